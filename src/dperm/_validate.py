@@ -1,0 +1,73 @@
+"""Argument checks whose message says what was expected, what came, and the value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+__all__ = ["at_least", "choice", "finite", "fraction", "integer", "non_negative", "positive"]
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"Expected {name} to be a number, got {value!r}.") from None
+    if math.isnan(number):
+        raise ValueError(f"Expected {name} to be a number, got nan.")
+    return number
+
+
+def finite(name: str, value: Any) -> float:
+    number = _number(name, value)
+    if math.isinf(number):
+        raise ValueError(f"Expected a finite {name}, got {value!r}.")
+    return number
+
+
+def positive(name: str, value: Any) -> float:
+    """A finite number > 0."""
+    number = finite(name, value)
+    if number <= 0:
+        raise ValueError(f"Expected {name} > 0, got {value!r}.")
+    return number
+
+
+def non_negative(name: str, value: Any) -> float:
+    number = finite(name, value)
+    if number < 0:
+        raise ValueError(f"Expected {name} >= 0, got {value!r}.")
+    return number
+
+
+def at_least(name: str, value: Any, bound: float) -> float:
+    number = finite(name, value)
+    if number < bound:
+        raise ValueError(f"Expected {name} >= {bound:g}, got {value!r}.")
+    return number
+
+
+def fraction(name: str, value: Any, *, zero: bool = False, one: bool = False) -> float:
+    """A number in (0, 1); `zero` and `one` admit the ends."""
+    number = finite(name, value)
+    low_ok = number >= 0 if zero else number > 0
+    high_ok = number <= 1 if one else number < 1
+    if not (low_ok and high_ok):
+        raise ValueError(f"Expected {name} in {'[' if zero else '('}0, 1{']' if one else ')'}, got {value!r}.")
+    return number
+
+
+def integer(name: str, value: Any, minimum: int = 1) -> int:
+    number = finite(name, value)
+    if number != int(number):
+        raise ValueError(f"Expected {name} to be an integer, got {value!r}.")
+    if number < minimum:
+        raise ValueError(f"Expected {name} >= {minimum}, got {value!r}.")
+    return int(number)
+
+
+def choice(name: str, value: Any, allowed: Collection[str]) -> str:
+    if value not in allowed:
+        raise ValueError(f"Expected {name} to be one of {', '.join(map(repr, allowed))}, got {value!r}.")
+    return value

@@ -1,0 +1,54 @@
+"""Privacy as arithmetic: events, accountants, calibration, certificates, the spend log and the release channel.
+
+Knows nothing of models or data. All logarithms are natural, every ε and δ is an upper bound.
+"""
+
+from dperm.privacy.accounting import delta, epsilon
+from dperm.privacy.calibration import calibrate, calibrate_steps
+from dperm.privacy.certificate import Assumption, Certificate
+from dperm.privacy.channel import Channel, Forced, Recorder, SystemSource, UnpaidReleaseError
+from dperm.privacy.events import (
+    ApproximateDP,
+    Composed,
+    Event,
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    ObjectivePerturbationEvent,
+    PoissonSampled,
+    PureDP,
+    Relation,
+    SelfComposed,
+    Unsupported,
+    UnsupportedEventError,
+)
+from dperm.privacy.ledger import SpendLog, spend_log
+
+__all__ = [
+    "ApproximateDP",
+    "Assumption",
+    "Certificate",
+    "Channel",
+    "Composed",
+    "Event",
+    "ExponentialMechanism",
+    "Forced",
+    "Gaussian",
+    "Laplace",
+    "ObjectivePerturbationEvent",
+    "PoissonSampled",
+    "PureDP",
+    "Recorder",
+    "Relation",
+    "SelfComposed",
+    "SpendLog",
+    "SystemSource",
+    "UnpaidReleaseError",
+    "Unsupported",
+    "UnsupportedEventError",
+    "calibrate",
+    "calibrate_steps",
+    "delta",
+    "epsilon",
+    "spend_log",
+]

@@ -1,0 +1,108 @@
+"""The best valid bound for an event: exact where a theorem gives the profile, otherwise PLD or RDP, whichever is smaller."""
+
+from __future__ import annotations
+
+import math
+
+from dperm import _validate as check
+from dperm.privacy import objective_perturbation
+from dperm.privacy.events import (
+    Event,
+    Gaussian,
+    Laplace,
+    ObjectivePerturbationEvent,
+    PureDP,
+    UnsupportedEventError,
+    leaves,
+    relation_of,
+)
+from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, solve_decreasing
+from dperm.privacy.pld import TOLERANCE, pld_delta, pld_epsilon
+from dperm.privacy.rdp import rdp_delta, rdp_epsilon
+
+__all__ = ["best_epsilon", "delta", "epsilon"]
+
+
+def epsilon(event: Event, delta: float) -> float:
+    """Upper bound, in nats, on the smallest ε for which `event` is (ε, `delta`)-private; inf where there is none.
+
+    `delta` = 0 asks for pure privacy. Raises UnsupportedEventError, naming the sub-event, where no accountant applies.
+    """
+    return best_epsilon(event, delta)[0]
+
+
+def best_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> tuple[float, str]:
+    """`epsilon` and the name of the accountant that gave it. `tolerance`: relative grid error of the PLD."""
+    check.fraction("delta", delta, zero=True)
+    relation_of(event)
+    counts = leaves(event)
+    if not counts:
+        return 0.0, "exact"
+    pure = _pure(event)
+    if delta == 0:
+        return pure, "pure"
+    if multiplier := _one_gaussian(event):
+        return gaussian_epsilon(multiplier, delta), "exact Gaussian"
+    if leaf := _one_objective(event):
+        value = solve_decreasing(
+            lambda e: math.log(objective_perturbation.delta(leaf, e)) - math.log(delta), scale=1.0, relative=1e-8
+        )
+        return value, "exact profile"
+    candidates: list[tuple[float, str]] = [(pure, "pure")] if pure < math.inf else []
+    refusals: list[UnsupportedEventError] = []
+    for name, accountant in (("PLD", lambda: pld_epsilon(event, delta, tolerance)), ("RDP", lambda: rdp_epsilon(event, delta))):
+        try:
+            candidates.append((accountant(), name))
+        except UnsupportedEventError as error:
+            refusals.append(error)
+            continue
+        if name == "PLD" and candidates[-1][0] < math.inf:
+            break  # an RDP bound is never smaller than a finite PLD beyond the grid's tolerance
+    if not candidates:
+        raise refusals[0]
+    return min(candidates)
+
+
+def delta(event: Event, epsilon: float) -> float:
+    """Upper bound on the smallest δ for which `event` is (`epsilon`, δ)-private. Raises as `epsilon` does."""
+    check.non_negative("epsilon", epsilon)
+    relation_of(event)
+    if not leaves(event) or _pure(event) <= epsilon:
+        return 0.0
+    if multiplier := _one_gaussian(event):
+        return gaussian_delta(multiplier, epsilon)
+    if leaf := _one_objective(event):
+        return objective_perturbation.delta(leaf, epsilon)
+    try:
+        return pld_delta(event, epsilon)
+    except UnsupportedEventError:
+        return rdp_delta(event, epsilon)
+
+
+def _pure(event: Event) -> float:
+    """Sum of the ε of pure parts; inf where some part is not pure."""
+    total = 0.0
+    for leaf, count in leaves(event).items():
+        if isinstance(leaf, PureDP):
+            total += count * leaf.epsilon
+        elif isinstance(leaf, Laplace):
+            total += count * math.sqrt(2) / leaf.noise_multiplier
+        else:
+            return math.inf
+    return total
+
+
+def _one_gaussian(event: Event) -> float | None:
+    """Noise multiplier of the single Gaussian that equals `event`, if there is one."""
+    squares = 0.0
+    for leaf, count in leaves(event).items():
+        if not isinstance(leaf, Gaussian):
+            return None
+        squares += count / leaf.noise_multiplier**2
+    return 1 / math.sqrt(squares) if squares else None
+
+
+def _one_objective(event: Event) -> ObjectivePerturbationEvent | None:
+    counts = leaves(event)
+    leaf = next(iter(counts))
+    return leaf if len(counts) == 1 and counts[leaf] == 1 and isinstance(leaf, ObjectivePerturbationEvent) else None

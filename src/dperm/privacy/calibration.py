@@ -1,0 +1,126 @@
+"""Calibration: the least noise, or the most steps, that a budget pays for. Never above the target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from dperm import _validate as check
+from dperm.privacy.accounting import best_epsilon
+from dperm.privacy.events import Event
+
+__all__ = ["calibrate", "calibrate_steps"]
+
+_COARSE = 1e-3  # grid tolerance of the search; the answer is certified on the fine grid
+_SLACK = 2e-5  # relative distance below the target at which the search stops
+_LARGEST = 1e9
+
+
+def calibrate(make_event: Callable[[float], Event], epsilon: float, delta: float, *, start: float = 1.0) -> float:
+    """Smallest noise x, to about 1e-5 relative, for which `make_event(x)` is (ε, δ)-private.
+
+    `make_event` maps a noise level to an event; more noise must mean more privacy. The answer's own ε is never above
+    the target. Raises ValueError where no noise up to 1e9 reaches it (something in the event is not paid for by x).
+    """
+    check.positive("epsilon", epsilon)
+    check.fraction("delta", delta, zero=True)
+    check.positive("start", start)
+
+    def spent(log_x: float, tolerance: float | None = None) -> float:
+        event = make_event(math.exp(log_x))
+        return best_epsilon(event, delta, tolerance)[0] if tolerance else best_epsilon(event, delta)[0]
+
+    def excess(log_x: float) -> float:
+        value = spent(log_x, _COARSE)
+        return math.log(value / epsilon) if 0 < value < math.inf else (math.inf if value else -math.inf)
+
+    low, high = _bracket(excess, math.log(start), epsilon)
+    log_x, slope = _secant(excess, low, high)
+    return _certify(spent, log_x, slope, epsilon)
+
+
+def _bracket(excess: Callable[[float], float], at: float, epsilon: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Points (log x, excess) on both sides of the root, at most a factor e apart."""
+    value = excess(at)
+    if value > 0:
+        low = (at, value)
+        while True:
+            point = low[0] + (1.0 if not 0 < low[1] < math.inf else min(max(0.9 * low[1], 0.05), 2.0))
+            if point > math.log(_LARGEST):
+                raise ValueError(f"Expected a target that noise can reach, got epsilon={epsilon!r}: other parts exceed it.")
+            value = excess(point)
+            if value <= 0:
+                return low, (point, value)
+            low = (point, value)
+    high = (at, value)
+    while True:
+        point = high[0] - (1.0 if value == -math.inf else min(max(-0.9 * value, 0.05), 2.0))
+        if point < -math.log(_LARGEST):
+            raise ValueError("Expected make_event to lose privacy as its noise falls to 1e-9, but its epsilon stays below target.")
+        value = excess(point)
+        if value > 0:
+            return (point, value), high
+        high = (point, value)
+
+
+def _secant(
+    excess: Callable[[float], float], low: tuple[float, float], high: tuple[float, float]
+) -> tuple[float, float]:
+    """Root of the coarse curve to 1e-4 and the slope d ln ε / d ln x near it."""
+    slope = -1.0
+    for _ in range(60):
+        finite = math.isfinite(low[1]) and math.isfinite(high[1])
+        width = high[0] - low[0]
+        if finite:
+            slope = (high[1] - low[1]) / width
+        if width < 1e-4 or (finite and abs(high[1]) < 1e-4):
+            break
+        # Secant steps inside the bracket, a little towards the nearer end so that both ends move.
+        share = low[1] / (low[1] - high[1]) if finite else 0.5
+        point = low[0] + width * min(max(share, 0.02), 0.98)
+        value = excess(point)
+        if abs(value) < 1e-4:
+            return point, slope
+        low, high = ((point, value), high) if value > 0 else (low, (point, value))
+    return high[0], min(slope, -1e-3)
+
+
+def _certify(spent: Callable[[float], float], log_x: float, slope: float, epsilon: float) -> float:
+    """Walk on the fine curve until ε is within _SLACK below the target."""
+    best = math.inf
+    for _ in range(20):
+        value = spent(log_x)
+        if value <= epsilon:
+            best = min(best, log_x)
+            if value >= epsilon * (1 - _SLACK):
+                break
+        if not 0 < value < math.inf:
+            log_x += 0.01 if value > epsilon else -0.01
+            continue
+        # Aim just below the target; a safe iterate that cannot be improved any more ends the walk.
+        step = math.log(value / (epsilon * (1 - _SLACK / 2))) / -slope
+        if best < math.inf and abs(step) < 1e-9:
+            break
+        log_x += step
+    while best == math.inf:
+        log_x += 1e-4
+        best = log_x if spent(log_x) <= epsilon else math.inf
+    return math.exp(best)
+
+
+def calibrate_steps(make_event: Callable[[int], Event], epsilon: float, delta: float, *, limit: int = 10**9) -> int:
+    """Largest number of steps for which `make_event(steps)` is (ε, δ)-private; 0 where one step is too much."""
+    check.positive("epsilon", epsilon)
+
+    def fits(steps: int) -> bool:
+        return best_epsilon(make_event(steps), delta)[0] <= epsilon
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while high <= limit and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,0 +1,190 @@
+"""The certificate: what was spent, on what assumptions, checked how. JSON both ways, a plain statement, the δ(ε) curve."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm import _validate as check
+from dperm.privacy.accounting import best_epsilon
+from dperm.privacy.accounting import delta as event_delta
+from dperm.privacy.events import Event, Relation, Unsupported, event_from_dict, leaves, relation_of
+from dperm.privacy.tradeoff import AttackView, attack_view
+
+__all__ = ["Assumption", "Certificate"]
+
+Status = Literal["certified", "claimed", "not private"]
+
+#: Bumped when a field changes its meaning.
+_FORMAT = 1
+
+_RELATION_TEXT = {
+    Relation.ADD_OR_REMOVE_ONE: "one person's record is added or removed",
+    Relation.REPLACE_ONE: "one person's record is replaced by any other",
+}
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """Something the guarantee rests on: who answers for it, and how it was checked."""
+
+    text: str
+    responsible: Literal["caller", "library"]
+    checked: str
+
+
+REAL_ARITHMETIC = Assumption(
+    "Noise is drawn in double precision and treated as real-valued; attacks on floating point are not answered.",
+    "library",
+    "not checked: a known limit of continuous noise",
+)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What one release cost. Build it with `issue`; `epsilon` is None for a claimed mechanism.
+
+    `epsilon` is the tightest bound we can prove for `event` at `delta`, never above `target_epsilon`. Status
+    "not private" marks a fixed seed: `epsilon` then says what the event would cost with fresh noise.
+    """
+
+    mechanism: str
+    status: Status
+    event: Event
+    delta: float
+    relation: Relation
+    epsilon: float | None
+    accountant: str
+    target_epsilon: float | None = None
+    claim: str | None = None
+    paper: str = ""
+    assumptions: tuple[Assumption, ...] = ()
+    public_facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    not_charged: tuple[str, ...] = ()
+    seed_policy: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    created: str = ""
+
+    @classmethod
+    def issue(
+        cls,
+        *,
+        mechanism: str,
+        event: Event,
+        delta: float,
+        target_epsilon: float | None = None,
+        paper: str = "",
+        assumptions: Sequence[Assumption] = (),
+        public_facts: Mapping[str, Any] | None = None,
+        not_charged: Sequence[str] = (),
+        seed_policy: str = "",
+        private: bool = True,
+    ) -> Certificate:
+        """Account for `event` and date the result. An event with an `Unsupported` part is only claimed."""
+        claims = [leaf.claim for leaf in leaves(event) if isinstance(leaf, Unsupported)]
+        relation = relation_of(event)
+        if relation is None:
+            raise ValueError("Expected an event with at least one part, got an empty composition.")
+        value, accountant = (None, "none") if claims else best_epsilon(event, delta)
+        status: Status = "not private" if not private else "claimed" if claims else "certified"
+        return cls(
+            mechanism=mechanism,
+            status=status,
+            event=event,
+            delta=delta,
+            relation=relation,
+            epsilon=value,
+            accountant=accountant,
+            target_epsilon=target_epsilon,
+            claim="; ".join(claims) or None,
+            paper=paper,
+            assumptions=(*assumptions, REAL_ARITHMETIC),
+            public_facts=dict(public_facts or {}),
+            not_charged=tuple(not_charged),
+            seed_policy=seed_policy,
+            versions=_versions(),
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        )
+
+    @property
+    def private(self) -> bool:
+        """Whether the release is protected at all: False for a fixed seed."""
+        return self.status != "not private"
+
+    def with_assumptions(self, *more: Assumption) -> Certificate:
+        """A copy that states further assumptions first."""
+        return replace(self, assumptions=(*more, *self.assumptions))
+
+    def verify(self) -> None:
+        """Account for the event again. Raises ValueError where the stated ε is smaller than what the event costs."""
+        if self.epsilon is None:
+            return
+        again = best_epsilon(self.event, self.delta)[0]
+        if again > self.epsilon * (1 + 1e-6):
+            raise ValueError(f"The certificate states epsilon = {self.epsilon:.6g}, but its event costs {again:.6g}.")
+
+    def curve(self, epsilons: Sequence[float] | NDArray[np.float64] | None = None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The profile δ(ε): arrays of ε ≥ 0 and of upper bounds on δ. ValueError for a claimed mechanism."""
+        if self.epsilon is None:
+            raise ValueError(f"A claimed mechanism has no profile: {self.claim}")
+        grid = np.linspace(0, 1.5 * max(self.epsilon, 0.1), 31) if epsilons is None else np.asarray(epsilons, dtype=float)
+        return grid, np.array([event_delta(self.event, float(value)) for value in grid])
+
+    def attack_view(self, false_positive_rates: Sequence[float] = (0.001, 0.01, 0.1)) -> AttackView:
+        """Best advantage, and best true-positive rate at given false-positive rates, of any attack."""
+        return attack_view(*self.curve(), false_positive_rates)
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """All fields as JSON; `from_json` inverts it without loss. A claimed mechanism's epsilon is null."""
+        data = {"format": _FORMAT, **vars(self)}
+        data["event"] = self.event.to_dict()
+        data["assumptions"] = [vars(assumption) for assumption in self.assumptions]
+        return json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Certificate:
+        """Raises ValueError for another format or a missing field."""
+        try:
+            data = json.loads(text)
+            if data.pop("format") != _FORMAT:
+                raise ValueError(f"Expected certificate format {_FORMAT}.")
+            data["event"] = event_from_dict(data["event"])
+            data["relation"] = Relation(data["relation"])
+            data["assumptions"] = tuple(Assumption(**item) for item in data["assumptions"])
+            data["not_charged"] = tuple(data["not_charged"])
+            check.choice("status", data["status"], ("certified", "claimed", "not private"))
+            return cls(**data)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(f"Not a dperm certificate: {error}") from None
+
+    def __str__(self) -> str:
+        who = _RELATION_TEXT[self.relation]
+        lines: list[str] = []
+        if self.status == "not private":
+            lines.append("NOT PRIVATE: the seed was fixed by the caller; whoever knows it can remove the noise.")
+        if self.epsilon is None:
+            lines.append(f"{self.mechanism}: claimed, not certified. {self.claim}")
+        else:
+            word = "would be" if self.status == "not private" else "is"
+            lines.append(f"{self.mechanism} {word} ({self.epsilon:.4g}, {self.delta:.2g})-differentially private when {who}.")
+            if self.target_epsilon is not None and self.epsilon < 0.999 * self.target_epsilon:
+                lines.append(f"Target epsilon {self.target_epsilon:g}; {self.epsilon:.4g} is the tightest bound we can prove.")
+        lines.append(f"Accountant: {self.accountant}. Issued {self.created} by dperm {self.versions.get('dperm', '?')}.")
+        lines.extend(f"Assumes ({item.responsible}): {item.text} [{item.checked}]" for item in self.assumptions)
+        lines.extend(f"Not charged: {item}" for item in self.not_charged)
+        return "\n".join(lines)
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("dperm", "numpy", "scipy"):
+        found[name] = metadata.version(name)
+    return found

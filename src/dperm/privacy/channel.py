@@ -1,0 +1,285 @@
+"""The release channel: the only door through which a noisy value leaves.
+
+`charge` writes the planned event to the spend log and opens the door for exactly the releases that the event pays
+for; `release` refuses any other. The randomness behind the door is a `Source`, which replay swaps: a `Recorder`
+keeps every query and draw of one run, `Forced` feeds them to a run on neighbouring data.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm._random import Randomness
+from dperm.privacy.accounting import epsilon
+from dperm.privacy.events import (
+    ApproximateDP,
+    Event,
+    Gaussian,
+    ObjectivePerturbationEvent,
+    PoissonSampled,
+    PureDP,
+    leaves,
+)
+from dperm.privacy.ledger import SpendLog
+
+__all__ = ["Channel", "Forced", "Recorder", "Recording", "ReleaseRecord", "Source", "SystemSource", "UnpaidReleaseError"]
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+_Key = tuple[str, float, float]
+
+_SAMPLED_AT_ONCE = 1 << 16  # inclusions drawn per bulk call
+_SAME = 1e-9  # relative difference within which two noise levels are the same number
+_NOTHING: _Key = ("", 0.0, 0.0)
+
+
+class UnpaidReleaseError(RuntimeError):
+    """A release that the charged event does not pay for: a bug in a mechanism, caught before anything leaves."""
+
+
+class Source(ABC):
+    """Where noise and inclusion draws come from."""
+
+    @abstractmethod
+    def gaussian(self, query: Array, sensitivity: float, std: float) -> Array:
+        """`query` plus N(0, std²) noise; shape of `query`."""
+
+    @abstractmethod
+    def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
+        """`query` plus b of density ∝ exp(−epsilon·‖b‖/sensitivity)."""
+
+    @abstractmethod
+    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
+        """For each step the sorted indices of the included records, each included independently."""
+
+
+class SystemSource(Source):
+    """Noise and sampling from a `Randomness`."""
+
+    def __init__(self, randomness: Randomness) -> None:
+        self.randomness = randomness
+
+    def gaussian(self, query: Array, sensitivity: float, std: float) -> Array:
+        return query + std * self.randomness.noise.standard_normal(query.size)
+
+    def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
+        # ‖b‖ ~ Gamma(d, Δ/ε) and a uniform direction: Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 1.
+        direction = self.randomness.noise.standard_normal(query.size)
+        norm = self.randomness.noise.gamma(query.size, sensitivity / epsilon)
+        return query + (norm / np.linalg.norm(direction)) * direction
+
+    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
+        # Gaps between successes of Bernoulli trials are geometric; the floor of an exponential is exactly so.
+        # One long run of trials is cut into steps of `records` trials each.
+        if records == 0 or rate >= 1.0:
+            everyone = np.arange(records, dtype=np.intp)
+            for _ in range(steps):
+                yield everyone
+            return
+        scale = -1.0 / np.log1p(-rate)
+        block = max(1, min(steps, int(_SAMPLED_AT_ONCE / max(1.0, records * rate))))
+        done = 0
+        carried = np.empty(0, dtype=np.intp)
+        last = -1  # last success, counted from the start of the current block
+        while done < steps:
+            block = min(block, steps - done)
+            trials = block * records
+            positions = [carried]
+            while last < trials:
+                expected = int((trials - last) * rate)
+                count = expected + 4 * int(expected**0.5) + 16
+                gaps = (self.randomness.sampling.standard_exponential(count) * scale).astype(np.intp)
+                gaps += 1
+                np.cumsum(gaps, out=gaps)
+                gaps += last
+                positions.append(gaps)
+                last = int(gaps[-1])
+            successes = np.concatenate(positions)
+            cuts = np.searchsorted(successes, records * np.arange(1, block + 1))
+            start = 0
+            for step, stop in enumerate(cuts):
+                yield successes[start:stop] - step * records
+                start = stop
+            carried = successes[start:] - trials
+            last -= trials
+            done += block
+
+
+@dataclass(frozen=True)
+class ReleaseRecord:
+    """One release: what was asked, at which declared sensitivity and noise, and what left."""
+
+    query: Array
+    sensitivity: float
+    noise: float
+    released: Array
+
+
+@dataclass
+class Recording:
+    """A run's releases and inclusion draws, in order."""
+
+    releases: list[ReleaseRecord] = field(default_factory=list[ReleaseRecord])
+    inclusions: list[Indices] = field(default_factory=list[Indices])
+
+
+class Recorder(Source):
+    """Passes draws of another source on, and keeps them. For tests and audits: the recording is private."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.recording = Recording()
+
+    def gaussian(self, query: Array, sensitivity: float, std: float) -> Array:
+        released = self.source.gaussian(query, sensitivity, std)
+        self.recording.releases.append(ReleaseRecord(query.copy(), sensitivity, std, released.copy()))
+        return released
+
+    def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
+        released = self.source.pure(query, sensitivity, epsilon)
+        self.recording.releases.append(ReleaseRecord(query.copy(), sensitivity, epsilon, released.copy()))
+        return released
+
+    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
+        for included in self.source.poisson(records, rate, steps):
+            self.recording.inclusions.append(included.copy())
+            yield included
+
+
+class Forced(Source):
+    """Teacher-forces a run with another run's releases and inclusions, and keeps this run's own queries.
+
+    `index_map[i]` is this data set's index of the recorded data set's record i, or −1 where it is absent;
+    `extra` are this data set's records that the recorded one lacks: included at every step, the worst case.
+    """
+
+    def __init__(self, recording: Recording, index_map: Indices, extra: Indices) -> None:
+        self.reference = recording
+        self.index_map = index_map
+        self.extra = extra
+        self.recording = Recording()
+
+    def gaussian(self, query: Array, sensitivity: float, std: float) -> Array:
+        return self._next(query, sensitivity, std)
+
+    def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
+        return self._next(query, sensitivity, epsilon)
+
+    def _next(self, query: Array, sensitivity: float, noise: float) -> Array:
+        at = len(self.recording.releases)
+        if at >= len(self.reference.releases):
+            raise UnpaidReleaseError(f"Release {at + 1} has no counterpart in the recorded run.")
+        released = self.reference.releases[at].released.copy()
+        self.recording.releases.append(ReleaseRecord(query.copy(), sensitivity, noise, released.copy()))
+        return released
+
+    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
+        for included in self.reference.inclusions[len(self.recording.inclusions) :][:steps]:
+            mapped = self.index_map[included]
+            mine = np.sort(np.concatenate([mapped[mapped >= 0], self.extra]))
+            self.recording.inclusions.append(mine)
+            yield mine
+
+
+class Channel:
+    """One run's door. `charge` once, then `release` what was charged; nothing else leaves.
+
+    `log` = None means the spend log of the process; `label` names the data set or study in it.
+    """
+
+    def __init__(self, source: Source, *, log: SpendLog | None = None, label: str = "", policy: str = "", private: bool = True):
+        self.source = source
+        self.log = log
+        self.label = label
+        self.policy = policy
+        self.private = private
+        self.event: Event | None = None
+        self._paid: dict[_Key, int] = {}
+        self._covers: list[ApproximateDP] = []
+        self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
+
+    @classmethod
+    def open(cls, random_state: Any = None, *, label: str = "", log: SpendLog | None = None) -> Channel:
+        """A channel on fresh system randomness, or on a fixed seed, which makes the run not private."""
+        randomness = Randomness.of(random_state)
+        return cls(SystemSource(randomness), log=log, label=label, policy=randomness.policy, private=randomness.private)
+
+    def charge(self, event: Event, mechanism: str) -> None:
+        """Pay for `event`, on disk, before anything is released. Once per channel."""
+        if self.event is not None:
+            raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
+        (self.log or SpendLog.current()).charge(event, mechanism=mechanism, label=self.label)
+        self.event = event
+        self._admit(event)
+
+    def allow(self, event: Event) -> None:
+        """Open the door for a part that was chosen after an earlier release, under a charged `ApproximateDP`.
+
+        Whatever the choice depended on, the part must itself be within that (ε, δ): checked here.
+        """
+        for index, cover in enumerate(self._covers):
+            if epsilon(event, cover.delta) <= cover.epsilon:
+                del self._covers[index]
+                self._admit(event)
+                return
+        raise UnpaidReleaseError(f"No charged ApproximateDP covers {event}.")
+
+    def _admit(self, event: Event) -> None:
+        for leaf, count in leaves(event).items():
+            if isinstance(leaf, ApproximateDP):
+                self._covers += [leaf] * count
+            elif key := _release_key(leaf):
+                self._paid[key] = self._paid.get(key, 0) + count
+
+    def release(self, query: Array, sensitivity: float, noise_std: float, sampling_rate: float = 1.0) -> Array:
+        """`query` + N(0, noise_std²), if a Gaussian of this noise_std ÷ sensitivity (and rate) was charged."""
+        self._pay("gaussian", noise_std / sensitivity, sampling_rate)
+        return self.source.gaussian(query, sensitivity, noise_std)
+
+    def release_pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
+        """`query` + b, density of b ∝ exp(−epsilon·‖b‖/sensitivity), if PureDP(epsilon) was charged."""
+        self._pay("pure", epsilon, 1.0)
+        return self.source.pure(query, sensitivity, epsilon)
+
+    def objective_noise(self, dimension: int, lipschitz: float, noise_std: float) -> Array:
+        """The linear term b ~ N(0, noise_std²·I) of an objective perturbation that was charged."""
+        self._pay("objective", noise_std / lipschitz, 1.0)
+        return self.source.gaussian(np.zeros(dimension), lipschitz, noise_std)
+
+    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
+        """Inclusion draws for `steps` steps; never leaves the run."""
+        return self.source.poisson(records, rate, steps)
+
+    def _pay(self, kind: str, noise: float, rate: float) -> None:
+        current = self._current
+        if self._left > 0 and current[0] == kind and current[2] == rate and abs(noise - current[1]) <= _SAME * noise:
+            self._left -= 1
+            return
+        if self._current in self._paid:
+            self._paid[self._current] = self._left
+        for key, left in self._paid.items():
+            if left > 0 and key[0] == kind and key[2] == rate and abs(noise - key[1]) <= _SAME * noise:
+                self._current, self._left = key, left - 1
+                return
+        self._current, self._left = _NOTHING, 0
+        raise UnpaidReleaseError(f"A {kind} release of noise {noise:g} at sampling rate {rate:g} is not paid for by {self.event}.")
+
+
+def _release_key(leaf: Event) -> _Key | None:
+    """Kind, noise relative to sensitivity, and sampling rate of the release that a leaf event pays for."""
+    if isinstance(leaf, Gaussian):
+        return ("gaussian", leaf.noise_multiplier, 1.0)
+    if isinstance(leaf, PoissonSampled) and isinstance(leaf.event, Gaussian):
+        return ("gaussian", leaf.event.noise_multiplier, leaf.rate)
+    if isinstance(leaf, PureDP):
+        return ("pure", leaf.epsilon, 1.0)
+    if isinstance(leaf, ObjectivePerturbationEvent):
+        return ("objective", leaf.noise_std / leaf.lipschitz, 1.0)
+    return None

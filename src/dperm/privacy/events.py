@@ -1,0 +1,274 @@
+"""Mechanisms as data: frozen descriptions from which any accountant can compute. No code, no records.
+
+Every event states the neighbouring relation it was built for. `noise_multiplier` is the standard deviation of the
+noise ÷ the L2 sensitivity under that relation (clipping at C with noise S: S/C under add/remove, S/(2C) under
+replace-one).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from dperm import _validate as check
+
+__all__ = [
+    "ApproximateDP",
+    "Composed",
+    "Event",
+    "ExponentialMechanism",
+    "Gaussian",
+    "Laplace",
+    "ObjectivePerturbationEvent",
+    "PoissonSampled",
+    "PureDP",
+    "Relation",
+    "SelfComposed",
+    "Unsupported",
+    "UnsupportedEventError",
+    "event_from_dict",
+    "leaves",
+    "relation_of",
+]
+
+
+class Relation(enum.StrEnum):
+    """Which data sets are neighbours."""
+
+    ADD_OR_REMOVE_ONE = "add_or_remove_one"
+    """One has a record more; the number of records is private."""
+    REPLACE_ONE = "replace_one"
+    """Same size, one record differs; the number of records is public."""
+
+
+class UnsupportedEventError(ValueError):
+    """An accountant cannot bound an event; the message names the offending sub-event."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events. Subclasses are final dataclasses whose fields are public numbers, texts or events."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready description; `event_from_dict` inverts it without loss."""
+        fields = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        return {"event": type(self).__name__, **fields}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Event):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value.value if isinstance(value, Relation) else value
+
+
+@dataclass(frozen=True)
+class Gaussian(Event):
+    """Gaussian noise on a query."""
+
+    noise_multiplier: float
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        check.positive("noise_multiplier", self.noise_multiplier)
+        _relation(self)
+
+
+@dataclass(frozen=True)
+class Laplace(Event):
+    """Laplace noise on a scalar query; the scale is noise_multiplier·sensitivity/√2 (the standard deviation rules)."""
+
+    noise_multiplier: float
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        check.positive("noise_multiplier", self.noise_multiplier)
+        _relation(self)
+
+
+@dataclass(frozen=True)
+class PureDP(Event):
+    """Any ε-differentially private mechanism; randomised response is its worst case (Kairouz, Oh, Viswanath 2015)."""
+
+    epsilon: float
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        check.positive("epsilon", self.epsilon)
+        _relation(self)
+
+
+@dataclass(frozen=True)
+class ApproximateDP(Event):
+    """Any (ε, δ)-differentially private mechanism. The event of a part chosen after an earlier release, when every
+    possible choice was held to this one (ε, δ): its worst case composes whatever the choice depended on."""
+
+    epsilon: float
+    delta: float
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        check.positive("epsilon", self.epsilon)
+        check.fraction("delta", self.delta)
+        _relation(self)
+
+
+@dataclass(frozen=True)
+class ExponentialMechanism(Event):
+    """A mechanism whose log-probability ratios span a range of at most ε (Dong, Durfee, Rogers 2020)."""
+
+    epsilon: float
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        check.positive("epsilon", self.epsilon)
+        _relation(self)
+
+
+@dataclass(frozen=True)
+class PoissonSampled(Event):
+    """`event` on a sample that holds each record independently with probability `rate`."""
+
+    rate: float
+    event: Event
+
+    def __post_init__(self) -> None:
+        check.fraction("rate", self.rate, one=True)
+        _sub_event("event", self.event)
+
+
+@dataclass(frozen=True)
+class Composed(Event):
+    """All of `events`, in any order, each allowed to see the results of the others."""
+
+    events: tuple[Event, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", tuple(self.events))
+        for number, event in enumerate(self.events):
+            _sub_event(f"events[{number}]", event)
+        _one_relation(self)
+
+
+@dataclass(frozen=True)
+class SelfComposed(Event):
+    """`event`, `count` times."""
+
+    event: Event
+    count: int
+
+    def __post_init__(self) -> None:
+        _sub_event("event", self.event)
+        object.__setattr__(self, "count", check.integer("count", self.count))
+
+
+#: Losses whose slope and curvature are tied, so that the sharp bound of docs/objective-perturbation.md holds. The value
+#: is smoothness ÷ lipschitz², where the loss fixes it, or None where the loss has a free width.
+SHARP_LOSSES: dict[str, float | None] = {"logistic": 0.25, "smoothed_hinge": None, "huber": None}
+
+
+@dataclass(frozen=True)
+class ObjectivePerturbationEvent(Event):
+    """argmin of Σ ℓ_i(θ) + (strong_convexity/2)·‖θ‖² + bᵀθ with b ~ N(0, noise_std²·I), ℓ convex and of rank-one Hessian.
+
+    `lipschitz` bounds one record's gradient, `smoothness` its curvature, both on all of ℝ^d; `strong_convexity` is
+    the whole quadratic term. `loss` names a loss whose slope and curvature are tied (see SHARP_LOSSES): the sharp
+    bound then applies under add/remove. Raises ValueError where `smoothness` contradicts `loss`.
+    """
+
+    noise_std: float
+    lipschitz: float
+    smoothness: float
+    strong_convexity: float
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+    loss: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("noise_std", "lipschitz", "smoothness", "strong_convexity"):
+            check.positive(name, getattr(self, name))
+        _relation(self)
+        if self.loss is None:
+            return
+        check.choice("loss", self.loss, SHARP_LOSSES)
+        ratio = SHARP_LOSSES[self.loss]
+        if ratio is not None and abs(self.smoothness / self.lipschitz**2 - ratio) > 1e-9 * ratio:
+            raise ValueError(
+                f"Expected smoothness = {ratio:g}·lipschitz² = {ratio * self.lipschitz**2:g} for loss={self.loss!r}, "
+                f"got {self.smoothness!r}."
+            )
+
+
+@dataclass(frozen=True)
+class Unsupported(Event):
+    """A mechanism that no accountant here bounds; `claim` repeats what its authors publish."""
+
+    claim: str
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+
+_TYPES: dict[str, type[Event]] = {
+    cls.__name__: cls
+    for cls in (
+        Gaussian, Laplace, PureDP, ApproximateDP, ExponentialMechanism, PoissonSampled, Composed, SelfComposed,
+        ObjectivePerturbationEvent, Unsupported,
+    )
+}  # fmt: skip
+
+
+def event_from_dict(data: dict[str, Any]) -> Event:
+    """Inverse of `Event.to_dict`. Raises ValueError for an unknown kind."""
+    if data.get("event") not in _TYPES:
+        raise ValueError(f"Expected an event named one of {', '.join(_TYPES)}, got {data.get('event')!r}.")
+    fields: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, dict):
+            value = event_from_dict(value)
+        elif isinstance(value, list):
+            value = tuple(event_from_dict(item) for item in value)
+        elif name == "relation":
+            value = Relation(value)
+        if name != "event":
+            fields[name] = value
+    return _TYPES[data["event"]](**fields)
+
+
+def leaves(event: Event) -> Counter[Event]:
+    """The events that compose to `event`, with their counts: the one place where counts are multiplied out."""
+    if isinstance(event, SelfComposed):
+        return Counter({leaf: count * event.count for leaf, count in leaves(event.event).items()})
+    if isinstance(event, Composed):
+        total: Counter[Event] = Counter()
+        for part in event.events:
+            total.update(leaves(part))
+        return total
+    if isinstance(event, PoissonSampled) and event.rate == 1.0:
+        return leaves(event.event)
+    return Counter({event: 1})
+
+
+def relation_of(event: Event) -> Relation | None:
+    """The one relation of all parts; None for an empty composition. Raises ValueError where parts disagree."""
+    relations = {
+        relation_of(leaf.event) if isinstance(leaf, PoissonSampled) else getattr(leaf, "relation", None)
+        for leaf in leaves(event)
+    }
+    if len(relations) > 1:
+        raise ValueError("Expected all parts of an event to share one relation, got add/remove and replace-one mixed.")
+    return relations.pop() if relations else None
+
+
+def _relation(event: Event) -> None:
+    object.__setattr__(event, "relation", Relation(getattr(event, "relation", None)))
+
+
+def _sub_event(name: str, value: Any) -> None:
+    if not isinstance(value, Event):
+        raise TypeError(f"Expected {name} to be an Event, got {value!r}.")
+
+
+def _one_relation(event: Composed) -> None:
+    relation_of(event)

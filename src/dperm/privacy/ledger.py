@@ -1,0 +1,133 @@
+"""The spend log: an append-only file in which every fit writes its event before it releases anything.
+
+One JSON object a line, flushed to disk before `charge` returns, safe across processes. The file is named by the
+environment variable DPERM_SPEND_LOG (inherited by worker processes), otherwise it lies in the user's state folder.
+It holds events, never data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dperm.privacy.accounting import epsilon
+from dperm.privacy.events import Composed, Event, Relation, event_from_dict, relation_of
+
+__all__ = ["Charge", "SpendLog", "spend_log"]
+
+_VARIABLE = "DPERM_SPEND_LOG"
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One line of the log."""
+
+    id: str
+    time: str
+    label: str
+    mechanism: str
+    event: Event
+
+
+class SpendLog:
+    """An append-only log of charges at `path`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def current(cls) -> SpendLog:
+        """The log of this process and its workers."""
+        if named := os.environ.get(_VARIABLE):
+            return cls(named)
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        return cls(Path(state) / "dperm" / "spend.jsonl")
+
+    def charge(self, event: Event, *, mechanism: str, label: str = "") -> str:
+        """Append a charge and wait until it is on disk; returns its id. OSError where that fails: nothing may run."""
+        line: dict[str, Any] = {
+            "id": uuid.uuid4().hex,
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "label": label,
+            "mechanism": mechanism,
+            "pid": os.getpid(),
+            "event": event.to_dict(),
+        }
+        data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                with _locked(descriptor):
+                    written = os.write(descriptor, data)
+                    if written != len(data):
+                        raise OSError(f"only {written} of {len(data)} bytes written")
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise OSError(
+                f"Cannot write the spend log {self.path} ({error}); nothing was released. "
+                f"Set {_VARIABLE} to a file that can be written."
+            ) from error
+        return line["id"]
+
+    def charges(self, label: str | None = None) -> list[Charge]:
+        """All charges, oldest first, or those with this label. Raises ValueError naming a damaged line."""
+        if not self.path.exists():
+            return []
+        found: list[Charge] = []
+        for number, line in enumerate(self.path.read_text().splitlines(), start=1):
+            try:
+                data = json.loads(line)
+                charge = Charge(data["id"], data["time"], data["label"], data["mechanism"], event_from_dict(data["event"]))
+            except (KeyError, ValueError) as error:
+                raise ValueError(f"Line {number} of the spend log {self.path} is damaged ({error}).") from None
+            if label is None or charge.label == label:
+                found.append(charge)
+        return found
+
+    def total(self, delta: float, label: str | None = None) -> dict[Relation, float]:
+        """ε of everything charged, composed, for each relation used: as if all fits saw the same records."""
+        groups: dict[Relation, list[Event]] = {}
+        for charge in self.charges(label):
+            relation = relation_of(charge.event)
+            if relation is not None:
+                groups.setdefault(relation, []).append(charge.event)
+        return {relation: epsilon(Composed(tuple(events)), delta) for relation, events in groups.items()}
+
+
+@contextlib.contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
+    """Exclusive across processes where the platform has flock; appends of one write are atomic elsewhere."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def spend_log(path: str | os.PathLike[str]) -> Iterator[SpendLog]:
+    """Within the block, fits of this process and of workers started in it write to `path`."""
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = str(Path(path).absolute())
+    try:
+        yield SpendLog(path)
+    finally:
+        if before is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = before
