@@ -1,1 +1,17 @@
+"""Mechanisms: private training algorithms with one interface — `event(facts)` and `release(objective, records, channel)`."""
 
+from dperm.mechanisms.base import Budget, Mechanism, Release
+from dperm.mechanisms.gradient import GradientPerturbation
+from dperm.mechanisms.objective import ObjectivePerturbation
+from dperm.mechanisms.one_vs_rest import OneVsRest
+from dperm.mechanisms.output import OutputPerturbation
+
+__all__ = [
+    "Budget",
+    "GradientPerturbation",
+    "Mechanism",
+    "ObjectivePerturbation",
+    "OneVsRest",
+    "OutputPerturbation",
+    "Release",
+]

@@ -1,1 +1,25 @@
+"""Objectives: losses with derived constants, linear models on any row storage, and the per-example protocol."""
 
+from dperm.objectives.facts import PublicFacts
+from dperm.objectives.linear import LinearObjective, LinearPass
+from dperm.objectives.losses import Huber, Logistic, Loss, SmoothedHinge, Softmax, Squared
+from dperm.objectives.per_example import Objective, Pass
+from dperm.objectives.problem import RegularisedSum
+from dperm.objectives.records import Batch, Records
+
+__all__ = [
+    "Batch",
+    "Huber",
+    "LinearObjective",
+    "LinearPass",
+    "Logistic",
+    "Loss",
+    "Objective",
+    "Pass",
+    "PublicFacts",
+    "RegularisedSum",
+    "Records",
+    "SmoothedHinge",
+    "Softmax",
+    "Squared",
+]

@@ -63,7 +63,7 @@ def best_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> tu
     return min(candidates)
 
 
-def delta(event: Event, epsilon: float) -> float:
+def delta(event: Event, epsilon: float, tolerance: float = TOLERANCE) -> float:
     """Upper bound on the smallest δ for which `event` is (`epsilon`, δ)-private. Raises as `epsilon` does."""
     check.non_negative("epsilon", epsilon)
     relation_of(event)
@@ -74,7 +74,7 @@ def delta(event: Event, epsilon: float) -> float:
     if leaf := _one_objective(event):
         return objective_perturbation.delta(leaf, epsilon)
     try:
-        return pld_delta(event, epsilon)
+        return pld_delta(event, epsilon, tolerance)
     except UnsupportedEventError:
         return rdp_delta(event, epsilon)
 

@@ -26,6 +26,8 @@ Status = Literal["certified", "claimed", "not private"]
 #: Bumped when a field changes its meaning.
 _FORMAT = 1
 
+_CURVE_TOLERANCE = 1e-3  # a curve has many points; a coarser grid only moves the bound up
+
 _RELATION_TEXT = {
     Relation.ADD_OR_REMOVE_ONE: "one person's record is added or removed",
     Relation.REPLACE_ONE: "one person's record is replaced by any other",
@@ -136,7 +138,7 @@ class Certificate:
         if self.epsilon is None:
             raise ValueError(f"A claimed mechanism has no profile: {self.claim}")
         grid = np.linspace(0, 1.5 * max(self.epsilon, 0.1), 31) if epsilons is None else np.asarray(epsilons, dtype=float)
-        return grid, np.array([event_delta(self.event, float(value)) for value in grid])
+        return grid, np.array([event_delta(self.event, float(value), _CURVE_TOLERANCE) for value in grid])
 
     def attack_view(self, false_positive_rates: Sequence[float] = (0.001, 0.01, 0.1)) -> AttackView:
         """Best advantage, and best true-positive rate at given false-positive rates, of any attack."""

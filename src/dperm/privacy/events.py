@@ -55,7 +55,7 @@ class Event:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description; `event_from_dict` inverts it without loss."""
         fields = {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        return {"event": type(self).__name__, **fields}
+        return {"type": type(self).__name__, **fields}
 
 
 def _plain(value: Any) -> Any:
@@ -221,7 +221,7 @@ _TYPES: dict[str, type[Event]] = {
 
 def event_from_dict(data: dict[str, Any]) -> Event:
     """Inverse of `Event.to_dict`. Raises ValueError for an unknown kind."""
-    if data.get("event") not in _TYPES:
+    if data.get("type") not in _TYPES:
         raise ValueError(f"Expected an event named one of {', '.join(_TYPES)}, got {data.get('event')!r}.")
     fields: dict[str, Any] = {}
     for name, value in data.items():
@@ -231,9 +231,9 @@ def event_from_dict(data: dict[str, Any]) -> Event:
             value = tuple(event_from_dict(item) for item in value)
         elif name == "relation":
             value = Relation(value)
-        if name != "event":
+        if name != "type":
             fields[name] = value
-    return _TYPES[data["event"]](**fields)
+    return _TYPES[data["type"]](**fields)
 
 
 def leaves(event: Event) -> Counter[Event]:

@@ -1,1 +1,5 @@
+"""Non-private minimisers that certify how close they came."""
 
+from dperm.solvers.newton import Solution, SolverError, StronglyConvex, minimise
+
+__all__ = ["Solution", "SolverError", "StronglyConvex", "minimise"]

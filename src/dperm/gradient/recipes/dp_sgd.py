@@ -1,0 +1,42 @@
+"""DP-SGD (Abadi et al. 2016): Poisson sampling, clipping, Gaussian noise."""
+
+from __future__ import annotations
+
+import math
+
+from dperm import _validate as check
+from dperm.gradient.bounding import Clip
+from dperm.gradient.noise import Constant, ExponentialDecay
+from dperm.gradient.plan import Plan
+from dperm.gradient.sampling import Poisson
+from dperm.gradient.update import SGD, Averaged, Update
+
+__all__ = ["dp_sgd"]
+
+
+def dp_sgd(
+    *,
+    noise_multiplier: float,
+    public_size: int,
+    expected_batch_size: float,
+    epochs: float,
+    clipping_norm: float,
+    update: Update | None = None,
+    average_from: float | None = 0.5,
+    decay: float = 0.0,
+) -> Plan:
+    """`epochs` expected passes in Poisson draws of `expected_batch_size` of `public_size` records.
+
+    `update` defaults to SGD(1.0, momentum 0.9); iterates after the fraction `average_from` are averaged (None: the
+    last iterate). `decay` > 0 lowers the noise by e^{−decay} an epoch (DP-SGD-Decay, Yu et al. 2019).
+    """
+    check.positive("expected_batch_size", expected_batch_size)
+    check.positive("epochs", epochs)
+    rate = min(1.0, expected_batch_size / public_size)
+    steps_per_epoch = max(1, round(1 / rate))
+    steps = max(1, math.ceil(epochs / rate))
+    update = update or SGD(1.0, momentum=0.9)
+    if average_from is not None:
+        update = Averaged(update, skip=math.floor(check.fraction("average_from", average_from, zero=True) * steps))
+    noise = ExponentialDecay(noise_multiplier, decay, steps_per_epoch) if decay else Constant(noise_multiplier)
+    return Plan(Poisson(rate), Clip(clipping_norm), noise, update, steps, public_size)

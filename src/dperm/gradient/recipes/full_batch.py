@@ -1,0 +1,31 @@
+"""Full-batch noisy gradient descent: T Gaussians, which compose exactly into one."""
+
+from __future__ import annotations
+
+import math
+
+from dperm import _validate as check
+from dperm.gradient.bounding import Clip
+from dperm.gradient.noise import Constant
+from dperm.gradient.plan import Plan
+from dperm.gradient.sampling import FullBatch
+from dperm.gradient.update import SGD, Averaged, Update
+
+__all__ = ["full_batch_descent"]
+
+
+def full_batch_descent(
+    *,
+    noise_multiplier: float,
+    public_size: int,
+    steps: int,
+    clipping_norm: float,
+    update: Update | None = None,
+    average_from: float | None = 0.5,
+) -> Plan:
+    """`steps` steps over all records; `update` and `average_from` as in `dp_sgd`."""
+    check.integer("steps", steps)
+    update = update or SGD(1.0, momentum=0.9)
+    if average_from is not None:
+        update = Averaged(update, skip=math.floor(check.fraction("average_from", average_from, zero=True) * steps))
+    return Plan(FullBatch(), Clip(clipping_norm), Constant(noise_multiplier), update, steps, public_size)

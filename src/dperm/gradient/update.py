@@ -1,0 +1,107 @@
+"""Updates: from a noisy gradient to the next parameters. They see released values only, so they cost no privacy."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from array_api_compat import array_namespace
+
+from dperm import _validate as check
+
+__all__ = ["SGD", "Adam", "Averaged", "Update"]
+
+
+@dataclass(frozen=True)
+class Update(ABC):
+    """θ and gradients are flat (p,) vectors of one backend; `state` is whatever `init` returned, changed in place."""
+
+    @abstractmethod
+    def init(self, theta: Any) -> Any: ...
+
+    @abstractmethod
+    def step(self, theta: Any, gradient: Any, state: Any) -> Any:
+        """The next θ."""
+
+    def result(self, theta: Any, state: Any) -> Any:
+        """What the run hands back, given its last θ."""
+        return theta
+
+
+@dataclass(frozen=True)
+class SGD(Update):
+    """v ← momentum·v + g; θ ← θ − learning_rate·v (heavy ball; the field's SGD with momentum)."""
+
+    learning_rate: float
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        check.positive("learning_rate", self.learning_rate)
+        check.fraction("momentum", self.momentum, zero=True)
+
+    def init(self, theta: Any) -> dict[str, Any]:
+        return {"velocity": theta * 0.0}
+
+    def step(self, theta: Any, gradient: Any, state: dict[str, Any]) -> Any:
+        if not self.momentum:
+            return theta - self.learning_rate * gradient
+        velocity = state["velocity"]
+        velocity *= self.momentum
+        velocity += gradient
+        return theta - self.learning_rate * velocity
+
+
+@dataclass(frozen=True)
+class Adam(Update):
+    """Kingma & Ba 2015."""
+
+    learning_rate: float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    stabiliser: float = 1e-8
+
+    def __post_init__(self) -> None:
+        check.positive("learning_rate", self.learning_rate)
+        check.fraction("beta1", self.beta1, zero=True)
+        check.fraction("beta2", self.beta2, zero=True)
+        check.positive("stabiliser", self.stabiliser)
+
+    def init(self, theta: Any) -> dict[str, Any]:
+        return {"first": theta * 0.0, "second": theta * 0.0, "steps": 0}
+
+    def step(self, theta: Any, gradient: Any, state: dict[str, Any]) -> Any:
+        xp = array_namespace(theta)
+        state["steps"] += 1
+        first, second, steps = state["first"], state["second"], state["steps"]
+        first *= self.beta1
+        first += (1 - self.beta1) * gradient
+        second *= self.beta2
+        second += (1 - self.beta2) * gradient * gradient
+        scale = self.learning_rate / (1 - self.beta1**steps)
+        return theta - scale * first / (xp.sqrt(second / (1 - self.beta2**steps)) + self.stabiliser)
+
+
+@dataclass(frozen=True)
+class Averaged(Update):
+    """Another update, whose iterates after the first `skip` steps are averaged (Polyak & Juditsky 1992)."""
+
+    update: Update
+    skip: int
+
+    def __post_init__(self) -> None:
+        check.integer("skip", self.skip, minimum=0)
+
+    def init(self, theta: Any) -> dict[str, Any]:
+        return {"inner": self.update.init(theta), "sum": theta * 0.0, "steps": 0}
+
+    def step(self, theta: Any, gradient: Any, state: dict[str, Any]) -> Any:
+        theta = self.update.step(theta, gradient, state["inner"])
+        state["steps"] += 1
+        if state["steps"] > self.skip:
+            state["sum"] += theta
+        return theta
+
+    def result(self, theta: Any, state: dict[str, Any]) -> Any:
+        count = state["steps"] - self.skip
+        return state["sum"] / count if count > 0 else theta

@@ -1,0 +1,110 @@
+"""What every mechanism is: an event computed from public facts, and a release that is charged before it is made."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.privacy import Assumption, Certificate, Channel, Event
+
+__all__ = ["Budget", "Mechanism", "Release"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The δ a certificate is issued at, and the ε the mechanism was calibrated for (None: set by hand)."""
+
+    delta: float
+    epsilon: float | None = None
+
+
+@dataclass(frozen=True)
+class Release:
+    """Parameters, shape (p,) or one row a class (K, p); the certificate; a trace of public numbers."""
+
+    theta: Array
+    certificate: Certificate
+    trace: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism(ABC):
+    """A private training algorithm with all its noise levels fixed. Frozen; knows no data.
+
+    Subclasses implement `event` (from public facts alone) and `train` (which may release only through the
+    channel). `release` is the same for all: charge, train, certify.
+    """
+
+    budget: Budget
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    @abstractmethod
+    def paper(self) -> str: ...
+
+    @abstractmethod
+    def event(self, facts: PublicFacts) -> Event:
+        """What a release costs. ValueError where the facts rule the mechanism out."""
+
+    @abstractmethod
+    def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
+        """Parameters and public trace; the channel has been charged for `event(objective.facts)`."""
+
+    def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
+        """What this mechanism's guarantee rests on besides the common assumptions."""
+        return ()
+
+    def settings(self) -> Mapping[str, Any]:
+        """Public settings for the certificate, JSON-ready."""
+        return {}
+
+    def release(self, objective: LinearObjective, records: Records, channel: Channel) -> Release:
+        """Charge the event, train, and certify. Whatever fails after the charge, the charge stands."""
+        facts = objective.facts
+        event = self.event(facts)
+        certificate = Certificate.issue(
+            mechanism=self.name,
+            event=event,
+            delta=self.budget.delta,
+            target_epsilon=self.budget.epsilon,
+            paper=self.paper,
+            assumptions=[*self.assumptions(facts), *_common_assumptions(facts)],
+            public_facts={**facts.to_dict(), **self.settings()},
+            not_charged=_NOT_CHARGED,
+            seed_policy=channel.policy,
+            private=channel.private,
+        )
+        channel.charge(event, self.name)
+        theta, trace = self.train(objective, records, channel)
+        return Release(theta, certificate, trace)
+
+
+_NOT_CHARGED = (
+    "settings chosen by looking at the same data (hyper-parameters, features, ranges), if any were",
+    "errors raised by input validation, which speak to the data holder only",
+)
+
+
+def _common_assumptions(facts: PublicFacts) -> list[Assumption]:
+    found = [
+        Assumption("One person contributes at most one record.", "caller", "stated"),
+        Assumption(
+            f"Every row has L2 norm at most {facts.data_norm:.6g}, constant feature included.",
+            "library",
+            "enforced: longer rows are scaled down",
+        ),
+    ]
+    if facts.public_size is not None:
+        found.append(Assumption(f"The number {facts.public_size} of records may be known.", "caller", "stated"))
+    return found

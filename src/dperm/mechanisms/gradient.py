@@ -1,0 +1,52 @@
+"""Gradient perturbation: a plan, run by the one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm.gradient import Plan, descend
+from dperm.mechanisms.base import Budget, Mechanism
+from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.privacy import Channel, Event, calibrate
+
+__all__ = ["GradientPerturbation"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientPerturbation(Mechanism):
+    """Noisy descent from θ = 0 by `plan`; the last iterate or an average is released, all iterates are charged."""
+
+    plan: Plan
+
+    @classmethod
+    def calibrate(
+        cls, make_plan: Callable[[float], Plan], facts: PublicFacts, epsilon: float, delta: float
+    ) -> GradientPerturbation:
+        """The least noise for a recipe: `make_plan` maps a noise multiplier to a plan."""
+        noise = calibrate(lambda x: make_plan(x).event(facts.relation), epsilon, delta)
+        return cls(budget=Budget(delta, epsilon), plan=make_plan(noise))
+
+    @property
+    def name(self) -> str:
+        return "gradient perturbation" + (" (full batch)" if self.plan.sampler.rate == 1 else " (Poisson)")
+
+    @property
+    def paper(self) -> str:
+        return "Abadi et al. 2016; accounting by privacy loss distribution"
+
+    def event(self, facts: PublicFacts) -> Event:
+        return self.plan.event(facts.relation)
+
+    def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
+        theta = descend(self.plan, objective, records, channel, np.zeros(objective.dimension))
+        return theta, {"steps": self.plan.steps, "noise_levels": self.plan.noise.levels(self.plan.steps)}
+
+    def settings(self) -> Mapping[str, Any]:
+        return self.plan.describe()

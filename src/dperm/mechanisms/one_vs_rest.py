@@ -1,0 +1,59 @@
+"""One against the rest: K binary models on the same records, K events composed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm import _validate as check
+from dperm.mechanisms.base import Mechanism
+from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.privacy import Assumption, Channel, Event, SelfComposed
+
+__all__ = ["OneVsRest"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneVsRest(Mechanism):
+    """`mechanism` once a class; targets are class numbers 0 … classes − 1. Calibrate the part with copies=classes."""
+
+    mechanism: Mechanism
+    classes: int
+
+    def __post_init__(self) -> None:
+        check.integer("classes", self.classes, minimum=2)
+
+    @classmethod
+    def of(cls, mechanism: Mechanism, classes: int) -> OneVsRest:
+        return cls(budget=mechanism.budget, mechanism=mechanism, classes=classes)
+
+    @property
+    def name(self) -> str:
+        return f"{self.mechanism.name}, one against the rest of {self.classes}"
+
+    @property
+    def paper(self) -> str:
+        return self.mechanism.paper
+
+    def event(self, facts: PublicFacts) -> Event:
+        return SelfComposed(self.mechanism.event(facts), self.classes)
+
+    def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
+        rows: list[Array] = []
+        trace: dict[str, Any] = {}
+        for number in range(self.classes):
+            theta, trace = self.mechanism.train(objective, records.relabelled(np.where(records.targets == number, 1.0, -1.0)), channel)
+            rows.append(theta)
+        return np.stack(rows), trace
+
+    def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
+        return self.mechanism.assumptions(facts)
+
+    def settings(self) -> Mapping[str, Any]:
+        return {**self.mechanism.settings(), "classes": self.classes}

@@ -1,0 +1,90 @@
+"""Output perturbation: the exact minimiser's distance to its neighbour is at most L/Λ; add noise to match."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm import _validate as check
+from dperm.mechanisms._minimiser import default_tolerance, solve, solver_assumption
+from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.rules import output_strong_convexity
+from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.privacy import Assumption, Channel, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate
+
+__all__ = ["OutputPerturbation"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputPerturbation(Mechanism):
+    """θ̃ + noise, θ̃ within tolerance/Λ of argmin Σℓ + (Λ/2)‖θ‖² (Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 1).
+
+    Exactly one of `noise_multiplier` (Gaussian, calibrated exactly) and `pure_epsilon` (density ∝ exp(−ε‖b‖/Δ)).
+    """
+
+    strong_convexity: float
+    noise_multiplier: float | None = None
+    pure_epsilon: float | None = None
+    tolerance: float = 1e-8
+
+    def __post_init__(self) -> None:
+        check.positive("strong_convexity", self.strong_convexity)
+        check.positive("tolerance", self.tolerance)
+        if (self.noise_multiplier is None) == (self.pure_epsilon is None):
+            raise ValueError("Expected exactly one of noise_multiplier and pure_epsilon.")
+
+    @classmethod
+    def calibrate(
+        cls, facts: PublicFacts, epsilon: float, delta: float, *, strong_convexity: float | None = None, copies: int = 1
+    ) -> OutputPerturbation:
+        """The least noise for `copies` releases on the same records; `delta` = 0 gives the pure mechanism."""
+        budget = Budget(delta, epsilon)
+        tolerance = default_tolerance(facts)
+        if delta == 0:
+            modulus = strong_convexity or output_strong_convexity(facts, facts.dimension * copies / epsilon)
+            return cls(budget=budget, strong_convexity=modulus, pure_epsilon=epsilon / copies, tolerance=tolerance)
+        multiplier = calibrate(lambda x: SelfComposed(Gaussian(x, facts.relation), copies), epsilon, delta)
+        modulus = strong_convexity or output_strong_convexity(facts, multiplier)
+        return cls(budget=budget, strong_convexity=modulus, noise_multiplier=multiplier, tolerance=tolerance)
+
+    @property
+    def name(self) -> str:
+        return "output perturbation" + (" (pure)" if self.pure_epsilon else "")
+
+    @property
+    def paper(self) -> str:
+        return "Chaudhuri, Monteleoni, Sarwate 2011; noise after Balle & Wang 2018"
+
+    def sensitivity(self, facts: PublicFacts) -> float:
+        """Distance between what two neighbours would release without noise: strong convexity, plus both solvers' errors."""
+        moved = facts.lipschitz * (1 if facts.relation is Relation.ADD_OR_REMOVE_ONE else 2)
+        return (moved + 2 * self.tolerance) / self.strong_convexity
+
+    def event(self, facts: PublicFacts) -> Event:
+        check.positive("lipschitz", facts.lipschitz)  # infinite without a radius for the squared loss
+        if self.pure_epsilon is not None:
+            return PureDP(self.pure_epsilon, facts.relation)
+        assert self.noise_multiplier is not None
+        return Gaussian(self.noise_multiplier, facts.relation)
+
+    def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
+        objective = objective.with_strong_convexity(self.strong_convexity)
+        solution = solve(objective, records, 0.0, self.tolerance)
+        sensitivity = self.sensitivity(objective.facts)
+        if self.pure_epsilon is not None:
+            return channel.release_pure(solution.theta, sensitivity, self.pure_epsilon), {"sensitivity": sensitivity}
+        assert self.noise_multiplier is not None
+        noise_std = self.noise_multiplier * sensitivity
+        return channel.release(solution.theta, sensitivity, noise_std), {"sensitivity": sensitivity, "noise_std": noise_std}
+
+    def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
+        return (solver_assumption(self.tolerance),)
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"strong_convexity": self.strong_convexity}

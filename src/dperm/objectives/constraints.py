@@ -1,0 +1,18 @@
+"""Constraint sets. A projection is a function of θ alone, so it is free post-processing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from array_api_compat import array_namespace
+
+__all__ = ["project_l2_ball"]
+
+
+def project_l2_ball(theta: Any, radius: float | None) -> Any:
+    """The nearest point with ‖θ‖ ≤ radius; θ itself where radius is None."""
+    if radius is None:
+        return theta
+    xp = array_namespace(theta)
+    norm = float(xp.linalg.vector_norm(theta))
+    return theta if norm <= radius else theta * (radius / norm)

@@ -1,0 +1,33 @@
+"""Public facts: everything a mechanism may know before it sees data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dperm.privacy.events import Relation
+
+__all__ = ["PublicFacts"]
+
+
+@dataclass(frozen=True)
+class PublicFacts:
+    """Stated by the caller or derived from the loss; never read from records.
+
+    `dimension` counts the parameters of one model, intercept included; `data_norm` bounds a row's L2 norm with the
+    intercept's constant feature included; `lipschitz` and `smoothness` bound one record's gradient and curvature;
+    `loss` names a loss with a sharp bound; `public_size` is None where the number of records is private and unstated.
+    """
+
+    dimension: int
+    data_norm: float
+    lipschitz: float
+    smoothness: float
+    relation: Relation
+    public_size: int | None = None
+    loss: str | None = None
+    rank_one: bool = True
+    radius: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "relation": self.relation.value}

@@ -1,0 +1,245 @@
+"""Losses of linear models, with the constants that privacy rests on derived from the public bound on a row's norm.
+
+A loss sees a prediction t = xᵀθ, shape (b,), and a target y, shape (b,): ±1 for classification, a real number for
+regression (`Softmax`: t of shape (b, K), y the class numbers). All functions are elementwise and take and return
+float64.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logsumexp, softmax
+
+from dperm import _validate as check
+
+__all__ = ["Huber", "Logistic", "Loss", "SmoothedHinge", "Softmax", "Squared"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Loss(ABC):
+    """A convex loss of a prediction and a target; B below is `data_norm`, the public bound on a row's L2 norm."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @abstractmethod
+    def value(self, t: Array, y: Array) -> Array:
+        """ℓ, shape (b,)."""
+
+    @abstractmethod
+    def slope(self, t: Array, y: Array) -> Array:
+        """∂ℓ/∂t, shape of t."""
+
+    @abstractmethod
+    def curvature(self, t: Array, y: Array) -> Array:
+        """∂²ℓ/∂t², shape of t (Softmax has no elementwise curvature)."""
+
+    @abstractmethod
+    def lipschitz(self, data_norm: float) -> float:
+        """Bound on one record's gradient norm."""
+
+    @abstractmethod
+    def smoothness(self, data_norm: float) -> float:
+        """Bound on the largest eigenvalue of one record's Hessian."""
+
+    @property
+    def rank_one(self) -> bool:
+        """Whether one record's Hessian has rank one and the constants hold on all of ℝ^d (objective perturbation)."""
+        return True
+
+    @property
+    def sharp(self) -> str | None:
+        """The name under which the sharp bound of objective perturbation knows this loss."""
+        return None
+
+    @property
+    def classification(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class Logistic(Loss):
+    """ln(1 + e^{−yt}): L = B, β = B²/4."""
+
+    @property
+    def name(self) -> str:
+        return "logistic"
+
+    @property
+    def sharp(self) -> str | None:
+        return "logistic"
+
+    def value(self, t: Array, y: Array) -> Array:
+        return np.logaddexp(0.0, -y * t)
+
+    def slope(self, t: Array, y: Array) -> Array:
+        return -y * expit(-y * t)
+
+    def curvature(self, t: Array, y: Array) -> Array:
+        p = expit(t)
+        return p * (1 - p)
+
+    def lipschitz(self, data_norm: float) -> float:
+        return data_norm
+
+    def smoothness(self, data_norm: float) -> float:
+        return data_norm**2 / 4
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    """Huber SVM of half-width h: 0 if m > 1+h, (1+h−m)²/(4h) if |1−m| ≤ h, else 1−m, for the margin m = yt.
+
+    L = B, β = B²/(2h). The derivative is Lipschitz but not differentiable at the two joints.
+    """
+
+    half_width: float = 0.1
+
+    def __post_init__(self) -> None:
+        check.positive("half_width", self.half_width)
+
+    @property
+    def name(self) -> str:
+        return "huber"
+
+    @property
+    def sharp(self) -> str | None:
+        return "huber"
+
+    def value(self, t: Array, y: Array) -> Array:
+        gap, h = 1 - y * t, self.half_width
+        return np.where(gap >= h, gap, np.square(np.maximum(gap + h, 0.0)) / (4 * h))
+
+    def slope(self, t: Array, y: Array) -> Array:
+        h = self.half_width
+        return -y * np.clip((1 - y * t + h) / (2 * h), 0.0, 1.0)
+
+    def curvature(self, t: Array, y: Array) -> Array:
+        h = self.half_width
+        return np.where(np.abs(1 - y * t) <= h, 1 / (2 * h), 0.0)
+
+    def lipschitz(self, data_norm: float) -> float:
+        return data_norm
+
+    def smoothness(self, data_norm: float) -> float:
+        return data_norm**2 / (2 * self.half_width)
+
+
+@dataclass(frozen=True)
+class SmoothedHinge(Loss):
+    """τ·ln(1 + e^{(1−m)/τ}) of temperature τ: L = B, β = B²/(4τ)."""
+
+    temperature: float = 0.1
+
+    def __post_init__(self) -> None:
+        check.positive("temperature", self.temperature)
+
+    @property
+    def name(self) -> str:
+        return "smoothed_hinge"
+
+    @property
+    def sharp(self) -> str | None:
+        return "smoothed_hinge"
+
+    def value(self, t: Array, y: Array) -> Array:
+        return self.temperature * np.logaddexp(0.0, (1 - y * t) / self.temperature)
+
+    def slope(self, t: Array, y: Array) -> Array:
+        return -y * expit((1 - y * t) / self.temperature)
+
+    def curvature(self, t: Array, y: Array) -> Array:
+        p = expit((1 - y * t) / self.temperature)
+        return p * (1 - p) / self.temperature
+
+    def lipschitz(self, data_norm: float) -> float:
+        return data_norm
+
+    def smoothness(self, data_norm: float) -> float:
+        return data_norm**2 / (4 * self.temperature)
+
+
+@dataclass(frozen=True)
+class Squared(Loss):
+    """(t − y)²/2 on ‖θ‖ ≤ radius with |y| ≤ target_bound: L = B(B·radius + target_bound), β = B².
+
+    The bound on the gradient holds only inside the ball: objective perturbation refuses this loss.
+    """
+
+    target_bound: float = 1.0
+    radius: float = math.inf
+
+    def __post_init__(self) -> None:
+        check.positive("target_bound", self.target_bound)
+        if self.radius != math.inf:
+            check.positive("radius", self.radius)
+
+    @property
+    def name(self) -> str:
+        return "squared"
+
+    @property
+    def rank_one(self) -> bool:
+        return False
+
+    @property
+    def classification(self) -> bool:
+        return False
+
+    def value(self, t: Array, y: Array) -> Array:
+        return np.square(t - y) / 2
+
+    def slope(self, t: Array, y: Array) -> Array:
+        return t - y
+
+    def curvature(self, t: Array, y: Array) -> Array:
+        return np.ones_like(t)
+
+    def lipschitz(self, data_norm: float) -> float:
+        return data_norm * (data_norm * self.radius + self.target_bound)
+
+    def smoothness(self, data_norm: float) -> float:
+        return data_norm**2
+
+
+@dataclass(frozen=True)
+class Softmax(Loss):
+    """Cross-entropy of K classes: −t_y + ln Σ_k e^{t_k}. L = √2·B, β = B²/2. Gradient methods only."""
+
+    classes: int
+
+    def __post_init__(self) -> None:
+        check.integer("classes", self.classes, minimum=2)
+
+    @property
+    def name(self) -> str:
+        return "softmax"
+
+    @property
+    def rank_one(self) -> bool:
+        return False
+
+    def value(self, t: Array, y: Array) -> Array:
+        return logsumexp(t, axis=-1) - np.take_along_axis(t, y.astype(np.intp)[:, None], axis=-1)[:, 0]
+
+    def slope(self, t: Array, y: Array) -> Array:
+        result = softmax(t, axis=-1)
+        result[np.arange(len(y)), y.astype(np.intp)] -= 1
+        return result
+
+    def curvature(self, t: Array, y: Array) -> Array:
+        raise TypeError("Softmax has no elementwise curvature; use a gradient method.")
+
+    def lipschitz(self, data_norm: float) -> float:
+        return math.sqrt(2) * data_norm
+
+    def smoothness(self, data_norm: float) -> float:
+        return data_norm**2 / 2

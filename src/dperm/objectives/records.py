@@ -1,0 +1,129 @@
+"""Records: rows and targets behind one face, whatever holds the rows — a dense array, SciPy CSR, or a memory-mapped file.
+
+Rows longer than the public `data_norm` are scaled down to it, lazily: the factor is stored, the rows are never copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+__all__ = ["Batch", "Records"]
+
+Array = NDArray[np.float64]
+
+_CHUNK_BYTES = 1 << 21  # a chunk of rows that stays in cache while it is used twice or three times
+_MAPPED_CHUNK_BYTES = 1 << 24
+
+
+class Batch:
+    """Some rows: features (b, d) dense or CSR, targets (b,), factors (b,), norms (b,) of the scaled rows.
+
+    `masked` tells that some factors are 0: those records contribute nothing, not even to an intercept.
+    """
+
+    __slots__ = ("factors", "masked", "norms", "rows", "targets")
+
+    def __init__(self, rows: Any, targets: Array, factors: Array, norms: Array, masked: bool) -> None:
+        self.rows = rows
+        self.targets = targets
+        self.factors = factors
+        self.norms = norms
+        self.masked = masked
+
+
+class Records:
+    """rows: (n, d) dense (any float dtype, possibly memory-mapped) or CSR; targets: (n,).
+
+    `factors` (n,) scale each row down to norm ≤ data_norm; `norms` (n,) are the norms after that. A record with a
+    number that is not finite, or whose norm overflows, gets factor 0 and contributes nothing anywhere.
+    """
+
+    def __init__(self, rows: Any, targets: Any, data_norm: float) -> None:
+        self.rows = rows
+        self.targets = np.asarray(targets, dtype=np.float64)
+        self.data_norm = data_norm
+        self.sparse = sp.issparse(rows)
+        if self.sparse and rows.format != "csr":
+            raise TypeError(f"Expected sparse rows in CSR format, got {rows.format}.")
+        self.size, self.features = rows.shape
+        if self.targets.shape != (self.size,):
+            raise ValueError(f"Expected {self.size} targets, one a row, got shape {self.targets.shape}.")
+        raw = np.empty(self.size)
+        self._invalid: NDArray[np.bool_] | None = None
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part, block in self.chunks():
+                if self.sparse:
+                    raw[part] = np.sqrt(np.asarray(block.multiply(block).sum(axis=1)).ravel())
+                else:
+                    np.sqrt(np.einsum("ij,ij->i", block, block), out=raw[part])
+        invalid = ~(np.isfinite(raw) & np.isfinite(self.targets))
+        self.factors = np.where(raw > data_norm, data_norm / np.where(raw > 0, raw, 1.0), 1.0)
+        if invalid.any():
+            self._invalid = invalid
+            self.factors[invalid] = 0.0
+            self.targets = np.where(invalid, 1.0, self.targets)
+            raw[invalid] = 0.0
+        self.norms = raw * self.factors
+        self._buffer = np.empty((0, self.features))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def relabelled(self, targets: Array) -> Records:
+        """The same rows with other targets, sharing all memory."""
+        other = object.__new__(Records)
+        other.__dict__.update(self.__dict__)
+        other.targets = np.asarray(targets, dtype=np.float64)
+        return other
+
+    def chunks(self, dtype: type = np.float64) -> Iterator[tuple[slice, Any]]:
+        """(slice, block of rows as `dtype`) in order; dense blocks already of that type are views."""
+        if self.sparse:
+            step = max(1, int(8 * _CHUNK_BYTES * self.size / max(1, self.rows.nnz * 12)))
+        else:
+            mapped = isinstance(self.rows, np.memmap)
+            step = max(64, (_MAPPED_CHUNK_BYTES if mapped else _CHUNK_BYTES) // (8 * max(1, self.features)))
+        for start in range(0, self.size, step):
+            part = slice(start, min(start + step, self.size))
+            block = self.rows[part] if self.sparse else np.asarray(self.rows[part], dtype=dtype)
+            yield part, self._cleaned(block, part)
+
+    def _cleaned(self, block: Any, which: Any) -> Any:
+        """The block with its invalid rows zeroed (0·nan is nan); the block itself where there are none."""
+        if self._invalid is None or not self._invalid[which].any():
+            return block
+        bad = self._invalid[which]
+        if self.sparse:
+            block = block.copy()
+            block.data[np.repeat(bad, np.diff(block.indptr))] = 0.0
+            return block
+        return np.where(bad[:, None], 0.0, block)
+
+    @property
+    def masked(self) -> bool:
+        return self._invalid is not None
+
+    def batches(self) -> Iterator[Batch]:
+        """All records, a cache-sized batch at a time, in order."""
+        for part, block in self.chunks(self.rows.dtype.type):
+            yield Batch(block, self.targets[part], self.factors[part], self.norms[part], self.masked)
+
+    def take(self, indices: NDArray[np.intp]) -> Batch:
+        """The batch of these records. A dense batch lives in a buffer that the next call overwrites."""
+        if self.sparse:
+            rows = self.rows[indices]
+        else:
+            count = len(indices)
+            if count > len(self._buffer):
+                self._buffer = np.empty((count + count // 4 + 16, self.features), dtype=self.rows.dtype)
+            rows = self._buffer[:count]
+            np.take(self.rows, indices, axis=0, out=rows, mode="clip")  # "raise" would copy through a second buffer
+        if self._invalid is not None:
+            rows = self._cleaned(rows, indices)
+        targets, factors, norms = self.targets.take(indices), self.factors.take(indices), self.norms.take(indices)
+        return Batch(rows, targets, factors, norms, self.masked)
