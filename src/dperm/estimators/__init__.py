@@ -1,1 +1,7 @@
+"""scikit-learn front doors: thin estimators over the mechanisms."""
 
+from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression
+from dperm.estimators.ridge import DPRidge
+from dperm.estimators.scaler import PublicRangeScaler
+
+__all__ = ["DPLinearSVC", "DPLogisticRegression", "DPRidge", "PublicRangeScaler"]

@@ -2,6 +2,7 @@
 
 from dperm.mechanisms.base import Budget, Mechanism, Release
 from dperm.mechanisms.gradient import GradientPerturbation
+from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.objective import ObjectivePerturbation
 from dperm.mechanisms.one_vs_rest import OneVsRest
 from dperm.mechanisms.output import OutputPerturbation
@@ -10,6 +11,7 @@ __all__ = [
     "Budget",
     "GradientPerturbation",
     "Mechanism",
+    "NoisySize",
     "ObjectivePerturbation",
     "OneVsRest",
     "OutputPerturbation",

@@ -8,11 +8,14 @@ of a good parameter vector, TYPICAL_NORM ÷ data_norm. Derivation and measured r
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+from dperm.gradient import SGD, Plan
+from dperm.gradient.recipes import dp_sgd, full_batch_descent
 from dperm.objectives import PublicFacts
 from dperm.privacy.gaussian import gaussian_mu
 
-__all__ = ["objective_strong_convexity", "output_strong_convexity"]
+__all__ = ["gradient_plan", "objective_strong_convexity", "output_strong_convexity"]
 
 TYPICAL_NORM = 40.0
 
@@ -28,3 +31,58 @@ def output_strong_convexity(facts: PublicFacts, noise_multiplier: float) -> floa
     if facts.public_size is None:
         raise ValueError("Output perturbation's rule for the regulariser needs public_size; state it or pass strong_convexity.")
     return facts.data_norm**2 * (noise_multiplier**2 * facts.public_size / 400) ** (1 / 3)
+
+
+def signal_to_noise(facts: PublicFacts, epsilon: float, delta: float) -> float:
+    """n·μ/√d: the length of a sum of n aligned unit gradients, in units of the noise a single release would need."""
+    if facts.public_size is None:
+        raise ValueError("A gradient plan needs public_size: rates and denominators are public constants.")
+    return facts.public_size * gaussian_mu(epsilon, delta) / math.sqrt(facts.dimension)
+
+
+def gradient_plan(
+    facts: PublicFacts,
+    epsilon: float,
+    delta: float,
+    *,
+    sampling: str = "poisson",
+    expected_batch_size: float | None = None,
+    epochs: float | None = None,
+    clipping_norm: float | None = None,
+    learning_rate: float | None = None,
+) -> Callable[[float], Plan]:
+    """Noise multiplier → DP-SGD or full-batch plan, every setting left open filled by a rule of the public facts.
+
+    The more signal the budget leaves, the more steps are worth their noise: see docs/tuning.md.
+    """
+    signal = signal_to_noise(facts, epsilon, delta)
+    assert facts.public_size is not None
+    size = facts.public_size
+    squared = facts.radius is not None and facts.loss is None and not facts.rank_one
+    bound = clipping_norm or (facts.lipschitz / (1 + facts.data_norm * (facts.radius or 0.0)) if squared else facts.data_norm / 2)
+    if squared:
+        steps = min(max(signal / 2, 5), 100)
+        update = SGD(learning_rate or 2.0 / facts.smoothness, momentum=0.9)
+    else:
+        steps = 100
+        update = SGD(learning_rate or 1.0 / (facts.data_norm * bound), momentum=0.9)
+
+    def make(noise_multiplier: float) -> Plan:
+        if sampling == "full":
+            return full_batch_descent(
+                noise_multiplier=noise_multiplier,
+                public_size=size,
+                steps=round(epochs or steps),
+                clipping_norm=bound,
+                update=update,
+            )
+        return dp_sgd(
+            noise_multiplier=noise_multiplier,
+            public_size=size,
+            expected_batch_size=expected_batch_size or min(512.0, size / 4),
+            epochs=epochs or 20,
+            clipping_norm=bound,
+            update=update,
+        )
+
+    return make

@@ -17,7 +17,6 @@ __all__ = ["Batch", "Records"]
 Array = NDArray[np.float64]
 
 _CHUNK_BYTES = 1 << 21  # a chunk of rows that stays in cache while it is used twice or three times
-_MAPPED_CHUNK_BYTES = 1 << 24
 
 
 class Batch:
@@ -86,8 +85,7 @@ class Records:
         if self.sparse:
             step = max(1, int(8 * _CHUNK_BYTES * self.size / max(1, self.rows.nnz * 12)))
         else:
-            mapped = isinstance(self.rows, np.memmap)
-            step = max(64, (_MAPPED_CHUNK_BYTES if mapped else _CHUNK_BYTES) // (8 * max(1, self.features)))
+            step = max(64, _CHUNK_BYTES // (8 * max(1, self.features)))
         for start in range(0, self.size, step):
             part = slice(start, min(start + step, self.size))
             block = self.rows[part] if self.sparse else np.asarray(self.rows[part], dtype=dtype)

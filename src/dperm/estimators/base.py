@@ -1,0 +1,174 @@
+"""What the linear estimators share: parameters, the choice of a mechanism, fitting, and prediction on scaled rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dperm import _validate as check
+from dperm.gradient import Plan
+from dperm.mechanisms import Budget, GradientPerturbation, Mechanism, NoisySize, ObjectivePerturbation, OneVsRest, OutputPerturbation, Release
+from dperm.mechanisms.rules import gradient_plan
+from dperm.objectives import LinearObjective, Loss, PublicFacts, Softmax
+from dperm.privacy import Assumption, Channel, Relation
+
+__all__ = ["PrivateLinearModel"]
+
+Array = NDArray[np.float64]
+
+
+class PrivateLinearModel(BaseEstimator):
+    """Base of the private linear models; see a subclass for the parameters.
+
+    Fitted attributes: `coef_`, `intercept_`, `certificate_`, `trace_` (public numbers of the run), `n_features_in_`.
+    Coefficients apply to rows scaled to norm ≤ data_norm, as `predict` does.
+    """
+
+    #: Mechanisms this estimator offers, the default first.
+    _mechanisms: tuple[str, ...] = ("objective", "output", "gradient")
+
+    epsilon: float
+    delta: float
+    mechanism: str
+    calibration: str
+    sampling: str
+    data_norm: float
+    relation: str
+    public_size: int | None
+    fit_intercept: bool
+    intercept_scale: float | None
+    strong_convexity: float | None
+    expected_batch_size: float | None
+    epochs: float | None
+    clipping_norm: float | None
+    learning_rate: float | None
+    label: str
+    random_state: Any
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def _check_parameters(self) -> None:
+        """Everything that can be refused without looking at data."""
+        check.positive("epsilon", self.epsilon)
+        check.fraction("delta", self.delta, zero=True)
+        check.positive("data_norm", self.data_norm)
+        check.choice("mechanism", self.mechanism, self._mechanisms)
+        check.choice("sampling", self.sampling, ("poisson", "full"))
+        check.choice("calibration", self.calibration, ("sharp", "generic", "kifer"))
+        check.choice("relation", self.relation, [relation.value for relation in Relation])
+        if self.delta == 0 and self.mechanism != "output":
+            raise ValueError(f"Expected delta in (0, 1) for mechanism={self.mechanism!r}, got 0; only 'output' has a pure form.")
+        for name in ("strong_convexity", "expected_batch_size", "epochs", "clipping_norm", "learning_rate", "intercept_scale"):
+            value = getattr(self, name)
+            if value is not None:
+                check.positive(name, value)
+        if self.public_size is not None:
+            check.integer("public_size", self.public_size)
+
+    def _validated(self, X: Any, y: Any, *, y_numeric: bool) -> tuple[Any, Any]:
+        """Finite rows and targets of matching length: refused here, before anything is charged."""
+        return validate_data(
+            self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=y_numeric, ensure_min_samples=1
+        )
+
+    def _fit(self, loss: Loss, X: Any, targets: Array, classes: int, assumptions: list[Assumption]) -> Release:
+        """Choose and calibrate the mechanism from public facts, then release. `classes` = 0 for regression."""
+        relation = Relation(self.relation)
+        # Under replace-one the number of records is public by definition.
+        size = X.shape[0] if relation is Relation.REPLACE_ONE else self.public_size
+        if size is not None and self.delta >= 1 / size:
+            warnings.warn(
+                f"delta = {self.delta:g} >= 1/n = {1 / size:.3g}: a mechanism that publishes one whole record would pass. "
+                "Choose a smaller delta.",
+                UserWarning,
+                stacklevel=3,
+            )
+        if classes > 2 and self.mechanism == "gradient":
+            loss = Softmax(classes)
+        scale = (self.intercept_scale or 0.5 * self.data_norm) if self.fit_intercept else 0.0
+        objective = LinearObjective(
+            loss,
+            features=X.shape[1],
+            data_norm=self.data_norm,
+            intercept_scale=scale,
+            strong_convexity=(self.strong_convexity or 0.0) if self.mechanism == "gradient" else 0.0,
+            radius=self._radius(),
+            relation=relation,
+            public_size=size,
+        )
+        mechanism = self._calibrated(objective.facts, classes)
+        channel = Channel.open(self.random_state, label=self.label)
+        release = mechanism.release(objective, objective.records(X, targets), channel)
+        self.objective_ = objective
+        self.certificate_ = release.certificate.with_assumptions(*assumptions)
+        self.trace_ = dict(release.trace)
+        table = release.theta
+        if objective.outputs > 1:
+            table = table.reshape(-1, objective.outputs).T
+        table = np.atleast_2d(table)
+        self.coef_ = table[:, : X.shape[1]].copy()
+        self.intercept_ = scale * table[:, -1] if scale else np.zeros(len(table))
+        return release
+
+    def _radius(self) -> float | None:
+        return None
+
+    def _calibrated(self, facts: PublicFacts, classes: int) -> Mechanism:
+        needs_size = self.mechanism == "gradient" or (self.mechanism == "output" and self.strong_convexity is None)
+        if needs_size and facts.public_size is None:
+            return NoisySize(budget=Budget(self.delta, self.epsilon), make=self._maker(classes), label=f"{self.mechanism} perturbation")
+        return self._maker(classes)(facts, self.epsilon, self.delta)
+
+    def _maker(self, classes: int) -> Callable[[PublicFacts, float, float], Mechanism]:
+        """(facts, ε, δ) → calibrated mechanism, for this estimator's settings."""
+        copies = classes if classes > 2 and self.mechanism != "gradient" else 1
+        modulus = self.strong_convexity
+
+        def make(facts: PublicFacts, epsilon: float, delta: float) -> Mechanism:
+            if self.mechanism == "gradient":
+                return GradientPerturbation.calibrate(self._plan(facts, epsilon, delta), facts, epsilon, delta)
+            if self.mechanism == "output":
+                part: Mechanism = OutputPerturbation.calibrate(facts, epsilon, delta, strong_convexity=modulus, copies=copies)
+            else:
+                part = ObjectivePerturbation.calibrate(
+                    facts,
+                    epsilon,
+                    delta,
+                    calibration=self.calibration,  # type: ignore[arg-type]
+                    strong_convexity=modulus,
+                    copies=copies,
+                )
+            return OneVsRest.of(part, classes) if copies > 1 else part
+
+        return make
+
+    def _plan(self, facts: PublicFacts, epsilon: float, delta: float) -> Callable[[float], Plan]:
+        return gradient_plan(
+            facts,
+            epsilon,
+            delta,
+            sampling=self.sampling,
+            expected_batch_size=self.expected_batch_size,
+            epochs=self.epochs,
+            clipping_norm=self.clipping_norm,
+            learning_rate=self.learning_rate,
+        )
+
+    def _scores(self, X: Any) -> Array:
+        """Predictions x̂ᵀw + intercept for rows scaled to norm ≤ data_norm: (n,) or (n, K)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        records = self.objective_.records(X, np.zeros(X.shape[0]))
+        parts = [(batch.rows @ np.atleast_2d(self.coef_).T) * batch.factors[:, None] for batch in records.batches()]
+        scores = np.concatenate(parts).astype(np.float64) + self.intercept_
+        return np.ascontiguousarray(scores[:, 0]) if scores.shape[1] == 1 else scores
+

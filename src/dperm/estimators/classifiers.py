@@ -1,0 +1,213 @@
+"""Private linear classifiers in scikit-learn's style."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+
+from dperm.estimators.base import PrivateLinearModel
+from dperm.objectives import Huber, Logistic, Loss
+from dperm.privacy import Assumption
+
+__all__ = ["DPLinearSVC", "DPLogisticRegression"]
+
+Array = NDArray[np.float64]
+
+
+class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
+    """Labels, one-vs-rest or softmax, and decisions."""
+
+    classes: ArrayLike | None
+
+    @abstractmethod
+    def _loss(self) -> Loss: ...
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train privately on rows X (n, d), dense or CSR, and labels y (n,).
+
+        Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
+        """
+        self._check_parameters()
+        X, y = self._validated(X, y, y_numeric=False)
+        check_classification_targets(y)
+        seen = np.unique(y)
+        if self.classes is None:
+            self.classes_ = seen
+            checked = "taken from the data: the set of labels present is treated as public"
+        else:
+            self.classes_ = np.unique(np.asarray(self.classes))
+            unknown = np.setdiff1d(seen, self.classes_)
+            if unknown.size:
+                raise ValueError(f"Expected labels among classes = {self.classes_.tolist()}, got {unknown.tolist()[:5]}.")
+            checked = "stated by the caller"
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"Expected at least 2 classes, got one class only: {self.classes_.tolist()}. State all possible labels with classes=."
+            )
+        index = np.searchsorted(self.classes_, y)
+        binary = len(self.classes_) == 2
+        targets = np.where(index == 1, 1.0, -1.0) if binary else index.astype(np.float64)
+        labels = Assumption(f"The set of {len(self.classes_)} labels is public.", "caller", checked)
+        self._fit(self._loss(), X, targets, len(self.classes_), [labels])
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """Scores: (n,) for two classes (positive: the second), otherwise (n, K)."""
+        return self._scores(X)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Labels, shape (n,)."""
+        scores = self._scores(X)
+        index = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+        return self.classes_[index]
+
+
+class DPLogisticRegression(_PrivateLinearClassifier):
+    """Differentially private logistic regression.
+
+    Parameters
+    ----------
+    epsilon, delta : the budget. `delta` = 0 asks for pure privacy (mechanism "output").
+    mechanism : "objective" (default), "output" or "gradient".
+    calibration : for "objective": "sharp" (default), "generic" or "kifer".
+    sampling : for "gradient": "poisson" (DP-SGD, default) or "full" batches.
+    data_norm : public bound on a row's L2 norm; longer rows are scaled down to it. Never learned.
+    relation : "add_or_remove_one" (n is private) or "replace_one" (n is public).
+    classes : all possible labels. None takes those present and records "label set taken as public".
+    public_size : publicly known number of records. None under add/remove: released with noise and charged where
+        a formula needs it ("gradient", and "output" without `strong_convexity`).
+    fit_intercept, intercept_scale : a constant feature of this value (default data_norm/2), regularised like the others.
+    strong_convexity : Λ of (Λ/2)‖θ‖²; None: the public rule of `dperm.mechanisms.rules`.
+    expected_batch_size, epochs, clipping_norm, learning_rate : for "gradient"; None: the public rule.
+    label : names the data set in the spend log.
+    random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
+
+    Attributes
+    ----------
+    certificate_ : what the fit cost and on what assumptions. classes_, coef_, intercept_, trace_, n_features_in_.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from dperm.estimators import DPLogisticRegression
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = DPLogisticRegression(epsilon=2.0, data_norm=10.0, classes=[0, 1, 2]).fit(X, y)
+    >>> model.certificate_.epsilon <= 2.0
+    True
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        mechanism: str = "objective",
+        calibration: str = "sharp",
+        sampling: str = "poisson",
+        data_norm: float = 1.0,
+        relation: str = "add_or_remove_one",
+        classes: ArrayLike | None = None,
+        public_size: int | None = None,
+        fit_intercept: bool = True,
+        intercept_scale: float | None = None,
+        strong_convexity: float | None = None,
+        expected_batch_size: float | None = None,
+        epochs: float | None = None,
+        clipping_norm: float | None = None,
+        learning_rate: float | None = None,
+        label: str = "",
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.mechanism = mechanism
+        self.calibration = calibration
+        self.sampling = sampling
+        self.data_norm = data_norm
+        self.relation = relation
+        self.classes = classes
+        self.public_size = public_size
+        self.fit_intercept = fit_intercept
+        self.intercept_scale = intercept_scale
+        self.strong_convexity = strong_convexity
+        self.expected_batch_size = expected_batch_size
+        self.epochs = epochs
+        self.clipping_norm = clipping_norm
+        self.learning_rate = learning_rate
+        self.label = label
+        self.random_state = random_state
+
+    def _loss(self) -> Loss:
+        return Logistic()
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probabilities (n, K): the logistic function for two classes, normalised one-vs-rest or softmax otherwise."""
+        scores = self._scores(X)
+        if scores.ndim == 1:
+            positive = expit(scores)
+            return np.column_stack([1 - positive, positive])
+        if self.objective_.outputs > 1:
+            return softmax(scores, axis=1)
+        separate = expit(scores)
+        total = separate.sum(axis=1, keepdims=True)
+        return np.where(total > 0, separate / np.where(total > 0, total, 1.0), 1.0 / scores.shape[1])
+
+
+class DPLinearSVC(_PrivateLinearClassifier):
+    """Differentially private linear support vector machine with the Huber hinge of `half_width`.
+
+    Other parameters as for `DPLogisticRegression`. The curvature of this loss is 1/(2·half_width): a smaller width is
+    closer to the hinge and needs more regularisation.
+    """
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        half_width: float = 0.5,
+        mechanism: str = "objective",
+        calibration: str = "sharp",
+        sampling: str = "poisson",
+        data_norm: float = 1.0,
+        relation: str = "add_or_remove_one",
+        classes: ArrayLike | None = None,
+        public_size: int | None = None,
+        fit_intercept: bool = True,
+        intercept_scale: float | None = None,
+        strong_convexity: float | None = None,
+        expected_batch_size: float | None = None,
+        epochs: float | None = None,
+        clipping_norm: float | None = None,
+        learning_rate: float | None = None,
+        label: str = "",
+        random_state: Any = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.half_width = half_width
+        self.mechanism = mechanism
+        self.calibration = calibration
+        self.sampling = sampling
+        self.data_norm = data_norm
+        self.relation = relation
+        self.classes = classes
+        self.public_size = public_size
+        self.fit_intercept = fit_intercept
+        self.intercept_scale = intercept_scale
+        self.strong_convexity = strong_convexity
+        self.expected_batch_size = expected_batch_size
+        self.epochs = epochs
+        self.clipping_norm = clipping_norm
+        self.learning_rate = learning_rate
+        self.label = label
+        self.random_state = random_state
+
+    def _loss(self) -> Loss:
+        return Huber(self.half_width)
