@@ -58,14 +58,12 @@ def gradient_plan(
     signal = signal_to_noise(facts, epsilon, delta)
     assert facts.public_size is not None
     size = facts.public_size
-    squared = facts.radius is not None and facts.loss is None and not facts.rank_one
-    bound = clipping_norm or (facts.lipschitz / (1 + facts.data_norm * (facts.radius or 0.0)) if squared else facts.data_norm / 2)
-    if squared:
-        steps = min(max(signal / 2, 5), 100)
-        update = SGD(learning_rate or 2.0 / facts.smoothness, momentum=0.9)
+    if facts.target_bound is not None:  # squared loss: the largest gradient at θ = 0, and steps near 1/β
+        bound = clipping_norm or facts.data_norm * facts.target_bound
+        steps, update = min(max(signal / 2, 5), 100), SGD(learning_rate or 2.0 / facts.smoothness, momentum=0.9)
     else:
-        steps = 100
-        update = SGD(learning_rate or 1.0 / (facts.data_norm * bound), momentum=0.9)
+        bound = clipping_norm or facts.data_norm / 2
+        steps, update = 100, SGD(learning_rate or 1.0 / (facts.data_norm * bound), momentum=0.9)
 
     def make(noise_multiplier: float) -> Plan:
         if sampling == "full":

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.objectives.facts import PublicFacts
-from dperm.objectives.losses import Loss, Softmax
+from dperm.objectives.losses import Loss, Softmax, Squared
 from dperm.objectives.per_example import Pass
 from dperm.objectives.records import Batch, Records
 from dperm.privacy.events import Relation
@@ -78,6 +78,7 @@ class LinearObjective:
             loss=self.loss.sharp,
             rank_one=self.loss.rank_one,
             radius=self.radius,
+            target_bound=self.loss.target_bound if isinstance(self.loss, Squared) else None,
         )
 
     def with_strong_convexity(self, strong_convexity: float) -> LinearObjective:

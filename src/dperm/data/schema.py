@@ -1,0 +1,289 @@
+"""A small public schema for a table: column types, ranges, categories and labels, stated before anyone looks at the rows."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm import _validate as check
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Column", "Schema", "SchemaError", "propose"]
+
+_MOST_CATEGORIES = 50
+
+
+class SchemaError(ValueError):
+    """A schema is inconsistent, or a table does not fit it."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """`number` needs `range` (values outside are clipped), `category` needs `categories`; `label` is the target."""
+
+    name: str
+    type: Literal["number", "category", "ignore", "label"]
+    range: tuple[float, float] | None = None
+    categories: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.type not in ("number", "category", "ignore", "label"):
+            raise SchemaError(f"Expected type of column {self.name!r} to be number, category, ignore or label, got {self.type!r}.")
+        object.__setattr__(self, "categories", tuple(str(value) for value in self.categories))
+        if self.type == "number":
+            if self.range is None or len(self.range) != 2 or not self.range[0] < self.range[1]:
+                raise SchemaError(f"Expected range [low, high] with low < high for column {self.name!r}, got {self.range!r}.")
+            low, high = float(self.range[0]), float(self.range[1])
+            if not (math.isfinite(low) and math.isfinite(high)):
+                raise SchemaError(f"Expected a finite range for column {self.name!r}, got {self.range!r}.")
+            object.__setattr__(self, "range", (low, high))
+        if self.type == "category" and len(set(self.categories)) != max(1, len(self.categories)):
+            raise SchemaError(f"Expected distinct categories for column {self.name!r}, got {list(self.categories)!r}.")
+
+    @property
+    def width(self) -> int:
+        """Features it becomes."""
+        return {"number": 1, "category": len(self.categories)}.get(self.type, 0)
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Columns in order, the target's labels (or range, for regression), and what to do about missing values.
+
+    `missing`: "error" refuses a table with missing values, "drop" leaves such records out, "middle" puts a number in the
+    middle of its range and a category at all zeros. Each decides record by record, so neighbours stay neighbours.
+    `proposed` marks a schema read off the data: not public until someone who has not seen them confirms it.
+    """
+
+    name: str
+    target: str
+    columns: tuple[Column, ...]
+    classes: tuple[str, ...] = ()
+    target_range: tuple[float, float] | None = None
+    missing: Literal["error", "drop", "middle"] = "error"
+    proposed: bool = False
+    title: str = ""
+    source: str = ""
+    licence: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        doubled = sorted({name for name in names if names.count(name) > 1})
+        if doubled:
+            raise SchemaError(f"Expected distinct column names, got {doubled[:5]} more than once.")
+        labels = [column.name for column in self.columns if column.type == "label"]
+        if labels != [self.target]:
+            raise SchemaError(f"Expected exactly the target {self.target!r} to have type label, got {labels}.")
+        object.__setattr__(self, "classes", tuple(str(value) for value in self.classes))
+        if (not self.classes) == (self.target_range is None):
+            raise SchemaError("Expected either classes (classification) or target_range (regression).")
+        if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
+            raise SchemaError(f"Expected at least two distinct classes, got {list(self.classes)}.")
+        check.choice("missing", self.missing, ("error", "drop", "middle"))
+        if self.dimension == 0:
+            raise SchemaError("Expected at least one feature column.")
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the encoded features, `column=category` for one-hot ones."""
+        found: list[str] = []
+        for column in self.columns:
+            if column.type == "number":
+                found.append(column.name)
+            elif column.type == "category":
+                found += [f"{column.name}={category}" for category in column.categories]
+        return found
+
+    @property
+    def dimension(self) -> int:
+        return sum(column.width for column in self.columns)
+
+    def encode(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], NDArray[Any]]:
+        """Features (n, dimension) in [0, 1] — numbers by their public range, categories one-hot — and targets (n,).
+
+        Raises SchemaError, naming column and value, where the table does not fit. Speaks to the data holder only.
+        """
+        absent = [column.name for column in self.columns if column.type != "ignore" and column.name not in frame.columns]
+        if absent:
+            raise SchemaError(f"Expected columns {absent[:5]}, but the table has {list(map(str, frame.columns[:12]))} …")
+        missing = np.zeros(len(frame), dtype=bool)
+        for column in self.columns:
+            if column.type != "ignore":
+                missing |= frame[column.name].isna().to_numpy() & (self.missing != "middle" or column.type == "label")
+        if missing.any():
+            if self.missing == "error":
+                worst = max((c.name for c in self.columns if c.type != "ignore"), key=lambda name: int(frame[name].isna().sum()))
+                raise SchemaError(
+                    f"Expected no missing values, got {int(missing.sum())} records with some (column {worst!r} has most). "
+                    'Set "missing" to "drop" or "middle" in the schema.'
+                )
+            frame = frame.loc[~missing]
+        features = np.zeros((len(frame), self.dimension), dtype=np.float32)
+        at = 0
+        for column in self.columns:
+            if column.type == "number":
+                features[:, at] = _scaled(frame[column.name], column)
+            elif column.type == "category":
+                codes = _codes(frame[column.name], column.name, column.categories)
+                rows = np.flatnonzero(codes >= 0)
+                features[rows, at + codes[rows]] = 1.0
+            at += column.width
+        return features, self._targets(frame[self.target])
+
+    def _targets(self, values: pd.Series[Any]) -> NDArray[Any]:
+        if self.target_range is not None:
+            return np.clip(_numbers(values, self.target), *self.target_range)
+        labels = values.astype(str).str.strip()
+        suffix, other = self.extra.get("label_suffix", ""), self.extra.get("other_label")
+        if suffix:
+            labels = labels.str.removesuffix(suffix)
+        if other:
+            labels = labels.where(labels.isin(self.classes), other)
+        unknown = sorted(set(labels.unique()) - set(self.classes))
+        if unknown:
+            raise SchemaError(f"Expected labels {list(self.classes)} in {self.target!r}, got {unknown[:5]}.")
+        return labels.to_numpy(dtype=str)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Schema:
+        """Raises SchemaError for a missing or inconsistent entry."""
+        try:
+            columns = tuple(
+                Column(
+                    item["name"],
+                    item["type"],
+                    tuple(item["range"]) if item.get("range") is not None else None,
+                    tuple(item.get("categories", ())),
+                )
+                for item in data["columns"]
+            )
+            bounds = data.get("target_range")
+            return cls(
+                name=data["name"],
+                target=data["target"],
+                columns=columns,
+                classes=tuple(data.get("classes", ())),
+                target_range=tuple(bounds) if bounds is not None else None,
+                missing=data.get("missing", "error"),
+                proposed=bool(data.get("proposed", False)),
+                title=data.get("title", ""),
+                source=data.get("source", ""),
+                licence=data.get("licence", ""),
+                extra=data.get("format", {}),
+            )
+        except (KeyError, TypeError) as error:
+            raise SchemaError(f"A schema needs name, target, columns and classes or target_range: {error!r}.") from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Schema:
+        try:
+            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise SchemaError(f"Cannot read the schema {path}: {error}") from None
+
+    def to_json(self) -> str:
+        """JSON that `load` reads, one column a line."""
+        data = {key: value for key, value in asdict(self).items() if value not in ("", (), None, {}) and key != "columns"}
+        data.pop("extra", None)
+        if self.extra:
+            data["format"] = dict(self.extra)
+        head = json.dumps(data, indent=2, ensure_ascii=False)
+        lines: list[str] = []
+        for column in self.columns:
+            entry: dict[str, Any] = {"name": column.name, "type": column.type}
+            if column.range is not None:
+                entry["range"] = list(column.range)
+            if column.categories:
+                entry["categories"] = list(column.categories)
+            lines.append("    " + json.dumps(entry, ensure_ascii=False))
+        return head[:-2] + ',\n  "columns": [\n' + ",\n".join(lines) + "\n  ]\n}\n"
+
+
+def _numbers(values: pd.Series[Any], name: str) -> NDArray[np.float64]:
+    import pandas as pd
+
+    numbers = pd.to_numeric(values, errors="coerce")
+    broken = numbers.isna() & values.notna()
+    if broken.any():
+        raise SchemaError(f"Expected numbers in column {name!r}, got {values[broken].iloc[0]!r}.")
+    result = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
+    if np.isinf(result).any():
+        raise SchemaError(f"Expected finite numbers in column {name!r}, got inf.")
+    return result
+
+
+def _scaled(values: pd.Series[Any], column: Column) -> NDArray[np.float64]:
+    assert column.range is not None
+    low, high = column.range
+    scaled = (np.clip(_numbers(values, column.name), low, high) - low) / (high - low)
+    return np.where(np.isnan(scaled), 0.5, scaled)
+
+
+def _codes(values: pd.Series[Any], name: str, categories: Sequence[str]) -> NDArray[np.int64]:
+    """Index of each value's category; −1 where missing."""
+    import pandas as pd
+
+    text = values.astype("object").map(lambda value: value if pd.isna(value) else str(value).strip())
+    codes = pd.Categorical(text, categories=list(categories)).codes.astype(np.int64)
+    unknown = (codes < 0) & text.notna().to_numpy()
+    if unknown.any():
+        raise SchemaError(f"Expected column {name!r} to hold one of its {len(categories)} categories, got {text[unknown].iloc[0]!r}.")
+    return codes
+
+
+def propose(frame: pd.DataFrame, target: str, name: str = "table") -> Schema:
+    """A schema read off the data, for a person to confirm or correct: it looked at the rows, so it is not public.
+
+    Numbers get their extremes rounded outwards, texts their values (more than 50: ignored), a target of texts or of at
+    most 20 whole numbers becomes a label.
+    """
+    if target not in frame.columns:
+        raise SchemaError(f"Expected target to be one of the columns {list(map(str, frame.columns[:20]))}, got {target!r}.")
+    columns: list[Column] = []
+    classes: tuple[str, ...] = ()
+    target_range: tuple[float, float] | None = None
+    for column in frame.columns:
+        values = frame[column].dropna()
+        numeric = values.dtype.kind in "iuf" and len(values) > 0
+        if column == target:
+            distinct = values.unique()
+            if numeric and (len(distinct) > 20 or not np.all(np.mod(distinct, 1) == 0)):
+                target_range = _outwards(float(values.min()), float(values.max()))
+            else:
+                classes = tuple(sorted({str(value).strip() for value in distinct}))
+            columns.append(Column(str(column), "label"))
+        elif numeric:
+            columns.append(Column(str(column), "number", _outwards(float(values.min()), float(values.max()))))
+        else:
+            found = sorted({str(value).strip() for value in values.unique()})
+            kind: Literal["category", "ignore"] = "category" if 1 < len(found) <= _MOST_CATEGORIES else "ignore"
+            columns.append(Column(str(column), kind, categories=tuple(found) if kind == "category" else ()))
+    return Schema(
+        name=name,
+        target=target,
+        columns=tuple(columns),
+        classes=classes,
+        target_range=target_range,
+        missing="middle" if frame.drop(columns=[target]).isna().any(axis=None) else "error",
+        proposed=True,
+        source="Proposed by looking at the data: ranges, categories and labels are not public until confirmed.",
+    )
+
+
+def _outwards(low: float, high: float) -> tuple[float, float]:
+    """Round to two digits of the span, outwards."""
+    span = high - low
+    if not math.isfinite(span):
+        raise SchemaError("Expected finite numbers, got inf.")
+    unit = 10.0 ** (math.floor(math.log10(span)) - 1) if span > 0 else max(1.0, abs(low))
+    return round(math.floor(low / unit) * unit, 12), round((math.floor(high / unit) + (1 if high % unit or span == 0 else 0)) * unit, 12)
