@@ -1,0 +1,482 @@
+"""The command line. Thin: every command parses, calls the library, prints. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from dperm.data import Dataset, Schema
+    from dperm.report import StudyResult
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="dperm",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="""Differentially private training with a certificate per model.
+
+\b
+Examples:
+  dperm compare                                      the bundled data sets, report.html
+  dperm compare people.csv --target income           your own table
+  dperm data propose people.csv --target income      a schema to confirm
+  dperm train people.csv --schema people.schema.json --epsilon 1 -o model.json
+  dperm predict model.json new.csv -o answers.csv
+  dperm card model.json                              the page for whoever signs
+  dperm account --noise 1.1 --rate 0.01 --steps 5000 --delta 1e-5
+  dperm calibrate --epsilon 1 --delta 1e-5 --rate 0.01 --steps 5000
+""",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Named data sets and schemas.", rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+_BUNDLED = ("breast_cancer", "digits")
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Delta = Annotated[float, typer.Option(help="The δ of the guarantee; well below 1/n.")]
+Relation = Annotated[str, typer.Option(help="add_or_remove_one or replace_one.")]
+
+
+def _say(text: str = "") -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _dataset(source: str, target: str | None, schema_path: Path | None) -> tuple[Dataset, Schema | None]:
+    """A named set, or a file with a given or proposed schema."""
+    from dperm import data
+
+    if source in data.named() and not Path(source).exists():
+        return data.load(source), data.schema_of(source)
+    return data.read_dataset(source, target, data.Schema.load(schema_path) if schema_path else None)
+
+
+@app.command()
+def train(
+    source: Annotated[str, typer.Argument(help="A file (CSV, Parquet, Arrow, NumPy, libsvm) or a named data set.")],
+    target: Annotated[str | None, typer.Option(help="Target column.")] = None,
+    schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")] = 1.0,
+    delta: Delta = 1e-5,
+    model: Annotated[str, typer.Option(help="logistic, svm or ridge.")] = "logistic",
+    mechanism: Annotated[str, typer.Option(help="auto, objective, output or gradient.")] = "auto",
+    relation: Relation = "add_or_remove_one",
+    data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0,
+    public_size: Annotated[int | None, typer.Option(help="Publicly known number of records, if it is public.")] = None,
+    accept_proposed: Annotated[
+        bool, typer.Option(help="Train on ranges and categories read off the data; the certificate says so.")
+    ] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")] = Path("model.json"),
+    as_json: JsonFlag = False,
+) -> None:
+    """Train one private model and write it with its certificate.
+
+    \b
+    Example:
+      dperm train people.csv --schema people.schema.json --epsilon 1 -o model.json
+    """
+    from dperm._validate import choice
+    from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge, model_to_json
+    from dperm.privacy import Assumption
+    from dperm.report import write_atomically
+
+    kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge}
+    choice("--model", model, kinds)
+    dataset, used = _dataset(source, target, schema)
+    if used is not None and used.proposed and not accept_proposed:
+        raise ValueError(
+            f"No public schema for {source}: ranges, categories and labels would be read off the data. Write one with "
+            f"`dperm data propose {source} --target {used.target}`, confirm it and pass --schema, or pass --accept-proposed."
+        )
+    options: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "relation": relation,
+        "data_norm": data_norm,
+        "public_size": public_size,
+        "label": dataset.name,
+    }
+    if mechanism != "auto":
+        options["mechanism"] = mechanism
+    targets = dataset.targets
+    if model == "ridge":
+        if dataset.target_range is None:
+            raise ValueError(f"Expected numbers as target for --model ridge, got the labels {list(dataset.classes)[:5]}.")
+        low, high = dataset.target_range
+        targets = 2 * (targets - low) / (high - low) - 1
+    elif not dataset.classes:
+        raise ValueError(f"Expected labels as target for --model {model}, got numbers; use --model ridge.")
+    else:
+        options["classes"] = list(dataset.classes)
+    _probe_writable(output)
+    fitted = kinds[model](**options).fit(dataset.features, targets)
+    if used is None or used.proposed:
+        looked = Assumption("Ranges, categories and labels are public.", "caller", "not so: they were read off the data")
+        fitted.certificate_ = fitted.certificate_.with_assumptions(looked)
+    extra: dict[str, Any] = {"schema": json.loads(used.to_json()) if used else None, "target_range": dataset.target_range}
+    write_atomically(output, model_to_json(fitted, extra))
+    if as_json:
+        _say(fitted.certificate_.to_json())
+    else:
+        _say(str(fitted.certificate_))
+        _say(f"Model written to {output}.")
+
+
+def _probe_writable(path: Path) -> None:
+    """Refuse an unusable output before anything is charged."""
+    folder = path.absolute().parent
+    folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK) or path.is_dir():
+        raise ValueError(f"Cannot write {path}.")
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="A model written by `dperm train`.")],
+    source: Annotated[str, typer.Argument(help="A table with the columns of the model's schema; the target may be absent.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="CSV file to write.")] = Path("predictions.csv"),
+    as_json: JsonFlag = False,
+) -> None:
+    """Predict with a trained model. Costs no privacy of the training records.
+
+    \b
+    Example:
+      dperm predict model.json new.csv -o answers.csv
+    """
+    import pandas as pd
+
+    from dperm import data
+    from dperm.estimators import model_from_json
+    from dperm.report import write_atomically
+
+    fitted, extra = model_from_json(_read(model))
+    if extra.get("schema"):
+        schema = data.Schema.from_dict(extra["schema"])
+        if source in data.named() and not Path(source).exists():
+            features = data.load(source).features
+        else:
+            frame = data.read_frame(source, schema)
+            if schema.target not in frame.columns:
+                frame[schema.target] = schema.classes[0] if schema.classes else 0.0
+            features = schema.encode(frame)[0]
+    else:
+        features = data.read_dataset(source)[0].features
+    answers = fitted.predict(features)  # type: ignore[attr-defined]
+    if extra.get("target_range"):
+        low, high = extra["target_range"]
+        answers = low + (answers + 1) / 2 * (high - low)
+    table = pd.DataFrame({"prediction": answers})
+    if hasattr(fitted, "predict_proba"):
+        for name, column in zip(fitted.classes_, fitted.predict_proba(features).T, strict=True):  # type: ignore[attr-defined]
+            table[f"probability of {name}"] = column
+    write_atomically(output, table.to_csv(index=False))
+    summary = {"predictions": len(table), "output": str(output)}
+    _say(json.dumps(summary) if as_json else f"{len(table)} predictions written to {output}.")
+
+
+@app.command()
+def compare(
+    sources: Annotated[list[str] | None, typer.Argument(help="Files or named data sets [default: breast_cancer digits].")] = None,
+    target: Annotated[str | None, typer.Option(help="Target column, for a file.")] = None,
+    schema: Annotated[Path | None, typer.Option(help="Public schema, for a file; otherwise one is proposed from the data.")] = None,
+    epsilons: Annotated[str, typer.Option(help="Comma-separated ε.")] = "0.1,0.3,1,3,10",
+    delta: Delta = 1e-5,
+    mechanisms: Annotated[str | None, typer.Option(help="Comma-separated subset of the mechanisms.")] = None,
+    repeats: Annotated[int, typer.Option(help="Repeats, on paired random splits.")] = 10,
+    data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm.")] = 1.0,
+    jobs: Annotated[int | None, typer.Option(help="Processes [default: all cores].")] = None,
+    seed: Annotated[int | None, typer.Option(help="Fix all randomness, for tests: nothing is private then.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Report to write.")] = Path("report.html"),
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare private mechanisms with each other and with no privacy; write a self-contained report.
+
+    \b
+    Examples:
+      dperm compare
+      dperm compare people.csv --target income --repeats 20
+    """
+    from dperm.report import Study, run_study, write_atomically
+    from dperm.report.candidates import CANDIDATES
+    from dperm.report.page import comparison_page
+    from dperm.report.summary import result_table, results_json
+
+    try:
+        values = tuple(sorted({float(value) for value in epsilons.split(",") if value.strip()}))
+    except ValueError:
+        raise ValueError(f"Expected --epsilons to be numbers separated by commas, got {epsilons!r}.") from None
+    chosen = tuple(key.strip() for key in mechanisms.split(",")) if mechanisms else tuple(CANDIDATES)
+    study = Study(epsilons=values, delta=delta, mechanisms=chosen, repeats=repeats, data_norm=data_norm, seed=seed)
+    _probe_writable(output)
+    jobs = jobs or os.cpu_count() or 1
+    results: list[StudyResult] = []
+    for source in sources or _BUNDLED:
+        dataset, used = _dataset(source, target, schema)
+        if used is not None and used.proposed:
+            _warn(f"No schema for {source}: ranges, categories and labels were read off the data, which is not private.")
+        with _progress(f"{dataset.name}: {repeats} repeats of {len(chosen)} mechanisms at {len(values)} ε", not as_json) as step:
+            results.append(run_study(dataset, study, jobs, step))
+        if not as_json:
+            result_table(results[-1])
+    write_atomically(output, comparison_page(results))
+    _say(results_json(results) if as_json else f"Report written to {output}. It is for the data holder only: it says which parts are private.")
+
+
+@app.command()
+def account(
+    noise: Annotated[float | None, typer.Option(help="Noise multiplier: standard deviation ÷ sensitivity.")] = None,
+    rate: Annotated[float, typer.Option(help="Poisson sampling rate.")] = 1.0,
+    steps: Annotated[int, typer.Option(help="Number of steps.")] = 1,
+    delta: Delta = 1e-5,
+    relation: Relation = "add_or_remove_one",
+    event: Annotated[Path | None, typer.Option(help="A JSON event or certificate to account for instead.")] = None,
+    log: Annotated[bool, typer.Option("--log", help="Compose everything in the spend log instead.")] = False,
+    label: Annotated[str | None, typer.Option(help="With --log: only charges with this label.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """ε of a mechanism at a given δ.
+
+    \b
+    Examples:
+      dperm account --noise 1.1 --rate 0.01 --steps 5000
+      dperm account --log
+    """
+    from dperm.privacy import Gaussian, PoissonSampled, SelfComposed
+    from dperm.privacy import Relation as Relations
+    from dperm.privacy.accounting import best_epsilon
+    from dperm.privacy.events import event_from_dict, relation_of
+
+    if log:
+        _account_log(delta, label, as_json)
+        return
+    if (event is None) == (noise is None):
+        raise ValueError("Expected either --noise, --event or --log.")
+    if event is not None:
+        try:
+            data = json.loads(_read(event))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"Cannot read {event}: not JSON ({error}).") from None
+        mechanism = event_from_dict(data["event"] if isinstance(data.get("event"), dict) and "type" not in data else data)
+    else:
+        mechanism = SelfComposed(PoissonSampled(rate, Gaussian(noise or 0.0, _relation(relation, Relations))), steps)
+    value, accountant = best_epsilon(mechanism, delta)
+    if as_json:
+        shown = value if value < float("inf") else None
+        _say(json.dumps({"epsilon": shown, "delta": delta, "accountant": accountant, "relation": relation_of(mechanism)}))
+    else:
+        _say(f"ε = {value:.6g} at δ = {delta:g} ({accountant}, {relation_of(mechanism)})")
+
+
+def _relation(value: str, kind: Any) -> Any:
+    from dperm._validate import choice
+
+    return kind(choice("--relation", value, [item.value for item in kind]))
+
+
+def _account_log(delta: float, label: str | None, as_json: bool) -> None:
+    from dperm.privacy import SpendLog
+
+    log = SpendLog.current()
+    charges, totals = log.charges(label), log.total(delta, label)
+    if as_json:
+        _say(json.dumps({"log": str(log.path), "charges": len(charges), "delta": delta, "epsilon": {str(r): e for r, e in totals.items()}}))
+        return
+    _say(f"{log.path}: {len(charges)} charges" + (f" labelled {label!r}" if label else ""))
+    labels: dict[str, int] = {}
+    for charge in charges:
+        labels[charge.label] = labels.get(charge.label, 0) + 1
+    for name, count in sorted(labels.items()):
+        _say(f"  {count:6d}  {name or '(no label)'}")
+    for relation, value in totals.items():
+        _say(f"All of them on the same records, composed: ε = {value:.6g} at δ = {delta:g} ({relation})")
+
+
+@app.command()
+def calibrate(
+    epsilon: Annotated[float, typer.Option(help="Target ε.")],
+    delta: Delta = 1e-5,
+    rate: Annotated[float, typer.Option(help="Poisson sampling rate.")] = 1.0,
+    steps: Annotated[int | None, typer.Option(help="Number of steps [default: 1].")] = None,
+    noise: Annotated[float | None, typer.Option(help="Fix the noise multiplier and find the largest number of steps.")] = None,
+    relation: Relation = "add_or_remove_one",
+    as_json: JsonFlag = False,
+) -> None:
+    """Least noise for a target ε, or most steps for a given noise.
+
+    \b
+    Examples:
+      dperm calibrate --epsilon 1 --rate 0.01 --steps 5000
+      dperm calibrate --epsilon 1 --rate 0.01 --noise 1.1
+    """
+    from dperm.privacy import Gaussian, PoissonSampled, SelfComposed
+    from dperm.privacy import Relation as Relations
+    from dperm.privacy import calibrate as least_noise
+    from dperm.privacy.accounting import best_epsilon
+    from dperm.privacy.calibration import calibrate_steps
+
+    kind = _relation(relation, Relations)
+
+    def event(multiplier: float, count: int) -> Any:
+        return SelfComposed(PoissonSampled(rate, Gaussian(multiplier, kind)), count)
+
+    if noise is not None and steps is not None:
+        raise ValueError("Expected --noise or --steps, got both: one of them is what calibration finds.")
+    if noise is not None:
+        count = calibrate_steps(lambda number: event(noise, number), epsilon, delta)
+        if count == 0:
+            raise ValueError(f"Expected a noise multiplier that allows one step at epsilon={epsilon:g}, got {noise:g}.")
+        found: dict[str, Any] = {"steps": count, "noise_multiplier": noise}
+    else:
+        found = {"noise_multiplier": least_noise(lambda x: event(x, steps or 1), epsilon, delta), "steps": steps or 1}
+    value, accountant = best_epsilon(event(found["noise_multiplier"], found["steps"]), delta)
+    if as_json:
+        _say(json.dumps({**found, "epsilon": value, "delta": delta, "accountant": accountant}))
+    else:
+        _say(f"noise multiplier {found['noise_multiplier']:.6g}, {found['steps']} steps: ε = {value:.6g} at δ = {delta:g} ({accountant})")
+
+
+@app.command()
+def card(
+    model: Annotated[Path, typer.Argument(help="A model or certificate file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("card.html"),
+    as_json: JsonFlag = False,
+) -> None:
+    """The page for whoever signs: what was spent, on what assumptions, what an attacker could do.
+
+    \b
+    Example:
+      dperm card model.json -o card.html
+    """
+    from dperm.privacy import Certificate
+    from dperm.report import write_atomically
+    from dperm.report.page import card_page
+
+    text = _read(model)
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"Cannot read {model}: not JSON ({error}).") from None
+    certificate = Certificate.from_json(json.dumps(data["certificate"]) if isinstance(data, dict) and "certificate" in data else text)
+    certificate.verify()
+    write_atomically(output, card_page(certificate, f"{model.stem}: {certificate.mechanism}"))
+    if as_json:
+        _say(certificate.to_json())
+    else:
+        _say(str(certificate))
+        _say(f"Page written to {output}.")
+
+
+@data_app.command("list")
+def list_sets(as_json: JsonFlag = False) -> None:
+    """Named data sets."""
+    from dperm import data
+
+    rows = [(name, data.schema_of(name)) for name in data.named()]
+    if as_json:
+        _say(json.dumps([{"name": name, "title": schema.title, "dimension": schema.dimension} for name, schema in rows]))
+        return
+    for name, schema in rows:
+        _say(f"{name:24s} {schema.dimension:4d} features, {len(schema.classes):2d} classes   {schema.title}")
+
+
+@data_app.command()
+def show(name: Annotated[str, typer.Argument(help="A named data set or a schema file.")]) -> None:
+    """A schema: columns, ranges, categories, where they come from."""
+    from dperm import data
+
+    schema = data.Schema.load(name) if Path(name).is_file() else data.schema_of(name)
+    _say(schema.to_json().rstrip())
+
+
+@data_app.command()
+def propose(
+    source: Annotated[Path, typer.Argument(help="A table.")],
+    target: Annotated[str, typer.Option(help="Target column.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Schema to write [default: NAME.schema.json].")] = None,
+) -> None:
+    """Propose a schema by looking at the data; confirm or correct it before use.
+
+    \b
+    Example:
+      dperm data propose people.csv --target income
+    """
+    from dperm import data
+    from dperm.report import write_atomically
+
+    name = source.name.split(".")[0]
+    schema = data.propose(data.read_frame(source), target, name)
+    output = output or source.with_name(f"{name}.schema.json")
+    write_atomically(output, schema.to_json())
+    ignored = [column.name for column in schema.columns if column.type == "ignore"]
+    _say(f"{output}: {schema.dimension} features from {len(schema.columns) - 1} columns.")
+    if ignored:
+        _say(f"Ignored (one value, or too many different texts): {', '.join(ignored)}.")
+    _say("This looked at the data: replace its ranges, categories and labels by publicly known ones, then set")
+    _say('"proposed" to false. Until then certificates say that they were read off the data.')
+
+
+@data_app.command("check")
+def check_table(
+    source: Annotated[str, typer.Argument(help="A table or a named data set.")],
+    schema: Annotated[Path | None, typer.Option(help="The schema it should fit.")] = None,
+) -> None:
+    """Does a table fit its schema? Says so to the data holder; releases nothing."""
+    dataset, _ = _dataset(source, None, schema)
+    _say(f"{source} fits: {len(dataset)} records, {dataset.features.shape[1]} features, {len(dataset.classes)} classes.")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"Cannot read {path}: {error}") from None
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"warning: {text}\n")
+
+
+@contextmanager
+def _progress(title: str, shown: bool) -> Iterator[Any]:
+    """A progress bar on the error stream; None where nobody watches."""
+    if not shown:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def main() -> None:
+    """Run a command. Exit codes: 0 done, 1 refused or failed with one line saying why, 2 misused, 130 interrupted."""
+    import warnings
+
+    warnings.showwarning = lambda message, *_: _warn(str(message))
+    try:
+        app(standalone_mode=True)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: nothing half-written was left; what was charged stays charged\n")
+        raise SystemExit(130) from None
+    except (ValueError, TypeError, OSError, RuntimeError, MemoryError) as error:
+        if os.environ.get("DPERM_TRACEBACK"):
+            raise
+        sys.stderr.write(f"error: {str(error) or type(error).__name__}\n")
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression
 from dperm.estimators.ridge import DPRidge
+from dperm.estimators.saved import model_from_json, model_to_json
 from dperm.estimators.scaler import PublicRangeScaler
 
-__all__ = ["DPLinearSVC", "DPLogisticRegression", "DPRidge", "PublicRangeScaler"]
+__all__ = ["DPLinearSVC", "DPLogisticRegression", "DPRidge", "PublicRangeScaler", "model_from_json", "model_to_json"]

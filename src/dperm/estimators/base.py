@@ -31,7 +31,7 @@ class PrivateLinearModel(BaseEstimator):
     """
 
     #: Mechanisms this estimator offers, the default first.
-    _mechanisms: tuple[str, ...] = ("objective", "output", "gradient")
+    _mechanisms: tuple[str, ...] = ("auto", "objective", "output", "gradient")
 
     epsilon: float
     delta: float
@@ -65,7 +65,7 @@ class PrivateLinearModel(BaseEstimator):
         check.choice("sampling", self.sampling, ("poisson", "full"))
         check.choice("calibration", self.calibration, ("sharp", "generic", "kifer"))
         check.choice("relation", self.relation, [relation.value for relation in Relation])
-        if self.delta == 0 and self.mechanism != "output":
+        if self.delta == 0 and self.mechanism not in ("output", "auto"):
             raise ValueError(f"Expected delta in (0, 1) for mechanism={self.mechanism!r}, got 0; only 'output' has a pure form.")
         for name in ("strong_convexity", "expected_batch_size", "epochs", "clipping_norm", "learning_rate", "intercept_scale"):
             value = getattr(self, name)
@@ -92,7 +92,8 @@ class PrivateLinearModel(BaseEstimator):
                 UserWarning,
                 stacklevel=3,
             )
-        if classes > 2 and self.mechanism == "gradient":
+        self._chosen = self._choice(classes)
+        if classes > 2 and self._chosen == "gradient":
             loss = Softmax(classes)
         scale = (self.intercept_scale or 0.5 * self.data_norm) if self.fit_intercept else 0.0
         objective = LinearObjective(
@@ -100,7 +101,7 @@ class PrivateLinearModel(BaseEstimator):
             features=X.shape[1],
             data_norm=self.data_norm,
             intercept_scale=scale,
-            strong_convexity=(self.strong_convexity or 0.0) if self.mechanism == "gradient" else 0.0,
+            strong_convexity=(self.strong_convexity or 0.0) if self._chosen == "gradient" else 0.0,
             radius=self._radius(),
             relation=relation,
             public_size=size,
@@ -119,24 +120,32 @@ class PrivateLinearModel(BaseEstimator):
         self.intercept_ = scale * table[:, -1] if scale else np.zeros(len(table))
         return release
 
+    def _choice(self, classes: int) -> str:
+        """What "auto" means: one model by objective perturbation, K > 2 classes jointly by gradient perturbation."""
+        if self.mechanism != "auto":
+            return self.mechanism
+        if self.delta == 0:
+            return "output"
+        return "gradient" if classes > 2 else "objective"
+
     def _radius(self) -> float | None:
         return None
 
     def _calibrated(self, facts: PublicFacts, classes: int) -> Mechanism:
-        needs_size = self.mechanism == "gradient" or (self.mechanism == "output" and self.strong_convexity is None)
+        needs_size = self._chosen == "gradient" or (self._chosen == "output" and self.strong_convexity is None)
         if needs_size and facts.public_size is None:
-            return NoisySize(budget=Budget(self.delta, self.epsilon), make=self._maker(classes), label=f"{self.mechanism} perturbation")
+            return NoisySize(budget=Budget(self.delta, self.epsilon), make=self._maker(classes), label=f"{self._chosen} perturbation")
         return self._maker(classes)(facts, self.epsilon, self.delta)
 
     def _maker(self, classes: int) -> Callable[[PublicFacts, float, float], Mechanism]:
         """(facts, ε, δ) → calibrated mechanism, for this estimator's settings."""
-        copies = classes if classes > 2 and self.mechanism != "gradient" else 1
+        copies = classes if classes > 2 and self._chosen != "gradient" else 1
         modulus = self.strong_convexity
 
         def make(facts: PublicFacts, epsilon: float, delta: float) -> Mechanism:
-            if self.mechanism == "gradient":
+            if self._chosen == "gradient":
                 return GradientPerturbation.calibrate(self._plan(facts, epsilon, delta), facts, epsilon, delta)
-            if self.mechanism == "output":
+            if self._chosen == "output":
                 part: Mechanism = OutputPerturbation.calibrate(facts, epsilon, delta, strong_convexity=modulus, copies=copies)
             else:
                 part = ObjectivePerturbation.calibrate(

@@ -74,7 +74,8 @@ class DPLogisticRegression(_PrivateLinearClassifier):
     Parameters
     ----------
     epsilon, delta : the budget. `delta` = 0 asks for pure privacy (mechanism "output").
-    mechanism : "objective" (default), "output" or "gradient".
+    mechanism : "objective", "output", "gradient", or "auto" (default): objective perturbation for two classes, gradient
+        perturbation of a softmax model for more, pure output perturbation for `delta` = 0.
     calibration : for "objective": "sharp" (default), "generic" or "kifer".
     sampling : for "gradient": "poisson" (DP-SGD, default) or "full" batches.
     data_norm : public bound on a row's L2 norm; longer rows are scaled down to it. Never learned.
@@ -107,7 +108,7 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,
-        mechanism: str = "objective",
+        mechanism: str = "auto",
         calibration: str = "sharp",
         sampling: str = "poisson",
         data_norm: float = 1.0,
@@ -172,7 +173,7 @@ class DPLinearSVC(_PrivateLinearClassifier):
         delta: float = 1e-5,
         *,
         half_width: float = 0.5,
-        mechanism: str = "objective",
+        mechanism: str = "auto",
         calibration: str = "sharp",
         sampling: str = "poisson",
         data_norm: float = 1.0,

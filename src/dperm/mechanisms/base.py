@@ -71,23 +71,25 @@ class Mechanism(ABC):
 
     def release(self, objective: LinearObjective, records: Records, channel: Channel) -> Release:
         """Charge the event, train, and certify. Whatever fails after the charge, the charge stands."""
-        facts = objective.facts
-        event = self.event(facts)
-        certificate = Certificate.issue(
+        certificate = self.certificate(objective.facts, policy=channel.policy, private=channel.private)
+        channel.charge(certificate.event, self.name)
+        theta, trace = self.train(objective, records, channel)
+        return Release(theta, certificate, trace)
+
+    def certificate(self, facts: PublicFacts, *, policy: str, private: bool) -> Certificate:
+        """The certificate of a release under `facts`, with noise of the seed `policy`: known before any data are seen."""
+        return Certificate.issue(
             mechanism=self.name,
-            event=event,
+            event=self.event(facts),
             delta=self.budget.delta,
             target_epsilon=self.budget.epsilon,
             paper=self.paper,
             assumptions=[*self.assumptions(facts), *_common_assumptions(facts)],
             public_facts={**facts.to_dict(), **self.settings()},
             not_charged=_NOT_CHARGED,
-            seed_policy=channel.policy,
-            private=channel.private,
+            seed_policy=policy,
+            private=private,
         )
-        channel.charge(event, self.name)
-        theta, trace = self.train(objective, records, channel)
-        return Release(theta, certificate, trace)
 
 
 _NOT_CHARGED = (

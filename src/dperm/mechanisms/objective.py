@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ __all__ = ["Calibration", "ObjectivePerturbation"]
 
 Array = NDArray[np.float64]
 Calibration = Literal["sharp", "generic", "kifer"]
+
+#: The second noise's multiplier ÷ what the whole budget would need: it takes about 1/50² of the budget.
+_OUTPUT_SHARE = 50.0
 
 _PAPERS = {
     "sharp": "dperm, docs/objective-perturbation.md",
@@ -76,24 +80,23 @@ class ObjectivePerturbation(Mechanism):
         bound, "kifer" the published constants at ε and δ ÷ copies each. ValueError where Kifer's Λ ≥ 2β/ε fails.
         """
         check.fraction("delta", delta)
-        budget = Budget(delta, epsilon)
-        tolerance = default_tolerance(facts)
-        each = (epsilon / copies, delta / copies) if calibration == "kifer" else _share(epsilon, delta, copies)
-        modulus = strong_convexity or objective_strong_convexity(facts, *each)
+        check.choice("calibration", calibration, _PAPERS)
+        modulus = strong_convexity or _rule(facts, epsilon, delta, calibration, copies)
+        floor = _gaussian_std(facts, epsilon, delta, copies)
 
         def mechanism(noise_std: float) -> ObjectivePerturbation:
             return cls(
-                budget=budget,
+                budget=Budget(delta, epsilon),
                 noise_std=noise_std,
                 strong_convexity=modulus,
                 calibration=calibration,
-                tolerance=tolerance,
+                tolerance=default_tolerance(facts),
+                output_multiplier=_OUTPUT_SHARE * floor / facts.lipschitz,
             )
 
         if calibration == "kifer":
-            return mechanism(_kifer_std(facts, *each, modulus))
-        start = facts.lipschitz / gaussian_mu(*each)
-        return mechanism(calibrate(lambda x: SelfComposed(mechanism(x).event(facts), copies), epsilon, delta, start=start))
+            return mechanism(_kifer_std(facts, epsilon / copies, delta / copies, modulus))
+        return mechanism(calibrate(lambda x: SelfComposed(mechanism(x).event(facts), copies), epsilon, delta, start=floor))
 
     @property
     def name(self) -> str:
@@ -134,16 +137,34 @@ class ObjectivePerturbation(Mechanism):
         return {"strong_convexity": self.strong_convexity, "calibration": self.calibration}
 
 
-def _share(epsilon: float, delta: float, copies: int) -> tuple[float, float]:
-    """One copy's (ε, δ) if Gaussians of μ²/copies each made the whole: where the rule for Λ looks, not what is charged."""
-    if copies == 1:
-        return epsilon, delta
-    from dperm.privacy.gaussian import gaussian_epsilon
-
-    return gaussian_epsilon(math.sqrt(copies) / gaussian_mu(epsilon, delta), delta), delta
+def _gaussian_std(facts: PublicFacts, epsilon: float, delta: float, copies: int) -> float:
+    """What the plain Gaussian mechanism would need: the floor of objective perturbation's noise."""
+    return facts.lipschitz * math.sqrt(copies) / gaussian_mu(epsilon, delta)
 
 
-def _kifer_std(facts: PublicFacts, epsilon: float, delta: float, modulus: float) -> float:
+@functools.lru_cache(maxsize=512)
+def _rule(facts: PublicFacts, epsilon: float, delta: float, calibration: Calibration, copies: int) -> float:
+    """The public rule's Λ; cached, because a cross-validation asks for the same one again and again."""
+    least = 2 * facts.smoothness * copies / epsilon
+    if calibration == "kifer":
+        return max(least, objective_strong_convexity(facts, lambda _: _kifer_std(facts, epsilon / copies, delta / copies), least))
+    start = _gaussian_std(facts, epsilon, delta, copies)
+    loss = facts.loss if calibration == "sharp" else None
+
+    def noise_at(modulus: float) -> float:
+        def event(noise_std: float) -> Event:
+            part = ObjectivePerturbationEvent(noise_std, facts.lipschitz, facts.smoothness, modulus, facts.relation, loss)
+            return SelfComposed(part, copies)
+
+        try:
+            return calibrate(event, epsilon, delta, start=start, draft=True)
+        except ValueError:  # the determinant term alone exceeds the budget: no noise suffices at this Λ
+            return math.inf
+
+    return objective_strong_convexity(facts, noise_at, least)
+
+
+def _kifer_std(facts: PublicFacts, epsilon: float, delta: float, modulus: float = math.inf) -> float:
     """σ of Theorem 2, valid for add/remove only (docs/errata.md)."""
     if facts.relation is not Relation.ADD_OR_REMOVE_ONE:
         raise ValueError("Expected relation='add_or_remove_one' for calibration='kifer': its proof bounds L, not 2L.")

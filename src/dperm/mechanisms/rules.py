@@ -18,12 +18,32 @@ from dperm.privacy.gaussian import gaussian_mu
 __all__ = ["gradient_plan", "objective_strong_convexity", "output_strong_convexity"]
 
 TYPICAL_NORM = 40.0
+_MOMENTUM = 0.9
 
 
-def objective_strong_convexity(facts: PublicFacts, epsilon: float, delta: float) -> float:
-    """max(B²/(2ε), σ√d·B/40), σ = B ÷ (the plain Gaussian mechanism's 1/σ): bᵀθ against Λ‖θ‖²/2."""
-    sigma = facts.lipschitz / gaussian_mu(epsilon, delta)
-    return max(2 * facts.smoothness / epsilon, sigma * math.sqrt(facts.dimension) * facts.data_norm / TYPICAL_NORM)
+def objective_strong_convexity(facts: PublicFacts, noise_at: Callable[[float], float], least: float) -> float:
+    """Λ that minimises σ(Λ)²·d/Λ + Λ·T², T = TYPICAL_NORM/B: what bᵀθ can add to the risk against what Λ‖θ‖²/2 does.
+
+    `noise_at` maps Λ to the noise σ(Λ) that the budget then needs (inf where none suffices): it falls to the Gaussian
+    mechanism's as Λ grows past B²/(2ε), so the rule leaves that region only where it pays. `least` starts the search.
+    """
+    typical = TYPICAL_NORM / facts.data_norm
+    floor = noise_at(1e6 * least)
+
+    def risk(modulus: float) -> float:
+        noise = noise_at(modulus)
+        # Near the edge of what is feasible noise explodes: stay where it is at most half more than the floor.
+        return noise**2 * facts.dimension / modulus + modulus * typical**2 if noise <= 1.5 * floor else math.inf
+
+    # With constant noise the minimum is at floor·√d/T; ties to the curve on a grid of factor √2 around it.
+    centre = max(least, floor * math.sqrt(facts.dimension) / typical)
+    best, best_risk = centre, risk(centre)
+    for direction in (math.sqrt(2), 1 / math.sqrt(2)):
+        candidate = best * direction
+        while (value := risk(candidate)) < best_risk or (best_risk == math.inf and direction > 1):
+            best, best_risk = candidate, value
+            candidate *= direction
+    return best
 
 
 def output_strong_convexity(facts: PublicFacts, noise_multiplier: float) -> float:
@@ -53,32 +73,39 @@ def gradient_plan(
 ) -> Callable[[float], Plan]:
     """Noise multiplier → DP-SGD or full-batch plan, every setting left open filled by a rule of the public facts.
 
-    The more signal the budget leaves, the more steps are worth their noise: see docs/tuning.md.
+    With S the signal-to-noise ratio of the whole budget, iterates may travel 30·S^1.4 clipped gradients: noise adds
+    travel/S to them whatever the number of steps. DP-SGD spreads that over 60 epochs of batches of 512 (or n/4), full
+    batches over S steps (30 to 1,000; each costs a pass over the data). Squared loss: S/2 steps near 1/β.
     """
     signal = signal_to_noise(facts, epsilon, delta)
     assert facts.public_size is not None
     size = facts.public_size
-    if facts.target_bound is not None:  # squared loss: the largest gradient at θ = 0, and steps near 1/β
-        bound = clipping_norm or facts.data_norm * facts.target_bound
-        steps, update = min(max(signal / 2, 5), 100), SGD(learning_rate or 2.0 / facts.smoothness, momentum=0.9)
+    batch = expected_batch_size or min(512.0, size / 4)
+    squared = facts.target_bound is not None
+    if sampling == "full":
+        low, high = (5, 100) if squared else (30, 1000)
+        steps = round(epochs or min(max(signal / 2 if squared else signal, low), high))
     else:
-        bound = clipping_norm or facts.data_norm / 2
-        steps, update = 100, SGD(learning_rate or 1.0 / (facts.data_norm * bound), momentum=0.9)
+        steps = math.ceil((epochs or 60.0) * size / batch)
+    if facts.target_bound is not None:
+        bound = clipping_norm or facts.data_norm * facts.target_bound  # the largest gradient at θ = 0
+        step_size = 2.0 / facts.smoothness
+    else:
+        bound = clipping_norm or 0.3 * facts.data_norm
+        travel = 30 * signal**1.4 * (1 - _MOMENTUM)
+        step_size = min(travel / steps, 8.0) / (facts.data_norm * bound)
+    update = SGD(learning_rate or step_size, momentum=_MOMENTUM)
 
     def make(noise_multiplier: float) -> Plan:
         if sampling == "full":
             return full_batch_descent(
-                noise_multiplier=noise_multiplier,
-                public_size=size,
-                steps=round(epochs or steps),
-                clipping_norm=bound,
-                update=update,
+                noise_multiplier=noise_multiplier, public_size=size, steps=steps, clipping_norm=bound, update=update
             )
         return dp_sgd(
             noise_multiplier=noise_multiplier,
             public_size=size,
-            expected_batch_size=expected_batch_size or min(512.0, size / 4),
-            epochs=epochs or 20,
+            expected_batch_size=batch,
+            epochs=epochs or 60.0,
             clipping_norm=bound,
             update=update,
         )

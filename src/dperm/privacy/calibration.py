@@ -16,11 +16,14 @@ _SLACK = 2e-5  # relative distance below the target at which the search stops
 _LARGEST = 1e9
 
 
-def calibrate(make_event: Callable[[float], Event], epsilon: float, delta: float, *, start: float = 1.0) -> float:
+def calibrate(
+    make_event: Callable[[float], Event], epsilon: float, delta: float, *, start: float = 1.0, draft: bool = False
+) -> float:
     """Smallest noise x, to about 1e-5 relative, for which `make_event(x)` is (ε, δ)-private.
 
     `make_event` maps a noise level to an event; more noise must mean more privacy. The answer's own ε is never above
     the target. Raises ValueError where no noise up to 1e9 reaches it (something in the event is not paid for by x).
+    `start` is a guess; `draft` skips the certification, for rules that compare noise levels and charge nothing by them.
     """
     check.positive("epsilon", epsilon)
     check.fraction("delta", delta, zero=True)
@@ -36,6 +39,8 @@ def calibrate(make_event: Callable[[float], Event], epsilon: float, delta: float
 
     low, high = _bracket(excess, math.log(start), epsilon)
     log_x, slope = _secant(excess, low, high)
+    if draft:
+        return math.exp(log_x)
     return _certify(spent, log_x, slope, epsilon)
 
 

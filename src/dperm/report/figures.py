@@ -1,0 +1,173 @@
+"""Figures as inline SVG that takes its text colour from the page, so that it reads in light, dark and print."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from dperm.privacy import Certificate
+from dperm.report.candidates import CANDIDATES
+from dperm.report.study import Cell, StudyResult
+
+__all__ = ["excess_figure", "noise_figure", "profile_figure", "score_figure"]
+
+_INK = "#123456"  # replaced by currentColor in the SVG
+#: Okabe & Ito's palette, told apart by the colour-blind and legible on white and on near-black.
+_COLOURS = {
+    "output": "#E69F00",
+    "objective-kifer": "#56B4E9",
+    "objective-sharp": "#009E73",
+    "gradient-full": "#CC79A7",
+    "gradient-poisson": "#D55E00",
+}
+_MARKERS = {"output": "s", "objective-kifer": "v", "objective-sharp": "o", "gradient-full": "D", "gradient-poisson": "^"}
+
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "dperm",
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.edgecolor": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": _INK,
+    "grid.alpha": 0.15,
+    "grid.linewidth": 0.7,
+    "legend.frameon": False,
+}
+
+
+@contextmanager
+def _axes(width: float = 6.6, height: float = 3.9) -> Iterator[tuple[Figure, Any]]:
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, figure.subplots()
+
+
+def _svg(figure: Figure, title: str) -> str:
+    """Inline SVG without fixed size, labelled for screen readers."""
+    buffer = io.StringIO()
+    with matplotlib.rc_context(_STYLE):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :].replace(_INK, "currentColor").replace(_INK.lower(), "currentColor")
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', rf'\1 role="img" aria-label="{title}"', text, count=1)
+    # ids repeat between figures of one page: make them local
+    salt = f"f{abs(hash((title, len(text)))) % 10**8}"
+    text = re.sub(r'id="([^"]+)"', rf'id="{salt}-\1"', text)
+    return re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{salt}-", text)
+
+
+def _epsilon_axis(axes: Any, epsilons: tuple[float, ...]) -> None:
+    axes.set_xscale("log")
+    axes.set_xticks(epsilons, [f"{value:g}" for value in epsilons])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("ε (smaller is more private)")
+
+
+def _band(axes: Any, result: StudyResult, key: str, values: str) -> None:
+    cells = [result.cell(key, epsilon) for epsilon in result.study.epsilons]
+    arrays = [getattr(cell, values) for cell in cells]
+    mean = np.array([array.mean() for array in arrays])
+    low, high = (np.array([np.quantile(array, q) for array in arrays]) for q in (0.1, 0.9))
+    colour = _COLOURS[key]
+    axes.fill_between(result.study.epsilons, low, high, color=colour, alpha=0.16, linewidth=0)
+    axes.plot(
+        result.study.epsilons, mean, color=colour, marker=_MARKERS[key], markersize=5, linewidth=1.8, label=CANDIDATES[key].title
+    )
+
+
+def _keys(result: StudyResult) -> list[str]:
+    return list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
+
+
+def score_figure(result: StudyResult) -> str:
+    """Score on held-out records against ε: mean, and the band of the middle 80 % of repeats."""
+    with _axes() as (figure, axes):
+        for key in _keys(result):
+            _band(axes, result, key, "scores")
+        reference = result.cell("non-private", None)
+        axes.axhline(reference.mean, color=_INK, linewidth=1.2, linestyle="--", label="Without privacy")
+        axes.axhline(result.baseline, color=_INK, linewidth=1, linestyle=":", label="Most frequent class" if result.metric == "accuracy" else "Mean")
+        _epsilon_axis(axes, result.study.epsilons)
+        axes.set_ylabel(f"{result.metric} on held-out records")
+        axes.set_ylim(bottom=max(axes.get_ylim()[0], min(result.baseline, 0.0) - 0.5 if result.metric != "accuracy" else 0.0))
+        axes.legend(fontsize=9, loc="lower right")
+        return _svg(figure, f"{result.metric} against epsilon on {result.title}")
+
+
+def excess_figure(result: StudyResult) -> str:
+    """Training loss above the non-private minimum against ε, on logarithmic axes."""
+    with _axes() as (figure, axes):
+        for key in _keys(result):
+            _band(axes, result, key, "excess")
+        _epsilon_axis(axes, result.study.epsilons)
+        axes.set_yscale("log")
+        axes.set_ylabel("excess risk (mean training loss)")
+        axes.legend(fontsize=9, loc="lower left")
+        return _svg(figure, f"excess risk against epsilon on {result.title}")
+
+
+def noise_figure(result: StudyResult) -> str:
+    """Noise multipliers against ε: what each mechanism adds, in units of its own sensitivity."""
+    with _axes() as (figure, axes):
+        for key in _keys(result):
+            cells = [result.cell(key, epsilon) for epsilon in result.study.epsilons]
+            axes.plot(
+                result.study.epsilons,
+                [noise_multiplier(cell, result) for cell in cells],
+                color=_COLOURS[key],
+                marker=_MARKERS[key],
+                markersize=5,
+                linewidth=1.8,
+                label=CANDIDATES[key].title,
+            )
+        _epsilon_axis(axes, result.study.epsilons)
+        axes.set_yscale("log")
+        axes.set_ylabel("noise ÷ sensitivity, per release")
+        axes.legend(fontsize=9)
+        return _svg(figure, f"noise multipliers against epsilon on {result.title}")
+
+
+def noise_multiplier(cell: Cell, result: StudyResult) -> float:
+    """Noise standard deviation ÷ sensitivity of one release (gradient methods: the first step's)."""
+    noise = cell.noise
+    if "noise_levels" in noise:
+        return float(noise["noise_levels"][0][0])
+    if "sensitivity" in noise:
+        return float(noise["noise_std"] / noise["sensitivity"])
+    return float(noise["noise_std"] / result.problem.objective(joint=False).facts.lipschitz)
+
+
+def profile_figure(certificate: Certificate) -> str:
+    """δ against ε for one certificate."""
+    epsilons, deltas = certificate.curve()
+    with _axes(5.6, 3.2) as (figure, axes):
+        axes.plot(epsilons, np.maximum(deltas, 1e-16), color="#009E73", linewidth=1.8)
+        assert certificate.epsilon is not None
+        axes.plot([certificate.epsilon], [certificate.delta], marker="o", color="#D55E00")
+        axes.annotate(
+            f"ε = {certificate.epsilon:.3g}, δ = {certificate.delta:.1g}",
+            (certificate.epsilon, certificate.delta),
+            textcoords="offset points",
+            xytext=(-8, -14),
+            ha="right",
+        )
+        axes.set_yscale("log")
+        axes.set_xlabel("ε")
+        axes.set_ylabel("δ(ε), upper bound")
+        return _svg(figure, "privacy profile")

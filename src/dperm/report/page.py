@@ -1,0 +1,124 @@
+"""Self-contained HTML pages: the comparison report and the card of one model."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dperm.privacy import Certificate
+from dperm.report.candidates import CANDIDATES
+from dperm.report.figures import excess_figure, noise_figure, noise_multiplier, profile_figure, score_figure
+from dperm.report.study import StudyResult
+
+__all__ = ["card_page", "comparison_page", "machine"]
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("dperm.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = lambda value: f"{value:.4g}"
+    environment.filters["percent"] = lambda value: f"{100 * value:.1f}"
+    return environment
+
+
+def machine() -> dict[str, str]:
+    """What a reader needs to repeat the numbers."""
+    names = ("dperm", "numpy", "scipy", "scikit-learn")
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in names},
+        "made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }
+
+
+def _table(result: StudyResult) -> list[dict[str, Any]]:
+    keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
+    best = {
+        epsilon: max((result.cell(key, epsilon) for key in keys), key=lambda cell: cell.mean).mechanism
+        for epsilon in result.study.epsilons
+    }
+    return [
+        {
+            "title": CANDIDATES[key].title,
+            "cells": [
+                {"mean": cell.mean, "spread": cell.spread, "best": best[cell.epsilon] == key}
+                for cell in (result.cell(key, epsilon) for epsilon in result.study.epsilons)
+                if cell.epsilon is not None
+            ],
+        }
+        for key in keys
+    ]
+
+
+def _noise_rows(result: StudyResult) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for cell in result.cells:
+        if cell.certificate is None:
+            continue
+        facts = cell.certificate.public_facts
+        rows.append(
+            {
+                "title": CANDIDATES[cell.mechanism].title,
+                "epsilon": cell.epsilon,
+                "proved": cell.certificate.epsilon,
+                "multiplier": noise_multiplier(cell, result),
+                "convexity": facts.get("strong_convexity"),
+                "steps": facts.get("steps"),
+                "excess": float(cell.excess.mean()),
+            }
+        )
+    return rows
+
+
+def comparison_page(results: Sequence[StudyResult]) -> str:
+    """The report of `dperm compare`: one section a data set. For the data holder's eyes; it says which parts are private."""
+    sections = [
+        {
+            "result": result,
+            "anchor": f"set-{number}",
+            "reference": result.cell("non-private", None),
+            "rows": _table(result),
+            "noise": _noise_rows(result),
+            "score_svg": score_figure(result),
+            "excess_svg": excess_figure(result),
+            "noise_svg": noise_figure(result),
+            "releases": sum(cell.epsilon is not None for cell in result.cells) * result.study.repeats,
+            "certificate": _shown_certificate(result),
+        }
+        for number, result in enumerate(results)
+    ]
+    rules = [candidate for candidate in CANDIDATES.values()]
+    return _environment().get_template("comparison.html").render(
+        sections=sections, rules=rules, machine=machine(), study=results[0].study
+    )
+
+
+def _shown_certificate(result: StudyResult) -> Certificate | None:
+    """One certificate in full: the default mechanism's at the ε nearest 1."""
+    with_certificate = [cell for cell in result.cells if cell.certificate is not None]
+    if not with_certificate:
+        return None
+    key = "objective-sharp" if result.problem.classes == 2 else with_certificate[-1].mechanism
+    mine = [cell for cell in with_certificate if cell.mechanism == key] or with_certificate
+    return min(mine, key=lambda cell: abs((cell.epsilon or 0) - 1)).certificate
+
+
+def card_page(certificate: Certificate, title: str) -> str:
+    """One page for the person who signs: what was spent, on what assumptions, what an attacker could do."""
+    attack = None if certificate.epsilon is None else certificate.attack_view((0.01, 0.1))
+    figure = None if certificate.epsilon is None else profile_figure(certificate)
+    return _environment().get_template("card.html").render(
+        certificate=certificate, title=title, attack=attack, profile_svg=figure, event=certificate.event.to_dict(), machine=machine()
+    )

@@ -1,0 +1,341 @@
+"""A study: private models of one data set, by several mechanisms over a range of ε, repeated on paired random splits."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm import _validate as check
+from dperm.data import Dataset
+from dperm.mechanisms import Mechanism
+from dperm.objectives import LinearObjective, Records, RegularisedSum, Softmax
+from dperm.privacy import Certificate, Channel
+from dperm.report.candidates import CANDIDATES, Problem
+from dperm.solvers import minimise
+
+__all__ = ["Cell", "Study", "StudyResult", "run_study"]
+
+Array = NDArray[np.float64]
+
+#: Λ of the non-private reference, in sum form: enough to make it unique, too little to matter.
+_REFERENCE_CONVEXITY = 1e-2
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is compared. The test share is held out at random, anew each repeat; nothing is tuned on it."""
+
+    epsilons: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
+    delta: float = 1e-5
+    mechanisms: tuple[str, ...] = tuple(CANDIDATES)
+    repeats: int = 10
+    test_share: float = 0.2
+    data_norm: float = 1.0
+    intercept_scale: float = 0.5
+    relation: str = "add_or_remove_one"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for epsilon in self.epsilons:
+            check.positive("epsilon", epsilon)
+        if not self.epsilons:
+            raise ValueError("Expected at least one epsilon.")
+        check.fraction("delta", self.delta)
+        check.integer("repeats", self.repeats)
+        check.fraction("test_share", self.test_share)
+        check.positive("data_norm", self.data_norm)
+        for key in self.mechanisms:
+            check.choice("mechanism", key, CANDIDATES)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All repeats of one mechanism at one ε (None: the non-private reference). Arrays are (repeats,)."""
+
+    mechanism: str
+    epsilon: float | None
+    scores: Array
+    excess: Array
+    noise: dict[str, Any] = field(default_factory=dict[str, Any])
+    certificate: Certificate | None = None
+
+    @property
+    def mean(self) -> float:
+        return float(self.scores.mean())
+
+    @property
+    def spread(self) -> float:
+        """Half-width of the 95 % interval of the mean, by the repeats' own spread."""
+        return _half_width(self.scores)
+
+    def paired(self, other: Cell) -> tuple[float, float]:
+        """Mean difference of scores over the same splits, and its 95 % half-width."""
+        difference = self.scores - other.scores
+        return float(difference.mean()), _half_width(difference)
+
+
+def _half_width(values: Array) -> float:
+    if len(values) < 2:
+        return float("nan")
+    from scipy.special import stdtrit
+
+    return float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values)))
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """Cells of one data set, in order, and what a reader needs to judge them."""
+
+    dataset: str
+    title: str
+    study: Study
+    problem: Problem
+    records: int
+    notes: tuple[str, ...]
+    metric: str
+    baseline: float
+    cells: tuple[Cell, ...]
+    seconds: float
+
+    def cell(self, mechanism: str, epsilon: float | None) -> Cell:
+        return next(cell for cell in self.cells if (cell.mechanism, cell.epsilon) == (mechanism, epsilon))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One repeat of one mechanism at all its ε."""
+
+    mechanism: str
+    repeat: int
+
+
+_worker: tuple[Dataset, Study, Problem, dict[tuple[str, float], Mechanism]]
+
+
+def _start_worker(path: str) -> None:
+    global _worker
+    _worker = pickle.loads(Path(path).read_bytes())
+
+
+def _run_task(task: _Task) -> list[tuple[str, float | None, int, float, float, dict[str, Any]]]:
+    dataset, study, problem, mechanisms = _worker
+    return list(_repeat(dataset, study, problem, mechanisms, task))
+
+
+def _split(dataset: Dataset, study: Study, repeat: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Train and test indices, the same for every mechanism of a repeat."""
+    order = np.random.default_rng([repeat, len(dataset), study.seed or 0]).permutation(len(dataset))
+    test = max(1, round(study.test_share * len(dataset)))
+    return order[test:], order[:test]
+
+
+def _targets(dataset: Dataset, problem: Problem) -> Array:
+    if problem.classes == 0:
+        assert dataset.target_range is not None
+        low, high = dataset.target_range
+        return 2 * (np.asarray(dataset.targets, dtype=np.float64) - low) / (high - low) - 1
+    index = np.searchsorted(np.array(sorted(dataset.classes)), dataset.targets).astype(np.float64)
+    return 2 * index - 1 if problem.classes == 2 else index
+
+
+def _repeat(
+    dataset: Dataset, study: Study, problem: Problem, mechanisms: dict[tuple[str, float], Mechanism], task: _Task
+) -> Iterator[tuple[str, float | None, int, float, float, dict[str, Any]]]:
+    train, test = _split(dataset, study, task.repeat)
+    targets = _targets(dataset, problem)
+    joint = task.mechanism != "non-private" and CANDIDATES[task.mechanism].joint
+    objective = problem.objective(joint=joint)
+    fit = objective.records(dataset.features[train], targets[train])
+    held_out = objective.records(dataset.features[test], targets[test])
+    best = _non_private(objective, fit, problem)
+    least = _risk(objective, fit, best, problem)
+    if task.mechanism == "non-private":
+        yield task.mechanism, None, task.repeat, _score(objective, held_out, best, problem), 0.0, {}
+        return
+    for epsilon in study.epsilons:
+        seed = None if study.seed is None else f"{study.seed}/{task.mechanism}/{epsilon}/{task.repeat}"
+        channel = Channel.open(seed, label=f"compare {dataset.name}")
+        release = mechanisms[task.mechanism, epsilon].release(objective, fit, channel)
+        score = _score(objective, held_out, release.theta, problem)
+        risk = _risk(objective, fit, release.theta, problem)
+        yield task.mechanism, epsilon, task.repeat, score, risk - least, dict(release.trace)
+
+
+def _non_private(objective: LinearObjective, records: Records, problem: Problem) -> Array:
+    """Minimiser of the (nearly) unregularised objective; one row a class for one-vs-rest."""
+    objective = objective.with_strong_convexity(_REFERENCE_CONVEXITY)
+    if isinstance(objective.loss, Softmax):
+        return _softmax_minimiser(objective, records)
+    if problem.classes > 2:
+        rows = [
+            minimise(RegularisedSum(objective, records.relabelled(np.where(records.targets == k, 1.0, -1.0))), 1e-6).theta
+            for k in range(problem.classes)
+        ]
+        return np.stack(rows)
+    return minimise(RegularisedSum(objective, records), 1e-6, objective.radius).theta
+
+
+def _softmax_minimiser(objective: LinearObjective, records: Records) -> Array:
+    from scipy.optimize import minimize
+
+    def value(theta: Array) -> tuple[float, Array]:
+        total, gradient = 0.0, np.zeros_like(theta)
+        for batch in records.batches():
+            at_theta = objective.per_example(theta, batch)
+            total += float(at_theta.losses.sum())
+            gradient += at_theta.weighted_sum(np.ones(len(batch.targets)))
+        modulus = objective.strong_convexity
+        return total + modulus / 2 * float(theta @ theta), gradient + modulus * theta
+
+    return minimize(value, np.zeros(objective.dimension), jac=True, method="L-BFGS-B", options={"maxiter": 500}).x
+
+
+def _predictions(objective: LinearObjective, records: Records, theta: Array) -> Array:
+    """(n,) or (n, K) predictions."""
+    if theta.ndim == 2:
+        return np.stack([_predictions(objective, records, row) for row in theta], axis=1)
+    return np.concatenate([objective.predict(theta, batch) for batch in records.batches()])
+
+
+def _score(objective: LinearObjective, records: Records, theta: Array, problem: Problem) -> float:
+    """Accuracy, or R² for regression."""
+    t, y = _predictions(objective, records, theta), records.targets
+    if problem.classes == 0:
+        return 1.0 - float(np.square(t - y).sum() / max(np.square(y - y.mean()).sum(), 1e-300))
+    if problem.classes == 2:
+        return float(np.mean((t > 0) == (y > 0)))
+    return float(np.mean(t.argmax(axis=1) == y))
+
+
+def _risk(objective: LinearObjective, records: Records, theta: Array, problem: Problem) -> float:
+    """Mean training loss, without the regulariser (one-vs-rest: the mean over classes)."""
+    t, y = _predictions(objective, records, theta), records.targets
+    if t.ndim == 2 and not isinstance(objective.loss, Softmax):
+        losses = [objective.loss.value(t[:, k], np.where(y == k, 1.0, -1.0)).mean() for k in range(problem.classes)]
+        return float(np.mean(losses))
+    return float(objective.loss.value(t, y).mean())
+
+
+def run_study(
+    dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[[int, int], None] | None = None
+) -> StudyResult:
+    """Run every mechanism × ε × repeat on `jobs` processes. `progress(done, total)` is called as tasks finish.
+
+    Calibration happens once, from public facts. Raises ValueError before anything is charged where the data or
+    the settings are unusable.
+    """
+    started = time.perf_counter()
+    classes = len(dataset.classes)
+    train = len(dataset) - max(1, round(study.test_share * len(dataset)))
+    if len(dataset) < 5:
+        raise ValueError(f"Expected at least 5 records to split, got {len(dataset)}.")
+    if classes and len(np.unique(dataset.targets)) < 2:
+        raise ValueError(f"Expected at least two classes among the records, got only {dataset.targets[0]!r}.")
+    problem = Problem(dataset.features.shape[1], classes, train, study.data_norm, study.intercept_scale, study.relation)
+    keys = [key for key in study.mechanisms if classes or CANDIDATES[key].regression]
+    mechanisms = {(key, epsilon): CANDIDATES[key].build(problem, epsilon, study.delta) for key in keys for epsilon in study.epsilons}
+    tasks = [_Task(key, repeat) for repeat in range(study.repeats) for key in ("non-private", *keys)]
+    rows: list[tuple[str, float | None, int, float, float, dict[str, Any]]] = []
+    for number, found in enumerate(_map(tasks, (dataset, study, problem, mechanisms), jobs), start=1):
+        rows += found
+        if progress is not None:
+            progress(number, len(tasks))
+    cells = [_cell("non-private", None, rows, study, None)]
+    for (key, epsilon), mechanism in mechanisms.items():
+        facts = problem.objective(joint=CANDIDATES[key].joint).facts
+        certificate = mechanism.certificate(facts, policy=_policy(study), private=study.seed is None)
+        cells.append(_cell(key, epsilon, rows, study, certificate))
+    return StudyResult(
+        dataset=dataset.name,
+        title=dataset.title or dataset.name,
+        study=study,
+        problem=problem,
+        records=len(dataset),
+        notes=dataset.notes,
+        metric="accuracy" if classes else "R²",
+        baseline=_baseline(dataset, classes),
+        cells=tuple(cells),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _policy(study: Study) -> str:
+    return "fresh from the operating system for every repeat" if study.seed is None else "fixed by the caller: NOT PRIVATE"
+
+
+def _baseline(dataset: Dataset, classes: int) -> float:
+    """Score of always answering the most frequent class (or the mean)."""
+    if not classes:
+        return 0.0
+    return float(np.unique(dataset.targets, return_counts=True)[1].max() / len(dataset))
+
+
+def _cell(
+    key: str,
+    epsilon: float | None,
+    rows: Sequence[tuple[str, float | None, int, float, float, dict[str, Any]]],
+    study: Study,
+    certificate: Certificate | None,
+) -> Cell:
+    mine = sorted((row for row in rows if row[0] == key and row[1] == epsilon), key=lambda row: row[2])
+    assert len(mine) == study.repeats
+    return Cell(key, epsilon, np.array([row[3] for row in mine]), np.array([row[4] for row in mine]), mine[0][5], certificate)
+
+
+def _map(tasks: list[_Task], shared: Any, jobs: int) -> Iterator[Any]:
+    """Results as they come, from `jobs` processes of one thread each (or from this one)."""
+    with _shared_file(shared) as path:
+        if jobs <= 1:
+            _start_worker(path)
+            for task in tasks:
+                yield _run_task(task)
+            return
+        with _single_threaded(), ProcessPoolExecutor(jobs, get_context("spawn"), _start_worker, (path,)) as pool:
+            waiting = {pool.submit(_run_task, task) for task in tasks}
+            try:
+                while waiting:
+                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        yield future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+@contextmanager
+def _shared_file(shared: Any) -> Iterator[str]:
+    """Workers read the data from a private temporary file, once each."""
+    with tempfile.NamedTemporaryFile(prefix="dperm-study-", delete=False) as handle:
+        handle.write(pickle.dumps(shared))
+    try:
+        yield handle.name
+    finally:
+        Path(handle.name).unlink()
+
+
+@contextmanager
+def _single_threaded() -> Iterator[None]:
+    """New processes get one BLAS thread each: the processes are the parallelism."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,72 @@
+"""A study on the terminal, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from dperm.report.candidates import CANDIDATES
+from dperm.report.page import machine
+from dperm.report.study import StudyResult
+
+__all__ = ["result_table", "results_json"]
+
+
+def result_table(result: StudyResult, console: Console | None = None) -> None:
+    """Print mean ± 95 % half-width, in percent, for each mechanism and ε; the best of each column in bold."""
+    keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
+    reference = result.cell("non-private", None)
+    table = Table(
+        title=f"{result.title}\n{result.metric} in % on held-out records, {result.study.repeats} repeats, δ = {result.study.delta:g}",
+        caption=f"Without privacy: {100 * reference.mean:.1f} ± {100 * reference.spread:.1f}. "
+        + (f"Most frequent class: {100 * result.baseline:.1f}." if result.metric == "accuracy" else ""),
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("Mechanism")
+    for epsilon in result.study.epsilons:
+        table.add_column(f"ε = {epsilon:g}", justify="right", no_wrap=True)
+    best = {epsilon: max(keys, key=lambda key: result.cell(key, epsilon).mean) for epsilon in result.study.epsilons}
+    for key in keys:
+        row: list[str] = []
+        for epsilon in result.study.epsilons:
+            cell = result.cell(key, epsilon)
+            text = f"{100 * cell.mean:.1f}±{100 * cell.spread:.1f}"
+            row.append(f"[bold green]{text}[/]" if best[epsilon] == key else text)
+        table.add_row(CANDIDATES[key].short, *row)
+    (console or Console()).print(table)
+
+
+def results_json(results: Sequence[StudyResult]) -> str:
+    """Every repeat's score and excess risk, the certificates, the settings and the machine."""
+    return json.dumps({"machine": machine(), "studies": [_study(result) for result in results]}, ensure_ascii=False, allow_nan=False)
+
+
+def _study(result: StudyResult) -> dict[str, Any]:
+    return {
+        "dataset": result.dataset,
+        "records": result.records,
+        "features": result.problem.features,
+        "classes": result.problem.classes,
+        "metric": result.metric,
+        "baseline": result.baseline,
+        "settings": vars(result.study),
+        "seconds": result.seconds,
+        "cells": [
+            {
+                "mechanism": cell.mechanism,
+                "epsilon": cell.epsilon,
+                "scores": cell.scores.tolist(),
+                "excess_risk": cell.excess.tolist(),
+                "certificate": json.loads(cell.certificate.to_json()) if cell.certificate else None,
+            }
+            for cell in result.cells
+        ],
+    }
