@@ -39,7 +39,7 @@ class NoiseStream:
     def uniforms(self, count: int) -> NDArray[np.float64]:
         """`count` uniforms on (0, 1], multiples of 2⁻⁵³."""
         raw = np.frombuffer(self._cipher.update(bytes(8 * count)), dtype=np.uint64)
-        return ((raw >> np.uint64(11)) + np.uint64(1)) * 2.0**-53
+        return np.asarray((raw >> np.uint64(11)) + np.uint64(1), dtype=np.float64) * 2.0**-53
 
     def standard_normal(self, size: int) -> NDArray[np.float64]:
         """`size` normals, shape (size,); the caller owns the array."""

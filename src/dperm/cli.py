@@ -123,7 +123,10 @@ def train(
     if used is None or used.proposed:
         looked = Assumption("Ranges, categories and labels are public.", "caller", "not so: they were read off the data")
         fitted.certificate_ = fitted.certificate_.with_assumptions(looked)
-    extra: dict[str, Any] = {"schema": json.loads(used.to_json()) if used else None, "target_range": dataset.target_range}
+    extra: dict[str, Any] = {
+        "schema": json.loads(used.to_json()) if used else None,
+        "target_range": dataset.target_range,
+    }
     write_atomically(output, model_to_json(fitted, extra))
     if as_json:
         _say(fitted.certificate_.to_json())
@@ -188,7 +191,9 @@ def predict(
 def compare(
     sources: Annotated[list[str] | None, typer.Argument(help="Files or named data sets [default: breast_cancer digits].")] = None,
     target: Annotated[str | None, typer.Option(help="Target column, for a file.")] = None,
-    schema: Annotated[Path | None, typer.Option(help="Public schema, for a file; otherwise one is proposed from the data.")] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="Public schema, for a file; otherwise one is proposed from the data.")
+    ] = None,
     epsilons: Annotated[str, typer.Option(help="Comma-separated ε.")] = "0.1,0.3,1,3,10",
     delta: Delta = 1e-5,
     mechanisms: Annotated[str | None, typer.Option(help="Comma-separated subset of the mechanisms.")] = None,
@@ -229,7 +234,11 @@ def compare(
         if not as_json:
             result_table(results[-1])
     write_atomically(output, comparison_page(results))
-    _say(results_json(results) if as_json else f"Report written to {output}. It is for the data holder only: it says which parts are private.")
+    _say(
+        results_json(results)
+        if as_json
+        else f"Report written to {output}. It is for the data holder only: it says which parts are private."
+    )
 
 
 @app.command()
@@ -289,7 +298,16 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
     log = SpendLog.current()
     charges, totals = log.charges(label), log.total(delta, label)
     if as_json:
-        _say(json.dumps({"log": str(log.path), "charges": len(charges), "delta": delta, "epsilon": {str(r): e for r, e in totals.items()}}))
+        _say(
+            json.dumps(
+                {
+                    "log": str(log.path),
+                    "charges": len(charges),
+                    "delta": delta,
+                    "epsilon": {str(r): e for r, e in totals.items()},
+                }
+            )
+        )
         return
     _say(f"{log.path}: {len(charges)} charges" + (f" labelled {label!r}" if label else ""))
     labels: dict[str, int] = {}
@@ -342,7 +360,9 @@ def calibrate(
     if as_json:
         _say(json.dumps({**found, "epsilon": value, "delta": delta, "accountant": accountant}))
     else:
-        _say(f"noise multiplier {found['noise_multiplier']:.6g}, {found['steps']} steps: ε = {value:.6g} at δ = {delta:g} ({accountant})")
+        _say(
+            f"noise multiplier {found['noise_multiplier']:.6g}, {found['steps']} steps: ε = {value:.6g} at δ = {delta:g} ({accountant})"
+        )
 
 
 @app.command()
@@ -366,7 +386,9 @@ def card(
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"Cannot read {model}: not JSON ({error}).") from None
-    certificate = Certificate.from_json(json.dumps(data["certificate"]) if isinstance(data, dict) and "certificate" in data else text)
+    certificate = Certificate.from_json(
+        json.dumps(data["certificate"]) if isinstance(data, dict) and "certificate" in data else text
+    )
     certificate.verify()
     write_atomically(output, card_page(certificate, f"{model.stem}: {certificate.mechanism}"))
     if as_json:

@@ -50,7 +50,14 @@ class Dataset:
         if left_out:
             notes.append(f"{left_out} of {len(frame)} records have missing values and were left out.")
         return cls(
-            schema.name, features, targets, tuple(schema.features), schema.classes, schema.target_range, tuple(notes), schema.title
+            schema.name,
+            features,
+            targets,
+            tuple(schema.features),
+            schema.classes,
+            schema.target_range,
+            tuple(notes),
+            schema.title,
         )
 
 

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import json
 import os
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -73,7 +74,7 @@ def _read(item: dict[str, Any], entry: dict[str, Any], schema: Schema) -> Any:
     path = _local(item, entry["name"]) or _download(item, entry["name"])
     options = {**schema.extra, "skip_lines": item.get("skip_lines", 0)}
     # Plain copies of CSV files go by many endings: hand the reader a name it knows.
-    return read_frame(_as_csv(path), Schema(**{**vars(schema), "extra": options}))
+    return read_frame(_as_csv(path), replace(schema, extra=options))
 
 
 def _as_csv(path: Path) -> Path:
@@ -121,7 +122,9 @@ def _download(item: dict[str, Any], name: str) -> Path:
         raise DataError(f"Cannot download {name!r} from {item['url']} ({type(error).__name__}). {hint}") from error
     path = Path(got[0] if isinstance(got, list) else got)
     data = path.read_bytes()
-    found = {hashlib.sha256(data).hexdigest()} | ({hashlib.sha256(gzip.decompress(data)).hexdigest()} if path.suffix == ".gz" else set())
+    found = {hashlib.sha256(data).hexdigest()} | (
+        {hashlib.sha256(gzip.decompress(data)).hexdigest()} if path.suffix == ".gz" else set()
+    )
     if item["raw_sha256"] not in found:
         raise DataError(f"The file from {item['url']} is not the published one (its sha256 differs). {hint}")
     return path

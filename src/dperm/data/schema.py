@@ -37,7 +37,9 @@ class Column:
 
     def __post_init__(self) -> None:
         if self.type not in ("number", "category", "ignore", "label"):
-            raise SchemaError(f"Expected type of column {self.name!r} to be number, category, ignore or label, got {self.type!r}.")
+            raise SchemaError(
+                f"Expected type of column {self.name!r} to be number, category, ignore or label, got {self.type!r}."
+            )
         object.__setattr__(self, "categories", tuple(str(value) for value in self.categories))
         if self.type == "number":
             if self.range is None or len(self.range) != 2 or not self.range[0] < self.range[1]:
@@ -237,7 +239,9 @@ def _codes(values: pd.Series[Any], name: str, categories: Sequence[str]) -> NDAr
     codes = pd.Categorical(text, categories=list(categories)).codes.astype(np.int64)
     unknown = (codes < 0) & text.notna().to_numpy()
     if unknown.any():
-        raise SchemaError(f"Expected column {name!r} to hold one of its {len(categories)} categories, got {text[unknown].iloc[0]!r}.")
+        raise SchemaError(
+            f"Expected column {name!r} to hold one of its {len(categories)} categories, got {text[unknown].iloc[0]!r}."
+        )
     return codes
 
 
@@ -286,4 +290,6 @@ def _outwards(low: float, high: float) -> tuple[float, float]:
     if not math.isfinite(span):
         raise SchemaError("Expected finite numbers, got inf.")
     unit = 10.0 ** (math.floor(math.log10(span)) - 1) if span > 0 else max(1.0, abs(low))
-    return round(math.floor(low / unit) * unit, 12), round((math.floor(high / unit) + (1 if high % unit or span == 0 else 0)) * unit, 12)
+    return round(math.floor(low / unit) * unit, 12), round(
+        (math.floor(high / unit) + (1 if high % unit or span == 0 else 0)) * unit, 12
+    )

@@ -13,7 +13,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm.gradient import Plan
-from dperm.mechanisms import Budget, GradientPerturbation, Mechanism, NoisySize, ObjectivePerturbation, OneVsRest, OutputPerturbation, Release
+from dperm.mechanisms import (
+    Budget,
+    GradientPerturbation,
+    Mechanism,
+    NoisySize,
+    ObjectivePerturbation,
+    OneVsRest,
+    OutputPerturbation,
+    Release,
+)
 from dperm.mechanisms.rules import gradient_plan
 from dperm.objectives import LinearObjective, Loss, PublicFacts, Softmax
 from dperm.privacy import Assumption, Channel, Relation
@@ -67,7 +76,14 @@ class PrivateLinearModel(BaseEstimator):
         check.choice("relation", self.relation, [relation.value for relation in Relation])
         if self.delta == 0 and self.mechanism not in ("output", "auto"):
             raise ValueError(f"Expected delta in (0, 1) for mechanism={self.mechanism!r}, got 0; only 'output' has a pure form.")
-        for name in ("strong_convexity", "expected_batch_size", "epochs", "clipping_norm", "learning_rate", "intercept_scale"):
+        for name in (
+            "strong_convexity",
+            "expected_batch_size",
+            "epochs",
+            "clipping_norm",
+            "learning_rate",
+            "intercept_scale",
+        ):
             value = getattr(self, name)
             if value is not None:
                 check.positive(name, value)
@@ -134,7 +150,9 @@ class PrivateLinearModel(BaseEstimator):
     def _calibrated(self, facts: PublicFacts, classes: int) -> Mechanism:
         needs_size = self._chosen == "gradient" or (self._chosen == "output" and self.strong_convexity is None)
         if needs_size and facts.public_size is None:
-            return NoisySize(budget=Budget(self.delta, self.epsilon), make=self._maker(classes), label=f"{self._chosen} perturbation")
+            return NoisySize(
+                budget=Budget(self.delta, self.epsilon), make=self._maker(classes), label=f"{self._chosen} perturbation"
+            )
         return self._maker(classes)(facts, self.epsilon, self.delta)
 
     def _maker(self, classes: int) -> Callable[[PublicFacts, float, float], Mechanism]:
@@ -180,4 +198,3 @@ class PrivateLinearModel(BaseEstimator):
         parts = [(batch.rows @ np.atleast_2d(self.coef_).T) * batch.factors[:, None] for batch in records.batches()]
         scores = np.concatenate(parts).astype(np.float64) + self.intercept_
         return np.ascontiguousarray(scores[:, 0]) if scores.shape[1] == 1 else scores
-

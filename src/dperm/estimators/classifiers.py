@@ -48,7 +48,8 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
             checked = "stated by the caller"
         if len(self.classes_) < 2:
             raise ValueError(
-                f"Expected at least 2 classes, got one class only: {self.classes_.tolist()}. State all possible labels with classes=."
+                f"Expected at least 2 classes, got one class only: {self.classes_.tolist()}. "
+                "State all possible labels with classes=."
             )
         index = np.searchsorted(self.classes_, y)
         binary = len(self.classes_) == 2

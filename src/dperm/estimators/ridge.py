@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 
 from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel
-from dperm.objectives import PublicFacts, Squared
+from dperm.objectives import Squared
 from dperm.privacy import Assumption
 
 __all__ = ["DPRidge"]
@@ -76,7 +76,8 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         """Train privately on rows X (n, d), dense or CSR, and targets y (n,); see `DPLogisticRegression.fit`."""
         if self.mechanism == "objective":
             raise ValueError(
-                "Expected mechanism to be 'gradient' or 'output' for DPRidge, got 'objective': the squared loss has no bounded slope."
+                "Expected mechanism to be 'gradient' or 'output' for DPRidge, got 'objective': "
+                "the squared loss has no bounded slope."
             )
         self._check_parameters()
         check.positive("radius", self.radius)
@@ -85,7 +86,7 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         targets = np.clip(np.asarray(y, dtype=np.float64), -bound, bound)
         clipped = Assumption(f"Targets lie in ±{bound:g}.", "library", "enforced: others are clipped")
         self._fit(Squared(target_bound=bound, radius=self.radius), X, targets, 0, [clipped])
-        self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
+        self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
         return self
 
     def _radius(self) -> float:

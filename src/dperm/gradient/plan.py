@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding
@@ -29,7 +29,7 @@ class Plan:
     update: Update
     steps: int
     public_size: int
-    post: Post = Identity()
+    post: Post = field(default_factory=Identity)
 
     def __post_init__(self) -> None:
         check.integer("steps", self.steps)

@@ -72,4 +72,3 @@ class NoisySize(Mechanism):
 
     def settings(self) -> Mapping[str, Any]:
         return {"size_epsilon": self.share * (self.budget.epsilon or 0.0)}
-

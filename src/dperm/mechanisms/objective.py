@@ -147,7 +147,10 @@ def _rule(facts: PublicFacts, epsilon: float, delta: float, calibration: Calibra
     """The public rule's Λ; cached, because a cross-validation asks for the same one again and again."""
     least = 2 * facts.smoothness * copies / epsilon
     if calibration == "kifer":
-        return max(least, objective_strong_convexity(facts, lambda _: _kifer_std(facts, epsilon / copies, delta / copies), least))
+        return max(
+            least,
+            objective_strong_convexity(facts, lambda _: _kifer_std(facts, epsilon / copies, delta / copies), least),
+        )
     start = _gaussian_std(facts, epsilon, delta, copies)
     loss = facts.loss if calibration == "sharp" else None
 

@@ -48,7 +48,9 @@ class OneVsRest(Mechanism):
         rows: list[Array] = []
         trace: dict[str, Any] = {}
         for number in range(self.classes):
-            theta, trace = self.mechanism.train(objective, records.relabelled(np.where(records.targets == number, 1.0, -1.0)), channel)
+            theta, trace = self.mechanism.train(
+                objective, records.relabelled(np.where(records.targets == number, 1.0, -1.0)), channel
+            )
             rows.append(theta)
         return np.stack(rows), trace
 

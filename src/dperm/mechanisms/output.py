@@ -81,7 +81,10 @@ class OutputPerturbation(Mechanism):
             return channel.release_pure(solution.theta, sensitivity, self.pure_epsilon), {"sensitivity": sensitivity}
         assert self.noise_multiplier is not None
         noise_std = self.noise_multiplier * sensitivity
-        return channel.release(solution.theta, sensitivity, noise_std), {"sensitivity": sensitivity, "noise_std": noise_std}
+        return channel.release(solution.theta, sensitivity, noise_std), {
+            "sensitivity": sensitivity,
+            "noise_std": noise_std,
+        }
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         return (solver_assumption(self.tolerance),)

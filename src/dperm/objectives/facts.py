@@ -16,7 +16,8 @@ class PublicFacts:
 
     `dimension` counts the parameters of one model, intercept included; `data_norm` bounds a row's L2 norm with the
     intercept's constant feature included; `lipschitz` and `smoothness` bound one record's gradient and curvature;
-    `loss` names a loss with a sharp bound; `target_bound` bounds a regression target; `public_size` is None where the number of records is private and unstated.
+    `loss` names a loss with a sharp bound; `target_bound` bounds a regression target; `public_size` is None where the
+    number of records is private and unstated.
     """
 
     dimension: int

@@ -66,7 +66,7 @@ class LinearObjective:
         """B: bound on a row's norm, constant feature included."""
         return math.hypot(self.data_norm, self.intercept_scale)
 
-    @functools.cached_property
+    @property
     def facts(self) -> PublicFacts:
         return PublicFacts(
             dimension=self.dimension,
@@ -205,13 +205,14 @@ class LinearPass(Pass):
 
     @property
     def norms(self) -> Array:
-        if self._norms is None:
+        norms = self._norms
+        if norms is None:
             size = np.abs(self._slope) if self._slope.ndim == 1 else np.linalg.norm(self._slope, axis=1)
             rows = self._batch.norms
             if s0 := self._objective.intercept_scale:
                 rows = np.sqrt(rows * rows + s0 * s0)
-            self._norms = size * rows
-        return self._norms
+            norms = self._norms = size * rows
+        return norms
 
     def weighted_sum(self, factors: Array) -> Array:
         objective, batch = self._objective, self._batch

@@ -34,7 +34,9 @@ class Objective(Protocol):
     """An ERM problem as the descent loop sees it: a sum over records plus (strong_convexity/2)·‖θ‖²."""
 
     @property
-    def facts(self) -> PublicFacts: ...
+    def facts(self) -> PublicFacts:
+        """What is public about the problem."""
+        ...
 
     @property
     def strong_convexity(self) -> float: ...

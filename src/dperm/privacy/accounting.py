@@ -50,7 +50,10 @@ def best_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> tu
         return value, "exact profile"
     candidates: list[tuple[float, str]] = [(pure, "pure")] if pure < math.inf else []
     refusals: list[UnsupportedEventError] = []
-    for name, accountant in (("PLD", lambda: pld_epsilon(event, delta, tolerance)), ("RDP", lambda: rdp_epsilon(event, delta))):
+    for name, accountant in (
+        ("PLD", lambda: pld_epsilon(event, delta, tolerance)),
+        ("RDP", lambda: rdp_epsilon(event, delta)),
+    ):
         try:
             candidates.append((accountant(), name))
         except UnsupportedEventError as error:

@@ -61,16 +61,16 @@ def _bracket(excess: Callable[[float], float], at: float, epsilon: float) -> tup
     while True:
         point = high[0] - (1.0 if value == -math.inf else min(max(-0.9 * value, 0.05), 2.0))
         if point < -math.log(_LARGEST):
-            raise ValueError("Expected make_event to lose privacy as its noise falls to 1e-9, but its epsilon stays below target.")
+            raise ValueError(
+                "Expected make_event to lose privacy as its noise falls to 1e-9, but its epsilon stays below target."
+            )
         value = excess(point)
         if value > 0:
             return (point, value), high
         high = (point, value)
 
 
-def _secant(
-    excess: Callable[[float], float], low: tuple[float, float], high: tuple[float, float]
-) -> tuple[float, float]:
+def _secant(excess: Callable[[float], float], low: tuple[float, float], high: tuple[float, float]) -> tuple[float, float]:
     """Root of the coarse curve to 1e-4 and the slope d ln ε / d ln x near it."""
     slope = -1.0
     for _ in range(60):

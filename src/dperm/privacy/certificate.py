@@ -133,7 +133,9 @@ class Certificate:
         if again > self.epsilon * (1 + 1e-6):
             raise ValueError(f"The certificate states epsilon = {self.epsilon:.6g}, but its event costs {again:.6g}.")
 
-    def curve(self, epsilons: Sequence[float] | NDArray[np.float64] | None = None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def curve(
+        self, epsilons: Sequence[float] | NDArray[np.float64] | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The profile δ(ε): arrays of ε ≥ 0 and of upper bounds on δ. ValueError for a claimed mechanism."""
         if self.epsilon is None:
             raise ValueError(f"A claimed mechanism has no profile: {self.claim}")

@@ -28,7 +28,16 @@ from dperm.privacy.events import (
 )
 from dperm.privacy.ledger import SpendLog
 
-__all__ = ["Channel", "Forced", "Recorder", "Recording", "ReleaseRecord", "Source", "SystemSource", "UnpaidReleaseError"]
+__all__ = [
+    "Channel",
+    "Forced",
+    "Recorder",
+    "Recording",
+    "ReleaseRecord",
+    "Source",
+    "SystemSource",
+    "UnpaidReleaseError",
+]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -269,7 +278,9 @@ class Channel:
                 self._current, self._left = key, left - 1
                 return
         self._current, self._left = _NOTHING, 0
-        raise UnpaidReleaseError(f"A {kind} release of noise {noise:g} at sampling rate {rate:g} is not paid for by {self.event}.")
+        raise UnpaidReleaseError(
+            f"A {kind} release of noise {noise:g} at sampling rate {rate:g} is not paid for by {self.event}."
+        )
 
 
 def _release_key(leaf: Event) -> _Key | None:

@@ -253,8 +253,7 @@ def leaves(event: Event) -> Counter[Event]:
 def relation_of(event: Event) -> Relation | None:
     """The one relation of all parts; None for an empty composition. Raises ValueError where parts disagree."""
     relations = {
-        relation_of(leaf.event) if isinstance(leaf, PoissonSampled) else getattr(leaf, "relation", None)
-        for leaf in leaves(event)
+        relation_of(leaf.event) if isinstance(leaf, PoissonSampled) else getattr(leaf, "relation", None) for leaf in leaves(event)
     }
     if len(relations) > 1:
         raise ValueError("Expected all parts of an event to share one relation, got add/remove and replace-one mixed.")

@@ -135,7 +135,7 @@ class LossBound:
         y = np.clip(y, ends[piece], ends[piece + 1])
         return np.where(losses < values[0], ends[0], y)
 
-    def _cells(self, cuts: Array) -> tuple[Array, Array, Array]:
+    def _cells(self, cuts: Array) -> tuple[Array, Array, NDArray[np.intp]]:
         """Split the support at `cuts` too: lower ends, upper ends, piece numbers."""
         points = np.unique(np.concatenate([self.ends, cuts]))
         a, b = points[:-1], points[1:]
@@ -175,7 +175,5 @@ class LossBound:
         bin_of = np.searchsorted(edges, self.intercepts[piece] + self.slopes[piece] * (a + b) / 2, side="left") - 1
         inside = (bin_of >= 0) & (bin_of < edges.size - 1)
         count = edges.size - 1
-        return (
-            np.bincount(bin_of[inside], weights=p[inside], minlength=count),
-            np.bincount(bin_of[inside], weights=q[inside], minlength=count),
-        )
+        totals = [np.bincount(bin_of[inside], weights=masses[inside], minlength=count) for masses in (p, q)]
+        return np.asarray(totals[0], dtype=np.float64), np.asarray(totals[1], dtype=np.float64)

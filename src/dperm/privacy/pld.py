@@ -149,8 +149,10 @@ class _Atoms:
     def masses(self, edges: Array) -> tuple[Array, Array]:
         losses, weights = np.array(self.losses), np.array(self.weights)
         cell = np.clip(np.searchsorted(edges, losses, side="left") - 1, 0, edges.size - 2)
-        p = np.bincount(cell, weights=weights, minlength=edges.size - 1)
-        return p, np.bincount(cell, weights=weights * np.exp(-losses), minlength=edges.size - 1)
+        p, q = np.zeros(edges.size - 1), np.zeros(edges.size - 1)
+        np.add.at(p, cell, weights)
+        np.add.at(q, cell, weights * np.exp(-losses))
+        return p, q
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,7 @@ class _Discrete:
 
     @functools.cached_property
     def losses(self) -> Array:
-        return self.h * (self.start + np.arange(self.mass.size))
+        return self.h * np.arange(self.start, self.start + self.mass.size, dtype=np.float64)
 
     @functools.cached_property
     def log_mass(self) -> Array:
@@ -268,7 +270,7 @@ def _lay(pair: LossPair, h: float, count: int) -> tuple[_Discrete, float]:
     low, high = pair.support
     low, high = max(low, -_LOSS_CAP), min(high, _LOSS_CAP)
     start, stop = math.floor(low / h) - 1, math.ceil(high / h) + 1
-    edges = h * np.arange(start, stop + 1)
+    edges = h * np.arange(start, stop + 1, dtype=np.float64)
     p, q = pair.masses(edges)
     upper = np.clip((p - q * np.exp(edges[:-1])) / -math.expm1(-h), 0.0, p)
     mass = np.zeros(edges.size)
@@ -389,7 +391,8 @@ class PrivacyLossDistribution:
         """Choose the tilt that minimises `objective` and a grid fine enough for it, then compose."""
         copies = sum(n for _, n in pairs)
         widest = max(_capped_width(pair) for pair, _ in pairs)
-        parts = [_lay(pair, _capped_width(pair) / 1000, n)[0] for pair, n in pairs]
+        laid = [_lay(pair, _capped_width(pair) / 1000, n) for pair, n in pairs]
+        parts = [part for part, _ in laid]
         tilt, best = _minimise(objective, parts)
         h = math.inf
         while True:

@@ -33,7 +33,9 @@ Array = NDArray[np.float64]
 
 #: Default orders: dense where the optimum usually lies, geometric to 16,384 for very small ε.
 ORDERS: Array = np.unique(
-    np.concatenate([1 + np.geomspace(0.01, 1, 20), np.arange(2, 12, 0.25), np.arange(12, 64), np.geomspace(64, 16384, 72).round()])
+    np.concatenate(
+        [1 + np.geomspace(0.01, 1, 20), np.arange(2, 12, 0.25), np.arange(12, 64), np.geomspace(64, 16384, 72).round()]
+    )
 )
 
 

@@ -26,7 +26,9 @@ class AttackView:
 
 
 def attack_view(
-    epsilons: NDArray[np.float64], deltas: NDArray[np.float64], false_positive_rates: Sequence[float] = (0.001, 0.01, 0.1)
+    epsilons: NDArray[np.float64],
+    deltas: NDArray[np.float64],
+    false_positive_rates: Sequence[float] = (0.001, 0.01, 0.1),
 ) -> AttackView:
     """From a profile on a grid of ε ≥ 0 (a coarser grid gives weaker, still valid bounds)."""
     rates = np.asarray(false_positive_rates, dtype=float)[:, None]

@@ -90,15 +90,48 @@ def _gradient(sampling: str) -> Callable[[Problem, float, float], Mechanism]:
 
 
 _LAMBDA = "Λ minimises σ(Λ)²d/Λ + Λ(40/B)², with σ(Λ) the noise that the budget needs at Λ"
-_STEPS = "momentum 0.9, C = 0.3·B, the second half of the iterates averaged, step size for a travel of 30·S^1.4 clipped gradients, S = nμ/√d"
+_STEPS = (
+    "momentum 0.9, C = 0.3·B, the second half of the iterates averaged, "
+    "step size for a travel of 30·S^1.4 clipped gradients, S = nμ/√d"
+)
 
 CANDIDATES = {
     candidate.key: candidate
     for candidate in (
         Candidate("output", "Output perturbation", "Output", "Λ = B²·(σ²n/400)^⅓, σ the noise multiplier", False, _output),
-        Candidate("objective-kifer", "Objective perturbation, Kifer", "Objective, Kifer", _LAMBDA, False, _objective("kifer"), regression=False),
-        Candidate("objective-sharp", "Objective perturbation, sharp", "Objective, sharp", _LAMBDA, False, _objective("sharp"), regression=False),
-        Candidate("gradient-full", "Gradient descent, full batch", "Full-batch descent", f"S steps, between 30 and 1,000; {_STEPS}", True, _gradient("full")),
-        Candidate("gradient-poisson", "DP-SGD, Poisson", "DP-SGD", f"60 epochs of batches of min(512, n/4); {_STEPS}", True, _gradient("poisson")),
+        Candidate(
+            "objective-kifer",
+            "Objective perturbation, Kifer",
+            "Objective, Kifer",
+            _LAMBDA,
+            False,
+            _objective("kifer"),
+            regression=False,
+        ),
+        Candidate(
+            "objective-sharp",
+            "Objective perturbation, sharp",
+            "Objective, sharp",
+            _LAMBDA,
+            False,
+            _objective("sharp"),
+            regression=False,
+        ),
+        Candidate(
+            "gradient-full",
+            "Gradient descent, full batch",
+            "Full-batch descent",
+            f"S steps, between 30 and 1,000; {_STEPS}",
+            True,
+            _gradient("full"),
+        ),
+        Candidate(
+            "gradient-poisson",
+            "DP-SGD, Poisson",
+            "DP-SGD",
+            f"60 epochs of batches of min(512, n/4); {_STEPS}",
+            True,
+            _gradient("poisson"),
+        ),
     )
 }

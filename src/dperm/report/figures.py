@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import matplotlib
 import numpy as np
@@ -28,7 +28,13 @@ _COLOURS = {
     "gradient-full": "#CC79A7",
     "gradient-poisson": "#D55E00",
 }
-_MARKERS = {"output": "s", "objective-kifer": "v", "objective-sharp": "o", "gradient-full": "D", "gradient-poisson": "^"}
+_MARKERS = {
+    "output": "s",
+    "objective-kifer": "v",
+    "objective-sharp": "o",
+    "gradient-full": "D",
+    "gradient-poisson": "^",
+}
 
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -52,7 +58,7 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def _axes(width: float = 6.6, height: float = 3.9) -> Iterator[tuple[Figure, Any]]:
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(cast(Any, _STYLE)):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, figure.subplots()
 
@@ -60,7 +66,7 @@ def _axes(width: float = 6.6, height: float = 3.9) -> Iterator[tuple[Figure, Any
 def _svg(figure: Figure, title: str) -> str:
     """Inline SVG without fixed size, labelled for screen readers."""
     buffer = io.StringIO()
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(cast(Any, _STYLE)):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :].replace(_INK, "currentColor").replace(_INK.lower(), "currentColor")
@@ -87,7 +93,13 @@ def _band(axes: Any, result: StudyResult, key: str, values: str) -> None:
     colour = _COLOURS[key]
     axes.fill_between(result.study.epsilons, low, high, color=colour, alpha=0.16, linewidth=0)
     axes.plot(
-        result.study.epsilons, mean, color=colour, marker=_MARKERS[key], markersize=5, linewidth=1.8, label=CANDIDATES[key].title
+        result.study.epsilons,
+        mean,
+        color=colour,
+        marker=_MARKERS[key],
+        markersize=5,
+        linewidth=1.8,
+        label=CANDIDATES[key].title,
     )
 
 
@@ -102,7 +114,13 @@ def score_figure(result: StudyResult) -> str:
             _band(axes, result, key, "scores")
         reference = result.cell("non-private", None)
         axes.axhline(reference.mean, color=_INK, linewidth=1.2, linestyle="--", label="Without privacy")
-        axes.axhline(result.baseline, color=_INK, linewidth=1, linestyle=":", label="Most frequent class" if result.metric == "accuracy" else "Mean")
+        axes.axhline(
+            result.baseline,
+            color=_INK,
+            linewidth=1,
+            linestyle=":",
+            label="Most frequent class" if result.metric == "accuracy" else "Mean",
+        )
         _epsilon_axis(axes, result.study.epsilons)
         axes.set_ylabel(f"{result.metric} on held-out records")
         axes.set_ylim(bottom=max(axes.get_ylim()[0], min(result.baseline, 0.0) - 0.5 if result.metric != "accuracy" else 0.0))
@@ -118,6 +136,8 @@ def excess_figure(result: StudyResult) -> str:
         _epsilon_axis(axes, result.study.epsilons)
         axes.set_yscale("log")
         axes.set_ylabel("excess risk (mean training loss)")
+        means = [float(cell.excess.mean()) for cell in result.cells if cell.epsilon is not None]
+        axes.set_ylim(bottom=max(min(means), 1e-6) / 3)  # a band may touch zero; the axis need not follow
         axes.legend(fontsize=9, loc="lower left")
         return _svg(figure, f"excess risk against epsilon on {result.title}")
 

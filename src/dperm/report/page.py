@@ -99,9 +99,11 @@ def comparison_page(results: Sequence[StudyResult]) -> str:
         }
         for number, result in enumerate(results)
     ]
-    rules = [candidate for candidate in CANDIDATES.values()]
-    return _environment().get_template("comparison.html").render(
-        sections=sections, rules=rules, machine=machine(), study=results[0].study
+    rules = list(CANDIDATES.values())
+    return (
+        _environment()
+        .get_template("comparison.html")
+        .render(sections=sections, rules=rules, machine=machine(), study=results[0].study)
     )
 
 
@@ -119,6 +121,15 @@ def card_page(certificate: Certificate, title: str) -> str:
     """One page for the person who signs: what was spent, on what assumptions, what an attacker could do."""
     attack = None if certificate.epsilon is None else certificate.attack_view((0.01, 0.1))
     figure = None if certificate.epsilon is None else profile_figure(certificate)
-    return _environment().get_template("card.html").render(
-        certificate=certificate, title=title, attack=attack, profile_svg=figure, event=certificate.event.to_dict(), machine=machine()
+    return (
+        _environment()
+        .get_template("card.html")
+        .render(
+            certificate=certificate,
+            title=title,
+            attack=attack,
+            profile_svg=figure,
+            event=certificate.event.to_dict(),
+            machine=machine(),
+        )
     )

@@ -228,9 +228,7 @@ def _risk(objective: LinearObjective, records: Records, theta: Array, problem: P
     return float(objective.loss.value(t, y).mean())
 
 
-def run_study(
-    dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[[int, int], None] | None = None
-) -> StudyResult:
+def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[[int, int], None] | None = None) -> StudyResult:
     """Run every mechanism × ε × repeat on `jobs` processes. `progress(done, total)` is called as tasks finish.
 
     Calibration happens once, from public facts. Raises ValueError before anything is charged where the data or
@@ -245,7 +243,9 @@ def run_study(
         raise ValueError(f"Expected at least two classes among the records, got only {dataset.targets[0]!r}.")
     problem = Problem(dataset.features.shape[1], classes, train, study.data_norm, study.intercept_scale, study.relation)
     keys = [key for key in study.mechanisms if classes or CANDIDATES[key].regression]
-    mechanisms = {(key, epsilon): CANDIDATES[key].build(problem, epsilon, study.delta) for key in keys for epsilon in study.epsilons}
+    mechanisms = {
+        (key, epsilon): CANDIDATES[key].build(problem, epsilon, study.delta) for key in keys for epsilon in study.epsilons
+    }
     tasks = [_Task(key, repeat) for repeat in range(study.repeats) for key in ("non-private", *keys)]
     rows: list[tuple[str, float | None, int, float, float, dict[str, Any]]] = []
     for number, found in enumerate(_map(tasks, (dataset, study, problem, mechanisms), jobs), start=1):

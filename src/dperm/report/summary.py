@@ -21,8 +21,9 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
     """Print mean ± 95 % half-width, in percent, for each mechanism and ε; the best of each column in bold."""
     keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
     reference = result.cell("non-private", None)
+    repeats = f"{result.study.repeats} repeats, δ = {result.study.delta:g}"
     table = Table(
-        title=f"{result.title}\n{result.metric} in % on held-out records, {result.study.repeats} repeats, δ = {result.study.delta:g}",
+        title=f"{result.title}\n{result.metric} in % on held-out records, {repeats}",
         caption=f"Without privacy: {100 * reference.mean:.1f} ± {100 * reference.spread:.1f}. "
         + (f"Most frequent class: {100 * result.baseline:.1f}." if result.metric == "accuracy" else ""),
         title_justify="left",
@@ -46,7 +47,9 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
 
 def results_json(results: Sequence[StudyResult]) -> str:
     """Every repeat's score and excess risk, the certificates, the settings and the machine."""
-    return json.dumps({"machine": machine(), "studies": [_study(result) for result in results]}, ensure_ascii=False, allow_nan=False)
+    return json.dumps(
+        {"machine": machine(), "studies": [_study(result) for result in results]}, ensure_ascii=False, allow_nan=False
+    )
 
 
 def _study(result: StudyResult) -> dict[str, Any]:

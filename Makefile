@@ -1,0 +1,45 @@
+# Two commands matter: `make run` does the main job, `make test` checks it. Both set everything up first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+TESTS ?=
+
+.PHONY: setup run test test-slow lint types bench docs clean
+
+setup: $(STAMP)
+
+# One pinned environment for everything but the benchmarks' peers.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV) || { echo "No venv module: on Debian or Ubuntu run 'apt-get install python3-venv'." >&2; exit 1; }
+	$(PIP) install --constraint constraints.txt --editable ".[test]"
+	touch $(STAMP)
+
+run: setup
+	DPERM_SPEND_LOG=$${DPERM_SPEND_LOG:-out/spend.jsonl} $(BIN)/dperm compare --repeats 20 --output out/report.html
+
+test: setup lint types
+	$(BIN)/python -m pytest -n auto -m "not slow" $(TESTS)
+
+test-slow: setup
+	$(BIN)/python -m pytest -n auto $(TESTS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/pyright --warnings
+
+# The peers (Opacus, which needs PyTorch) go into an environment of their own.
+bench: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-bench
+	$(VENV)-bench/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable ".[bench]"
+	$(VENV)-bench/bin/python benchmarks/speed.py
+
+docs: setup
+	$(BIN)/python docs/build_api.py
+
+clean:
+	rm -rf $(VENV) $(VENV)-bench out build dist .pytest_cache .ruff_cache .hypothesis
