@@ -360,9 +360,8 @@ def calibrate(
     if as_json:
         _say(json.dumps({**found, "epsilon": value, "delta": delta, "accountant": accountant}))
     else:
-        _say(
-            f"noise multiplier {found['noise_multiplier']:.6g}, {found['steps']} steps: ε = {value:.6g} at δ = {delta:g} ({accountant})"
-        )
+        shown = f"noise multiplier {found['noise_multiplier']:.6g}, {found['steps']} steps"
+        _say(f"{shown}: ε = {value:.6g} at δ = {delta:g} ({accountant})")
 
 
 @app.command()

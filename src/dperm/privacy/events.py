@@ -222,7 +222,7 @@ _TYPES: dict[str, type[Event]] = {
 def event_from_dict(data: dict[str, Any]) -> Event:
     """Inverse of `Event.to_dict`. Raises ValueError for an unknown kind."""
     if data.get("type") not in _TYPES:
-        raise ValueError(f"Expected an event named one of {', '.join(_TYPES)}, got {data.get('event')!r}.")
+        raise ValueError(f"Expected an event named one of {', '.join(_TYPES)}, got {data.get('type')!r}.")
     fields: dict[str, Any] = {}
     for name, value in data.items():
         if isinstance(value, dict):

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dperm.privacy import (
+    ApproximateDP,
+    Composed,
+    Event,
+    ExponentialMechanism,
+    Gaussian,
+    Laplace,
+    ObjectivePerturbationEvent,
+    PoissonSampled,
+    PureDP,
+    Relation,
+    SelfComposed,
+    Unsupported,
+    UnsupportedEventError,
+    delta,
+    epsilon,
+)
+from dperm.privacy.events import event_from_dict, leaves, relation_of
+
+REPLACE = Relation.REPLACE_ONE
+
+EVENTS: list[Event] = [
+    Gaussian(1.5),
+    Gaussian(2.0, REPLACE),
+    Laplace(3.0),
+    PureDP(0.5),
+    ApproximateDP(0.5, 1e-6),
+    ExponentialMechanism(1.0),
+    PoissonSampled(0.1, Gaussian(1.0)),
+    SelfComposed(PoissonSampled(0.1, Gaussian(1.0)), 7),
+    Composed((Gaussian(1.0), SelfComposed(Composed((PureDP(0.1), Gaussian(3.0))), 2))),
+    ObjectivePerturbationEvent(3.0, 1.0, 0.25, 2.0, loss="logistic"),
+    Unsupported("a claim"),
+]
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=repr)
+def test_json_round_trip(event: Event) -> None:
+    assert event_from_dict(json.loads(json.dumps(event.to_dict()))) == event
+
+
+def test_counts_multiply_out_in_one_place() -> None:
+    inner = Composed((Gaussian(1.0), SelfComposed(PureDP(0.1), 3)))
+    assert leaves(SelfComposed(inner, 4)) == {Gaussian(1.0): 4, PureDP(0.1): 12}
+    assert leaves(PoissonSampled(1.0, Gaussian(1.0))) == {Gaussian(1.0): 1}
+
+
+def test_relations_do_not_mix() -> None:
+    with pytest.raises(ValueError, match="one relation"):
+        Composed((Gaussian(1.0), Gaussian(1.0, REPLACE)))
+    assert relation_of(SelfComposed(PoissonSampled(0.5, Gaussian(1.0, REPLACE)), 2)) is REPLACE
+
+
+def test_default_relation_is_add_or_remove() -> None:
+    for event in EVENTS[2:]:
+        assert relation_of(event) is Relation.ADD_OR_REMOVE_ONE
+
+
+@pytest.mark.parametrize(
+    ("event", "name"),
+    [
+        (SelfComposed(Composed((Gaussian(1.0), Unsupported("their epsilon is 1"))), 3), "their epsilon is 1"),
+        (PoissonSampled(0.1, PureDP(1.0)), "PureDP"),
+        (Composed((PoissonSampled(0.1, Composed((Gaussian(1.0), Gaussian(2.0)))), Gaussian(1.0))), "Poisson sampling"),
+    ],
+)
+def test_unknown_parts_are_refused_by_name(event: Event, name: str) -> None:
+    with pytest.raises(UnsupportedEventError, match=name):
+        epsilon(event, 1e-5)
+    with pytest.raises(UnsupportedEventError, match=name):
+        delta(event, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Gaussian(0.0), "noise_multiplier > 0, got 0"),
+        (lambda: Gaussian(float("nan")), "nan"),
+        (lambda: PoissonSampled(1.5, Gaussian(1.0)), "rate"),
+        (lambda: SelfComposed(Gaussian(1.0), 0), "count >= 1, got 0"),
+        (lambda: SelfComposed(Gaussian(1.0), 1.5), "integer"),
+        (lambda: Composed((1.0,)), r"events\[0\]"),
+        (lambda: ObjectivePerturbationEvent(1.0, 1.0, 0.3, 1.0, loss="logistic"), "smoothness = 0.25"),
+        (lambda: ObjectivePerturbationEvent(1.0, 1.0, 0.3, 1.0, loss="cubic"), "one of"),
+        (lambda: Gaussian(1.0, "sideways"), "sideways"),
+        (lambda: event_from_dict({"type": "Magic"}), "Magic"),
+    ],
+)
+def test_bad_arguments_are_refused(make: object, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()  # type: ignore[operator]

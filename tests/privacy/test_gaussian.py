@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import math
+
+import mpmath
+import pytest
+
+from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_log_delta, gaussian_mu
+
+
+def exact_log_delta(s: float, epsilon: float) -> float:
+    """Balle & Wang 2018, Theorem 8, in 60 digits."""
+    with mpmath.workdps(60):
+        s_, e_ = mpmath.mpf(s), mpmath.mpf(epsilon)
+        value = mpmath.ncdf(s_ / 2 - e_ / s_) - mpmath.exp(e_) * mpmath.ncdf(-s_ / 2 - e_ / s_)
+        return float(mpmath.log(value)) if value > 0 else -math.inf
+
+
+@pytest.mark.parametrize("s", [1e-5, 1e-3, 0.03, 0.3, 1.0, 4.0, 20.0, 100.0])
+@pytest.mark.parametrize("epsilon", [0.0, 1e-6, 1e-3, 0.1, 1.0, 5.0, 50.0, 500.0, -1.0])
+def test_profile_against_sixty_digits(s: float, epsilon: float) -> None:
+    expected = exact_log_delta(s, epsilon)
+    if expected == -math.inf or expected < -1e5:
+        pytest.skip("below anything representable")
+    assert gaussian_log_delta(s, epsilon) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("s", [0.01, 0.27, 1.0, 5.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-12])
+def test_inverses_never_flatter(s: float, delta: float) -> None:
+    epsilon = gaussian_epsilon(1 / s, delta)
+    assert gaussian_delta(1 / s, epsilon) <= delta
+    assert gaussian_delta(1 / s, epsilon * (1 - 1e-6)) > delta
+    assert gaussian_mu(epsilon, delta) == pytest.approx(s, rel=1e-7)
+
+
+def test_classical_calibration_is_looser() -> None:
+    """σ = Δ√(2 ln(1.25/δ))/ε holds for ε < 1, and is never better than the exact calibration."""
+    for epsilon in (0.1, 0.5, 0.9):
+        for delta in (1e-3, 1e-6):
+            assert 1 / gaussian_mu(epsilon, delta) < math.sqrt(2 * math.log(1.25 / delta)) / epsilon

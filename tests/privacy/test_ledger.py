@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from dperm.privacy import Gaussian, PureDP, Relation, SelfComposed, SpendLog, epsilon, spend_log
+
+
+def write_some(count: int) -> None:
+    for _ in range(count):
+        SpendLog.current().charge(Gaussian(10.0), mechanism="test", label="worker")
+
+
+def test_total_composes_everything_per_relation(tmp_path: Path) -> None:
+    log = SpendLog(tmp_path / "deep" / "log.jsonl")
+    assert log.charges() == []
+    assert log.total(1e-5) == {}
+    for _ in range(4):
+        log.charge(Gaussian(4.0), mechanism="a", label="adult")
+    log.charge(PureDP(0.3, Relation.REPLACE_ONE), mechanism="b", label="bank")
+    totals = log.total(1e-5)
+    assert totals[Relation.ADD_OR_REMOVE_ONE] == pytest.approx(epsilon(SelfComposed(Gaussian(4.0), 4), 1e-5))
+    assert totals[Relation.REPLACE_ONE] <= 0.3
+    assert set(log.total(1e-5, label="adult")) == {Relation.ADD_OR_REMOVE_ONE}
+
+
+def test_processes_share_one_log(tmp_path: Path) -> None:
+    with spend_log(tmp_path / "shared.jsonl") as log:
+        workers = [multiprocessing.get_context("spawn").Process(target=write_some, args=(25,)) for _ in range(3)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+            assert worker.exitcode == 0
+        assert len(log.charges("worker")) == 75
+        assert len({charge.id for charge in log.charges()}) == 75
+
+
+def test_a_log_that_cannot_be_written_stops_the_fit(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="nothing was released"):
+        SpendLog(tmp_path / "file" / "log.jsonl").charge(Gaussian(1.0), mechanism="x")
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    SpendLog(path).charge(Gaussian(1.0), mechanism="x")
+    path.write_text(path.read_text() + "{half a line\n")
+    with pytest.raises(ValueError, match="Line 2"):
+        SpendLog(path).charges()
+
+
+def test_the_context_restores_the_environment(tmp_path: Path) -> None:
+    before = SpendLog.current().path
+    with spend_log(tmp_path / "inner.jsonl") as log:
+        assert SpendLog.current().path == log.path
+    assert SpendLog.current().path == before

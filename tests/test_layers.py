@@ -1,0 +1,73 @@
+"""Imports only go downwards (docs/design.md); dperm and the accounting commands start without heavy libraries."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "dperm"
+
+#: Higher numbers may import lower ones. The command line sits on top of its neighbours: it only calls them.
+LEVELS = {
+    "_validate": 0,
+    "_random": 0,
+    "privacy": 1,
+    "objectives": 2,
+    "gradient": 3,
+    "solvers": 3,
+    "mechanisms": 4,
+    "torch": 4,
+    "utility": 4,
+    "audit": 4,
+    "data": 4,
+    "report": 5,
+    "estimators": 5,
+    "cli": 6,
+    "__init__": 6,
+    "__main__": 6,
+}
+SIDEWAYS = {("report", "audit"), ("report", "utility"), ("audit", "mechanisms"), ("audit", "torch"), ("estimators", "torch")}
+
+
+def imports(path: Path) -> set[str]:
+    """First components below `dperm` that a file imports, wherever the import stands."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names = [node.module or ""] if node.module != "dperm" else [f"dperm.{alias.name}" for alias in node.names]
+        found |= {name.split(".")[1] for name in names if name.startswith("dperm.")}
+    return found
+
+
+def component(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_downwards(path: Path) -> None:
+    here = component(path)
+    for there in imports(path):
+        allowed = there == here or LEVELS[there] < LEVELS[here] or (here, there) in SIDEWAYS
+        assert allowed, f"{path.name} ({here}) imports dperm.{there}"
+
+
+def test_a_planted_upward_import_is_seen(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text("def f():\n    from dperm.mechanisms import base\n")
+    assert imports(bad) == {"mechanisms"}
+    assert LEVELS["mechanisms"] > LEVELS["privacy"]
+
+
+@pytest.mark.parametrize("module", ["dperm", "dperm.privacy", "dperm.cli"])
+def test_light_imports(module: str) -> None:
+    code = f"import sys, {module}; print([m for m in ('torch', 'pandas', 'sklearn', 'matplotlib', 'scipy.stats') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
