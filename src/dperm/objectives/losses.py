@@ -116,7 +116,7 @@ class Huber(Loss):
 
     def value(self, t: Array, y: Array) -> Array:
         gap, h = 1 - y * t, self.half_width
-        return np.where(gap >= h, gap, np.square(np.maximum(gap + h, 0.0)) / (4 * h))
+        return np.where(gap >= h, gap, np.square(np.clip(gap + h, 0.0, 2 * h)) / (4 * h))
 
     def slope(self, t: Array, y: Array) -> Array:
         h = self.half_width

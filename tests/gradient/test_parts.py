@@ -1,0 +1,92 @@
+"""Bounding, noise schedules, updates and plans, each by itself."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dperm.gradient import SGD, Adam, Averaged, Clip, Constant, ExponentialDecay, FullBatch, Normalise, Plan, Poisson, Update
+from dperm.gradient.recipes import dp_sgd, full_batch_descent
+from dperm.privacy import Composed, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
+
+ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
+
+
+@pytest.mark.parametrize("bounding", [Clip(0.3), Clip(2.0), Normalise(0.01), Normalise(1.0)], ids=repr)
+@given(norms=st.lists(st.floats(0, 1e12), min_size=1, max_size=20))
+def test_no_record_exceeds_the_bound(bounding: Clip, norms: list[float]) -> None:
+    lengths = np.array(norms) * bounding.factors(np.array(norms))
+    assert np.all(lengths <= bounding.bound * (1 + 1e-12))
+    assert bounding.sensitivity(ADD) == bounding.bound
+    assert bounding.sensitivity(REPLACE) == 2 * bounding.bound
+
+
+def test_clipping_leaves_short_gradients_alone() -> None:
+    assert np.array_equal(Clip(1.0).factors(np.array([0.0, 0.5, 1.0, 2.0])), [1, 1, 1, 0.5])
+
+
+def test_decay_is_constant_within_an_epoch_and_charged_step_by_step() -> None:
+    levels = ExponentialDecay(2.0, 0.5, 10).levels(25)
+    assert [count for _, count in levels] == [10, 10, 5]
+    assert [level for level, _ in levels] == pytest.approx([2.0, 2 * math.exp(-0.5), 2 * math.exp(-1)])
+    plan = Plan(Poisson(0.1), Clip(1.0), ExponentialDecay(2.0, 0.5, 10), SGD(0.1), 25, 100)
+    event = plan.event(ADD)
+    assert event == Composed(tuple(SelfComposed(PoissonSampled(0.1, Gaussian(level)), count) for level, count in levels))
+    assert epsilon(event, 1e-5) > epsilon(SelfComposed(PoissonSampled(0.1, Gaussian(2.0)), 25), 1e-5)
+
+
+def test_the_event_comes_from_the_parts() -> None:
+    assert dp_sgd(noise_multiplier=1.5, public_size=1000, expected_batch_size=100, epochs=3, clipping_norm=1).event(
+        ADD
+    ) == SelfComposed(PoissonSampled(0.1, Gaussian(1.5)), 30)
+    full = full_batch_descent(noise_multiplier=4.0, public_size=10, steps=7, clipping_norm=1)
+    assert full.event(REPLACE) == SelfComposed(Gaussian(4.0, REPLACE), 7)
+    assert full.sampler == FullBatch()
+    assert full.expected_batch_size == 10
+
+
+def run(update: Update, gradients: list[np.ndarray]) -> np.ndarray:
+    theta = np.zeros(2)
+    state = update.init(theta)
+    for gradient in gradients:
+        theta = update.step(theta, gradient, state)
+    return update.result(theta, state)
+
+
+def test_updates_by_hand() -> None:
+    gradients = [np.array([1.0, -2.0]), np.array([0.5, 0.0]), np.array([-1.0, 1.0])]
+    assert np.allclose(run(SGD(0.1), gradients), -0.1 * sum(gradients))
+    velocity, theta, seen = np.zeros(2), np.zeros(2), []
+    for gradient in gradients:
+        velocity = 0.9 * velocity + gradient
+        theta = theta - 0.1 * velocity
+        seen.append(theta)
+    assert np.allclose(run(SGD(0.1, 0.9), gradients), theta)
+    assert np.allclose(run(Averaged(SGD(0.1, 0.9), skip=1), gradients), (seen[1] + seen[2]) / 2)
+    assert np.allclose(run(Averaged(SGD(0.1, 0.9), skip=3), gradients), theta)
+    m = v = np.zeros(2)
+    theta = np.zeros(2)
+    for t, gradient in enumerate(gradients, start=1):
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        theta = theta - 0.1 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    assert np.allclose(run(Adam(0.1), gradients), theta)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Clip(0.0), "clipping_norm > 0, got 0"),
+        (lambda: Poisson(0.0), "sampling_rate"),
+        (lambda: SGD(0.1, 1.0), "momentum"),
+        (lambda: Constant(-1.0), "noise_multiplier"),
+        (lambda: Plan(FullBatch(), Clip(1.0), Constant(1.0), SGD(1.0), 0, 10), "steps >= 1, got 0"),
+        (lambda: Plan(FullBatch(), Clip(1.0), Constant(1.0), SGD(1.0), 5, 0), "public_size >= 1, got 0"),
+    ],
+)
+def test_bad_parts_are_refused(make: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()  # type: ignore[operator]

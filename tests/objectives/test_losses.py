@@ -1,0 +1,80 @@
+"""Losses: derivatives by differences, constants never exceeded."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dperm.objectives import Huber, Logistic, Loss, SmoothedHinge, Softmax, Squared
+
+BINARY: list[Loss] = [Logistic(), Huber(0.1), Huber(0.5), SmoothedHinge(0.1), SmoothedHinge(1.0)]
+GRID = np.linspace(-6, 6, 1201) + 1e-4  # off the joints of Huber's loss
+
+
+@pytest.mark.parametrize("loss", [*BINARY, Squared(2.0, 3.0)], ids=repr)
+@pytest.mark.parametrize("label", [-1.0, 1.0])
+def test_derivatives_by_differences(loss: Loss, label: float) -> None:
+    h, y = 1e-5, np.full_like(GRID, label)
+    numeric = (loss.value(GRID + h, y) - loss.value(GRID - h, y)) / (2 * h)
+    assert np.allclose(loss.slope(GRID, y), numeric, atol=1e-8)
+    numeric = (loss.slope(GRID + h, y) - loss.slope(GRID - h, y)) / (2 * h)
+    assert np.allclose(loss.curvature(GRID, y), numeric, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", BINARY, ids=repr)
+@given(t=st.floats(-1e6, 1e6), y=st.sampled_from([-1.0, 1.0]), norm=st.floats(0.01, 100))
+def test_slope_and_curvature_stay_within_the_constants(loss: Loss, t: float, y: float, norm: float) -> None:
+    slope = loss.slope(np.array([t]), np.array([y]))[0]
+    curvature = loss.curvature(np.array([t]), np.array([y]))[0]
+    assert abs(slope) * norm <= loss.lipschitz(norm) * (1 + 1e-12)
+    assert 0 <= curvature * norm**2 <= loss.smoothness(norm) * (1 + 1e-12)
+    assert slope * y <= 0  # the sign the sharp bound relies on
+
+
+@pytest.mark.parametrize("loss", [Logistic(), SmoothedHinge(0.3)], ids=repr)
+def test_slope_ties_curvature(loss: Loss) -> None:
+    """The sharp bound's premise: slope −p·y gives curvature p(1 − p)·4β (B = 1)."""
+    p = np.abs(loss.slope(GRID, np.ones_like(GRID)))
+    assert np.allclose(loss.curvature(GRID, np.ones_like(GRID)), 4 * loss.smoothness(1.0) * p * (1 - p), atol=1e-12)
+
+
+def test_constants_of_the_table() -> None:
+    assert (Logistic().lipschitz(2.0), Logistic().smoothness(2.0)) == (2.0, 1.0)
+    assert (Huber(0.1).lipschitz(2.0), Huber(0.1).smoothness(2.0)) == (2.0, pytest.approx(20.0))
+    assert (SmoothedHinge(0.5).lipschitz(2.0), SmoothedHinge(0.5).smoothness(2.0)) == (2.0, 2.0)
+    assert (Squared(3.0, 5.0).lipschitz(2.0), Squared(3.0, 5.0).smoothness(2.0)) == (2 * (10 + 3), 4.0)
+    assert (Softmax(4).lipschitz(2.0), Softmax(4).smoothness(2.0)) == (pytest.approx(2 * math.sqrt(2)), 2.0)
+    assert Squared(1.0).lipschitz(1.0) == math.inf
+
+
+@given(st.lists(st.floats(-30, 30), min_size=3, max_size=3), st.integers(0, 2), st.floats(0.1, 3))
+def test_softmax_constants(scores: list[float], label: int, norm: float) -> None:
+    t, y = np.array([scores]), np.array([float(label)])
+    slope = Softmax(3).slope(t, y)[0]
+    assert np.linalg.norm(slope) * norm <= Softmax(3).lipschitz(norm) * (1 + 1e-12)
+    p = slope.copy()
+    p[label] += 1
+    hessian = np.diag(p) - np.outer(p, p)
+    assert np.linalg.eigvalsh(hessian).max() * norm**2 <= Softmax(3).smoothness(norm) * (1 + 1e-9)
+    h = 1e-6
+    for k in range(3):
+        step = np.eye(3)[k] * h
+        numeric = (Softmax(3).value(t + step, y)[0] - Softmax(3).value(t - step, y)[0]) / (2 * h)
+        assert slope[k] == pytest.approx(numeric, abs=1e-6)
+
+
+def test_extreme_margins_stay_finite() -> None:
+    for loss in BINARY:
+        for t in (-1e300, -745.0, 745.0, 1e300):
+            values = [f(np.array([t]), np.array([1.0]))[0] for f in (loss.value, loss.slope, loss.curvature)]
+            assert np.all(np.isfinite(values))
+
+
+@pytest.mark.parametrize("make", [lambda: Huber(0.0), lambda: SmoothedHinge(-1.0), lambda: Squared(0.0), lambda: Softmax(1)])
+def test_bad_constants_are_refused(make: object) -> None:
+    with pytest.raises(ValueError, match="Expected"):
+        make()  # type: ignore[operator]
