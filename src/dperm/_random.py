@@ -100,4 +100,4 @@ class Randomness:
             return cls.fixed(int(random_state.randint(0, 2**31 - 1)))
         if isinstance(random_state, np.random.Generator):
             return cls.fixed(int(random_state.integers(2**62)))
-        return cls.fixed(int(random_state))
+        return cls.fixed(random_state if isinstance(random_state, str) else int(random_state))

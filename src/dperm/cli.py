@@ -482,14 +482,23 @@ def _progress(title: str, shown: bool) -> Iterator[Any]:
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+class _InterruptedByUser(BaseException):
+    """Ctrl-C, as an exception that the command-line framework passes on."""
+
+
 def main() -> None:
     """Run a command. Exit codes: 0 done, 1 refused or failed with one line saying why, 2 misused, 130 interrupted."""
+    import signal
     import warnings
 
+    def interrupt(*_: object) -> None:
+        raise _InterruptedByUser
+
+    signal.signal(signal.SIGINT, interrupt)
     warnings.showwarning = lambda message, *_: _warn(str(message))
     try:
         app(standalone_mode=True)
-    except KeyboardInterrupt:
+    except _InterruptedByUser:
         sys.stderr.write("interrupted: nothing half-written was left; what was charged stays charged\n")
         raise SystemExit(130) from None
     except (ValueError, TypeError, OSError, RuntimeError, MemoryError) as error:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dperm._random import Randomness
 from dperm.gradient import SGD, Averaged, Clip, Constant, ExponentialDecay, FullBatch, Plan, Poisson, descend
 from dperm.objectives import LinearObjective, Logistic, Softmax
 from dperm.privacy import Channel, Recorder, SystemSource, UnpaidReleaseError
-from dperm._random import Randomness
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(300, 5))

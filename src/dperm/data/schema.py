@@ -236,7 +236,7 @@ def _codes(values: pd.Series[Any], name: str, categories: Sequence[str]) -> NDAr
     import pandas as pd
 
     text = values.astype("object").map(lambda value: value if pd.isna(value) else str(value).strip())
-    codes = pd.Categorical(text, categories=list(categories)).codes.astype(np.int64)
+    codes = pd.Index(list(categories), dtype="object").get_indexer(pd.Index(text, dtype="object")).astype(np.int64)
     unknown = (codes < 0) & text.notna().to_numpy()
     if unknown.any():
         raise SchemaError(

@@ -7,6 +7,7 @@ import math
 from dperm import _validate as check
 from dperm.privacy import objective_perturbation
 from dperm.privacy.events import (
+    ApproximateDP,
     Event,
     Gaussian,
     Laplace,
@@ -38,9 +39,9 @@ def best_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> tu
     counts = leaves(event)
     if not counts:
         return 0.0, "exact"
-    pure = _pure(event)
+    basic, failure = _basic(event)
     if delta == 0:
-        return pure, "pure"
+        return (basic if failure == 0 else math.inf), "basic composition"
     if multiplier := _one_gaussian(event):
         return gaussian_epsilon(multiplier, delta), "exact Gaussian"
     if leaf := _one_objective(event):
@@ -48,7 +49,7 @@ def best_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> tu
             lambda e: math.log(objective_perturbation.delta(leaf, e)) - math.log(delta), scale=1.0, relative=1e-8
         )
         return value, "exact profile"
-    candidates: list[tuple[float, str]] = [(pure, "pure")] if pure < math.inf else []
+    candidates: list[tuple[float, str]] = [(basic, "basic composition")] if basic < math.inf and failure <= delta else []
     refusals: list[UnsupportedEventError] = []
     for name, accountant in (
         ("PLD", lambda: pld_epsilon(event, delta, tolerance)),
@@ -70,8 +71,11 @@ def delta(event: Event, epsilon: float, tolerance: float = TOLERANCE) -> float:
     """Upper bound on the smallest δ for which `event` is (`epsilon`, δ)-private. Raises as `epsilon` does."""
     check.non_negative("epsilon", epsilon)
     relation_of(event)
-    if not leaves(event) or _pure(event) <= epsilon:
+    if not leaves(event):
         return 0.0
+    basic, failure = _basic(event)
+    if basic <= epsilon:
+        return min(failure, 1.0)
     if multiplier := _one_gaussian(event):
         return gaussian_delta(multiplier, epsilon)
     if leaf := _one_objective(event):
@@ -82,17 +86,21 @@ def delta(event: Event, epsilon: float, tolerance: float = TOLERANCE) -> float:
         return rdp_delta(event, epsilon)
 
 
-def _pure(event: Event) -> float:
-    """Sum of the ε of pure parts; inf where some part is not pure."""
-    total = 0.0
+def _basic(event: Event) -> tuple[float, float]:
+    """(Σε, Σδ) where every part is (ε, δ)-private by itself; (inf, 0) where some part is not.
+
+    Basic composition, exact for one part, and the whole truth where an `ApproximateDP` spends all of δ.
+    """
+    total, failure = 0.0, 0.0
     for leaf, count in leaves(event).items():
-        if isinstance(leaf, PureDP):
+        if isinstance(leaf, PureDP | ApproximateDP):
             total += count * leaf.epsilon
+            failure += count * (leaf.delta if isinstance(leaf, ApproximateDP) else 0.0)
         elif isinstance(leaf, Laplace):
             total += count * math.sqrt(2) / leaf.noise_multiplier
         else:
-            return math.inf
-    return total
+            return math.inf, 0.0
+    return total, failure
 
 
 def _one_gaussian(event: Event) -> float | None:

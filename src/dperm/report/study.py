@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,12 @@ class _Task:
 
 
 _worker: tuple[Dataset, Study, Problem, dict[tuple[str, float], Mechanism]]
+
+
+def _start_process(path: str) -> None:
+    """An interrupt is for the parent, which stops the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _start_worker(path)
 
 
 def _start_worker(path: str) -> None:
@@ -302,7 +309,7 @@ def _map(tasks: list[_Task], shared: Any, jobs: int) -> Iterator[Any]:
             for task in tasks:
                 yield _run_task(task)
             return
-        with _single_threaded(), ProcessPoolExecutor(jobs, get_context("spawn"), _start_worker, (path,)) as pool:
+        with _single_threaded(), ProcessPoolExecutor(jobs, get_context("spawn"), _start_process, (path,)) as pool:
             waiting = {pool.submit(_run_task, task) for task in tasks}
             try:
                 while waiting:
@@ -311,6 +318,8 @@ def _map(tasks: list[_Task], shared: Any, jobs: int) -> Iterator[Any]:
                         yield future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
+                for child in active_children():
+                    child.terminate()  # a running task has nothing to tidy: what it charged is on disk
                 raise
 
 

@@ -1,0 +1,5 @@
+"""`python -m dperm`."""
+
+from dperm.cli import main
+
+main()

@@ -1,0 +1,283 @@
+"""Schemas, readers and the registry."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import dump_svmlight_file
+
+from dperm import data
+from dperm.data import Column, DataError, Dataset, Schema, SchemaError, propose, read_dataset, read_frame
+from dperm.data.registry import _description  # the file list behind the names
+
+PEOPLE = pd.DataFrame(
+    {
+        "age": [17, 40, 90, 65],
+        "job": ["nurse", "baker", "nurse", "baker"],
+        "id": list("abcd"),
+        "income": ["low", "high", "low", "high"],
+    }
+)
+SCHEMA = Schema(
+    "people",
+    "income",
+    (
+        Column("age", "number", (0, 80)),
+        Column("job", "category", categories=("baker", "nurse", "pilot")),
+        Column("id", "ignore"),
+        Column("income", "label"),
+    ),
+    classes=("low", "high"),
+)
+
+
+def test_encoding_uses_public_ranges_and_categories() -> None:
+    features, targets = SCHEMA.encode(PEOPLE)
+    assert SCHEMA.features == ["age", "job=baker", "job=nurse", "job=pilot"]
+    assert np.allclose(features[:, 0], [17 / 80, 0.5, 1.0, 65 / 80])  # 90 is clipped
+    assert features[:, 1:].tolist() == [[0, 1, 0], [1, 0, 0], [0, 1, 0], [1, 0, 0]]
+    assert targets.tolist() == ["low", "high", "low", "high"]
+
+
+def test_schema_json_both_ways(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text(SCHEMA.to_json())
+    assert Schema.load(path) == SCHEMA
+    regression = Schema(
+        "r", "y", (Column("x", "number", (0, 1)), Column("y", "label")), target_range=(0.0, 9.0), missing="middle"
+    )
+    path.write_text(regression.to_json())
+    assert Schema.load(path) == regression
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"age": [17, None, 90, 65]}, "no missing values, got 1 records.*'age'"),
+        ({"age": [17, "old", 90, 65]}, "numbers in column 'age', got 'old'"),
+        ({"age": [17, np.inf, 90, 65]}, "finite numbers in column 'age'"),
+        ({"job": ["nurse", "spy", "nurse", "baker"]}, "'job' to hold one of its 3 categories, got 'spy'"),
+        ({"income": ["low", "high", "none", "high"]}, r"labels \['low', 'high'\] in 'income', got \['none'\]"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_told_where(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        SCHEMA.encode(PEOPLE.assign(**change))
+
+
+def test_a_missing_column_is_named() -> None:
+    with pytest.raises(SchemaError, match=r"columns \['job'\]"):
+        SCHEMA.encode(PEOPLE.drop(columns="job"))
+
+
+def test_missing_values_are_treated_record_by_record() -> None:
+    from dataclasses import replace
+
+    holes = PEOPLE.assign(age=[17, None, 90, 65], job=["nurse", "baker", None, "baker"])
+    dropped, _ = replace(SCHEMA, missing="drop").encode(holes)
+    assert len(dropped) == 2
+    middle, _ = replace(SCHEMA, missing="middle").encode(holes)
+    assert middle[1, 0] == 0.5
+    assert middle[2, 1:].tolist() == [0, 0, 0]
+    assert np.array_equal(middle[[0, 3]], dropped)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Column("a", "number"), "range"),
+        (lambda: Column("a", "number", (1, 1)), "low < high"),
+        (lambda: Column("a", "number", (0, np.inf)), "finite range"),
+        (lambda: Column("a", "colour"), "colour"),
+        (lambda: Column("a", "category", categories=("x", "x")), "distinct"),
+        (
+            lambda: Schema("s", "b", (Column("a", "number", (0, 1)), Column("a", "ignore"), Column("b", "label")), ("x", "y")),
+            "more than once",
+        ),
+        (lambda: Schema("s", "b", (Column("a", "number", (0, 1)),), ("x", "y")), "type label"),
+        (lambda: Schema("s", "b", (Column("a", "number", (0, 1)), Column("b", "label"))), "classes"),
+        (lambda: Schema("s", "b", (Column("a", "number", (0, 1)), Column("b", "label")), ("x",)), "two distinct classes"),
+        (lambda: Schema("s", "b", (Column("b", "label"),), ("x", "y")), "feature column"),
+        (lambda: Schema.from_dict({"name": "s"}), "needs name, target"),
+    ],
+)
+def test_inconsistent_schemas_are_refused(make: object, message: str) -> None:
+    with pytest.raises((SchemaError, ValueError), match=message):
+        make()  # type: ignore[operator]
+
+
+def test_a_proposal_says_that_it_looked() -> None:
+    frame = PEOPLE.assign(height=[1.61, 1.7, 1.93, 1.75], note=["a"] * 4)
+    schema = propose(frame, "income")
+    assert schema.proposed
+    assert "looking at the data" in schema.source
+    kinds = {column.name: column for column in schema.columns}
+    assert kinds["age"].range[0] <= 17 and kinds["age"].range[1] >= 90  # type: ignore[index]
+    assert kinds["height"].range[0] <= 1.61 and kinds["height"].range[1] >= 1.93  # type: ignore[index]
+    assert kinds["note"].type == "ignore"
+    assert kinds["job"].categories == ("baker", "nurse")
+    assert schema.classes == ("high", "low")
+    assert propose(frame, "height").target_range is not None
+    schema.encode(frame)
+    with pytest.raises(SchemaError, match="got 'wage'"):
+        propose(frame, "wage")
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz", "parquet", "feather"])
+def test_every_table_format_reads_the_same(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"people.{ending}"
+    if ending == "parquet":
+        PEOPLE.to_parquet(path)
+    elif ending == "feather":
+        PEOPLE.to_feather(path)
+    else:
+        PEOPLE.to_csv(path, index=False, sep="\t" if ending == "tsv" else ",")
+    dataset, schema = read_dataset(path, schema=SCHEMA)
+    assert schema is SCHEMA
+    assert np.array_equal(dataset.features, SCHEMA.encode(PEOPLE)[0])
+    proposed, schema = read_dataset(path, target="income")
+    assert schema is not None and schema.proposed
+    assert len(proposed) == 4
+
+
+def test_array_formats(tmp_path: Path) -> None:
+    rows, labels = np.random.default_rng(0).normal(size=(50, 3)), np.arange(50) % 2
+    np.save(tmp_path / "a.npy", np.column_stack([rows, labels]))
+    np.savez(tmp_path / "a.npz", X=rows, y=labels)
+    dump_svmlight_file(rows, labels, str(tmp_path / "a.libsvm"))
+    for name in ("a.npy", "a.npz", "a.libsvm"):
+        dataset, schema = read_dataset(tmp_path / name)
+        assert schema is None
+        features = dataset.features.toarray() if hasattr(dataset.features, "toarray") else np.asarray(dataset.features)
+        assert np.allclose(features, rows)
+        assert dataset.classes == ("0", "1")
+    assert isinstance(read_dataset(tmp_path / "a.npy")[0].features, np.memmap)
+    with pytest.raises(DataError, match="first or the last"):
+        read_dataset(tmp_path / "a.npy", target="1")
+    np.savez(tmp_path / "b.npz", Z=rows)
+    with pytest.raises(DataError, match="Cannot read"):
+        read_dataset(tmp_path / "b.npz")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.csv", None, "No file"),
+        ("empty.csv", b"", "is empty"),
+        ("header.csv", b"a,b\n", "no records"),
+        ("table.xls", b"x", "ending in"),
+        ("broken.parquet", b"not parquet", "Cannot read"),
+        ("broken.csv.gz", b"not gzip", "Cannot read"),
+        ("binary.csv", b"\xff\xfe\x00\x01,\xff", "Cannot read|no records"),
+        ("twice.csv", b"a,a,b\n1,2,3\n", "distinct column names"),
+    ],
+)
+def test_unusable_files_get_one_clear_line(name: str, content: bytes | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        read_frame(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_huge_file_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "huge.csv"
+    path.write_text("a,b\n1,2\n" * 100)
+    monkeypatch.setattr("os.sysconf", lambda name: 1 if "PAGES" in name else 100)
+    with pytest.raises(DataError, match="too much for"):
+        read_frame(path)
+
+
+@pytest.mark.parametrize("name", ["breast_cancer", "digits", "iris"])
+def test_bundled_sets(name: str) -> None:
+    dataset = data.load(name)
+    assert dataset.features.shape[1] == data.schema_of(name).dimension == _description(name)["dimension"]
+    assert dataset.features.min() >= 0
+    assert dataset.features.max() <= 1
+    assert set(dataset.targets) == set(dataset.classes)
+
+
+@pytest.mark.parametrize(
+    ("name", "records", "dimension"),
+    [
+        ("adult", 45_222, 105),
+        ("bank", 41_188, 65),
+        ("kddcup99", 494_021, 122),
+        ("breast_cancer_original", 683, 9),
+        ("creditcard_balanced", 984, 29),
+    ],
+)
+def test_real_sets(name: str, records: int, dimension: int, data_folder: Path) -> None:
+    dataset = data.load(name)
+    assert dataset.features.shape == (records, dimension)
+    assert _description(name)["dimension"] == dimension
+    assert dataset.features.min() >= 0 and dataset.features.max() <= 1
+    assert set(dataset.targets) == set(dataset.classes)
+
+
+def test_other_files_than_the_published_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "adult").mkdir()
+    with gzip.open(tmp_path / "adult" / "adult.data.gz", "wt") as handle:
+        handle.write("39, Private\n")
+    monkeypatch.setenv("DPERM_DATA", str(tmp_path))
+    with pytest.raises(DataError, match="is not the file that 'adult' needs"):
+        data.load("adult")
+
+
+def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pooch
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ConnectionError
+
+    monkeypatch.delenv("DPERM_DATA", raising=False)
+    monkeypatch.setattr(pooch, "retrieve", fail)
+    with pytest.raises(DataError, match=r"Cannot download 'adult'.*set DPERM_DATA"):
+        data.load("adult")
+    with pytest.raises(DataError, match="cannot be downloaded"):
+        data.load("creditcard_balanced")
+
+
+def test_a_download_is_checked_by_its_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pooch
+
+    path = tmp_path / "breast-cancer-wisconsin.data"
+    path.write_text("1,5,1,1,1,2,1,3,1,1,2\n")
+    monkeypatch.delenv("DPERM_DATA", raising=False)
+    monkeypatch.setattr(pooch, "retrieve", lambda *_, **__: str(path))
+    monkeypatch.setattr(pooch, "os_cache", lambda _: tmp_path / "cache")
+    with pytest.raises(DataError, match="is not the published one"):
+        data.load("breast_cancer_original")
+    entry = json.loads(json.dumps(_description("breast_cancer_original")))
+    entry["files"][0]["raw_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.setattr("dperm.data.registry._description", lambda _: entry)
+    assert len(data.load("breast_cancer_original")) == 1
+
+
+def test_openml_sets_come_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sklearn.datasets
+
+    columns = [*(f"V{i}" for i in range(1, 29)), "Amount"]
+    frame = pd.DataFrame(np.zeros((4, 29)), columns=columns).assign(Class=["0", "1", "0", "1"])
+    monkeypatch.setattr(
+        sklearn.datasets, "fetch_openml", lambda data_id, **_: type("B", (), {"frame": frame}) if data_id == 1597 else None
+    )
+    assert data.load("creditcard").features.shape == (4, 29)
+
+
+def test_unknown_names_list_the_known() -> None:
+    with pytest.raises(DataError, match=r"adult.*got 'nope'"):
+        data.load("nope")
+
+
+def test_left_out_records_are_noted(data_folder: Path) -> None:
+    dataset: Dataset = data.load("adult")
+    assert any("3620 of 48842 records" in note for note in dataset.notes)

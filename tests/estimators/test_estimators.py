@@ -1,0 +1,318 @@
+"""scikit-learn's contract, and what the estimators add: certificates, public label sets, visible spending."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge, PublicRangeScaler, model_from_json, model_to_json
+from dperm.privacy import Certificate, Relation, SpendLog, epsilon
+
+X, Y = load_breast_cancer(return_X_y=True)
+RANGES = np.column_stack([np.zeros(30), X.max(axis=0) * 2])  # stands in for public ranges
+
+ESTIMATORS = [
+    DPLogisticRegression(),
+    DPLogisticRegression(mechanism="output", epsilon=30.0),
+    DPLogisticRegression(mechanism="gradient", epochs=5),
+    DPLogisticRegression(relation="replace_one", delta=1e-6),
+    DPLinearSVC(),
+    DPRidge(),
+    PublicRangeScaler(),
+]
+
+
+@parametrize_with_checks(ESTIMATORS)
+def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
+    """All of scikit-learn's checks, none skipped. The array-API check needs an environment variable: see below."""
+    name = getattr(check, "func", check).__name__
+    if name == "check_array_api_input":
+        return  # run with its variable set in test_array_api_check
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # δ >= 1/n on tiny data: the warning is tested by itself
+        check(estimator)
+
+
+def test_array_api_check() -> None:
+    """The one check that scikit-learn skips unless SCIPY_ARRAY_API is set before SciPy is imported."""
+    code = (
+        "from sklearn.utils.estimator_checks import check_estimator\n"
+        "from dperm.estimators import *\n"
+        "for e in (DPLogisticRegression(), DPLinearSVC(), DPRidge(), PublicRangeScaler()):\n"
+        "    for r in check_estimator(e, on_fail=None, on_skip=None):\n"
+        "        if r['check_name'] == 'check_array_api_input': print(r['status'], r['exception'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "SCIPY_ARRAY_API": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == ["passed None"] * 4, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("estimator", [DPLogisticRegression(), DPLinearSVC(), DPRidge()], ids=repr)
+def test_training_scores_do_not_hang_on_a_seed(estimator: Any) -> None:
+    """scikit-learn's score checks, over seeds instead of the one it fixes."""
+    from sklearn.datasets import make_blobs, make_regression
+    from sklearn.preprocessing import StandardScaler, scale
+
+    if isinstance(estimator, DPRidge):
+        rows, targets = make_regression(200, 10, n_informative=1, bias=5.0, noise=20, random_state=42)
+        rows, targets, least = StandardScaler().fit_transform(rows), scale(targets), 0.5
+    else:
+        rows, targets = make_blobs(300, random_state=0)
+        rows, least = StandardScaler().fit_transform(rows), 0.83
+    scores = [clone(estimator).set_params(random_state=seed).fit(rows, targets).score(rows, targets) for seed in range(20)]
+    assert np.mean(scores) > least + 0.03
+    assert np.mean(np.array(scores) > least) >= 0.95
+
+
+@pytest.mark.parametrize("mechanism", ["objective", "output", "gradient"])
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+@pytest.mark.parametrize("kind", [DPLogisticRegression, DPLinearSVC])
+def test_every_combination_is_certified_within_its_target(kind: Any, mechanism: str, relation: str) -> None:
+    model = kind(epsilon=2.0, delta=1e-4, mechanism=mechanism, relation=relation).fit(X / 1000, Y)
+    certificate = model.certificate_
+    assert certificate.status == "certified"
+    assert certificate.relation is Relation(relation)
+    assert 1.99 < certificate.epsilon <= 2.0
+    assert certificate.epsilon == epsilon(certificate.event, 1e-4)
+    assert Certificate.from_json(certificate.to_json()) == certificate
+    assert model.predict(X).shape == Y.shape
+
+
+def test_kifer_shows_the_proved_epsilon_and_its_target() -> None:
+    certificate = DPLogisticRegression(epsilon=1.0, mechanism="objective", calibration="kifer").fit(X, Y).certificate_
+    assert certificate.target_epsilon == 1.0
+    assert certificate.epsilon < 0.6
+    assert "Target epsilon 1" in str(certificate)
+    with pytest.raises(ValueError, match="add_or_remove_one"):
+        DPLogisticRegression(mechanism="objective", calibration="kifer", relation="replace_one", delta=1e-6).fit(X, Y)
+
+
+def test_the_size_is_released_and_charged_where_it_is_not_stated() -> None:
+    unstated = DPLogisticRegression(mechanism="gradient", epochs=2).fit(X, Y)
+    assert "released with noise" in unstated.certificate_.mechanism
+    assert unstated.certificate_.epsilon <= 1.0
+    assert isinstance(unstated.trace_["noisy_size"], int)
+    assert "size_epsilon" in unstated.certificate_.public_facts
+    stated = DPLogisticRegression(mechanism="gradient", epochs=2, public_size=500).fit(X, Y)
+    assert stated.certificate_.public_facts["public_size"] == 500
+    assert stated.certificate_.public_facts["steps"] == 2 * 4
+
+
+def test_the_certificate_does_not_see_the_data() -> None:
+    """Other records, other row counts: the same event. Only replace-one makes the count public."""
+    for mechanism in ("objective", "gradient", "output"):
+        first = DPLogisticRegression(mechanism=mechanism, classes=[0, 1]).fit(X, Y)
+        second = DPLogisticRegression(mechanism=mechanism, classes=[0, 1]).fit(X[:100] * 5, 1 - Y[:100])
+        assert first.certificate_.event == second.certificate_.event
+        assert first.certificate_.public_facts == second.certificate_.public_facts
+
+
+def test_labels() -> None:
+    assert any("treated as public" in item.checked for item in DPLogisticRegression().fit(X, Y).certificate_.assumptions)
+    model = DPLogisticRegression(classes=["a", "b", "c"], epsilon=5.0).fit(X, np.where(Y == 1, "a", "b"))
+    assert model.classes_.tolist() == ["a", "b", "c"]
+    assert any(item.checked == "stated by the caller" for item in model.certificate_.assumptions)
+    with pytest.raises(ValueError, match=r"among classes = \[0, 1\], got \[7\]"):
+        DPLogisticRegression(classes=[0, 1]).fit(X, np.where(Y == 1, 7, 0))
+    with pytest.raises(ValueError, match="one class only"):
+        DPLogisticRegression().fit(X, np.ones(len(Y)))
+    alone = DPLogisticRegression(classes=[0, 1]).fit(X, np.ones(len(Y)))  # one class present, two possible: ordinary
+    assert alone.certificate_.epsilon <= 1.0
+
+
+def test_a_fixed_seed_is_marked_not_private() -> None:
+    model = DPLogisticRegression(random_state=0).fit(X, Y)
+    assert model.certificate_.status == "not private"
+    again = DPLogisticRegression(random_state=0).fit(X, Y)
+    assert np.array_equal(model.coef_, again.coef_)
+    fresh = [DPLogisticRegression().fit(X, Y).coef_ for _ in range(2)]
+    assert not np.array_equal(*fresh)
+
+
+@pytest.mark.parametrize("mechanism", ["objective", "output", "gradient"])
+def test_storage_does_not_change_the_model(mechanism: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X / 1000)
+    versions = [X / 1000, sp.csr_matrix(X / 1000), np.load(tmp_path / "x.npy", mmap_mode="r"), np.asfortranarray(X / 1000)]
+    models = [DPLogisticRegression(mechanism=mechanism, random_state=0, public_size=569).fit(rows, Y) for rows in versions]
+    for model in models[1:]:
+        assert np.allclose(model.coef_, models[0].coef_, atol=1e-4)
+
+
+def test_pipeline_clone_and_pandas() -> None:
+    names = [f"feature {i}" for i in range(30)]
+    frame = pd.DataFrame(X, columns=names)
+    pipeline = make_pipeline(PublicRangeScaler(RANGES), DPLogisticRegression(epsilon=20.0, random_state=0)).set_output(
+        transform="pandas"
+    )
+    pipeline.fit(frame, pd.Series(Y))
+    assert pipeline[0].transform(frame).columns.tolist() == names
+    assert pipeline.score(frame, Y) > 0.85
+    assert pipeline[-1].feature_names_in_.tolist() == names
+    assert clone(pipeline[-1]).get_params() == pipeline[-1].get_params()
+    with pytest.raises(ValueError, match="feature names"):
+        pipeline.predict(frame.rename(columns={"feature 0": "other"}))
+    assert np.array_equal(pickle.loads(pickle.dumps(pipeline)).predict(frame), pipeline.predict(frame))
+
+
+def test_cross_validation_spends_visibly() -> None:
+    """Five folds are five charges on overlapping data; two workers write to the same log."""
+    cross_val_score(DPLogisticRegression(label="folds"), X, Y, cv=5)
+    log = SpendLog.current()
+    assert len(log.charges("folds")) == 5
+    assert log.total(1e-5, "folds")[Relation.ADD_OR_REMOVE_ONE] > 2.0
+    GridSearchCV(DPLogisticRegression(label="grid"), {"epsilon": [0.5, 1.0]}, cv=2, n_jobs=2).fit(X, Y)
+    assert len(log.charges("grid")) == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": 0}, "epsilon > 0, got 0"),
+        ({"epsilon": float("nan")}, "nan"),
+        ({"delta": 1.0}, "delta in"),
+        ({"delta": -1e-5}, "delta in"),
+        ({"delta": 0.0, "mechanism": "objective"}, "pure"),
+        ({"data_norm": 0}, "data_norm > 0, got 0"),
+        ({"mechanism": "magic"}, "magic"),
+        ({"relation": "sideways"}, "sideways"),
+        ({"strong_convexity": -1.0}, "strong_convexity"),
+        ({"strong_convexity": 1e-9, "mechanism": "objective"}, "other parts exceed it"),
+        ({"public_size": 0}, "public_size"),
+        ({"calibration": "none"}, "none"),
+    ],
+)
+def test_bad_settings_are_refused_before_any_charge(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DPLogisticRegression(**changes).fit(X, Y)
+    assert SpendLog.current().charges() == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "targets", "message"),
+    [
+        (np.where(np.arange(X.size).reshape(X.shape) == 7, np.nan, X), Y, "NaN"),
+        (np.where(np.arange(X.size).reshape(X.shape) == 7, np.inf, X), Y, "infinity"),
+        (X[:0], Y[:0], "0 sample"),
+        (X, Y[:-1], "inconsistent numbers"),
+        (X, np.linspace(0, 1, len(Y)), "continuous"),
+    ],
+)
+def test_bad_data_are_refused_before_any_charge(rows: Any, targets: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DPLogisticRegression().fit(rows, targets)
+    assert SpendLog.current().charges() == []
+
+
+def test_one_row_and_a_constant_column_are_ordinary() -> None:
+    assert DPLogisticRegression(classes=[0, 1]).fit(X[:1], Y[:1]).coef_.shape == (1, 30)
+    assert DPLogisticRegression().fit(np.hstack([X, np.ones((len(X), 1))]), Y).coef_.shape == (1, 31)
+
+
+def test_a_delta_beyond_one_over_n_warns() -> None:
+    with pytest.warns(UserWarning, match="delta = 0.01 >= 1/n"):
+        DPLogisticRegression(delta=0.01, public_size=569).fit(X, Y)
+
+
+def test_ridge() -> None:
+    rows, targets = load_diabetes(return_X_y=True)
+    targets = np.interp(targets, (0, 400), (-1, 1))
+    model = DPRidge(epsilon=20.0, data_norm=0.2, radius=20.0, public_size=442, random_state=0).fit(rows, targets)
+    assert model.score(rows, targets) > 0.25
+    assert np.linalg.norm(np.append(model.coef_, model.intercept_ / 0.1)) <= 20 * (1 + 1e-9)
+    assert isinstance(model.intercept_, float)
+    with pytest.raises(ValueError, match="no bounded slope"):
+        DPRidge(mechanism="objective").fit(rows, targets)
+    with pytest.raises(ValueError, match="radius > 0"):
+        DPRidge(radius=0).fit(rows, targets)
+
+
+def test_pure_privacy() -> None:
+    model = DPLogisticRegression(epsilon=3.0, delta=0.0, public_size=569).fit(X, Y)
+    assert model.certificate_.epsilon == 3.0
+    assert model.certificate_.delta == 0.0
+    unstated = DPLogisticRegression(epsilon=3.0, delta=0.0).fit(X, Y)
+    assert unstated.certificate_.epsilon == pytest.approx(3.0)
+
+
+def test_multiclass_probabilities() -> None:
+    rows, targets = load_iris(return_X_y=True)
+    for mechanism in ("gradient", "objective"):
+        model = DPLogisticRegression(epsilon=50.0, data_norm=10.0, mechanism=mechanism, random_state=0, public_size=150).fit(
+            rows, targets
+        )
+        probabilities = model.predict_proba(rows)
+        assert np.allclose(probabilities.sum(axis=1), 1)
+        assert np.array_equal(model.classes_[probabilities.argmax(axis=1)], model.predict(rows))
+        assert model.score(rows, targets) > 0.8
+
+
+@pytest.mark.parametrize(
+    "model", [DPLogisticRegression(), DPLinearSVC(epsilon=3.0), DPRidge(), DPLogisticRegression(mechanism="gradient")], ids=repr
+)
+def test_saved_models_predict_the_same(model: Any) -> None:
+    rows, targets = load_iris(return_X_y=True)
+    model.fit(rows, targets if not isinstance(model, DPRidge) else targets - 1.0)
+    restored, extra = model_from_json(model_to_json(model, {"note": 1}))
+    assert extra == {"note": 1}
+    assert np.array_equal(restored.predict(rows), model.predict(rows))  # type: ignore[attr-defined]
+    assert restored.certificate_ == model.certificate_
+    text = json.loads(model_to_json(model))
+    assert "random_state" not in text["settings"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 1, "kind": "os.system"}'])
+def test_other_texts_are_not_models(text: str) -> None:
+    with pytest.raises(ValueError, match="Not a dperm model"):
+        model_from_json(text)
+
+
+def test_a_fit_on_a_mapped_file_does_not_copy_it(tmp_path: Path) -> None:
+    """Anonymous memory of a fit on a 160 MB file stays far below the file's size."""
+    code = """
+import sys, resource, numpy as np
+from dperm.estimators import DPLogisticRegression
+rows = np.load(sys.argv[1], mmap_mode="r")
+labels = (np.arange(len(rows)) % 2).astype(float)
+
+def anonymous():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) / 1024
+
+import threading, time
+peak, stop = [0.0], []
+def watch():
+    while not stop:
+        peak[0] = max(peak[0], anonymous()); time.sleep(0.005)
+DPLogisticRegression(random_state=0).fit(np.asarray(rows[:1000]), labels[:1000])
+before = anonymous()
+watcher = threading.Thread(target=watch); watcher.start()
+DPLogisticRegression(random_state=0).fit(rows, labels)
+stop.append(1); watcher.join()
+print(peak[0] - before)
+"""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("anonymous memory is read from /proc")
+    path = tmp_path / "rows.npy"
+    table = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(400_000, 100))
+    for start in range(0, 400_000, 50_000):
+        table[start : start + 50_000] = np.random.default_rng(start).normal(size=(50_000, 100))
+    table.flush()
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 70, f"{done.stdout.strip()} MB for 400,000 records of 100 float32 (160 MB)"

@@ -1,0 +1,143 @@
+"""Studies: paired, repeatable, complete; pages say what is private."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dperm import data
+from dperm.data import Dataset
+from dperm.estimators import DPLogisticRegression
+from dperm.privacy import SpendLog, Unsupported
+from dperm.report import Study, StudyResult, run_study, write_atomically
+from dperm.report.candidates import CANDIDATES
+from dperm.report.page import card_page, comparison_page
+from dperm.report.summary import result_table, results_json
+
+STUDY = Study(epsilons=(0.5, 5.0), repeats=2, seed=0)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[StudyResult]:
+    import os
+
+    os.environ["DPERM_SPEND_LOG"] = str(tmp_path_factory.mktemp("log") / "spend.jsonl")
+    return [run_study(data.load("breast_cancer"), STUDY, jobs=1), run_study(data.load("iris"), replace(STUDY, seed=None), jobs=2)]
+
+
+def test_every_cell_is_there_and_certified(results: list[StudyResult]) -> None:
+    for result in results:
+        assert {(cell.mechanism, cell.epsilon) for cell in result.cells} == {("non-private", None)} | {
+            (key, epsilon) for key in CANDIDATES for epsilon in STUDY.epsilons
+        }
+        for cell in result.cells:
+            assert cell.scores.shape == cell.excess.shape == (2,)
+            if cell.epsilon is not None:
+                assert cell.certificate is not None
+                assert cell.certificate.epsilon <= cell.epsilon  # type: ignore[operator]
+                assert np.all(cell.excess > -1e-6)  # the reference is the minimum
+
+
+def test_more_epsilon_means_less_excess_risk(results: list[StudyResult]) -> None:
+    for key in CANDIDATES:
+        assert results[0].cell(key, 5.0).excess.mean() < results[0].cell(key, 0.5).excess.mean()
+
+
+def test_a_seed_repeats_the_study_whatever_the_processes(results: list[StudyResult]) -> None:
+    again = run_study(data.load("breast_cancer"), STUDY, jobs=2)
+    for cell in results[0].cells:
+        assert np.array_equal(cell.scores, again.cell(cell.mechanism, cell.epsilon).scores)
+    assert {cell.certificate.status for cell in again.cells if cell.certificate} == {"not private"}
+    assert {cell.certificate.status for cell in results[1].cells if cell.certificate} == {"certified"}
+
+
+def test_every_release_is_charged() -> None:
+    run_study(data.load("iris"), Study(epsilons=(1.0,), repeats=2, mechanisms=("objective-sharp", "output")), jobs=2)
+    assert len(SpendLog.current().charges("compare iris")) == 4
+
+
+def test_regression_tables() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.random((400, 3)).astype(np.float32)
+    dataset = Dataset("lines", rows, rows @ [1.0, -2.0, 0.5] + 3, ("a", "b", "c"), (), (0.0, 6.0))
+    result = run_study(dataset, Study(epsilons=(20.0,), repeats=2), jobs=1)
+    assert result.metric == "R²"
+    assert {cell.mechanism for cell in result.cells} == {"non-private", "output", "gradient-full", "gradient-poisson"}
+    assert result.cell("non-private", None).mean > 0.97
+    assert "R²" in comparison_page([result])
+
+
+def test_the_page_is_self_contained_and_marks_what_is_private(results: list[StudyResult]) -> None:
+    page = comparison_page(results)
+    assert not re.search(r'(src|href)="(?!#)', page.replace('xlink:href="#', 'xlink:HREF="#'))
+    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"|<!DOCTYPE[^>]*>', "", page)
+    assert page.count("<figure>") == 6
+    assert page.count('<span class="tag">private</span>') >= 12
+    assert "For the data holder only" in page
+    assert "Not charged" in page
+    assert "The seed was fixed" in comparison_page(results[:1])
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids)), "ids repeat between figures"
+    for reference in re.findall(r"url\(#([^)]+)\)|xlink:href=\"#([^\"]+)\"", page):
+        assert (reference[0] or reference[1]) in ids
+
+
+def test_json_holds_every_repeat(results: list[StudyResult]) -> None:
+    found = json.loads(results_json(results))
+    assert [study["dataset"] for study in found["studies"]] == ["breast_cancer", "iris"]
+    assert all(len(cell["scores"]) == 2 for study in found["studies"] for cell in study["cells"])
+
+
+def test_the_terminal_table_fits_eighty_columns(results: list[StudyResult]) -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    buffer = StringIO()
+    result_table(results[0], Console(file=buffer, width=80))
+    lines = buffer.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum("±" in line for line in lines) == len(CANDIDATES) + 1
+
+
+def test_card(tmp_path: Path) -> None:
+    dataset = data.load("iris")
+    certificate = DPLogisticRegression(mechanism="objective").fit(dataset.features, dataset.targets).certificate_
+    page = card_page(certificate, "iris")
+    for part in ("What an attacker could do", "It rests on", "Not charged", "accusing 1 %", "<svg"):
+        assert part in page
+    claimed = replace(certificate, event=Unsupported("they say so"), epsilon=None, status="claimed", claim="they say so")
+    assert "Claimed, not certified" in card_page(claimed, "x")
+    assert "What an attacker could do" not in card_page(claimed, "x")
+    assert "Not private." in card_page(replace(certificate, status="not private"), "x")
+
+
+def test_bad_studies_are_refused() -> None:
+    with pytest.raises(ValueError, match="epsilon > 0, got -1"):
+        Study(epsilons=(-1.0,))
+    with pytest.raises(ValueError, match="magic"):
+        Study(mechanisms=("magic",))
+    iris = data.load("iris")
+    with pytest.raises(ValueError, match="at least 5 records"):
+        run_study(replace(iris, features=iris.features[:3], targets=iris.targets[:3]), STUDY)
+    with pytest.raises(ValueError, match="at least two classes"):
+        run_study(replace(iris, targets=np.full(150, "setosa")), STUDY)
+
+
+def test_files_appear_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "deep" / "report.html"
+    write_atomically(target, "first")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(target, "second")
+    assert target.read_text() == "first"
+    assert [path.name for path in target.parent.iterdir()] == ["report.html"]

@@ -1,0 +1,193 @@
+"""The command line as a person uses it: processes, files, exit codes, one line where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dperm.privacy import Certificate, SpendLog
+
+RNG = np.random.default_rng(0)
+PEOPLE = pd.DataFrame(
+    {"age": RNG.integers(18, 80, 300), "job": RNG.choice(["nurse", "baker"], 300), "hours": RNG.random(300) * 60}
+)
+PEOPLE["income"] = np.where(PEOPLE["age"] + 20 * (PEOPLE["job"] == "nurse") + RNG.normal(size=300) * 5 > 58, "high", "low")
+
+
+def dperm(*arguments: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([sys.executable, "-m", "dperm", *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert done.returncode == expect, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "people.csv"
+    PEOPLE.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture
+def schema(table: Path) -> Path:
+    dperm("data", "propose", table, "--target", "income")
+    path = table.with_name("people.schema.json")
+    path.write_text(path.read_text().replace('"proposed": true', '"proposed": false'))
+    return path
+
+
+def test_help_shows_examples() -> None:
+    text = dperm("--help").stdout
+    assert "dperm compare people.csv --target income" in text
+    for command in ("train", "predict", "compare", "account", "calibrate", "card"):
+        assert "dperm " + command in dperm(command, "--help").stdout
+
+
+def test_from_table_to_card(table: Path, schema: Path, tmp_path: Path) -> None:
+    model, answers, page = tmp_path / "m.json", tmp_path / "a.csv", tmp_path / "c.html"
+    done = dperm("train", table, "--schema", schema, "--epsilon", 5, "-o", model)
+    assert "(5, 1e-05)-differentially private" in done.stdout
+    assert "read off the data" not in done.stdout
+    without_target = tmp_path / "new.csv"
+    PEOPLE.drop(columns="income").to_csv(without_target, index=False)
+    dperm("predict", model, without_target, "-o", answers)
+    found = pd.read_csv(answers)
+    assert list(found.columns) == ["prediction", "probability of high", "probability of low"]
+    assert np.mean(found["prediction"] == PEOPLE["income"]) > 0.7
+    dperm("card", model, "-o", page)
+    assert "What an attacker could do" in page.read_text()
+    certificate = Certificate.from_json(dperm("card", model, "-o", page, "--json").stdout)
+    assert certificate.epsilon <= 5  # type: ignore[operator]
+    again = (
+        json.loads(dperm("account", "--event", model.with_name("c.json"), "--json").stdout)
+        if _write_certificate(certificate, model)
+        else {}
+    )
+    assert again["epsilon"] == certificate.epsilon
+    assert len(SpendLog.current().charges("people")) == 1
+
+
+def _write_certificate(certificate: Certificate, model: Path) -> bool:
+    model.with_name("c.json").write_text(certificate.to_json())
+    return True
+
+
+def test_a_proposed_schema_is_not_public(table: Path, tmp_path: Path) -> None:
+    done = dperm("train", table, "--target", "income", "-o", tmp_path / "m.json", expect=1)
+    assert "No public schema" in done.stderr
+    assert SpendLog.current().charges() == []
+    done = dperm("train", table, "--target", "income", "--accept-proposed", "-o", tmp_path / "m.json")
+    assert "read off the data" in done.stdout
+
+
+def test_ridge_and_svm(tmp_path: Path, table: Path) -> None:
+    dperm("train", table, "--target", "hours", "--model", "ridge", "--accept-proposed", "-o", tmp_path / "m.json")
+    dperm("predict", tmp_path / "m.json", table, "-o", tmp_path / "a.csv")
+    assert pd.read_csv(tmp_path / "a.csv")["prediction"].between(-60, 120).all()
+    dperm("train", "iris", "--model", "svm", "--epsilon", 20, "-o", tmp_path / "m.json")
+    done = dperm("train", "iris", "--model", "ridge", "-o", tmp_path / "m.json", expect=1)
+    assert "Expected numbers as target" in done.stderr
+
+
+def test_compare_a_table(table: Path, tmp_path: Path) -> None:
+    report = tmp_path / "out" / "report.html"
+    done = dperm("compare", table, "--target", "income", "--epsilons", "1,5", "--repeats", 2, "--jobs", 1, "-o", report)
+    assert "read off the data" in done.stderr
+    assert "DP-SGD" in done.stdout
+    assert report.stat().st_size > 50_000
+    found = json.loads(
+        dperm("compare", "iris", "--epsilons", "2", "--repeats", 2, "--mechanisms", "output", "-o", report, "--json").stdout
+    )
+    assert [cell["mechanism"] for cell in found["studies"][0]["cells"]] == ["non-private", "output"]
+
+
+def test_account_and_calibrate() -> None:
+    found = json.loads(dperm("account", "--noise", 1.1, "--rate", 0.01, "--steps", 1000, "--json").stdout)
+    assert found["epsilon"] == pytest.approx(1.515, abs=1e-3)
+    noise = json.loads(dperm("calibrate", "--epsilon", 1, "--rate", 0.01, "--steps", 1000, "--json").stdout)
+    assert noise["epsilon"] <= 1
+    steps = json.loads(dperm("calibrate", "--epsilon", 1, "--rate", 0.01, "--noise", noise["noise_multiplier"], "--json").stdout)
+    assert steps["steps"] == 1000
+    assert "0 charges" in dperm("account", "--log").stdout
+
+
+def test_data_commands(table: Path, schema: Path) -> None:
+    assert "adult" in dperm("data", "list").stdout
+    assert json.loads(dperm("data", "list", "--json").stdout)[0]["name"] == "adult"
+    assert json.loads(dperm("data", "show", "adult").stdout)["target"] == "income"
+    assert "300 records" in dperm("data", "check", table, "--schema", schema).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compare", "nowhere.csv", "--target", "x"), "No file nowhere.csv"),
+        (("compare", "iris", "--epsilons", "a,b"), "got 'a,b'"),
+        (("compare", "iris", "--epsilons", "0"), "epsilon > 0, got 0"),
+        (("compare", "iris", "--delta", "2"), "delta in (0, 1), got 2"),
+        (("compare", "iris", "--data-norm", "0"), "data_norm > 0, got 0"),
+        (("compare", "iris", "--repeats", "0"), "repeats >= 1, got 0"),
+        (("compare", "iris", "--mechanisms", "magic"), "magic"),
+        (("compare", "iris", "-o", "/proc/none/report.html"), "/proc/none"),
+        (("train", "iris", "--model", "tree"), "tree"),
+        (("train", "iris", "--epsilon", "-1"), "epsilon > 0, got -1"),
+        (("account", "--noise", "0"), "noise_multiplier > 0, got 0"),
+        (("account",), "--noise"),
+        (("account", "--noise", "1", "--relation", "both"), "both"),
+        (("account", "--event", "nowhere.json"), "nowhere.json"),
+        (("calibrate", "--epsilon", "0"), "epsilon > 0, got 0"),
+        (("calibrate", "--epsilon", "1", "--noise", "1", "--steps", "3"), "both"),
+        (("card", "nowhere.json"), "nowhere.json"),
+        (("predict", "nowhere.json", "iris"), "nowhere.json"),
+        (("data", "show", "nope"), "nope"),
+    ],
+)
+def test_mistakes_get_one_line_and_exit_code_one(
+    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = dperm(*arguments, expect=1)
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert message in lines[0]
+    assert list(tmp_path.glob("*.html")) == []
+    assert SpendLog.current().charges() == []
+
+
+def test_wrong_target_lists_the_columns(table: Path) -> None:
+    done = dperm("compare", table, "--target", "wage", expect=1)
+    assert "'income'" in done.stderr
+    assert "got 'wage'" in done.stderr
+
+
+def test_misuse_exits_with_two() -> None:
+    dperm("compare", "--no-such-option", expect=2)
+    dperm("calibrate", expect=2)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_interrupting_leaves_nothing_half_written(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    command = [sys.executable, "-m", "dperm", "compare", "digits", "--repeats", "500", "--jobs", "2", "-o", str(report)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while not SpendLog.current().charges() and time.monotonic() < deadline:  # work is under way
+        time.sleep(0.2)
+    charged = len(SpendLog.current().charges())
+    assert charged > 0
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in errors
+    assert list(tmp_path.glob("*report*")) == []
+    assert len(SpendLog.current().charges()) >= charged
