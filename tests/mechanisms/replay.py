@@ -13,7 +13,7 @@ import numpy as np
 
 from dperm._random import Randomness
 from dperm.mechanisms import Mechanism, ObjectivePerturbation
-from dperm.objectives import LinearObjective, Records
+from dperm.objectives import LinearObjective
 from dperm.privacy import Channel, Forced, Recorder, Relation, SystemSource
 from dperm.privacy.channel import Recording
 
@@ -59,7 +59,7 @@ def replacing(name: str, rows: np.ndarray, targets: np.ndarray, row: np.ndarray,
 def run(mechanism: Mechanism, objective: LinearObjective, data: tuple[np.ndarray, np.ndarray], source: object) -> None:
     channel = Channel(source, private=False)  # type: ignore[arg-type]
     channel.charge(mechanism.event(objective.facts), "replay")
-    mechanism.train(objective, Records(data[0], data[1], objective.data_norm), channel)
+    mechanism.train(objective, objective.records(*data), channel)
 
 
 def record(mechanism: Mechanism, objective: LinearObjective, pair: Pair, seed: int = 0) -> Recording:
@@ -111,7 +111,7 @@ def _objective_ratio(mechanism: ObjectivePerturbation, objective: LinearObjectiv
     # what the first release charges: b has std noise_std for a gradient that moves by at most `lipschitz` (2L replaced)
     moves = 1 if objective.relation is Relation.ADD_OR_REMOVE_ONE else 2
     theta = solved.query
-    sides = [objective.evaluate(theta, Records(*data, objective.data_norm), hessian=True) for data in (pair.first, pair.second)]
+    sides = [objective.evaluate(theta, objective.records(*data), hessian=True) for data in (pair.first, pair.second)]
     ratio = float(np.linalg.norm(sides[0][1] - sides[1][1])) / (noise.sensitivity * moves)
     eye = mechanism.strong_convexity * np.eye(objective.dimension)
     logdets = [np.linalg.slogdet(side[2] + eye)[1] for side in sides]
@@ -119,7 +119,7 @@ def _objective_ratio(mechanism: ObjectivePerturbation, objective: LinearObjectiv
     ratio = max(ratio, abs(logdets[0] - logdets[1]) / (allowed * (1 + 1e-5) + 1e-6))
     # what the second release charges: the solver's θ is within half the sensitivity of the exact minimiser
     regularised = replace(objective, strong_convexity=mechanism.strong_convexity)
-    _, gradient, _ = regularised.evaluate(theta, Records(*pair.first, objective.data_norm))
+    _, gradient, _ = regularised.evaluate(theta, objective.records(*pair.first))
     residual = gradient + mechanism.strong_convexity * theta + noise.released
     if objective.radius is None:
         ratio = max(ratio, float(np.linalg.norm(residual)) / mechanism.strong_convexity / (solved.sensitivity / 2))

@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from array_api_compat import array_namespace
-
 from dperm import _validate as check
 from dperm.privacy.events import Relation
 
@@ -46,8 +44,7 @@ class Clip(Bounding):
         return self.clipping_norm
 
     def factors(self, norms: Any) -> Any:
-        xp = array_namespace(norms)
-        return self.clipping_norm / xp.maximum(norms, xp.asarray(self.clipping_norm, dtype=norms.dtype))
+        return self.clipping_norm / norms.clip(min=self.clipping_norm)
 
 
 @dataclass(frozen=True)

@@ -43,14 +43,19 @@ def descend(
     state = update.init(theta)
     draws = plan.sampler.draws(channel, len(records), plan.steps)
     step = 0
+
+    def bounded(batch: Any, theta: Any) -> Any:
+        at_theta = objective.per_example(theta, batch)
+        return at_theta.weighted_sum(bounding.factors(at_theta.norms))
+
     for multiplier, count in plan.noise.levels(plan.steps):
         noise_std = multiplier * sensitivity
         for _ in range(count):
             indices = next(draws)
-            total = theta * 0.0
-            for batch in records.batches() if indices is None else (records.take(indices),):
-                at_theta = objective.per_example(theta, batch)
-                total += at_theta.weighted_sum(bounding.factors(at_theta.norms))
+            if indices is None:
+                total = sum((bounded(batch, theta) for batch in records.batches()), start=theta * 0.0)
+            else:
+                total = bounded(records.take(indices), theta)
             gradient = post.apply(channel.release(total, sensitivity, noise_std, rate) * scale)
             if shrink:
                 gradient = gradient + shrink * theta

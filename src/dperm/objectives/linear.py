@@ -88,14 +88,13 @@ class LinearObjective:
         """Wrap data for this objective. ValueError where the number of features differs."""
         if rows.shape[1] != self.features:
             raise ValueError(f"Expected rows with {self.features} features, got {rows.shape[1]}.")
-        return Records(rows, targets, self.data_norm)
+        return Records(rows, targets, self.data_norm, self.intercept_scale)
 
     def predict(self, theta: Array, batch: Batch) -> Array:
         """t, shape (b,) or (b, K)."""
         weights, intercept = self._split(theta)
         t = batch.rows @ weights.astype(batch.rows.dtype, copy=False)  # mixed types would copy the rows
-        factors = batch.factors if t.ndim == 1 else batch.factors[:, None]
-        t = t * factors
+        t = t * (batch.factors if t.ndim == 1 else batch.factors[:, None])
         if self.intercept_scale:
             t += self.intercept_scale * intercept
         return t
@@ -208,10 +207,7 @@ class LinearPass(Pass):
         norms = self._norms
         if norms is None:
             size = np.abs(self._slope) if self._slope.ndim == 1 else np.linalg.norm(self._slope, axis=1)
-            rows = self._batch.norms
-            if s0 := self._objective.intercept_scale:
-                rows = np.sqrt(rows * rows + s0 * s0)
-            norms = self._norms = size * rows
+            norms = self._norms = size * self._batch.norms
         return norms
 
     def weighted_sum(self, factors: Array) -> Array:

@@ -27,22 +27,21 @@ class Batch:
 
     __slots__ = ("factors", "masked", "norms", "rows", "targets")
 
-    def __init__(self, rows: Any, targets: Array, factors: Array, norms: Array, masked: bool) -> None:
+    def __init__(self, rows: Any, table: Any, masked: bool) -> None:
         self.rows = rows
-        self.targets = targets
-        self.factors = factors
-        self.norms = norms
+        self.targets, self.factors, self.norms = table
         self.masked = masked
 
 
 class Records:
     """rows: (n, d) dense (any float dtype, possibly memory-mapped) or CSR; targets: (n,).
 
-    `factors` (n,) scale each row down to norm ≤ data_norm; `norms` (n,) are the norms after that. A record with a
-    number that is not finite, or whose norm overflows, gets factor 0 and contributes nothing anywhere.
+    `factors` (n,) scale each row down to norm ≤ data_norm; `norms` (n,) are the norms after that, with the constant
+    feature `constant` appended. A record with a number that is not finite, or whose norm overflows, gets factor 0 and
+    contributes nothing anywhere.
     """
 
-    def __init__(self, rows: Any, targets: Any, data_norm: float) -> None:
+    def __init__(self, rows: Any, targets: Any, data_norm: float, constant: float = 0.0) -> None:
         self.rows = rows
         self.targets = np.asarray(targets, dtype=np.float64)
         self.data_norm = data_norm
@@ -67,8 +66,9 @@ class Records:
             self.factors[invalid] = 0.0
             self.targets = np.where(invalid, 1.0, self.targets)
             raw[invalid] = 0.0
-        self.norms = raw * self.factors
+        self.norms = np.hypot(raw * self.factors, constant)
         self._buffer = np.empty((0, self.features))
+        self._table: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return self.size
@@ -78,6 +78,7 @@ class Records:
         other = object.__new__(Records)
         other.__dict__.update(self.__dict__)
         other.targets = np.asarray(targets, dtype=np.float64)
+        other._table = None
         return other
 
     def chunks(self, dtype: type = np.float64) -> Iterator[tuple[slice, Any]]:
@@ -109,10 +110,12 @@ class Records:
     def batches(self) -> Iterator[Batch]:
         """All records, a cache-sized batch at a time, in order."""
         for part, block in self.chunks(self.rows.dtype.type):
-            yield Batch(block, self.targets[part], self.factors[part], self.norms[part], self.masked)
+            yield Batch(block, (self.targets[part], self.factors[part], self.norms[part]), self.masked)
 
     def take(self, indices: NDArray[np.intp]) -> Batch:
         """The batch of these records. A dense batch lives in a buffer that the next call overwrites."""
+        if self._table is None:  # one gather instead of three
+            self._table = np.column_stack([self.targets, self.factors, self.norms])
         if self.sparse:
             rows = self.rows[indices]
         else:
@@ -120,8 +123,7 @@ class Records:
             if count > len(self._buffer):
                 self._buffer = np.empty((count + count // 4 + 16, self.features), dtype=self.rows.dtype)
             rows = self._buffer[:count]
-            np.take(self.rows, indices, axis=0, out=rows, mode="clip")  # "raise" would copy through a second buffer
+            self.rows.take(indices, axis=0, out=rows, mode="clip")  # "raise" would copy through a second buffer
         if self._invalid is not None:
             rows = self._cleaned(rows, indices)
-        targets, factors, norms = self.targets.take(indices), self.factors.take(indices), self.norms.take(indices)
-        return Batch(rows, targets, factors, norms, self.masked)
+        return Batch(rows, self._table.take(indices, axis=0).T, self._invalid is not None)
