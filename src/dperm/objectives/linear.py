@@ -189,7 +189,8 @@ class LinearPass(Pass):
         self._t = objective.predict(theta, batch)
         slope = objective.loss.slope(self._t, batch.targets)
         # A record whose numbers are not finite contributes nothing: mask it before it meets a product.
-        if batch.masked or not math.isfinite(slope.sum()):
+        flat = slope.ravel()
+        if batch.masked or not math.isfinite(flat.dot(flat)):
             self._mask(slope)
         self._slope = slope
         self._norms: Array | None = None
@@ -214,11 +215,10 @@ class LinearPass(Pass):
         objective, batch = self._objective, self._batch
         if self._slope.ndim == 1:
             slope = self._slope * factors
-            gradient = np.empty(objective.dimension)
-            gradient[: objective.features] = (slope * batch.factors).astype(batch.rows.dtype, copy=False) @ batch.rows
-            if objective.intercept_scale:
-                gradient[-1] = objective.intercept_scale * slope.sum()
-            return gradient
+            gradient = (slope * batch.factors).astype(batch.rows.dtype, copy=False) @ batch.rows
+            if not objective.intercept_scale:
+                return gradient.astype(np.float64, copy=False)
+            return np.append(gradient, objective.intercept_scale * slope.sum(dtype=np.float64))
         slope = self._slope * factors[:, None]
         parts = [batch.rows.T @ (slope * batch.factors[:, None]).astype(batch.rows.dtype, copy=False)]
         if objective.intercept_scale:

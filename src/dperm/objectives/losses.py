@@ -81,7 +81,11 @@ class Logistic(Loss):
         return np.logaddexp(0.0, -y * t)
 
     def slope(self, t: Array, y: Array) -> Array:
-        return -y * expit(-y * t)
+        z = y * t  # in place from here on: the inner loop of DP-SGD
+        np.negative(z, out=z)
+        expit(z, out=z)
+        z *= y
+        return np.negative(z, out=z)
 
     def curvature(self, t: Array, y: Array) -> Array:
         p = expit(t)

@@ -114,8 +114,10 @@ class Records:
 
     def take(self, indices: NDArray[np.intp]) -> Batch:
         """The batch of these records. A dense batch lives in a buffer that the next call overwrites."""
-        if self._table is None:  # one gather instead of three
-            self._table = np.column_stack([self.targets, self.factors, self.norms])
+        if self._table is None:  # one gather instead of three, in the rows' own precision
+            single = not self.sparse and self.rows.dtype == np.float32
+            norms = self.norms * (1 + 1e-6) if single else self.norms  # rounded up: a factor must not come out too large
+            self._table = np.stack([self.targets, self.factors, norms]).astype(np.float32 if single else np.float64)
         if self.sparse:
             rows = self.rows[indices]
         else:
@@ -126,4 +128,4 @@ class Records:
             self.rows.take(indices, axis=0, out=rows, mode="clip")  # "raise" would copy through a second buffer
         if self._invalid is not None:
             rows = self._cleaned(rows, indices)
-        return Batch(rows, self._table.take(indices, axis=0).T, self._invalid is not None)
+        return Batch(rows, self._table.take(indices, axis=1), self._invalid is not None)

@@ -1,0 +1,63 @@
+"""The documentation's examples run, and its listing of the public API is current."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_api_listing_is_current() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "docs" / "build_api.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("number", range(len(re.findall(r"```python\n", README))))
+def test_readme_examples_run(number: int) -> None:
+    code = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)[number]
+    rng = np.random.default_rng(0)
+    names = {"X": rng.normal(size=(200, 3)), "y": rng.choice(["no", "yes"], 200), "X_new": rng.normal(size=(5, 3))}
+    exec(compile(code, f"README example {number}", "exec"), names)
+
+
+def test_readme_numbers_are_the_measured_ones() -> None:
+    """Every accuracy in the README's table is the rounded mean of benchmarks/results/accuracy.json."""
+    import json
+
+    measured: set[str] = set()
+    for study in json.loads((ROOT / "benchmarks" / "results" / "accuracy.json").read_text())["studies"]:
+        measured |= {f"{100 * float(np.mean(cell['scores'])):.1f}" for cell in study["cells"]}
+    table = README[README.index("| data set (records") : README.index("## Which mechanism?")]
+    printed = re.findall(r"\b\d\d\.\d\b", table)
+    assert len(printed) > 50
+    assert set(printed) <= measured
+
+
+def test_doctests() -> None:
+    import dperm.estimators.classifiers as module
+
+    assert doctest.testmod(module).failed == 0
+    assert importlib.util.find_spec("dperm") is not None
+
+
+@pytest.mark.parametrize("path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda path: path.name)
+def test_links_and_named_tests_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#]+)\)", text):
+        if not link.startswith("http"):
+            assert (path.parent / link).exists(), link
+    sources = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    for file, name in re.findall(r"`(?:tests/[\w/]*)?(test_\w+\.py)(?:::(test_\w+))?", text):
+        assert list((ROOT / "tests").rglob(file)), file
+        assert name in sources, name
