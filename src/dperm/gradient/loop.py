@@ -53,7 +53,7 @@ def descend(
         for _ in range(count):
             indices = next(draws)
             if indices is None:
-                total = sum((bounded(batch, theta) for batch in records.batches()), start=theta * 0.0)
+                total: Any = sum((bounded(batch, theta) for batch in records.batches()), start=theta * 0.0)
             else:
                 total = bounded(records.take(indices), theta)
             gradient = post.apply(channel.release(total, sensitivity, noise_std, rate) * scale)
