@@ -20,8 +20,9 @@ def exact_log_delta(s: float, epsilon: float) -> float:
 @pytest.mark.parametrize("epsilon", [0.0, 1e-6, 1e-3, 0.1, 1.0, 5.0, 50.0, 500.0, -1.0])
 def test_profile_against_sixty_digits(s: float, epsilon: float) -> None:
     expected = exact_log_delta(s, epsilon)
-    if expected == -math.inf or expected < -1e5:
-        pytest.skip("below anything representable")
+    if expected < -1e5:  # below anything representable: all that is asked is to be below too
+        assert gaussian_log_delta(s, epsilon) < -1e5
+        return
     assert gaussian_log_delta(s, epsilon) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 

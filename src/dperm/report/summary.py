@@ -21,16 +21,10 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
     """Print mean ± 95 % half-width, in percent, for each mechanism and ε; the best of each column in bold."""
     keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
     reference = result.cell("non-private", None)
-    repeats = f"{result.study.repeats} repeats, δ = {result.study.delta:g}"
-    table = Table(
-        title=f"{result.title}\n{result.metric} in % on held-out records, {repeats}",
-        caption=f"Without privacy: {100 * reference.mean:.1f} ± {100 * reference.spread:.1f}. "
-        + (f"Most frequent class: {100 * result.baseline:.1f}." if result.metric == "accuracy" else ""),
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
+    console = console or Console(highlight=False)
+    console.print(f"[bold]{result.title}[/]")
+    console.print(f"{result.metric} in % on held-out records, {result.study.repeats} repeats, δ = {result.study.delta:g}")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("Mechanism")
     for epsilon in result.study.epsilons:
         table.add_column(f"ε = {epsilon:g}", justify="right", no_wrap=True)
@@ -42,7 +36,9 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
             text = f"{100 * cell.mean:.1f}±{100 * cell.spread:.1f}"
             row.append(f"[bold green]{text}[/]" if best[epsilon] == key else text)
         table.add_row(CANDIDATES[key].short, *row)
-    (console or Console()).print(table)
+    console.print(table)
+    baseline = f" Most frequent class: {100 * result.baseline:.1f}." if result.metric == "accuracy" else ""
+    console.print(f"Without privacy: {100 * reference.mean:.1f} ± {100 * reference.spread:.1f}.{baseline}\n")
 
 
 def results_json(results: Sequence[StudyResult]) -> str:
