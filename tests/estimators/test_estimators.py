@@ -249,6 +249,9 @@ def test_pure_privacy() -> None:
     assert model.certificate_.delta == 0.0
     unstated = DPLogisticRegression(epsilon=3.0, delta=0.0).fit(X, Y)
     assert unstated.certificate_.epsilon == pytest.approx(3.0)
+    rows, targets = load_iris(return_X_y=True)
+    classes = DPLogisticRegression(epsilon=3.0, delta=0.0).fit(rows, targets)
+    assert classes.certificate_.epsilon == pytest.approx(3.0)
 
 
 def test_multiclass_probabilities() -> None:

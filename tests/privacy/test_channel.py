@@ -76,6 +76,22 @@ def test_a_promise_covers_one_part_within_it() -> None:
         channel.allow(Gaussian(4.0))
 
 
+def test_a_pure_charge_pays_once_as_a_release_or_as_a_promise() -> None:
+    channel = open_channel()
+    channel.charge(Composed((PureDP(0.5), PureDP(1.0))), "test")
+    channel.release_pure(np.zeros(1), 1.0, 0.5)
+    with pytest.raises(UnpaidReleaseError, match="covers"):
+        channel.allow(SelfComposed(PureDP(0.6), 2))
+    channel.allow(SelfComposed(PureDP(0.25), 2))  # covered by the 1.0, not by the 0.5 that is gone
+    for _ in range(2):
+        channel.release_pure(np.zeros(1), 1.0, 0.25)
+    for spent in (0.25, 0.5, 1.0):
+        with pytest.raises(UnpaidReleaseError):
+            channel.release_pure(np.zeros(1), 1.0, spent)
+    with pytest.raises(UnpaidReleaseError, match="covers"):
+        channel.allow(PureDP(0.1))
+
+
 def test_objective_noise_has_its_own_key() -> None:
     channel = open_channel()
     channel.charge(ObjectivePerturbationEvent(4.0, 2.0, 1.0, 1.0), "test")

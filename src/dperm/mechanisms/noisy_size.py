@@ -65,8 +65,7 @@ class NoisySize(Mechanism):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning that depends on data after the charge would be one more output
             mechanism = self.make(sized.facts, rest.epsilon, getattr(rest, "delta", 0.0))
-        if isinstance(rest, ApproximateDP):
-            channel.allow(mechanism.event(sized.facts))
+        channel.allow(mechanism.event(sized.facts))
         theta, trace = mechanism.train(sized, records, channel)
         return theta, {"noisy_size": size, "mechanism": mechanism.name, **mechanism.settings(), **trace}
 

@@ -211,7 +211,7 @@ class Channel:
         self.private = private
         self.event: Event | None = None
         self._paid: dict[_Key, int] = {}
-        self._covers: list[ApproximateDP] = []
+        self._promises: list[ApproximateDP] = []
         self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
 
     @classmethod
@@ -229,21 +229,28 @@ class Channel:
         self._admit(event)
 
     def allow(self, event: Event) -> None:
-        """Open the door for a part that was chosen after an earlier release, under a charged `ApproximateDP`.
+        """Open the door for a part that was chosen after an earlier release, under a charged `ApproximateDP` or `PureDP`.
 
-        Whatever the choice depended on, the part must itself be within that (ε, δ): checked here.
+        Whatever the choice depended on, the part must itself be within that promise: checked here.
         """
-        for index, cover in enumerate(self._covers):
-            if epsilon(event, cover.delta) <= cover.epsilon:
-                del self._covers[index]
+        for index, promise in enumerate(self._promises):
+            if epsilon(event, promise.delta) <= promise.epsilon:
+                del self._promises[index]
                 self._admit(event)
                 return
-        raise UnpaidReleaseError(f"No charged ApproximateDP covers {event}.")
+        self._settle()
+        for key, left in self._paid.items():
+            # a pure charge that was not released yet; sums of its shares round
+            if key[0] == "pure" and left > 0 and epsilon(event, 0.0) <= key[1] * (1 + 1e-12):
+                self._paid[key] = left - 1
+                self._admit(event)
+                return
+        raise UnpaidReleaseError(f"No charged promise covers {event}.")
 
     def _admit(self, event: Event) -> None:
         for leaf, count in leaves(event).items():
             if isinstance(leaf, ApproximateDP):
-                self._covers += [leaf] * count
+                self._promises += [leaf] * count
             elif key := _release_key(leaf):
                 self._paid[key] = self._paid.get(key, 0) + count
 
@@ -266,18 +273,22 @@ class Channel:
         """Inclusion draws for `steps` steps; never leaves the run."""
         return self.source.poisson(records, rate, steps)
 
+    def _settle(self) -> None:
+        """Write the entry in use back."""
+        if self._current in self._paid:
+            self._paid[self._current] = self._left
+        self._current, self._left = _NOTHING, 0
+
     def _pay(self, kind: str, noise: float, rate: float) -> None:
         current = self._current
         if self._left > 0 and current[0] == kind and current[2] == rate and abs(noise - current[1]) <= _SAME * noise:
             self._left -= 1
             return
-        if self._current in self._paid:
-            self._paid[self._current] = self._left
+        self._settle()
         for key, left in self._paid.items():
             if left > 0 and key[0] == kind and key[2] == rate and abs(noise - key[1]) <= _SAME * noise:
                 self._current, self._left = key, left - 1
                 return
-        self._current, self._left = _NOTHING, 0
         raise UnpaidReleaseError(
             f"A {kind} release of noise {noise:g} at sampling rate {rate:g} is not paid for by {self.event}."
         )

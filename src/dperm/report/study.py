@@ -162,7 +162,7 @@ def _repeat(
 ) -> Iterator[tuple[str, float | None, int, float, float, dict[str, Any]]]:
     train, test = _split(dataset, study, task.repeat)
     targets = _targets(dataset, problem)
-    joint = task.mechanism != "non-private" and CANDIDATES[task.mechanism].joint
+    joint = task.mechanism == "non-private" or CANDIDATES[task.mechanism].joint
     objective = problem.objective(joint=joint)
     fit = objective.records(dataset.features[train], targets[train])
     held_out = objective.records(dataset.features[test], targets[test])
