@@ -86,6 +86,7 @@ def test_a_proposed_schema_is_not_public(table: Path, tmp_path: Path) -> None:
     assert "No public schema" in done.stderr
     assert SpendLog.current().charges() == []
     done = dperm("train", table, "--target", "income", "--accept-proposed", "-o", tmp_path / "m.json")
+    assert "claimed, not certified" in done.stdout
     assert "read off the data" in done.stdout
 
 

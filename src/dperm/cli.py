@@ -120,8 +120,12 @@ def train(
         options["classes"] = list(dataset.classes)
     _probe_writable(output)
     fitted = kinds[model](**options).fit(dataset.features, targets)
-    if used is None or used.proposed:
-        looked = Assumption("Ranges, categories and labels are public.", "caller", "not so: they were read off the data")
+    if used is not None and used.proposed:
+        fitted.certificate_ = fitted.certificate_.only_claimed("ranges, categories and labels were read off the data, not public")
+    elif used is None and dataset.target_range is not None:
+        fitted.certificate_ = fitted.certificate_.only_claimed("the target's range was read off the data, not public")
+    elif used is None:
+        looked = Assumption("The labels present are public.", "caller", "taken from the data")
         fitted.certificate_ = fitted.certificate_.with_assumptions(looked)
     extra: dict[str, Any] = {
         "schema": json.loads(used.to_json()) if used else None,
@@ -315,6 +319,10 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
         labels[charge.label] = labels.get(charge.label, 0) + 1
     for name, count in sorted(labels.items()):
         _say(f"  {count:6d}  {name or '(no label)'}")
+    if exposed := sum(not charge.private for charge in charges):
+        _say(
+            f"{exposed} of them had a fixed seed and were not private at all; below they count as if their noise had been fresh."
+        )
     for relation, value in totals.items():
         _say(f"All of them on the same records, composed: ε = {value:.6g} at δ = {delta:g} ({relation})")
 

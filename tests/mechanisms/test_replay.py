@@ -21,7 +21,7 @@ from dperm.mechanisms import (
     OutputPerturbation,
 )
 from dperm.objectives import Huber, LinearObjective, Logistic, SmoothedHinge, Softmax, Squared
-from dperm.privacy import Event, Gaussian, PureDP, Relation
+from dperm.privacy import Channel, Event, Gaussian, PureDP, Relation, SpendLog
 
 D = 4
 BUDGET = Budget(1e-5, 1.0)
@@ -218,6 +218,59 @@ def test_unscaled_rows_are_found() -> None:
     with pytest.raises(ReplayFailure):
         for pair in pairs(claimed):
             check_replay(flattered, claimed, pair)
+
+
+def test_records_of_another_objective_are_refused_before_any_charge() -> None:
+    objective = linear(Logistic())
+    for other in (LinearObjective(Logistic(), D, data_norm=50.0), linear(Logistic(), intercept_scale=10.0)):
+        with pytest.raises(ValueError, match="made by this objective"):
+            OUTPUT.release(objective, other.records(ROWS, SIGNS), Channel.open())
+    assert SpendLog.current().charges() == []
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "objective", "targets"),
+    [
+        (OUTPUT, linear(Logistic()), np.where(SIGNS > 0, 50.0, -1.0)),
+        (gradient(), linear(Softmax(3)), np.full(40, 7.0)),
+        (gradient(), linear(Softmax(3)), np.full(40, -1.0)),
+        (OneVsRest.of(OUTPUT, 3), linear(Logistic()), np.full(40, 3.0)),
+    ],
+)
+def test_impossible_targets_are_refused_before_any_charge(mechanism: Mechanism, objective: LinearObjective, targets: Any) -> None:
+    with pytest.raises(ValueError, match="Expected"):
+        mechanism.release(objective, objective.records(ROWS, targets), Channel.open())
+    assert SpendLog.current().charges() == []
+
+
+def test_regression_targets_are_clipped() -> None:
+    objective = linear(Squared(1.0, 3.0), radius=3.0)
+    far, near = np.where(SIGNS > 0, 1e4, -1.0), np.where(SIGNS > 0, 1.0, -1.0)
+    thetas = [OUTPUT.release(objective, objective.records(ROWS, targets), Channel.open(0)).theta for targets in (far, near)]
+    assert np.allclose(*thetas, atol=1e-6)
+
+
+@pytest.mark.parametrize("mechanism", [OBJECTIVE, OUTPUT])
+def test_a_huge_finite_record_does_not_stop_the_solver(mechanism: Mechanism) -> None:
+    """1e39 is a double that single precision cannot hold: an error after the charge would tell neighbours apart."""
+    rows = ROWS.copy()
+    rows[7, 1] = 1e39
+    mechanism.release(linear(Logistic()), linear(Logistic()).records(rows, SIGNS), Channel.open())
+    rows[7, 1] = 1e29
+    mechanism.release(linear(Logistic()), linear(Logistic()).records(rows, SIGNS), Channel.open())
+
+
+def test_single_precision_rows_and_an_empty_first_draw() -> None:
+    mechanism = gradient(sampler=Poisson(0.001), steps=30)
+    objective = linear(Logistic(), intercept_scale=1.0)
+    mechanism.release(objective, objective.records(ROWS.astype(np.float32), SIGNS), Channel.open(1))
+
+
+def test_a_plan_states_its_own_size() -> None:
+    certificate = gradient(public_size=77).certificate(linear(Logistic()).facts, policy="", private=True)
+    assert any("number 77 of records" in item.text for item in certificate.assumptions)
+    unbounded = LinearObjective(Squared(1.0), D)
+    assert '"lipschitz": null' in gradient().certificate(unbounded.facts, policy="", private=True).to_json()
 
 
 def test_events_are_those_of_the_parts() -> None:

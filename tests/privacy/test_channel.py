@@ -29,6 +29,7 @@ def test_exactly_what_was_charged_can_leave() -> None:
     channel.charge(Composed((SelfComposed(Gaussian(2.0), 2), PoissonSampled(0.1, Gaussian(3.0)), PureDP(0.5))), "test")
     query = np.zeros(4)
     channel.release(query, 1.5, 3.0)
+    channel.poisson(10, 0.1, 1)
     channel.release(query, 1.0, 3.0, 0.1)
     channel.release(query, 1.0, 2.0)
     channel.release_pure(query, 1.0, 0.5)
@@ -54,6 +55,16 @@ def test_a_sampled_charge_does_not_pay_for_full_batches() -> None:
     channel.charge(PoissonSampled(0.1, Gaussian(2.0)), "test")
     with pytest.raises(UnpaidReleaseError):
         channel.release(np.zeros(2), 1.0, 2.0)
+
+
+def test_a_claimed_rate_must_be_the_drawn_one() -> None:
+    channel = open_channel()
+    channel.charge(PoissonSampled(0.1, Gaussian(2.0)), "test")
+    with pytest.raises(UnpaidReleaseError, match="drawn at None"):
+        channel.release(np.zeros(2), 1.0, 2.0, 0.1)
+    channel.poisson(10, 0.5, 1)
+    with pytest.raises(UnpaidReleaseError, match=r"drawn at 0\.5"):
+        channel.release(np.zeros(2), 1.0, 2.0, 0.1)
 
 
 def test_nothing_leaves_before_a_charge_and_no_second_charge() -> None:

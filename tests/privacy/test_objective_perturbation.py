@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from dperm.privacy import ObjectivePerturbationEvent, Relation, SelfComposed, calibrate, delta, epsilon
+from dperm.privacy import Composed, Gaussian, ObjectivePerturbationEvent, Relation, SelfComposed, calibrate, delta, epsilon
 from dperm.privacy.gaussian import gaussian_delta, gaussian_mu
 from dperm.privacy.objective_perturbation import loss_bound
 from dperm.privacy.rdp import rdp
@@ -201,3 +201,18 @@ def test_relation_decides_which_bound_applies() -> None:
     generic = ObjectivePerturbationEvent(4.0, 1.0, 0.25, 2.0, Relation.REPLACE_ONE)
     assert delta(replaced, 1.0) == delta(generic, 1.0) > delta(add, 1.0)
     assert epsilon(SelfComposed(add, 3), 1e-5) < epsilon(SelfComposed(replaced, 3), 1e-5)
+
+
+@pytest.mark.parametrize(("sigma", "modulus"), [(20.0, 0.01), (100.0, 1.0), (100.0, 0.01), (1000.0, 1.0), (0.7, 3.0)])
+def test_delta_against_brute_force(sigma: float, modulus: float) -> None:
+    """E(1 − e^{ε−R})₊ by a grid over z and p, also where much of the envelope lies beyond the support of z."""
+    event = ObjectivePerturbationEvent(sigma, 1.0, 0.25, modulus, loss="logistic")
+    z, p, s = np.linspace(-13.4, 13.4, 4001), np.linspace(0, 1, 2001), 1 / sigma
+    loss = np.array([np.max(np.log1p(p * (1 - p) / modulus) + p * s * value + (p * s) ** 2 / 2) for value in z])
+    density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    for target in loss_bound(event)(np.array([0.0, 2.0, 4.0])):
+        exact = np.trapezoid(np.maximum(0.0, 1 - np.exp(target - loss)) * density, z)
+        assert delta(event, target) == pytest.approx(exact, rel=5e-3)
+        assert epsilon(event, delta(event, target)) == pytest.approx(target, rel=1e-6)
+    composed = Composed((event, Gaussian(1e6)))
+    assert epsilon(composed, 1e-5) == pytest.approx(epsilon(event, 1e-5), rel=1e-3)

@@ -159,6 +159,26 @@ def test_approximate_part_adds_its_delta() -> None:
     assert pld_epsilon(event, 0.9e-5) == math.inf
 
 
+@pytest.mark.parametrize(("q", "sigma", "steps"), [(4.6e-6, 0.619, 226), (1.83e-6, 0.198, 243)])
+def test_delta_at_zero_is_never_below_the_single_step_bound(q: float, sigma: float, steps: int) -> None:
+    """A window that misses the mean would make δ(0) vanish; many rare jumps add up nearly linearly."""
+    event = PoissonSampled(q, Gaussian(sigma))
+    assert pld_delta(SelfComposed(event, steps), 0.0) >= 0.3 * pld_delta(event, 0.0)
+    assert pld_delta(SelfComposed(event, steps), 0.0) <= steps * pld_delta(event, 0.0) * 1.01
+
+
+def test_small_epsilon_of_one_step_is_tight() -> None:
+    exact = 0.02167  # by quadrature
+    assert exact * 0.999 <= pld_epsilon(PoissonSampled(0.01, Gaussian(1.0)), 1e-3) <= exact * 1.02
+
+
+def test_losses_beyond_the_cap_count_as_infinite() -> None:
+    assert pld_epsilon(Composed((PureDP(650.0), Gaussian(10.0))), 1e-5) == math.inf
+    assert epsilon(PureDP(650.0), 1e-5) == 650.0
+    assert epsilon(PureDP(5000.0), 1e-5) == 5000.0
+    assert pld_delta(PoissonSampled(0.5, Gaussian(1 / 27)), 599.0) > 5.7e-19
+
+
 @pytest.mark.parametrize(
     "event",
     [

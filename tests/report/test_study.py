@@ -129,6 +129,16 @@ def test_bad_studies_are_refused() -> None:
         run_study(replace(iris, targets=np.full(150, "setosa")), STUDY)
 
 
+def test_one_record_more_moves_no_other_between_the_parts() -> None:
+    from dperm.report.study import _split
+
+    iris = data.load("iris")
+    fewer = replace(iris, features=iris.features[:-1], targets=iris.targets[:-1])
+    first, second = _split(iris, STUDY, 5, 0), _split(fewer, STUDY, 5, 0)
+    assert set(first[0]) - {149} == set(second[0])
+    assert abs(len(first[1]) - 30) < 15
+
+
 def test_files_appear_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "deep" / "report.html"
     write_atomically(target, "first")

@@ -14,7 +14,8 @@ LABELS = np.where(ROWS @ np.arange(6) + RNG.normal(size=400) > 0, 1.0, -1.0)
 
 
 def problem(loss: Loss, modulus: float = 0.5, linear: float = 0.0, scale: float = 1.0) -> RegularisedSum:
-    objective = LinearObjective(loss, 6, data_norm=scale, intercept_scale=0.5, strong_convexity=modulus)
+    radius = loss.radius if isinstance(loss, Squared) else None
+    objective = LinearObjective(loss, 6, data_norm=scale, intercept_scale=0.5, strong_convexity=modulus, radius=radius)
     return RegularisedSum(objective, objective.records(ROWS, LABELS), np.full(7, linear))
 
 

@@ -173,6 +173,11 @@ def _read_arrays(path: Path, suffix: str, target: str | None) -> Dataset:
             features, targets = load_svmlight_file(str(path))
     except (OSError, ValueError, KeyError, IndexError, EOFError) as error:
         raise DataError(f"Cannot read {path}: {error}") from error
+    if features.dtype not in (np.float64, np.float32):
+        try:
+            features = features.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"Expected numbers as features in {path}, got {features.dtype}.") from error
     distinct = np.unique(targets)
     labels = targets.dtype.kind in "USb" or (len(distinct) <= 20 and bool(np.all(np.mod(distinct, 1) == 0)))
     notes = ["Features are used as they are; no schema states their ranges."]

@@ -23,6 +23,7 @@ from dperm.mechanisms import (
     OutputPerturbation,
     Release,
 )
+from dperm.mechanisms.minimiser import default_tolerance, solver_assumption
 from dperm.mechanisms.rules import gradient_plan
 from dperm.objectives import LinearObjective, Loss, PublicFacts, Softmax
 from dperm.privacy import Assumption, Channel, Relation
@@ -150,8 +151,13 @@ class PrivateLinearModel(BaseEstimator):
     def _calibrated(self, facts: PublicFacts, classes: int) -> Mechanism:
         needs_size = self._chosen == "gradient" or (self._chosen == "output" and self.strong_convexity is None)
         if needs_size and facts.public_size is None:
+            rests_on = (solver_assumption(default_tolerance(facts)),) if self._chosen == "output" else ()
             return NoisySize(
-                budget=Budget(self.delta, self.epsilon), make=self._maker(classes), label=f"{self._chosen} perturbation"
+                rests_on=rests_on,
+                classes=classes if classes > 2 and self._chosen != "gradient" else 0,
+                budget=Budget(self.delta, self.epsilon),
+                make=self._maker(classes),
+                label=f"{self._chosen} perturbation",
             )
         return self._maker(classes)(facts, self.epsilon, self.delta)
 

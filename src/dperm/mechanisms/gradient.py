@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dperm.gradient import Plan, descend
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.privacy import Channel, Event, calibrate
+from dperm.privacy import Assumption, Channel, Event, calibrate
 
 __all__ = ["GradientPerturbation"]
 
@@ -47,6 +47,11 @@ class GradientPerturbation(Mechanism):
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
         theta = descend(self.plan, objective, records, channel, np.zeros(objective.dimension))
         return theta, {"steps": self.plan.steps, "noise_levels": self.plan.noise.levels(self.plan.steps)}
+
+    def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
+        if self.plan.public_size == facts.public_size:
+            return ()
+        return (Assumption(f"The plan's number {self.plan.public_size} of records may be known.", "caller", "stated"),)
 
     def settings(self) -> Mapping[str, Any]:
         return self.plan.describe()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.mechanisms.base import Mechanism
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.privacy import ApproximateDP, Channel, Composed, Event, PureDP, Relation
+from dperm.objectives.losses import admit_classes
+from dperm.privacy import ApproximateDP, Assumption, Channel, Composed, Event, PureDP, Relation
 
 __all__ = ["NoisySize"]
 
@@ -31,6 +32,8 @@ class NoisySize(Mechanism):
     make: Callable[[PublicFacts, float, float], Mechanism]
     share: float = 0.05
     label: str = "mechanism"
+    rests_on: tuple[Assumption, ...] = ()
+    classes: int = 0  # of the one-vs-rest mechanism that `make` gives; 0 where it gives another
 
     def __post_init__(self) -> None:
         check.fraction("share", self.share)
@@ -68,6 +71,12 @@ class NoisySize(Mechanism):
         channel.allow(mechanism.event(sized.facts))
         theta, trace = mechanism.train(sized, records, channel)
         return theta, {"noisy_size": size, "mechanism": mechanism.name, **mechanism.settings(), **trace}
+
+    def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
+        return admit_classes(targets, self.classes) if self.classes else super().admit_targets(objective, targets)
+
+    def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
+        return self.rests_on
 
     def settings(self) -> Mapping[str, Any]:
         return {"size_epsilon": self.share * (self.budget.epsilon or 0.0)}

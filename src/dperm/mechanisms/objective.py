@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.mechanisms._minimiser import default_tolerance, solve, solver_assumption
 from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.minimiser import default_tolerance, solve, solver_assumption
 from dperm.mechanisms.rules import objective_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import (

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.mechanisms.base import Mechanism
 from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.objectives.losses import admit_classes
 from dperm.privacy import Assumption, Channel, Event, SelfComposed
 
 __all__ = ["OneVsRest"]
@@ -53,6 +54,9 @@ class OneVsRest(Mechanism):
             )
             rows.append(theta)
         return np.stack(rows), trace
+
+    def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
+        return admit_classes(targets, self.classes)
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         return self.mechanism.assumptions(facts)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.mechanisms._minimiser import default_tolerance, solve, solver_assumption
 from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.minimiser import default_tolerance, solve, solver_assumption
 from dperm.mechanisms.rules import output_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Channel, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate
@@ -48,7 +48,12 @@ class OutputPerturbation(Mechanism):
         tolerance = default_tolerance(facts)
         if delta == 0:
             modulus = strong_convexity or output_strong_convexity(facts, facts.dimension * copies / epsilon)
-            return cls(budget=budget, strong_convexity=modulus, pure_epsilon=epsilon / copies, tolerance=tolerance)
+            return cls(
+                budget=budget,
+                strong_convexity=modulus,
+                pure_epsilon=epsilon if copies == 1 else epsilon / copies * (1 - 1e-15),
+                tolerance=tolerance,
+            )
         multiplier = calibrate(lambda x: SelfComposed(Gaussian(x, facts.relation), copies), epsilon, delta)
         modulus = strong_convexity or output_strong_convexity(facts, multiplier)
         return cls(budget=budget, strong_convexity=modulus, noise_multiplier=multiplier, tolerance=tolerance)

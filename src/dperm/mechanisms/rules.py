@@ -84,7 +84,7 @@ def gradient_plan(
     squared = facts.target_bound is not None
     if sampling == "full":
         low, high = (5, 100) if squared else (30, 1000)
-        steps = round(epochs or min(max(signal / 2 if squared else signal, low), high))
+        steps = max(1, round(epochs or min(max(signal / 2 if squared else signal, low), high)))
     else:
         steps = math.ceil((epochs or 60.0) * size / batch)
     if facts.target_bound is not None:

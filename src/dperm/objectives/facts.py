@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,4 +33,6 @@ class PublicFacts:
     target_bound: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "relation": self.relation.value}
+        """JSON-ready; None where a constant is infinite."""
+        values = {name: None if value in (math.inf, -math.inf) else value for name, value in asdict(self).items()}
+        return {**values, "relation": self.relation.value}

@@ -23,6 +23,9 @@ from dperm.privacy.events import Relation
 
 __all__ = ["LinearObjective", "LinearPass"]
 
+#: Least strong convexity, relative to n·smoothness, at which a single-precision Hessian still steers well.
+_SINGLE_PRECISION = 1e-5
+
 Array = NDArray[np.float64]
 
 
@@ -50,6 +53,8 @@ class LinearObjective:
         object.__setattr__(self, "relation", Relation(self.relation))
         if self.radius is not None:
             check.positive("radius", self.radius)
+        if isinstance(self.loss, Squared) and self.loss.radius != (math.inf if self.radius is None else self.radius):
+            raise ValueError(f"Expected one radius for the squared loss and its ball, got {self.loss.radius} and {self.radius}.")
         if self.public_size is not None:
             object.__setattr__(self, "public_size", check.integer("public_size", self.public_size))
 
@@ -113,8 +118,8 @@ class LinearObjective:
     def evaluate(self, theta: Array, records: Records, hessian: bool = False) -> tuple[float, Array, Array | None]:
         """Σ ℓ_i, its gradient (p,) and, if asked, its Hessian (p, p), in one pass over the rows; no regulariser.
 
-        The Hessian is accumulated in single precision per chunk: it steers a solver, it certifies nothing. Sums over
-        chunks use double precision, so the gradient's rounding error grows with √(chunks), not with n.
+        Value and gradient are in double precision. The Hessian only steers a solver and certifies nothing: its products
+        are in single precision where the regulariser is large enough to absorb their rounding.
         """
         if self.outputs != 1:
             raise TypeError("Expected a loss with one output; minimise softmax by a gradient method.")
@@ -139,22 +144,24 @@ class LinearObjective:
             if self.intercept_scale:
                 gradient[-1] += self.intercept_scale * float(slope.sum())
             if matrix is not None:
-                self._add_hessian(matrix, block, factors, self._curvature(t, y, factors, records), records.sparse)
+                self._add_hessian(matrix, block, factors, self._curvature(t, y, factors, records), records)
         return value, gradient, matrix
 
     def _curvature(self, t: Array, y: Array, factors: Array, records: Records) -> Array:
         curvature = self.loss.curvature(t, y)
         return np.where(factors > 0, curvature, 0.0) if records.masked else curvature
 
-    def _add_hessian(self, matrix: Array, block: Any, factors: Array, curvature: Array, sparse: bool) -> None:
-        d = self.features
+    def _add_hessian(self, matrix: Array, block: Any, factors: Array, curvature: Array, records: Records) -> None:
+        d, size = self.features, len(records)
         root = np.sqrt(curvature) * factors
-        if sparse:
+        if records.sparse:
             scaled = block.multiply(root[:, None]).tocsr()
             product = scaled.T @ scaled
             matrix[:d, :d] += product.toarray()
         else:
-            scaled = np.multiply(block, root[:, None], dtype=np.float32, casting="unsafe")
+            scaled = block * root[:, None]  # before any narrowing: an unscaled entry may not fit into single precision
+            if self.strong_convexity > _SINGLE_PRECISION * self.facts.smoothness * size:
+                scaled = scaled.astype(np.float32)
             matrix[:d, :d] += scaled.T @ scaled
         if self.intercept_scale:
             cross = self.intercept_scale * (block.T @ (curvature * factors))

@@ -17,9 +17,16 @@ from scipy.special import expit, logsumexp, softmax
 
 from dperm import _validate as check
 
-__all__ = ["Huber", "Logistic", "Loss", "SmoothedHinge", "Softmax", "Squared"]
+__all__ = ["Huber", "Logistic", "Loss", "SmoothedHinge", "Softmax", "Squared", "admit_classes"]
 
 Array = NDArray[np.float64]
+
+
+def admit_classes(targets: Array, classes: int) -> Array:
+    """Class numbers 0 … classes − 1; ValueError for anything else."""
+    if not np.isin(targets, np.arange(classes)).all():
+        raise ValueError(f"Expected class numbers from 0 to {classes - 1} as targets.")
+    return targets
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,12 @@ class Loss(ABC):
     @abstractmethod
     def smoothness(self, data_norm: float) -> float:
         """Bound on the largest eigenvalue of one record's Hessian."""
+
+    def admit(self, targets: Array) -> Array:
+        """The targets as the constants assume them: ±1 here. ValueError where they are not."""
+        if not np.isin(targets, (-1.0, 1.0)).all():
+            raise ValueError(f"Expected targets of -1 and 1 for the {self.name} loss.")
+        return targets
 
     @property
     def rank_one(self) -> bool:
@@ -198,6 +211,10 @@ class Squared(Loss):
     def classification(self) -> bool:
         return False
 
+    def admit(self, targets: Array) -> Array:
+        """Clipped to ±target_bound."""
+        return np.clip(targets, -self.target_bound, self.target_bound)
+
     def value(self, t: Array, y: Array) -> Array:
         return np.square(t - y) / 2
 
@@ -226,6 +243,10 @@ class Softmax(Loss):
     @property
     def name(self) -> str:
         return "softmax"
+
+    def admit(self, targets: Array) -> Array:
+        """Class numbers 0 … K − 1."""
+        return admit_classes(targets, self.classes)
 
     @property
     def rank_one(self) -> bool:

@@ -16,6 +16,7 @@ __all__ = ["Batch", "Records"]
 
 Array = NDArray[np.float64]
 
+_LONGEST = 1e30  # rows longer than this many bounds count as not finite: their factor would lose its digits in float32
 _CHUNK_BYTES = 1 << 21  # a chunk of rows that stays in cache while it is used twice or three times
 
 
@@ -34,7 +35,7 @@ class Batch:
 
 
 class Records:
-    """rows: (n, d) dense (any float dtype, possibly memory-mapped) or CSR; targets: (n,).
+    """rows: (n, d) float64 or float32, dense (possibly memory-mapped) or CSR; targets: (n,).
 
     `factors` (n,) scale each row down to norm ≤ data_norm; `norms` (n,) are the norms after that, with the constant
     feature `constant` appended. A record with a number that is not finite, or whose norm overflows, gets factor 0 and
@@ -45,9 +46,12 @@ class Records:
         self.rows = rows
         self.targets = np.asarray(targets, dtype=np.float64)
         self.data_norm = data_norm
+        self.constant = constant
         self.sparse = sp.issparse(rows)
         if self.sparse and rows.format != "csr":
             raise TypeError(f"Expected sparse rows in CSR format, got {rows.format}.")
+        if rows.dtype not in (np.float64, np.float32):  # narrower sums wrap or round by more than their sensitivity
+            raise TypeError(f"Expected rows of float64 or float32, got {rows.dtype}.")
         self.size, self.features = rows.shape
         if self.targets.shape != (self.size,):
             raise ValueError(f"Expected {self.size} targets, one a row, got shape {self.targets.shape}.")
@@ -59,7 +63,7 @@ class Records:
                     raw[part] = np.sqrt(np.asarray(block.multiply(block).sum(axis=1)).ravel())
                 else:
                     np.sqrt(np.einsum("ij,ij->i", block, block), out=raw[part])
-        invalid = ~(np.isfinite(raw) & np.isfinite(self.targets))
+        invalid = ~((raw < _LONGEST * data_norm) & np.isfinite(self.targets))
         self.factors = np.where(raw > data_norm, data_norm / np.where(raw > 0, raw, 1.0), 1.0)
         if invalid.any():
             self._invalid = invalid
@@ -67,7 +71,7 @@ class Records:
             self.targets = np.where(invalid, 1.0, self.targets)
             raw[invalid] = 0.0
         self.norms = np.hypot(raw * self.factors, constant)
-        self._buffer = np.empty((0, self.features))
+        self._buffer = np.empty((0, self.features), dtype=rows.dtype)
         self._table: NDArray[Any] | None = None
 
     def __len__(self) -> int:
@@ -79,17 +83,19 @@ class Records:
         other.__dict__.update(self.__dict__)
         other.targets = np.asarray(targets, dtype=np.float64)
         other._table = None
+        other._buffer = self._buffer[:0]
         return other
 
-    def chunks(self, dtype: type = np.float64) -> Iterator[tuple[slice, Any]]:
-        """(slice, block of rows as `dtype`) in order; dense blocks already of that type are views."""
+    def chunks(self) -> Iterator[tuple[slice, Any]]:
+        """(slice, block of rows as float64) in order; dense float64 rows are views."""
         if self.sparse:
             step = max(1, int(8 * _CHUNK_BYTES * self.size / max(1, self.rows.nnz * 12)))
         else:
             step = max(64, _CHUNK_BYTES // (8 * max(1, self.features)))
         for start in range(0, self.size, step):
             part = slice(start, min(start + step, self.size))
-            block = self.rows[part] if self.sparse else np.asarray(self.rows[part], dtype=dtype)
+            block = self.rows[part]
+            block = block.astype(np.float64, copy=False) if self.sparse else np.asarray(block, dtype=np.float64)
             yield part, self._cleaned(block, part)
 
     def _cleaned(self, block: Any, which: Any) -> Any:
@@ -108,8 +114,8 @@ class Records:
         return self._invalid is not None
 
     def batches(self) -> Iterator[Batch]:
-        """All records, a cache-sized batch at a time, in order."""
-        for part, block in self.chunks(self.rows.dtype.type):
+        """All records, a cache-sized batch at a time, in order, as float64: long single-precision sums would drift."""
+        for part, block in self.chunks():
             yield Batch(block, (self.targets[part], self.factors[part], self.norms[part]), self.masked)
 
     def take(self, indices: NDArray[np.intp]) -> Batch:

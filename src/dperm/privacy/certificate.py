@@ -125,6 +125,13 @@ class Certificate:
         """A copy that states further assumptions first."""
         return replace(self, assumptions=(*more, *self.assumptions))
 
+    def only_claimed(self, reason: str) -> Certificate:
+        """A copy without a number, for a run whose premises are known to fail; `reason` completes "claimed, because"."""
+        if self.epsilon is None:
+            return self
+        claim = f"({self.epsilon:.4g}, {self.delta:.2g})-private only if it were not so that {reason}"
+        return replace(self, status="claimed", claim=claim, epsilon=None, accountant="none")
+
     def verify(self) -> None:
         """Account for the event again. Raises ValueError where the stated ε is smaller than what the event costs."""
         if self.epsilon is None:

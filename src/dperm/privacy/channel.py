@@ -25,6 +25,7 @@ from dperm.privacy.events import (
     PoissonSampled,
     PureDP,
     leaves,
+    relation_of,
 )
 from dperm.privacy.ledger import SpendLog
 
@@ -212,6 +213,7 @@ class Channel:
         self.event: Event | None = None
         self._paid: dict[_Key, int] = {}
         self._promises: list[ApproximateDP] = []
+        self._drawn_rate: float | None = None
         self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
 
     @classmethod
@@ -224,7 +226,7 @@ class Channel:
         """Pay for `event`, on disk, before anything is released. Once per channel."""
         if self.event is not None:
             raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
-        (self.log or SpendLog.current()).charge(event, mechanism=mechanism, label=self.label)
+        (self.log or SpendLog.current()).charge(event, mechanism=mechanism, label=self.label, private=self.private)
         self.event = event
         self._admit(event)
 
@@ -233,6 +235,8 @@ class Channel:
 
         Whatever the choice depended on, the part must itself be within that promise: checked here.
         """
+        if relation_of(event) is not relation_of(self.event or event):
+            raise UnpaidReleaseError("The part and its promise are about different neighbours.")
         for index, promise in enumerate(self._promises):
             if epsilon(event, promise.delta) <= promise.epsilon:
                 del self._promises[index]
@@ -256,6 +260,10 @@ class Channel:
 
     def release(self, query: Array, sensitivity: float, noise_std: float, sampling_rate: float = 1.0) -> Array:
         """`query` + N(0, noise_std²), if a Gaussian of this noise_std ÷ sensitivity (and rate) was charged."""
+        if sampling_rate < 1.0 and sampling_rate != self._drawn_rate:
+            raise UnpaidReleaseError(
+                f"A release claims the sampling rate {sampling_rate:g}, but records were drawn at {self._drawn_rate}."
+            )
         self._pay("gaussian", noise_std / sensitivity, sampling_rate)
         return self.source.gaussian(query, sensitivity, noise_std)
 
@@ -270,7 +278,8 @@ class Channel:
         return self.source.gaussian(np.zeros(dimension), lipschitz, noise_std)
 
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
-        """Inclusion draws for `steps` steps; never leaves the run."""
+        """Inclusion draws for `steps` steps; they never leave the run. Only their rate can be claimed by a release."""
+        self._drawn_rate = rate
         return self.source.poisson(records, rate, steps)
 
     def _settle(self) -> None:

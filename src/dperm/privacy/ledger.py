@@ -34,6 +34,7 @@ class Charge:
     label: str
     mechanism: str
     event: Event
+    private: bool = True
 
 
 class SpendLog:
@@ -50,14 +51,18 @@ class SpendLog:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         return cls(Path(state) / "dperm" / "spend.jsonl")
 
-    def charge(self, event: Event, *, mechanism: str, label: str = "") -> str:
-        """Append a charge and wait until it is on disk; returns its id. OSError where that fails: nothing may run."""
+    def charge(self, event: Event, *, mechanism: str, label: str = "", private: bool = True) -> str:
+        """Append a charge and wait until it is on disk; returns its id. OSError where that fails: nothing may run.
+
+        `private` = False marks a run with a fixed seed: its event does not bound what it gave away.
+        """
         line: dict[str, Any] = {
             "id": uuid.uuid4().hex,
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "label": label,
             "mechanism": mechanism,
             "pid": os.getpid(),
+            "private": private,
             "event": event.to_dict(),
         }
         data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
@@ -87,7 +92,8 @@ class SpendLog:
         for number, line in enumerate(self.path.read_text().splitlines(), start=1):
             try:
                 data = json.loads(line)
-                charge = Charge(data["id"], data["time"], data["label"], data["mechanism"], event_from_dict(data["event"]))
+                event = event_from_dict(data["event"])
+                charge = Charge(data["id"], data["time"], data["label"], data["mechanism"], event, data.get("private", True))
             except (KeyError, ValueError) as error:
                 raise ValueError(f"Line {number} of the spend log {self.path} is damaged ({error}).") from None
             if label is None or charge.label == label:
@@ -95,7 +101,10 @@ class SpendLog:
         return found
 
     def total(self, delta: float, label: str | None = None) -> dict[Relation, float]:
-        """ε of everything charged, composed, for each relation used: as if all fits saw the same records."""
+        """ε of everything charged, composed, for each relation used: as if all fits saw the same records.
+
+        Runs with a fixed seed count as if their noise had been fresh; `charges` tells which they were.
+        """
         groups: dict[Relation, list[Event]] = {}
         for charge in self.charges(label):
             relation = relation_of(charge.event)

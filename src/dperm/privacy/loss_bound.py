@@ -7,6 +7,7 @@ closed form on every linear piece.
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -108,11 +109,19 @@ class LossBound:
     intercepts: Array
     breaks: Array
 
-    @property
-    def ends(self) -> Array:
-        """(pieces + 1,) ends of the pieces, clipped to the law's support."""
+    @functools.cached_property
+    def _kept(self) -> tuple[Array, Array, Array]:
+        """Slopes, intercepts and breaks of the pieces that meet the law's support: others would break the order of ends."""
         low, high = self.law.support
-        return np.concatenate([[low], np.clip(self.breaks, low, high), [high]])
+        first = int(np.searchsorted(self.breaks, low, side="right"))
+        last = int(np.searchsorted(self.breaks, high, side="left"))
+        return self.slopes[first : last + 1], self.intercepts[first : last + 1], self.breaks[first:last]
+
+    @functools.cached_property
+    def _ends(self) -> Array:
+        """(kept pieces + 1,) ends of the kept pieces."""
+        low, high = self.law.support
+        return np.concatenate([[low], self._kept[2], [high]])
 
     def __call__(self, y: Array) -> Array:
         piece = np.searchsorted(self.breaks, y, side="left")
@@ -120,24 +129,26 @@ class LossBound:
 
     @property
     def support(self) -> tuple[float, float]:
-        """Losses outside have P-mass < 1e-40."""
+        """Losses outside have P-mass < 3e-40."""
         low, high = self(np.array(self.law.support))
         return float(low), float(high)
 
     def _inverse(self, losses: Array) -> Array:
         """sup {y : R(y) ≤ loss}."""
-        ends = self.ends
-        values = np.concatenate([self.intercepts + self.slopes * ends[:-1], [self.support[1]]])
-        piece = np.clip(np.searchsorted(values, losses, side="right") - 1, 0, self.slopes.size - 1)
-        slope = self.slopes[piece]
+        slopes, intercepts, _ = self._kept
+        ends = self._ends
+        values = np.concatenate([intercepts + slopes * ends[:-1], [self.support[1]]])
+        values = np.maximum.accumulate(values)  # increasing but for rounding
+        piece = np.clip(np.searchsorted(values, losses, side="right") - 1, 0, slopes.size - 1)
+        slope = slopes[piece]
         with np.errstate(divide="ignore", invalid="ignore"):
-            y = np.where(slope > 0, (losses - self.intercepts[piece]) / slope, ends[piece + 1])
+            y = np.where(slope > 0, (losses - intercepts[piece]) / slope, ends[piece + 1])
         y = np.clip(y, ends[piece], ends[piece + 1])
         return np.where(losses < values[0], ends[0], y)
 
     def _cells(self, cuts: Array) -> tuple[Array, Array, NDArray[np.intp]]:
         """Split the support at `cuts` too: lower ends, upper ends, piece numbers."""
-        points = np.unique(np.concatenate([self.ends, cuts]))
+        points = np.unique(np.concatenate([self._ends, cuts]))
         a, b = points[:-1], points[1:]
         return a, b, np.searchsorted(self.breaks, (a + b) / 2, side="left")
 
@@ -151,7 +162,7 @@ class LossBound:
         a, b, piece = a[inside], b[inside], piece[inside]
         p = np.exp(self.law.log_tilted_mass(a, b, np.zeros_like(a)))
         q = np.exp(epsilon - self.intercepts[piece] + self.law.log_tilted_mass(a, b, -self.slopes[piece]))
-        return float(min(1.0, max(0.0, np.sum(p - q)) + 1e-40))
+        return float(min(1.0, max(0.0, np.sum(p - q)) + 3e-40))
 
     def log_moment(self, t: float) -> float:
         """ln E[e^{t·R}] for t ≥ 0."""

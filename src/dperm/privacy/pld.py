@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import minimize_scalar
-from scipy.special import ndtr
+from scipy.special import expit, ndtr
 
 from dperm.privacy import objective_perturbation
 from dperm.privacy.events import (
@@ -48,6 +48,7 @@ _ALIASED = 1e-11  # mass of the tilted composition allowed outside the window
 _OUTSIDE = 3e-40  # P-mass of one event outside its support
 _LOSS_CAP = 600.0  # larger losses count as infinite: e^600 still is a double
 _MAX_POINTS = 1 << 22
+_STEPS = (7.0, 5.0, 3.0, 1.5, 0.5, 0.15, 0.05, 0.015)  # exponents tried in Chernoff bounds, in units of 1/std
 
 
 class LossPair(Protocol):
@@ -148,7 +149,9 @@ class _Atoms:
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         losses, weights = np.array(self.losses), np.array(self.weights)
-        cell = np.clip(np.searchsorted(edges, losses, side="left") - 1, 0, edges.size - 2)
+        inside = losses <= edges[-1]  # an atom above the grid is left out: it counts as infinite
+        losses, weights = np.maximum(losses[inside], -_LOSS_CAP), weights[inside]  # upwards is pessimistic
+        cell = np.maximum(np.searchsorted(edges, losses, side="left") - 1, 0)
         p, q = np.zeros(edges.size - 1), np.zeros(edges.size - 1)
         np.add.at(p, cell, weights)
         np.add.at(q, cell, weights * np.exp(-losses))
@@ -210,13 +213,13 @@ def _(event: Laplace) -> _Directions:
 @loss_pairs.register
 def _(event: PureDP) -> _Directions:
     e = event.epsilon
-    return _symmetric(_Atoms((-e, e), (1 / (1 + math.exp(e)), 1 / (1 + math.exp(-e)))))
+    return _symmetric(_Atoms((-e, e), (float(expit(-e)), float(expit(e)))))
 
 
 @loss_pairs.register
 def _(event: ApproximateDP) -> _Directions:
     e, rest = event.epsilon, 1 - event.delta
-    return _symmetric(_Atoms((-e, e), (rest / (1 + math.exp(e)), rest / (1 + math.exp(-e)))), infinite=event.delta)
+    return _symmetric(_Atoms((-e, e), (rest * float(expit(-e)), rest * float(expit(e)))), infinite=event.delta)
 
 
 @loss_pairs.register
@@ -230,6 +233,8 @@ def _(event: PoissonSampled) -> _Directions:
     if not isinstance(inner, Gaussian):
         raise UnsupportedEventError(f"The PLD accountant cannot bound {inner} under Poisson sampling.")
     if inner.relation is Relation.REPLACE_ONE:
+        if 1 / (8 * inner.noise_multiplier**2) > _LOSS_CAP:
+            raise UnsupportedEventError(f"The PLD accountant cannot bound so little noise under replace-one: {event}.")
         return _symmetric(_SampledGaussianReplaced(event.rate, inner.noise_multiplier))
     pair = _SampledGaussian(event.rate, inner.noise_multiplier)
     return _Directions(pair, _Reversed(pair))
@@ -278,7 +283,7 @@ def _lay(pair: LossPair, h: float, count: int) -> tuple[_Discrete, float]:
     mass[:-1] += p - upper
     infinite = _OUTSIDE
     if pair.support[1] > _LOSS_CAP or pair.support[0] < -_LOSS_CAP:
-        infinite += max(0.0, 1.0 - float(p.sum()))
+        infinite += max(0.0, 1.0 - float(p.sum())) + 1e-15  # what lies outside the grid, and the rounding of that difference
     return _Discrete(mass, start, h, count), infinite
 
 
@@ -298,7 +303,12 @@ class _Composition:
         scale = max(math.sqrt(variance), self.h)
         above = self._reach(parts, mean, scale, 1.0)
         below = self._reach(parts, mean, scale, -1.0)
-        size = next_fast_len(int(min(_MAX_POINTS, math.ceil((above + below) / self.h) + 2)), real=True)
+        most = (_MAX_POINTS - 2) * self.h
+        self.missing = 0.0  # mass of the tilted composition outside a window that had to be cut
+        if above + below > most:
+            above, below = (min(above, max(most / 2, most - below)), min(below, max(most / 2, most - above)))
+            self.missing = self._outside(parts, mean, scale, above, 1.0) + self._outside(parts, mean, scale, below, -1.0)
+        size = next_fast_len(math.ceil((above + below) / self.h) + 2, real=True)
         first = math.floor((mean - below) / self.h)
         spectrum = np.ones(size // 2 + 1, dtype=complex)
         shift = 0
@@ -314,14 +324,21 @@ class _Composition:
     def _reach(self, parts: Sequence[_Discrete], mean: float, std: float, side: float) -> float:
         """Distance from the mean beyond which the tilted composition has mass ≤ _ALIASED (Chernoff)."""
         best = math.inf
-        for step in (7.0, 5.0, 3.0, 1.5, 0.5):
-            t = side * step / std
-            moment = sum(part.count * part.log_moment(self.tilt + t) for part in parts) - self.log_moment
-            reach = (moment - t * mean - math.log(_ALIASED)) / abs(t)
+        for step in _STEPS:
+            reach = (self._centred_moment(parts, mean, side * step / std) - math.log(_ALIASED)) * std / step
             if reach > best:
                 break
             best = reach
         return max(best, self.h)
+
+    def _outside(self, parts: Sequence[_Discrete], mean: float, std: float, distance: float, side: float) -> float:
+        """Chernoff bound on the tilted mass further than `distance` from the mean on one side."""
+        exponents = [self._centred_moment(parts, mean, side * step / std) - distance * step / std for step in _STEPS]
+        return math.exp(min(0.0, *exponents))
+
+    def _centred_moment(self, parts: Sequence[_Discrete], mean: float, t: float) -> float:
+        """ln E e^{t·(loss − mean)} of the tilted composition."""
+        return sum(part.count * part.log_moment(self.tilt + t) for part in parts) - self.log_moment - t * mean
 
     def log_delta(self, epsilon: float) -> float:
         """ln of an upper bound on δ(ε)."""
@@ -332,7 +349,7 @@ class _Composition:
         gap = gap[:last]
         total = float(np.dot(self.masses[first : first + last], np.exp(-lam * gap) * -np.expm1(-gap)))
         peak = (lam / (lam + 1)) ** lam / (lam + 1)  # max over x ≥ 0 of e^{−λx}(1 − e^{−x})
-        log_tail = self.log_moment - lam * epsilon + math.log(total + 3 * _ALIASED * peak + 1e-26)
+        log_tail = self.log_moment - lam * epsilon + math.log(total + (3 * _ALIASED + 2 * self.missing) * peak + 1e-26)
         return min(0.0, float(np.logaddexp(log_tail, math.log(self.infinite))))
 
 
@@ -376,7 +393,7 @@ class PrivacyLossDistribution:
         def renyi(parts: Sequence[_Discrete], t: float) -> float:
             return (sum(part.count * part.log_moment(t) for part in parts) - log_target + _log_peak(t)) / t
 
-        composition, start = self._compose(pairs, renyi)
+        composition, start = self._compose(pairs, renyi, lambda best: max(best, 1e-4))
         if composition.infinite >= delta:
             return math.inf
         return solve_decreasing(lambda epsilon: composition.log_delta(epsilon) - log_target, scale=max(start, 1e-6))
@@ -385,10 +402,15 @@ class PrivacyLossDistribution:
         def chernoff(parts: Sequence[_Discrete], t: float) -> float:
             return sum(part.count * part.log_moment(t) for part in parts) - t * epsilon + _log_peak(t)
 
-        return self._compose(pairs, chernoff)[0].log_delta(epsilon)
+        return self._compose(pairs, chernoff, lambda _: max(epsilon, 1e-2))[0].log_delta(epsilon)
 
-    def _compose(self, pairs: list[tuple[LossPair, int]], objective: _Objective) -> tuple[_Composition, float]:
-        """Choose the tilt that minimises `objective` and a grid fine enough for it, then compose."""
+    def _compose(
+        self, pairs: list[tuple[LossPair, int]], objective: _Objective, scale: Callable[[float], float]
+    ) -> tuple[_Composition, float]:
+        """Choose the tilt that minimises `objective` and a grid fine enough for it, then compose.
+
+        `scale` maps that minimum to the size of the ε in question, which the grid must resolve as well.
+        """
         copies = sum(n for _, n in pairs)
         widest = max(_capped_width(pair) for pair, _ in pairs)
         laid = [_lay(pair, _capped_width(pair) / 1000, n) for pair, n in pairs]
@@ -400,6 +422,7 @@ class PrivacyLossDistribution:
             _, variance = _moments(parts, [part.tilted(tilt)[0] for part in parts])
             deviation = max(math.sqrt(variance), widest / 2000)
             spacing = deviation * math.sqrt(6 * self._tolerance / copies)
+            spacing = min(spacing, 2 * scale(best) * math.sqrt(self._tolerance))
             spacing = max(spacing, widest / _MAX_POINTS, 40 * deviation / _MAX_POINTS)
             if spacing > 0.7 * h:
                 break

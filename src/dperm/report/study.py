@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import secrets
 import signal
 import tempfile
 import time
@@ -122,7 +123,7 @@ class _Task:
     repeat: int
 
 
-_worker: tuple[Dataset, Study, Problem, dict[tuple[str, float], Mechanism]]
+_worker: tuple[Dataset, Study, Problem, dict[tuple[str, float], Mechanism], int]
 
 
 def _start_process(path: str) -> None:
@@ -137,30 +138,41 @@ def _start_worker(path: str) -> None:
 
 
 def _run_task(task: _Task) -> list[tuple[str, float | None, int, float, float, dict[str, Any]]]:
-    dataset, study, problem, mechanisms = _worker
-    return list(_repeat(dataset, study, problem, mechanisms, task))
+    dataset, study, problem, mechanisms, entropy = _worker
+    split = _split(dataset, study, entropy, task.repeat)
+    return list(_repeat(dataset, study, problem, mechanisms, task, split))
 
 
-def _split(dataset: Dataset, study: Study, repeat: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Train and test indices, the same for every mechanism of a repeat."""
-    order = np.random.default_rng([repeat, len(dataset), study.seed or 0]).permutation(len(dataset))
-    test = max(1, round(study.test_share * len(dataset)))
-    return order[test:], order[:test]
+def _split(dataset: Dataset, study: Study, entropy: int, repeat: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Train and test indices, the same for every mechanism of a repeat.
+
+    Each record is held out by a draw of its own, so that a record more or less moves no other record between the parts.
+    """
+    draws = np.random.default_rng([entropy, repeat]).random(len(dataset))
+    held_out = draws < study.test_share
+    held_out[np.argmin(draws)] = True  # never an empty part
+    held_out[np.argmax(draws)] = False
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
 def _targets(dataset: Dataset, problem: Problem) -> Array:
     if problem.classes == 0:
         assert dataset.target_range is not None
         low, high = dataset.target_range
-        return 2 * (np.asarray(dataset.targets, dtype=np.float64) - low) / (high - low) - 1
+        return np.clip(2 * (np.asarray(dataset.targets, dtype=np.float64) - low) / (high - low) - 1, -1.0, 1.0)
     index = np.searchsorted(np.array(sorted(dataset.classes)), dataset.targets).astype(np.float64)
     return 2 * index - 1 if problem.classes == 2 else index
 
 
 def _repeat(
-    dataset: Dataset, study: Study, problem: Problem, mechanisms: dict[tuple[str, float], Mechanism], task: _Task
+    dataset: Dataset,
+    study: Study,
+    problem: Problem,
+    mechanisms: dict[tuple[str, float], Mechanism],
+    task: _Task,
+    split: tuple[NDArray[np.intp], NDArray[np.intp]],
 ) -> Iterator[tuple[str, float | None, int, float, float, dict[str, Any]]]:
-    train, test = _split(dataset, study, task.repeat)
+    train, test = split
     targets = _targets(dataset, problem)
     joint = task.mechanism == "non-private" or CANDIDATES[task.mechanism].joint
     objective = problem.objective(joint=joint)
@@ -243,9 +255,10 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     """
     started = time.perf_counter()
     classes = len(dataset.classes)
-    train = len(dataset) - max(1, round(study.test_share * len(dataset)))
     if len(dataset) < 5:
         raise ValueError(f"Expected at least 5 records to split, got {len(dataset)}.")
+    train = max(1, round((1 - study.test_share) * len(dataset)))
+    entropy = secrets.randbits(64) if study.seed is None else study.seed
     if classes and len(np.unique(dataset.targets)) < 2:
         raise ValueError(f"Expected at least two classes among the records, got only {dataset.targets[0]!r}.")
     problem = Problem(dataset.features.shape[1], classes, train, study.data_norm, study.intercept_scale, study.relation)
@@ -255,7 +268,7 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     }
     tasks = [_Task(key, repeat) for repeat in range(study.repeats) for key in ("non-private", *keys)]
     rows: list[tuple[str, float | None, int, float, float, dict[str, Any]]] = []
-    for number, found in enumerate(_map(tasks, (dataset, study, problem, mechanisms), jobs), start=1):
+    for number, found in enumerate(_map(tasks, (dataset, study, problem, mechanisms, entropy), jobs), start=1):
         rows += found
         if progress is not None:
             progress(number, len(tasks))

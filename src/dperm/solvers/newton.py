@@ -92,7 +92,7 @@ def _newton(problem: StronglyConvex, theta: Array, tolerance: float) -> Solution
                 break
             scale /= 2
             if scale < 1e-10:
-                raise SolverError(f"No descent at gradient norm {size:.3g}; the tolerance {tolerance:.3g} is below rounding.")
+                raise SolverError(f"No descent any more: the tolerance {tolerance:.3g} is below rounding here.")
         contraction = new_size / size
         moved, turned = candidate - theta, new_gradient - gradient
         theta, value, gradient, size = candidate, new_value, new_gradient, new_size
@@ -106,7 +106,7 @@ def _newton(problem: StronglyConvex, theta: Array, tolerance: float) -> Solution
             pairs.clear()
         elif float(moved @ turned) > 0:
             pairs.append((moved, turned))
-    raise SolverError(f"Gradient norm {size:.3g} after {_STEPS} steps; the tolerance is {tolerance:.3g}.")
+    raise SolverError(f"The tolerance {tolerance:.3g} was not reached in {_STEPS} steps.")
 
 
 def _corrected(solve: Callable[[Array], Array], pairs: list[tuple[Array, Array]], gradient: Array) -> Array:
@@ -189,5 +189,5 @@ def _on_sphere(problem: StronglyConvex, free: Solution, tolerance: float, radius
     direction = theta / radius
     residual = float(np.linalg.norm(gradient - min(0.0, float(gradient @ direction)) * direction))
     if residual > tolerance:
-        raise SolverError(f"Residual {residual:.3g} on the sphere of radius {radius:g}; the tolerance is {tolerance:.3g}.")
+        raise SolverError(f"The tolerance {tolerance:.3g} was not reached on the sphere of radius {radius:g}.")
     return Solution(theta, residual, iterations, evaluations + 1)
