@@ -389,6 +389,8 @@ class PrivacyLossDistribution:
 
     def _epsilon(self, pairs: list[tuple[LossPair, int]], delta: float) -> float:
         log_target = math.log(delta)
+        if self._infinite_mass(pairs) >= delta:
+            return math.inf
 
         def renyi(parts: Sequence[_Discrete], t: float) -> float:
             return (sum(part.count * part.log_moment(t) for part in parts) - log_target + _log_peak(t)) / t
@@ -399,10 +401,17 @@ class PrivacyLossDistribution:
         return solve_decreasing(lambda epsilon: composition.log_delta(epsilon) - log_target, scale=max(start, 1e-6))
 
     def _log_delta(self, pairs: list[tuple[LossPair, int]], epsilon: float) -> float:
+        if self._infinite_mass(pairs) >= 0.5:  # all but hopeless, and perhaps nothing left to compose
+            return 0.0
+
         def chernoff(parts: Sequence[_Discrete], t: float) -> float:
             return sum(part.count * part.log_moment(t) for part in parts) - t * epsilon + _log_peak(t)
 
         return self._compose(pairs, chernoff, lambda _: max(epsilon, 1e-2))[0].log_delta(epsilon)
+
+    def _infinite_mass(self, pairs: list[tuple[LossPair, int]]) -> float:
+        """Bound on the P-mass of an infinite loss, from a coarse grid."""
+        return self._infinite + sum(n * _lay(pair, _capped_width(pair) / 200, n)[1] for pair, n in pairs)
 
     def _compose(
         self, pairs: list[tuple[LossPair, int]], objective: _Objective, scale: Callable[[float], float]
