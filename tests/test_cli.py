@@ -171,6 +171,60 @@ def test_wrong_target_lists_the_columns(table: Path) -> None:
     assert "got 'wage'" in done.stderr
 
 
+def test_predictions_stay_in_line_with_their_records(table: Path, schema: Path, tmp_path: Path) -> None:
+    schema.write_text(schema.read_text().replace('"missing": "error"', '"missing": "drop"'))
+    dperm("train", table, "--schema", schema, "-o", tmp_path / "m.json")
+    holes = PEOPLE.assign(age=[None, *PEOPLE["age"][1:]], income="unknown")
+    holes.to_csv(tmp_path / "new.csv", index=False)
+    done = dperm("predict", tmp_path / "m.json", tmp_path / "new.csv", "-o", tmp_path / "a.csv")
+    assert "299 predictions" in done.stdout
+    assert "1 records have missing values" in done.stdout
+    found = pd.read_csv(tmp_path / "a.csv")
+    assert len(found) == 300
+    assert found["prediction"].isna().tolist() == [True] + [False] * 299
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and devices")
+def test_links_are_followed_and_other_files_refused(tmp_path: Path) -> None:
+    (tmp_path / "real.json").write_text("old")
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    dperm("train", "iris", "-o", tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert "coef" in (tmp_path / "real.json").read_text()
+    os.mkfifo(tmp_path / "pipe")
+    done = dperm("train", "iris", "-o", tmp_path / "pipe", expect=1)
+    assert "not a regular file" in done.stderr
+    assert len(SpendLog.current().charges()) == 1
+
+
+def test_all_sources_load_before_any_charge(tmp_path: Path) -> None:
+    dperm("compare", "iris", "nowhere.csv", "--target", "x", "-o", tmp_path / "r.html", expect=1)
+    assert SpendLog.current().charges() == []
+
+
+def test_the_log_says_why_there_is_no_finite_epsilon(tmp_path: Path) -> None:
+    for _ in range(2):
+        dperm("train", "iris", "-o", tmp_path / "m.json")  # three classes: the size is released, a promise spends δ
+    assert "larger --delta" in dperm("account", "--log").stdout
+    assert json.loads(dperm("account", "--log", "--json").stdout)["epsilon"] == {"add_or_remove_one": None}
+    assert "ε = " in dperm("account", "--log", "--delta", "1e-4").stdout
+
+
+def test_tampered_models_get_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    dperm("train", "iris", "-o", path)
+    good = json.loads(path.read_text())
+    for change in ({"classes": None}, {"intercept": [1.0]}, {"extra": []}, {"coef": [[float("nan")] * 4] * 3}):
+        path.write_text(json.dumps({**good, **change}))
+        assert "Not a dperm model" in dperm("predict", path, "iris", "-o", tmp_path / "a.csv", expect=1).stderr
+    tampered = {**good["certificate"], "relation": "replace_one"}
+    path.write_text(json.dumps({**good, "certificate": tampered}))
+    assert "relation" in dperm("card", path, "-o", tmp_path / "c.html", expect=1).stderr
+    path.write_text(json.dumps(good))
+    assert "ε = " in dperm("account", "--event", path).stdout
+    assert dperm("--version").stdout.strip() == "0.1.0"
+
+
 def test_misuse_exits_with_two() -> None:
     dperm("compare", "--no-such-option", expect=2)
     dperm("calibrate", expect=2)

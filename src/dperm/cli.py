@@ -61,6 +61,23 @@ def _dataset(source: str, target: str | None, schema_path: Path | None) -> tuple
     return data.read_dataset(source, target, data.Schema.load(schema_path) if schema_path else None)
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        _say(version("dperm"))
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 @app.command()
 def train(
     source: Annotated[str, typer.Argument(help="A file (CSV, Parquet, Arrow, NumPy, libsvm) or a named data set.")],
@@ -141,10 +158,16 @@ def train(
 
 def _probe_writable(path: Path) -> None:
     """Refuse an unusable output before anything is charged."""
-    folder = path.absolute().parent
-    folder.mkdir(parents=True, exist_ok=True)
-    if not os.access(folder, os.W_OK) or path.is_dir():
-        raise ValueError(f"Cannot write {path}.")
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise ValueError(f"Cannot write {path}: it exists and is not a regular file.")
+    probe = path.with_name(f".{path.name}.probe")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"Cannot write {path}: {error.strerror or error}.") from None
 
 
 @app.command()
@@ -170,14 +193,11 @@ def predict(
     if extra.get("schema"):
         schema = data.Schema.from_dict(extra["schema"])
         if source in data.named() and not Path(source).exists():
-            features = data.load(source).features
+            features, kept = data.load(source).features, None
         else:
-            frame = data.read_frame(source, schema)
-            if schema.target not in frame.columns:
-                frame[schema.target] = schema.classes[0] if schema.classes else 0.0
-            features = schema.encode(frame)[0]
+            features, kept = schema.encode_features(data.read_frame(source, schema))
     else:
-        features = data.read_dataset(source)[0].features
+        features, kept = data.read_dataset(source)[0].features, None
     answers = fitted.predict(features)  # type: ignore[attr-defined]
     if extra.get("target_range"):
         low, high = extra["target_range"]
@@ -186,9 +206,15 @@ def predict(
     if hasattr(fitted, "predict_proba"):
         for name, column in zip(fitted.classes_, fitted.predict_proba(features).T, strict=True):  # type: ignore[attr-defined]
             table[f"probability of {name}"] = column
+    blank = 0
+    if kept is not None and not kept.all():  # one line for every record of the input, blank where values are missing
+        blank = int((~kept).sum())
+        table.index = pd.Index(kept.nonzero()[0])
+        table = table.reindex(range(len(kept)))
     write_atomically(output, table.to_csv(index=False))
-    summary = {"predictions": len(table), "output": str(output)}
-    _say(json.dumps(summary) if as_json else f"{len(table)} predictions written to {output}.")
+    summary = {"predictions": len(table) - blank, "blank": blank, "output": str(output)}
+    left_blank = f" {blank} records have missing values and were left blank." if blank else ""
+    _say(json.dumps(summary) if as_json else f"{len(table) - blank} predictions written to {output}.{left_blank}")
 
 
 @app.command()
@@ -229,8 +255,8 @@ def compare(
     _probe_writable(output)
     jobs = jobs or os.cpu_count() or 1
     results: list[StudyResult] = []
-    for source in sources or _BUNDLED:
-        dataset, used = _dataset(source, target, schema)
+    loaded = [(source, *_dataset(source, target, schema)) for source in sources or _BUNDLED]  # all, before any charge
+    for source, dataset, used in loaded:
         if used is not None and used.proposed:
             _warn(f"No schema for {source}: ranges, categories and labels were read off the data, which is not private.")
         with _progress(f"{dataset.name}: {repeats} repeats of {len(chosen)} mechanisms at {len(values)} ε", not as_json) as step:
@@ -279,6 +305,9 @@ def account(
             data = json.loads(_read(event))
         except json.JSONDecodeError as error:
             raise ValueError(f"Cannot read {event}: not JSON ({error}).") from None
+        if not isinstance(data, dict):
+            raise ValueError(f"Expected {event} to hold an event, a certificate or a model.")
+        data = data.get("certificate", data)
         mechanism = event_from_dict(data["event"] if isinstance(data.get("event"), dict) and "type" not in data else data)
     else:
         mechanism = SelfComposed(PoissonSampled(rate, Gaussian(noise or 0.0, _relation(relation, Relations))), steps)
@@ -297,21 +326,14 @@ def _relation(value: str, kind: Any) -> Any:
 
 
 def _account_log(delta: float, label: str | None, as_json: bool) -> None:
-    from dperm.privacy import SpendLog
+    from dperm.privacy import ApproximateDP, SpendLog
+    from dperm.privacy.events import leaves, relation_of
 
     log = SpendLog.current()
     charges, totals = log.charges(label), log.total(delta, label)
     if as_json:
-        _say(
-            json.dumps(
-                {
-                    "log": str(log.path),
-                    "charges": len(charges),
-                    "delta": delta,
-                    "epsilon": {str(r): e for r, e in totals.items()},
-                }
-            )
-        )
+        shown = {str(relation): value if value < float("inf") else None for relation, value in totals.items()}
+        _say(json.dumps({"log": str(log.path), "charges": len(charges), "delta": delta, "epsilon": shown}))
         return
     _say(f"{log.path}: {len(charges)} charges" + (f" labelled {label!r}" if label else ""))
     labels: dict[str, int] = {}
@@ -324,7 +346,15 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
             f"{exposed} of them had a fixed seed and were not private at all; below they count as if their noise had been fresh."
         )
     for relation, value in totals.items():
-        _say(f"All of them on the same records, composed: ε = {value:.6g} at δ = {delta:g} ({relation})")
+        mine = [charge.event for charge in charges if relation_of(charge.event) is relation]
+        spent = sum(
+            leaf.delta * count for event in mine for leaf, count in leaves(event).items() if isinstance(leaf, ApproximateDP)
+        )
+        which = f"The {len(mine)} charged under {relation}, as if on the same records"
+        if value < float("inf"):
+            _say(f"{which}: ε = {value:.6g} at δ = {delta:g}")
+        else:
+            _say(f"{which}: no finite ε at δ = {delta:g}: their promises alone spend δ = {spent:g}; ask with a larger --delta.")
 
 
 @app.command()

@@ -281,3 +281,46 @@ def test_unknown_names_list_the_known() -> None:
 def test_left_out_records_are_noted(data_folder: Path) -> None:
     dataset: Dataset = data.load("adult")
     assert any("3620 of 48842 records" in note for note in dataset.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "classes"),
+    [
+        ("a,y\n1,true\n2,false\n3,true\n", ("false", "true")),
+        ("a,y\n1,01\n2,02\n3,01\n", ("01", "02")),
+        ("a,y\n1,0\n2,1\n3,\n", ("0", "1")),
+    ],
+)
+def test_a_proposed_schema_fits_its_own_table(text: str, classes: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    schema = propose(read_frame(path), "y")
+    assert schema.classes == classes
+    from dataclasses import replace
+
+    dataset, _ = read_dataset(path, schema=replace(schema, missing="middle"))
+    assert set(dataset.targets) == set(classes)
+
+
+def test_codes_stay_texts(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("zip,y\n01234,a\n99999,b\n01234,b\n")
+    assert propose(read_frame(path), "y").columns[0].categories == ("01234", "99999")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mising": "drop"}, "mising"),
+        ({"proposed": "false"}, "proposed to be true or false"),
+        ({"classes": [], "target_range": [1, 0]}, "low < high for the target"),
+        ({"classes": [], "target_range": ["a", "b"]}, "for the target"),
+        ({"classes": [], "target_range": [1]}, "for the target"),
+        ({"columns": [{"name": "c", "type": "category", "categories": "fm"}]}, "list of categories"),
+        ({"columns": [{"name": "c", "type": "number", "range": [-1.7e308, 1.7e308]}]}, "finite range for column 'c'"),
+    ],
+)
+def test_misspelt_schemas_are_refused(change: dict[str, Any], message: str) -> None:
+    entry = {**json.loads(SCHEMA.to_json()), **change}
+    with pytest.raises(SchemaError, match=message):
+        Schema.from_dict(entry)

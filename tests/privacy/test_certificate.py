@@ -109,3 +109,26 @@ def test_relation_comes_from_the_event() -> None:
     issued = certificate(event=Gaussian(2.0, Relation.REPLACE_ONE))
     assert issued.relation is Relation.REPLACE_ONE
     assert "replaced by any other" in str(issued)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"relation": Relation.REPLACE_ONE},
+        {"epsilon": None},
+        {"status": "claimed"},
+        {"status": "claimed", "epsilon": None},
+        {"claim": "x"},
+    ],
+)
+def test_verify_finds_tampering(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="certificate"):
+        replace(certificate(), **change).verify()
+
+
+def test_only_claimed_keeps_the_event_and_drops_the_number() -> None:
+    demoted = certificate().only_claimed("the ranges were read off the data")
+    demoted.verify()
+    assert demoted.epsilon is None
+    assert "ranges were read off the data" in str(demoted)
+    assert demoted.only_claimed("again") is demoted

@@ -57,3 +57,34 @@ def test_the_context_restores_the_environment(tmp_path: Path) -> None:
     with spend_log(tmp_path / "inner.jsonl") as log:
         assert SpendLog.current().path == log.path
     assert SpendLog.current().path == before
+
+
+def test_a_write_cut_short_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    log = SpendLog(tmp_path / "log.jsonl")
+    log.charge(Gaussian(1.0), mechanism="x")
+    whole = os.write
+    monkeypatch.setattr("os.write", lambda descriptor, data: whole(descriptor, data[:42]))
+    with pytest.raises(OSError, match=r"42 of .* is the disk full"):
+        log.charge(Gaussian(2.0), mechanism="x")
+    monkeypatch.undo()
+    log.charge(Gaussian(3.0), mechanism="x")
+    assert [charge.event for charge in log.charges()] == [Gaussian(1.0), Gaussian(3.0)]
+
+
+def test_a_line_cut_by_a_crash_does_not_swallow_the_next(tmp_path: Path) -> None:
+    log = SpendLog(tmp_path / "log.jsonl")
+    log.path.write_text('{"half a line')
+    log.charge(Gaussian(1.0), mechanism="x")
+    log.path.write_text(log.path.read_text().splitlines()[1] + "\n")  # the half line removed by hand, as the message says
+    assert len(log.charges()) == 1
+
+
+def test_fixed_seeds_are_marked(tmp_path: Path) -> None:
+    from dperm.privacy import Channel
+
+    log = SpendLog(tmp_path / "log.jsonl")
+    Channel.open(0, log=log).charge(Gaussian(1.0), "x")
+    Channel.open(None, log=log).charge(Gaussian(1.0), "x")
+    assert [charge.private for charge in log.charges()] == [False, True]

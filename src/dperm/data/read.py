@@ -37,6 +37,7 @@ class Dataset:
     target_range: tuple[float, float] | None
     notes: tuple[str, ...] = ()
     title: str = ""
+    public: bool = True  # False where ranges, categories or a target's range were read off the data
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
@@ -58,6 +59,7 @@ class Dataset:
             schema.target_range,
             tuple(notes),
             schema.title,
+            public=not schema.proposed,
         )
 
 
@@ -107,9 +109,6 @@ def read_frame(path: str | Path, schema: Schema | None = None) -> pd.DataFrame:
         elif suffix in (".arrow", ".feather"):
             frame = pd.read_feather(path)
         else:
-            text = {c.name: str for c in schema.columns if c.type in ("category", "label")} if schema else None
-            if schema and schema.target_range is not None and text:
-                text.pop(schema.target, None)
             header = options.get("header", True)
             frame = pd.read_csv(
                 path,
@@ -119,7 +118,7 @@ def read_frame(path: str | Path, schema: Schema | None = None) -> pd.DataFrame:
                 skiprows=options.get("skip_lines", 0),
                 na_values=options.get("missing"),
                 skipinitialspace=bool(options.get("strip", False)),
-                dtype=text,
+                dtype=str,  # a schema says what is a number; guesses would turn codes into numbers
                 low_memory=False,
             )
     except (OSError, ValueError, UnicodeError, EOFError, pa.ArrowException) as error:
@@ -185,7 +184,7 @@ def _read_arrays(path: Path, suffix: str, target: str | None) -> Dataset:
     if not labels:
         bounds = (float(distinct.min()), float(distinct.max()))
         notes.append("The target's range was read off the data: not public until confirmed.")
-        return Dataset(path.stem, features, targets.astype(np.float64), names, (), bounds, tuple(notes))
+        return Dataset(path.stem, features, targets.astype(np.float64), names, (), bounds, tuple(notes), public=False)
     notes.append("The label set was taken from the data.")
     text = targets.astype(str) if targets.dtype.kind in "USb" else targets.astype(np.int64).astype(str)
     return Dataset(path.stem, features, text, names, tuple(np.unique(text).tolist()), None, tuple(notes))

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["Column", "Schema", "SchemaError", "propose"]
 
 _MOST_CATEGORIES = 50
+_COLUMN_KEYS = {"name", "type", "range", "categories"}
+#: Entries of a schema file; the last four belong to the registry of named sets.
+_KEYS = {
+    "name", "target", "columns", "classes", "target_range", "missing", "proposed", "title", "source", "licence", "format",
+    "dimension", "files", "bundled", "openml",
+}  # fmt: skip
 
 
 class SchemaError(ValueError):
@@ -42,12 +48,7 @@ class Column:
             )
         object.__setattr__(self, "categories", tuple(str(value) for value in self.categories))
         if self.type == "number":
-            if self.range is None or len(self.range) != 2 or not self.range[0] < self.range[1]:
-                raise SchemaError(f"Expected range [low, high] with low < high for column {self.name!r}, got {self.range!r}.")
-            low, high = float(self.range[0]), float(self.range[1])
-            if not (math.isfinite(low) and math.isfinite(high)):
-                raise SchemaError(f"Expected a finite range for column {self.name!r}, got {self.range!r}.")
-            object.__setattr__(self, "range", (low, high))
+            object.__setattr__(self, "range", _checked_range(self.range, f"column {self.name!r}"))
         if self.type == "category" and len(set(self.categories)) != max(1, len(self.categories)):
             raise SchemaError(f"Expected distinct categories for column {self.name!r}, got {list(self.categories)!r}.")
 
@@ -55,6 +56,18 @@ class Column:
     def width(self) -> int:
         """Features it becomes."""
         return {"number": 1, "category": len(self.categories)}.get(self.type, 0)
+
+
+def _checked_range(value: Any, what: str) -> tuple[float, float]:
+    try:
+        low, high = (float(end) for end in value)
+    except (TypeError, ValueError):
+        raise SchemaError(f"Expected range [low, high] for {what}, got {value!r}.") from None
+    if not math.isfinite(high - low):
+        raise SchemaError(f"Expected a finite range for {what}, got {value!r}.")
+    if not low < high:
+        raise SchemaError(f"Expected range [low, high] with low < high for {what}, got {value!r}.")
+    return low, high
 
 
 @dataclass(frozen=True)
@@ -89,6 +102,8 @@ class Schema:
         object.__setattr__(self, "classes", tuple(str(value) for value in self.classes))
         if (not self.classes) == (self.target_range is None):
             raise SchemaError("Expected either classes (classification) or target_range (regression).")
+        if self.target_range is not None:
+            object.__setattr__(self, "target_range", _checked_range(self.target_range, "the target"))
         if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
             raise SchemaError(f"Expected at least two distinct classes, got {list(self.classes)}.")
         check.choice("missing", self.missing, ("error", "drop", "middle"))
@@ -115,21 +130,34 @@ class Schema:
 
         Raises SchemaError, naming column and value, where the table does not fit. Speaks to the data holder only.
         """
-        absent = [column.name for column in self.columns if column.type != "ignore" and column.name not in frame.columns]
+        if self.target not in frame.columns:
+            raise SchemaError(
+                f"Expected the target column {self.target!r}, but the table has {list(map(str, frame.columns[:12]))} …"
+            )
+        unlabelled = frame[self.target].isna().to_numpy()
+        if unlabelled.any() and self.missing == "error":
+            raise SchemaError(f"Expected no missing values in the target {self.target!r}, got {int(unlabelled.sum())}.")
+        frame = frame.loc[~unlabelled]
+        features, kept = self.encode_features(frame)
+        return features, self._targets(frame.loc[kept, self.target])
+
+    def encode_features(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Features of the kept records, and which records (n,) were kept: all, unless `missing` is "drop"."""
+        used = [column for column in self.columns if column.width or column.type == "category"]
+        absent = [column.name for column in used if column.name not in frame.columns]
         if absent:
             raise SchemaError(f"Expected columns {absent[:5]}, but the table has {list(map(str, frame.columns[:12]))} …")
         missing = np.zeros(len(frame), dtype=bool)
-        for column in self.columns:
-            if column.type != "ignore":
-                missing |= frame[column.name].isna().to_numpy() & (self.missing != "middle" or column.type == "label")
-        if missing.any():
-            if self.missing == "error":
-                worst = max((c.name for c in self.columns if c.type != "ignore"), key=lambda name: int(frame[name].isna().sum()))
-                raise SchemaError(
-                    f"Expected no missing values, got {int(missing.sum())} records with some (column {worst!r} has most). "
-                    'Set "missing" to "drop" or "middle" in the schema.'
-                )
-            frame = frame.loc[~missing]
+        if self.missing != "middle":
+            for column in used:
+                missing |= frame[column.name].isna().to_numpy()
+        if missing.any() and self.missing == "error":
+            worst = max((column.name for column in used), key=lambda name: int(frame[name].isna().sum()))
+            raise SchemaError(
+                f"Expected no missing values, got {int(missing.sum())} records with some (column {worst!r} has most). "
+                'Set "missing" to "drop" or "middle" in the schema.'
+            )
+        frame = frame.loc[~missing]
         features = np.zeros((len(frame), self.dimension), dtype=np.float32)
         at = 0
         for column in self.columns:
@@ -140,7 +168,7 @@ class Schema:
                 rows = np.flatnonzero(codes >= 0)
                 features[rows, at + codes[rows]] = 1.0
             at += column.width
-        return features, self._targets(frame[self.target])
+        return features, ~missing
 
     def _targets(self, values: pd.Series[Any]) -> NDArray[Any]:
         if self.target_range is not None:
@@ -159,12 +187,20 @@ class Schema:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Schema:
         """Raises SchemaError for a missing or inconsistent entry."""
+        unknown = set(data) - _KEYS
+        if unknown:
+            raise SchemaError(f"Expected only the entries {sorted(_KEYS)} in a schema, got {sorted(unknown)[:3]}.")
+        if not isinstance(data.get("proposed", False), bool):
+            raise SchemaError(f"Expected proposed to be true or false, got {data['proposed']!r}.")
         try:
+            for item in data["columns"]:
+                if set(item) - _COLUMN_KEYS or not isinstance(item.get("categories", []), list):
+                    raise SchemaError(f"Expected a column with name, type, range or a list of categories, got {item!r}.")
             columns = tuple(
                 Column(
                     item["name"],
                     item["type"],
-                    tuple(item["range"]) if item.get("range") is not None else None,
+                    item.get("range"),
                     tuple(item.get("categories", ())),
                 )
                 for item in data["columns"]
@@ -175,7 +211,7 @@ class Schema:
                 target=data["target"],
                 columns=columns,
                 classes=tuple(data.get("classes", ())),
-                target_range=tuple(bounds) if bounds is not None else None,
+                target_range=bounds,
                 missing=data.get("missing", "error"),
                 proposed=bool(data.get("proposed", False)),
                 title=data.get("title", ""),
@@ -256,22 +292,21 @@ def propose(frame: pd.DataFrame, target: str, name: str = "table") -> Schema:
     columns: list[Column] = []
     classes: tuple[str, ...] = ()
     target_range: tuple[float, float] | None = None
-    for column in frame.columns:
+    for column in map(str, frame.columns):
         values = frame[column].dropna()
-        numeric = values.dtype.kind in "iuf" and len(values) > 0
+        numbers = _as_numbers(values)
+        texts = sorted({str(value).strip() for value in values.unique()})
         if column == target:
-            distinct = values.unique()
-            if numeric and (len(distinct) > 20 or not np.all(np.mod(distinct, 1) == 0)):
-                target_range = _outwards(float(values.min()), float(values.max()))
+            if numbers is not None and (len(texts) > 20 or not np.all(np.mod(numbers, 1) == 0)):
+                target_range = _outwards(column, numbers)
             else:
-                classes = tuple(sorted({str(value).strip() for value in distinct}))
-            columns.append(Column(str(column), "label"))
-        elif numeric:
-            columns.append(Column(str(column), "number", _outwards(float(values.min()), float(values.max()))))
+                classes = tuple(texts)
+            columns.append(Column(column, "label"))
+        elif numbers is not None:
+            columns.append(Column(column, "number", _outwards(column, numbers)))
         else:
-            found = sorted({str(value).strip() for value in values.unique()})
-            kind: Literal["category", "ignore"] = "category" if 1 < len(found) <= _MOST_CATEGORIES else "ignore"
-            columns.append(Column(str(column), kind, categories=tuple(found) if kind == "category" else ()))
+            kind: Literal["category", "ignore"] = "category" if 1 < len(texts) <= _MOST_CATEGORIES else "ignore"
+            columns.append(Column(column, kind, categories=tuple(texts) if kind == "category" else ()))
     return Schema(
         name=name,
         target=target,
@@ -284,12 +319,25 @@ def propose(frame: pd.DataFrame, target: str, name: str = "table") -> Schema:
     )
 
 
-def _outwards(low: float, high: float) -> tuple[float, float]:
-    """Round to two digits of the span, outwards."""
+def _as_numbers(values: pd.Series[Any]) -> NDArray[np.float64] | None:
+    """The values as numbers, or None where some are not, or read like codes (a leading zero, as in postal codes)."""
+    import pandas as pd
+
+    if len(values) == 0 or values.dtype.kind == "b":
+        return None
+    text = values.astype(str).str.strip()
+    if text.str.match(r"-?0\d").any():
+        return None
+    numbers = pd.to_numeric(text, errors="coerce")
+    return None if numbers.isna().any() else numbers.to_numpy(dtype=np.float64)
+
+
+def _outwards(column: str, numbers: NDArray[np.float64]) -> tuple[float, float]:
+    """The extremes, rounded outwards to two digits of the span."""
+    low, high = float(numbers.min()), float(numbers.max())
     span = high - low
     if not math.isfinite(span):
-        raise SchemaError("Expected finite numbers, got inf.")
+        raise SchemaError(f"Expected numbers of a finite span in column {column!r}, got {low:g} to {high:g}.")
     unit = 10.0 ** (math.floor(math.log10(span)) - 1) if span > 0 else max(1.0, abs(low))
-    return round(math.floor(low / unit) * unit, 12), round(
-        (math.floor(high / unit) + (1 if high % unit or span == 0 else 0)) * unit, 12
-    )
+    top = math.floor(high / unit) + (1 if high % unit or span == 0 else 0)
+    return round(math.floor(low / unit) * unit, 12), round(top * unit, 12)

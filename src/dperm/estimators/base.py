@@ -71,6 +71,10 @@ class PrivateLinearModel(BaseEstimator):
         check.positive("epsilon", self.epsilon)
         check.fraction("delta", self.delta, zero=True)
         check.positive("data_norm", self.data_norm)
+        if not 1e-50 < self.data_norm < 1e50:
+            raise ValueError(f"Expected data_norm between 1e-50 and 1e50, got {self.data_norm!r}.")
+        if type(self.label) is not str:
+            raise TypeError(f"Expected label to be text, got {self.label!r}.")
         check.choice("mechanism", self.mechanism, self._mechanisms)
         check.choice("sampling", self.sampling, ("poisson", "full"))
         check.choice("calibration", self.calibration, ("sharp", "generic", "kifer"))

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression
@@ -21,6 +22,7 @@ _KINDS: dict[str, type[PrivateLinearModel]] = {cls.__name__: cls for cls in (DPL
 
 def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None) -> str:
     """A fitted model as text; `extra` must be JSON-ready (a schema, for example). `random_state` is left out."""
+    check_is_fitted(model)
     settings = {name: _plain(value) for name, value in model.get_params().items() if name != "random_state"}
     return json.dumps(
         {
@@ -53,6 +55,13 @@ def model_from_json(text: str) -> tuple[PrivateLinearModel, dict[str, Any]]:
         if not regression:
             model.classes_ = np.asarray(data["classes"])  # type: ignore[attr-defined]
         model.n_features_in_ = data["features"]
+        rows = 0 if regression else len(model.classes_)  # type: ignore[attr-defined]
+        wide = (data["features"],) if regression else (1 if rows == 2 else rows, data["features"])
+        numbers = np.append(np.ravel(model.coef_), model.intercept_)
+        if model.coef_.shape != wide or np.shape(model.intercept_) != wide[:-1] or not np.isfinite(numbers).all():
+            raise ValueError(f"expected finite coefficients of shape {wide} and as many intercepts")
+        if not isinstance(data["extra"], dict):
+            raise ValueError("expected extra to be a table")
         loss = Softmax(len(data["classes"])) if data["joint"] else Logistic()
         model.objective_ = LinearObjective(loss, features=data["features"], data_norm=model.data_norm)
         model.certificate_ = Certificate.from_json(json.dumps(data["certificate"]))
@@ -62,4 +71,4 @@ def model_from_json(text: str) -> tuple[PrivateLinearModel, dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    return np.asarray(value).tolist() if isinstance(value, (np.ndarray, np.generic, list, tuple)) else value
+    return value if value is None or isinstance(value, (bool, int, float, str)) else np.asarray(value).tolist()

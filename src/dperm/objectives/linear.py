@@ -159,9 +159,10 @@ class LinearObjective:
             product = scaled.T @ scaled
             matrix[:d, :d] += product.toarray()
         else:
-            scaled = block * root[:, None]  # before any narrowing: an unscaled entry may not fit into single precision
-            if self.strong_convexity > _SINGLE_PRECISION * self.facts.smoothness * size:
-                scaled = scaled.astype(np.float32)
+            single = self.strong_convexity > _SINGLE_PRECISION * self.facts.smoothness * size
+            scaled = np.empty(block.shape, dtype=np.float32 if single else np.float64)
+            # scaled in double precision, narrowed on the way out: an unscaled entry may not fit into single precision
+            np.multiply(block, root[:, None], out=scaled, casting="same_kind")
             matrix[:d, :d] += scaled.T @ scaled
         if self.intercept_scale:
             cross = self.intercept_scale * (block.T @ (curvature * factors))

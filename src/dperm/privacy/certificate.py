@@ -133,10 +133,16 @@ class Certificate:
         return replace(self, status="claimed", claim=claim, epsilon=None, accountant="none")
 
     def verify(self) -> None:
-        """Account for the event again. Raises ValueError where the stated ε is smaller than what the event costs."""
-        if self.epsilon is None:
+        """Account for the event again. Raises ValueError where what is stated does not follow from the event."""
+        if relation_of(self.event) is not self.relation:
+            raise ValueError(f"The certificate states the relation {self.relation}, but its event has {relation_of(self.event)}.")
+        if (self.epsilon is None) != (self.status == "claimed" or bool(self.claim)) or (self.epsilon is None and not self.claim):
+            raise ValueError(
+                f"The certificate's status {self.status!r} does not fit its epsilon {self.epsilon!r} and claim {self.claim!r}."
+            )
+        again = None if self.epsilon is None else best_epsilon(self.event, self.delta)[0]
+        if again is None or self.epsilon is None:
             return
-        again = best_epsilon(self.event, self.delta)[0]
         if again > self.epsilon * (1 + 1e-6):
             raise ValueError(f"The certificate states epsilon = {self.epsilon:.6g}, but its event costs {again:.6g}.")
 
@@ -172,6 +178,12 @@ class Certificate:
             data["assumptions"] = tuple(Assumption(**item) for item in data["assumptions"])
             data["not_charged"] = tuple(data["not_charged"])
             check.choice("status", data["status"], ("certified", "claimed", "not private"))
+            for name in ("public_facts", "versions"):
+                if not isinstance(data[name], dict):
+                    raise ValueError(f"expected {name} to be a table, got {data[name]!r}")
+            for name in ("mechanism", "accountant", "paper", "seed_policy", "created"):
+                if not isinstance(data[name], str):
+                    raise ValueError(f"expected {name} to be text, got {data[name]!r}")
             return cls(**data)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"Not a dperm certificate: {error}") from None

@@ -68,13 +68,10 @@ class SpendLog:
         data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 with _locked(descriptor):
-                    written = os.write(descriptor, data)
-                    if written != len(data):
-                        raise OSError(f"only {written} of {len(data)} bytes written")
-                    os.fsync(descriptor)
+                    _append(descriptor, data)
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -95,7 +92,10 @@ class SpendLog:
                 event = event_from_dict(data["event"])
                 charge = Charge(data["id"], data["time"], data["label"], data["mechanism"], event, data.get("private", True))
             except (KeyError, ValueError) as error:
-                raise ValueError(f"Line {number} of the spend log {self.path} is damaged ({error}).") from None
+                raise ValueError(
+                    f"Line {number} of the spend log {self.path} is damaged ({error}). "
+                    "Keep a copy, then correct or remove the line; what it charged must be added by hand."
+                ) from None
             if label is None or charge.label == label:
                 found.append(charge)
         return found
@@ -111,6 +111,18 @@ class SpendLog:
             if relation is not None:
                 groups.setdefault(relation, []).append(charge.event)
         return {relation: epsilon(Composed(tuple(events)), delta) for relation, events in groups.items()}
+
+
+def _append(descriptor: int, data: bytes) -> None:
+    """Append a whole line and wait for the disk, or leave the file as it was and raise OSError."""
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        data = b"\n" + data  # a line that was cut by a crash must not swallow this one
+    written = os.write(descriptor, data)
+    if written != len(data):
+        os.ftruncate(descriptor, size)
+        raise OSError(f"only {written} of {len(data)} bytes written: is the disk full?")
+    os.fsync(descriptor)
 
 
 @contextlib.contextmanager

@@ -92,7 +92,8 @@ def _gradient(sampling: str) -> Callable[[Problem, float, float], Mechanism]:
 _LAMBDA = "Λ minimises σ(Λ)²d/Λ + Λ(40/B)², with σ(Λ) the noise that the budget needs at Λ"
 _STEPS = (
     "momentum 0.9, C = 0.3·B, the second half of the iterates averaged, "
-    "step size for a travel of 30·S^1.4 clipped gradients, S = nμ/√d"
+    "step size for a travel of 30·S^1.4 clipped gradients, S = nμ/√d "
+    "(squared loss: C = B·bound, step size 2/β, full batches S/2 steps)"
 )
 
 CANDIDATES = {

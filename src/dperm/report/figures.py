@@ -124,6 +124,8 @@ def score_figure(result: StudyResult) -> str:
         )
         _epsilon_axis(axes, result.study.epsilons)
         axes.set_ylabel(f"{result.metric} on held-out records")
+        if result.metric != "accuracy":
+            axes.set_ylim(top=1.02)
         axes.set_ylim(bottom=max(axes.get_ylim()[0], min(result.baseline, 0.0) - 0.5 if result.metric != "accuracy" else 0.0))
         axes.legend(fontsize=9, loc="lower right")
         return _svg(figure, f"{result.metric} against epsilon on {result.title}")
@@ -138,6 +140,8 @@ def excess_figure(result: StudyResult) -> str:
         axes.set_yscale("log")
         axes.set_ylabel("excess risk (mean training loss)")
         means = [float(cell.excess.mean()) for cell in result.cells if cell.epsilon is not None]
+        if result.metric != "accuracy":
+            axes.set_ylim(top=1.02)
         axes.set_ylim(bottom=max(min(means), 1e-6) / 3)  # a band may touch zero; the axis need not follow
         axes.legend(fontsize=9, loc="lower left")
         return _svg(figure, f"excess risk against epsilon on {result.title}")

@@ -11,7 +11,9 @@ __all__ = ["write_atomically"]
 
 def write_atomically(path: str | os.PathLike[str], text: str) -> None:
     """Write to a temporary neighbour, flush, rename. OSError, with nothing left behind, where any of it fails."""
-    path = Path(path)
+    path = Path(path).resolve()  # through links: replace the file, not the link
+    if path.exists() and not path.is_file():
+        raise OSError(f"Cannot write {path}: it exists and is not a regular file.")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -99,7 +99,8 @@ def comparison_page(results: Sequence[StudyResult]) -> str:
         }
         for number, result in enumerate(results)
     ]
-    rules = list(CANDIDATES.values())
+    used = {cell.mechanism for result in results for cell in result.cells}
+    rules = [candidate for key, candidate in CANDIDATES.items() if key in used]
     return (
         _environment()
         .get_template("comparison.html")

@@ -276,6 +276,8 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     for (key, epsilon), mechanism in mechanisms.items():
         facts = problem.objective(joint=CANDIDATES[key].joint).facts
         certificate = mechanism.certificate(facts, policy=_policy(study), private=study.seed is None)
+        if not dataset.public:
+            certificate = certificate.only_claimed("ranges, categories or labels were read off the data, not public")
         cells.append(_cell(key, epsilon, rows, study, certificate))
     return StudyResult(
         dataset=dataset.name,

@@ -33,12 +33,18 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
         row: list[str] = []
         for epsilon in result.study.epsilons:
             cell = result.cell(key, epsilon)
-            text = f"{100 * cell.mean:.1f}±{100 * cell.spread:.1f}"
+            text = _shown(cell.mean, cell.spread)
             row.append(f"[bold green]{text}[/]" if best[epsilon] == key else text)
         table.add_row(CANDIDATES[key].short, *row)
     console.print(table)
     baseline = f" Most frequent class: {100 * result.baseline:.1f}." if result.metric == "accuracy" else ""
     console.print(f"Without privacy: {100 * reference.mean:.1f} ± {100 * reference.spread:.1f}.{baseline}\n")
+
+
+def _shown(mean: float, spread: float) -> str:
+    if mean < -9.99:  # an R² that low says only that the model is useless
+        return "< -999"
+    return f"{100 * mean:.1f}" + (f"±{100 * spread:.1f}" if spread == spread else "")
 
 
 def results_json(results: Sequence[StudyResult]) -> str:
