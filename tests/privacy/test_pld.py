@@ -95,7 +95,7 @@ def test_wide_grid_against_dp_accounting() -> None:
         if not 0.05 <= ours <= 50 or q * math.sqrt(steps) / sigma > 3 or steps > 1000:
             continue
         low, high = oracle(q, sigma, steps, 1e-5)
-        assert low * (1 - 1e-9) <= ours <= high * 1.001, (q, sigma, steps, low, ours, high)
+        assert low * (1 - 1e-9) <= ours <= high * 1.003, (q, sigma, steps, low, ours, high)
         compared += 1
     assert compared >= 25
 

@@ -431,7 +431,9 @@ class PrivacyLossDistribution:
             _, variance = _moments(parts, [part.tilted(tilt)[0] for part in parts])
             deviation = max(math.sqrt(variance), widest / 2000)
             spacing = deviation * math.sqrt(6 * self._tolerance / copies)
-            spacing = min(spacing, 2 * scale(best) * math.sqrt(self._tolerance))
+            # Splitting masses adds up to t²h²/8 to one copy's log-moment: ε moves by count·t·h²/8. It must resolve ε too.
+            wanted = scale(best)
+            spacing = min(spacing, math.sqrt(8 * self._tolerance * wanted / (tilt * copies)), wanted * math.sqrt(self._tolerance))
             spacing = max(spacing, widest / _MAX_POINTS, 40 * deviation / _MAX_POINTS)
             if spacing > 0.7 * h:
                 break
