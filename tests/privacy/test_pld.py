@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 
 import pytest
 
@@ -103,11 +102,9 @@ def test_wide_grid_against_dp_accounting() -> None:
 @pytest.mark.parametrize(
     ("q", "sigma", "steps"), [(1e-4, 50.0, 100_000), (1e-4, 0.3, 100_000), (1e-4, 5.0, 100_000), (0.9, 0.3, 1000), (1.0, 0.05, 3)]
 )
-def test_extreme_settings_stay_bounded_and_fast(q: float, sigma: float, steps: int) -> None:
+def test_extreme_settings_stay_bounded(q: float, sigma: float, steps: int) -> None:
     event = SelfComposed(PoissonSampled(q, Gaussian(sigma)), steps)
-    started = time.perf_counter()
     ours = epsilon(event, 1e-5)
-    assert time.perf_counter() - started < 60  # finite, not fast: timings never decide a test
     assert 0 <= ours < math.inf
     # amplification never hurts, and RDP is an upper bound too
     assert ours <= epsilon(SelfComposed(Gaussian(sigma), steps), 1e-5) * 1.001
@@ -125,7 +122,7 @@ def test_gaussian_to_tiny_delta(s: float, delta: float) -> None:
 
 
 def test_many_gaussians_through_the_fft() -> None:
-    """Force the FFT path by a pure part so small that it hardly counts."""
+    """A sampling rate of almost 1 takes the FFT path where the answer is a plain Gaussian's."""
     exact = gaussian_epsilon(5.0 / math.sqrt(1000 / 100), 1e-5)
     event = Composed((SelfComposed(PoissonSampled(1 - 1e-12, Gaussian(50.0)), 1000),))
     ours = pld_epsilon(event, 1e-5)

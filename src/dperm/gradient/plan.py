@@ -20,7 +20,7 @@ class Plan:
     """An immutable policy for noisy descent: sampler × bounding × noise × post × update, for `steps` steps.
 
     `public_size` is the number of records as publicly known: the sum over a draw is divided by the constant
-    rate·public_size, never by the realised size. `objective_scale` of the regulariser follows: Λθ/public_size.
+    rate·public_size, never by the realised size. The regulariser's step follows: Λθ/public_size.
     """
 
     sampler: Sampler

@@ -132,7 +132,7 @@ def score_figure(result: StudyResult) -> str:
 
 
 def excess_figure(result: StudyResult) -> str:
-    """Training loss above the non-private minimum against ε, on logarithmic axes."""
+    """Training loss above the non-private model's against ε, on logarithmic axes."""
     with _axes() as (figure, axes):
         for key in _keys(result):
             _band(axes, result, key, "excess")
