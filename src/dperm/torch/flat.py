@@ -1,0 +1,82 @@
+"""A model's trainable parameters as one flat vector, with the parameters as views of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["FlatParameters"]
+
+
+class FlatParameters:
+    """Trainable parameters in `named_parameters()` order, tied ones once.
+
+    `group_of` and `group_index` say to which module each belongs, `groups` how the modules are called. TypeError or
+    ValueError where there are none, or where they differ in type or device.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._buffer: Tensor | None = None
+        self._read()
+
+    def _read(self) -> None:
+        named = [(name, parameter) for name, parameter in self._model.named_parameters() if parameter.requires_grad]
+        if not named:
+            raise ValueError("Expected a model with trainable parameters, got none: set requires_grad.")
+        self.names = [name for name, _ in named]
+        self.parameters = [parameter for _, parameter in named]
+        _same("device", {str(parameter.device): name for name, parameter in named}, "move the model to one device")
+        _same("type", {str(parameter.dtype): name for name, parameter in named}, "convert it with model.to(dtype)")
+        self.dtype, self.device = self.parameters[0].dtype, self.parameters[0].device
+        if self.dtype not in (torch.float32, torch.float64):
+            raise TypeError(
+                f"Expected parameters of float32 or float64, got {self.dtype}: noise and sums need that precision; narrow "
+                "the forward pass with autocast instead."
+            )
+        owners = [name.rpartition(".")[0] or "model" for name in self.names]
+        self.groups = tuple(dict.fromkeys(owners))
+        self.group_index = [self.groups.index(owner) for owner in owners]
+        self.group_of = dict(zip(self.parameters, self.group_index, strict=True))
+        self.size = sum(parameter.numel() for parameter in self.parameters)
+
+    def check(self) -> None:
+        """Follow the model to another device or type, or another choice of trainable parameters."""
+        now = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        same = len(now) == len(self.parameters) and all(a is b for a, b in zip(now, self.parameters, strict=True))
+        if not same or (self.parameters[0].dtype, self.parameters[0].device) != (self.dtype, self.device):
+            self._buffer = None
+            self._read()
+
+    @property
+    def buffer(self) -> Tensor:
+        """(p,) the parameters' storage. Made on first use; made again when the model replaced its parameters' storage."""
+        self.check()
+        if self._buffer is None or not self._attached(self._buffer):
+            buffer = torch.empty(self.size, dtype=self.dtype, device=self.device)
+            for parameter, part in zip(self.parameters, self.parts(buffer), strict=True):
+                part.copy_(parameter.detach())
+                parameter.data = part
+            self._buffer = buffer
+        return self._buffer
+
+    def _attached(self, buffer: Tensor) -> bool:
+        return all(
+            parameter.data_ptr() == part.data_ptr() and parameter.is_contiguous()
+            for parameter, part in zip(self.parameters, self.parts(buffer), strict=True)
+        )
+
+    def parts(self, flat: Tensor) -> Iterator[Tensor]:
+        """Views of a flat vector (p,) in the parameters' shapes."""
+        start = 0
+        for parameter in self.parameters:
+            yield flat[start : start + parameter.numel()].view(parameter.shape)
+            start += parameter.numel()
+
+
+def _same(what: str, found: dict[str, str], advice: str) -> None:
+    if len(found) > 1:
+        listed = ", ".join(f"{name} is {kind}" for kind, name in found.items())
+        raise ValueError(f"Expected trainable parameters of one {what}, got several ({listed}): {advice}.")

@@ -1,0 +1,23 @@
+"""How each kind of layer turns its input and output gradient into per-example gradients: one short file each.
+
+A rule runs the module with detached parameters and taps its output. It is registered for the class whose `forward` it
+stands for; a subclass with a `forward` of its own is another layer and gets the fallback.
+"""
+
+from dperm.torch.rules import attention, conv, conv_transpose, embedding, linear, norm, recurrent
+from dperm.torch.rules.fallback import fallback
+from dperm.torch.rules.registry import Rule, reason_to_refuse, rule_of
+
+__all__ = [
+    "Rule",
+    "attention",
+    "conv",
+    "conv_transpose",
+    "embedding",
+    "fallback",
+    "linear",
+    "norm",
+    "reason_to_refuse",
+    "recurrent",
+    "rule_of",
+]

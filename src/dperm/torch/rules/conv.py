@@ -1,0 +1,168 @@
+"""Convolutions in one, two and three dimensions: a linear layer on patches of the input.
+
+Per record the weight's gradient is Gᵀ·patches, one product of (channels out, positions) and (positions, patch). Patches
+come from a strided view of the padded input with channels last, copied once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dperm.torch.forms import Dense, Form, Outer, wide
+from dperm.torch.rules.registry import detached, records_first, register, trainable
+from dperm.torch.tape import Call
+
+__all__ = ["ConvGradient", "Geometry", "convolution"]
+
+_FORWARD: list[Any] = [F.conv1d, F.conv2d, F.conv3d]
+_WEIGHT: list[Any] = [torch.nn.grad.conv1d_weight, torch.nn.grad.conv2d_weight, torch.nn.grad.conv3d_weight]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Strides, zero padding on both sides and dilation, one number per spatial axis."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+@register(nn.Conv1d, nn.Conv2d, nn.Conv3d, fits=records_first)
+def convolution(module: Any, call: Call, input: Tensor) -> Tensor:
+    input, padding = _padded(module, input)
+    geometry = Geometry(module.stride, padding, module.dilation, module.groups)
+    forward = _FORWARD[len(padding) - 1]
+    output = forward(
+        input, detached(module.weight), detached(module.bias), module.stride, padding, module.dilation, module.groups
+    )
+    learned = trainable(module.weight, module.bias)
+    multiple = output.shape[0] // call.size
+
+    def read(gradient: Tensor, *saved: Tensor) -> Iterator[tuple[nn.Parameter, Form]]:
+        for parameter in learned:
+            if parameter is module.weight:
+                yield parameter, ConvGradient(saved[0], gradient, module.weight.shape, geometry, multiple)
+            else:
+                yield parameter, Dense(_per_channel(gradient, multiple))
+
+    return call.tap(output, learned, read, *([input] if module.weight.requires_grad else []))
+
+
+def _padded(module: Any, input: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """The input, padded where the convolution itself cannot, and the symmetric zero padding that is left to it."""
+    if module.padding == "valid":
+        sides = [(0, 0)] * len(module.kernel_size)
+    elif module.padding == "same":
+        totals = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
+        sides = [(total // 2, total - total // 2) for total in totals]
+    else:
+        sides = [(p, p) for p in module.padding]
+    if module.padding_mode == "zeros" and all(before == after for before, after in sides):
+        return input, tuple(before for before, _ in sides)
+    flat = [amount for before, after in reversed(sides) for amount in (before, after)]
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    return F.pad(input, flat, mode=mode), (0,) * len(sides)
+
+
+def _per_channel(gradient: Tensor, multiple: int) -> Tensor:
+    """(b, channels) sums over positions, and over the `multiple` images of a record."""
+    summed = wide(gradient).flatten(2).sum(2)
+    return summed if multiple == 1 else summed.view(-1, multiple, summed.shape[1]).sum(1)
+
+
+class ConvGradient(Form):
+    """Gradients of a convolution's weight (out, in/groups, *kernel) from its input and its output's gradient."""
+
+    def __init__(self, input: Tensor, gradient: Tensor, shape: Sequence[int], geometry: Geometry, multiple: int = 1) -> None:
+        self.input, self.gradient = wide(input), wide(gradient)
+        self.shape = torch.Size(shape)
+        self.geometry = geometry
+        self.multiple = multiple
+
+    def _outer(self) -> Outer:
+        """One sum of outer products per record and group: left (b·groups, T, out/groups), right (b·groups, T, patch)."""
+        groups, multiple = self.geometry.groups, self.multiple
+        images = self.gradient.shape[0]
+        left = self.gradient.reshape(images, groups, -1, math.prod(self.gradient.shape[2:]))
+        right = _patches(self.input, self.shape[2:], self.gradient.shape[2:], self.geometry)
+        if multiple != 1:
+            left = left.unflatten(0, (-1, multiple)).movedim(1, 3).flatten(3)
+            right = right.unflatten(0, (-1, multiple)).movedim(1, 2).flatten(2, 3)
+        return Outer(left.flatten(0, 1).mT, right.flatten(0, 1))
+
+    def squares(self) -> Tensor:
+        return self._outer().squares().view(-1, self.geometry.groups).sum(1)
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        factors = factors.repeat_interleave(self.multiple) if self.multiple != 1 else factors
+        gradient = self.gradient * factors.view(-1, *[1] * (self.gradient.dim() - 1))
+        g = self.geometry
+        weight = _WEIGHT[len(g.stride) - 1]
+        return weight(self.input, self.shape, gradient, g.stride, g.padding, g.dilation, g.groups)
+
+    def dense(self) -> Tensor:
+        return self._channels_last().dense()
+
+    def _channels_last(self) -> ChannelsLast:
+        products = self._outer().dense()
+        out, inner, *kernel = self.shape
+        return ChannelsLast(products.view(-1, out, *kernel, inner))
+
+    def without(self, bad: Tensor) -> ConvGradient:
+        spread = bad.repeat_interleave(self.multiple).view(-1, *[1] * (self.gradient.dim() - 1))
+        clean = [torch.where(spread, torch.zeros_like(values), values) for values in (self.input, self.gradient)]
+        return ConvGradient(clean[0], clean[1], self.shape, self.geometry, self.multiple)
+
+    def settled(self) -> Form:
+        held = (self.input.numel() + self.gradient.numel()) // self.gradient.shape[0] * self.multiple
+        return self._channels_last() if self.shape.numel() <= 4 * held else self
+
+
+class ChannelsLast(Form):
+    """All gradients of a convolution's weight, stored with the input channels last: values (b, out, *kernel, in/groups)."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.stored = Dense(values)
+        _, out, *kernel, inner = values.shape
+        self.shape = torch.Size((out, inner, *kernel))
+
+    def squares(self) -> Tensor:
+        return self.stored.squares()
+
+    def weighted_sum(self, factors: Tensor) -> Tensor:
+        return self.stored.weighted_sum(factors).movedim(-1, 1)
+
+    def dense(self) -> Tensor:
+        return self.stored.values.movedim(-1, 2)
+
+    def without(self, bad: Tensor) -> ChannelsLast:
+        return ChannelsLast(self.stored.without(bad).values)
+
+
+def _patches(input: Tensor, kernel: Sequence[int], positions: Sequence[int], geometry: Geometry) -> Tensor:
+    """(b, groups, T, patch): what each of the T output positions sees, ordered (*kernel, channel)."""
+    padding = [amount for p in reversed(geometry.padding) for amount in (p, p)]
+    last = F.pad(input.movedim(1, -1), (0, 0, *padding)) if any(padding) else input.movedim(1, -1)
+    last = last.contiguous()
+    b, channels = last.shape[0], last.shape[-1]
+    inner = channels // geometry.groups
+    spatial = last.stride()[1:-1]
+    view = last.as_strided(
+        (b, geometry.groups, *positions, *kernel, inner),
+        (
+            last.stride(0),
+            inner,
+            *(step * s for step, s in zip(spatial, geometry.stride, strict=True)),
+            *(step * d for step, d in zip(spatial, geometry.dilation, strict=True)),
+            1,
+        ),
+    )
+    return view.reshape(b, geometry.groups, math.prod(positions), math.prod(kernel) * inner)

@@ -1,0 +1,81 @@
+"""Any other module: run it under vmap, one copy of its parameters per record, so that autograd gives each its gradient.
+
+Exact for whatever vmap can run, at the price of b copies of the module's parameters' gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from dperm.torch.forms import Dense, Form
+from dperm.torch.structure import map_tensors, tensors
+from dperm.torch.tape import Axis, Call
+
+__all__ = ["fallback"]
+
+
+def fallback(module: nn.Module, call: Call, *args: Any, **kwargs: Any) -> Any:
+    """`module(*args, **kwargs)` with a tap on every trainable parameter below it."""
+    size = call.size
+    names = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    given = tensors((args, kwargs))
+    # a tensor that holds several entries per record is cut so that each record has an axis of its own
+    moved = [
+        axis.to_front(tensor, size) if axis else tensor
+        for tensor, axis in zip(given, call.layout.arguments, strict=True)
+    ]
+    copies = {name: _tapped(call, parameter) for name, parameter in names.items()}
+    found: list[Any] = []
+
+    def one(parameters: dict[str, Tensor], *mine: Tensor) -> list[Tensor]:
+        whole = [
+            _as_given(tensor, axis) for tensor, axis in zip(mine, call.layout.arguments, strict=True)
+        ]
+        source = iter(whole)
+        my_args, my_kwargs = map_tensors(lambda _: next(source), (args, kwargs))
+        output = functional_call(module, parameters, my_args, my_kwargs)
+        found.append(output)
+        return [
+            _one_record(tensor, axis) for tensor, axis in zip(tensors(output), call.layout.outputs, strict=True)
+        ]
+
+    axes = tuple(0 if axis else None for axis in call.layout.arguments)
+    outputs = torch.vmap(one, in_dims=(0, *axes), randomness="different")(copies, *moved)
+    results = [
+        _restored(tensor, axis, size) for tensor, axis in zip(outputs, call.layout.outputs, strict=True)
+    ]
+    source = iter(results)
+    return map_tensors(lambda _: next(source), found[-1])
+
+
+def _tapped(call: Call, parameter: nn.Parameter) -> Tensor:
+    """(b, *shape): one copy of the parameter per record."""
+
+    def read(gradient: Tensor) -> list[tuple[nn.Parameter, Form]]:
+        return [(parameter, Dense(gradient))]
+
+    return call.tap(parameter.detach().expand(call.size, *parameter.shape), [parameter], read)
+
+
+def _as_given(tensor: Tensor, axis: Axis | None) -> Tensor:
+    """One record's entries where the module expects a batch: as a batch of one (or of its `multiple`)."""
+    if axis is None or axis.multiple != 1:
+        return tensor
+    return tensor.unsqueeze(axis.dim)
+
+
+def _one_record(tensor: Tensor, axis: Axis | None) -> Tensor:
+    return tensor.squeeze(axis.dim) if axis and axis.multiple == 1 else tensor
+
+
+def _restored(tensor: Tensor, axis: Axis | None, size: int) -> Tensor:
+    """(b, ...) back to where the module's caller expects the records."""
+    if axis is None:
+        # one copy per record of something that belonged to none; a leading axis of one becomes the records'
+        return tensor.flatten(0, 1) if tensor.dim() > 1 and tensor.shape[1] == 1 else tensor
+    tensor = tensor.movedim(0, axis.dim)
+    return tensor.flatten(axis.dim, axis.dim + 1) if axis.multiple != 1 else tensor

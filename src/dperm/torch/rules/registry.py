@@ -1,0 +1,70 @@
+"""Which rule stands for which layer, and which layers no rule can stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from dperm.torch.tape import Call, CallLayout
+
+__all__ = ["Rule", "detached", "reason_to_refuse", "records_first", "register", "rule_of", "trainable"]
+
+#: rule(module, call, *args, **kwargs) → what module(*args, **kwargs) returns, tapped
+Rule = Callable[..., Any]
+
+#: Whether a rule can take a module (where None stands for the layout), and a call of it with this layout.
+Fits = Callable[[Any, CallLayout | None], bool]
+
+_RULES: dict[Any, tuple[Rule, Fits]] = {}
+
+
+def register(*kinds: type[nn.Module], fits: Fits = lambda module, layout: True) -> Callable[[Rule], Rule]:
+    """The decorated rule stands for the `forward` of these classes, on the modules and calls for which `fits` holds."""
+
+    def keep(rule: Rule) -> Rule:
+        for kind in kinds:
+            _RULES[kind.forward] = (rule, fits)
+        return rule
+
+    return keep
+
+
+def rule_of(module: nn.Module, layouts: Sequence[CallLayout] = ()) -> Rule | None:
+    """The rule for `module` and these calls of it, or None where there is none or its forward or parameters are not the
+    class's own."""
+    if "forward" in vars(module) or hasattr(module, "parametrizations"):
+        return None
+    rule, fits = _RULES.get(type(module).forward, (None, lambda module, layout: False))
+    return rule if all(fits(module, layout) for layout in (None, *layouts)) else None
+
+
+def records_first(module: Any, layout: CallLayout | None) -> bool:
+    """For rules of layers that take (records, channels, ...)."""
+    return layout is None or (layout.arguments[0] is not None and layout.arguments[0].dim == 0)
+
+
+def trainable(*parameters: Tensor | None) -> list[nn.Parameter]:
+    return [parameter for parameter in parameters if isinstance(parameter, nn.Parameter) and parameter.requires_grad]
+
+
+def detached(parameter: Tensor | None) -> Any:
+    """The parameter as a constant of the graph; a frozen one as it is."""
+    return None if parameter is None else parameter.detach() if parameter.requires_grad else parameter
+
+
+def reason_to_refuse(module: nn.Module) -> str | None:
+    """Why `module` has no per-example gradient, in words for its user; None where it may have one."""
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or not module.track_running_stats):
+        return (
+            "batch normalisation mixes the records of a batch: replace it by nn.GroupNorm, or keep it in eval mode with "
+            "statistics from public data"
+        )
+    if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats and module.training:
+        return "its running statistics leave the run without noise: use track_running_stats=False"
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
+        return "max_norm rescales rows in place, depending on which records come together: clip the rows afterwards"
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+        return "its parameters have no shape yet: run the model once on public input first"
+    return None

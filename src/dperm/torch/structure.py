@@ -1,0 +1,70 @@
+"""Batches as nested dicts, lists and tuples of tensors: apply, select records, count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+__all__ = ["batch_size", "call_model", "map_tensors", "take", "tensors"]
+
+
+def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
+    """`value` with `function` applied to its tensors; everything else unchanged."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, PackedSequence):
+        return value._replace(data=function(value.data))
+    if isinstance(value, Mapping):
+        return {key: map_tensors(function, item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(function, item) for item in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(map_tensors(function, item) for item in value)
+    return value
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """All tensors in `value`, in order; a packed sequence counts as its data."""
+    found: list[Tensor] = []
+    map_tensors(found.append, value)
+    return found
+
+
+def batch_size(value: Any) -> int | None:
+    """Records in a batch: the first axis of its first tensor; None where there is none."""
+    if isinstance(value, PackedSequence):
+        return int(value.batch_sizes[0])
+    if isinstance(value, Tensor):
+        return value.shape[0] if value.dim() else None
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return next((size for item in items if (size := batch_size(item)) is not None), None)
+
+
+def take(value: Any, records: Tensor, size: int) -> Any:
+    """The records of these indices. Tensors whose first axis is not `size` belong to all records and stay whole."""
+    if isinstance(value, PackedSequence):
+        padded, lengths = pad_packed_sequence(value, batch_first=True)
+        chosen = padded[records], lengths[records.cpu()]
+        return pack_padded_sequence(*chosen, batch_first=True, enforce_sorted=False)
+    if isinstance(value, Tensor):
+        return value[records.to(value.device)] if value.dim() and value.shape[0] == size else value
+    if isinstance(value, Mapping):
+        return {key: take(item, records, size) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(take(item, records, size) for item in value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(take(item, records, size) for item in value)
+    return value
+
+
+def call_model(model: torch.nn.Module, inputs: Any) -> Any:
+    """model(x), model(*several) for a tuple or list, model(**named) for a dict."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, (tuple, list)) and not isinstance(inputs, PackedSequence):
+        return model(*inputs)
+    return model(inputs)
