@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dperm.torch.scratch import Scratch, record_chunks
+
 __all__ = ["Block", "Dense", "Form", "Outer", "Rows", "Total", "gram_squares", "total", "wide"]
 
 
@@ -42,7 +44,7 @@ class Form(ABC):
     def without(self, bad: Tensor) -> Form:
         """The same with the gradients of the records in `bad` (b,) set to zero."""
 
-    def settled(self) -> Form:
+    def settled(self, scratch: Scratch) -> Form:
         """The form to keep until the weighted sum: this one, or all gradients where they take less memory."""
         return self
 
@@ -90,26 +92,35 @@ class Outer(Form):
         t, m, n = self._sizes
         if t == 1:
             return self.left.square().sum((1, 2)) * self.right.square().sum((1, 2))
-        if t * (m + n) < m * n:
-            return gram_squares(self.left @ self.left.mT, self.right @ self.right.mT)
-        return Dense(self._products()).squares()
+        ghost = t * (m + n) < m * n
+        parts: list[Tensor] = []
+        for part in record_chunks(len(self.left), 2 * t * t if ghost else m * n, self.left):
+            left, right = self.left[part], self.right[part]
+            if ghost:
+                parts.append(gram_squares(left @ left.mT, right @ right.mT))
+            else:
+                parts.append(Dense(left.mT @ right).squares())
+        return torch.cat(parts)
 
-    def _products(self) -> Tensor:
-        return torch.bmm(self.left.mT, self.right)
+    def products(self, out: Tensor) -> Tensor:
+        """All gradients, written into `out` (b, m, n)."""
+        return torch.bmm(self.left.mT, self.right, out=out)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         left = self.left * factors[:, None, None]
         return (left.flatten(0, 1).T @ self.right.flatten(0, 1)).view(self.shape)
 
     def dense(self) -> Tensor:
-        return self._products().view(-1, *self.shape)
+        return torch.bmm(self.left.mT, self.right).view(-1, *self.shape)
 
     def without(self, bad: Tensor) -> Outer:
         return Outer(_zeroed(self.left, bad), _zeroed(self.right, bad), self.shape)
 
-    def settled(self) -> Form:
+    def settled(self, scratch: Scratch) -> Form:
         t, m, n = self._sizes
-        return Dense(self.dense()) if t > 1 and m * n <= t * (m + n) else self
+        if t == 1 or m * n > t * (m + n):
+            return self
+        return Dense(self.products(scratch((len(self.left), m, n), self.left)).view(-1, *self.shape))
 
 
 class Rows(Form):
@@ -165,8 +176,8 @@ class Block(Form):
     def without(self, bad: Tensor) -> Block:
         return Block(self.form.without(bad), self.start, self.shape)
 
-    def settled(self) -> Block:
-        return Block(self.form.settled(), self.start, self.shape)
+    def settled(self, scratch: Scratch) -> Block:
+        return Block(self.form.settled(scratch), self.start, self.shape)
 
 
 class Total(Form):

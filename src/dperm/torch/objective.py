@@ -18,6 +18,7 @@ from dperm.torch.flat import FlatParameters
 from dperm.torch.forms import Form
 from dperm.torch.layout import find_layouts, overridden
 from dperm.torch.rules import fallback, reason_to_refuse, rule_of
+from dperm.torch.scratch import Leases, Pool
 from dperm.torch.structure import batch_size, call_model, take
 from dperm.torch.tape import Call, CallLayout, Tape
 
@@ -30,13 +31,16 @@ _CHECKED = 3
 class TorchPass(Pass):
     """Per-example quantities of b records at the model's parameters; tensors on the model's device, without a graph."""
 
-    __slots__ = ("_finite", "_flat", "_forms", "_losses", "_squares")
+    __slots__ = ("_flat", "_forms", "_leases", "_losses", "_squares")
 
-    def __init__(self, losses: Tensor, squares: Tensor, forms: Sequence[Form | None], flat: FlatParameters) -> None:
+    def __init__(
+        self, losses: Tensor, squares: Tensor, forms: Sequence[Form | None], flat: FlatParameters, leases: Leases
+    ) -> None:
         self._losses = losses
         self._squares = squares
         self._forms = forms
         self._flat = flat
+        self._leases = leases  # the forms' memory is used again when the pass is gone
 
     @property
     def losses(self) -> Tensor:
@@ -100,6 +104,7 @@ class ModuleObjective:
         self.public_size = public_size
         self.autocast = autocast
         self.flat = FlatParameters(model)
+        self._pool = Pool()
         self._as_one = False  # the whole model as one module under vmap
         self._known: tuple[Any, ...] | None = None
         self._rules: dict[nn.Module, Callable[..., Any]] = {}
@@ -225,7 +230,7 @@ class ModuleObjective:
     def _evaluate(self, inputs: Any, targets: Any, norms_only: bool) -> TorchPass:
         size = self._size(inputs, targets)
         parameters = self.flat.parameters
-        tape = Tape(size, self.flat.group_of, norms_only)
+        tape = Tape(size, self.flat.group_of, norms_only, self._pool.lease())
         with torch.enable_grad(), overridden(self._forwards(tape)):
             losses = self._losses(inputs, targets)
             tape.recording = False
@@ -268,7 +273,7 @@ class ModuleObjective:
             tape.drop(bad)
             squares[bad] = 0.0
         forms = [] if norms_only else [tape.forms.get(parameter) for parameter in self.flat.parameters]
-        return TorchPass(losses, squares, forms, self.flat)
+        return TorchPass(losses, squares, forms, self.flat, tape.scratch)
 
     # The check
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dperm.torch.forms import Form, total
+from dperm.torch.scratch import Leases
 
 __all__ = ["PACKED", "Axis", "Call", "CallLayout", "Reader", "Tape"]
 
@@ -51,12 +52,14 @@ class CallLayout:
 class Tape:
     """What one forward and one backward of `size` records leave behind.
 
-    `group_of` maps each trainable parameter to the index of its group. With `norms_only`, forms are dropped as soon as
+    `group_of` maps each trainable parameter to the index of its group; `scratch` gives memory that lasts as long as the
+    forms. With `norms_only`, forms are dropped as soon as
     their norms are known.
     """
 
-    def __init__(self, size: int, group_of: Mapping[nn.Parameter, int], norms_only: bool) -> None:
+    def __init__(self, size: int, group_of: Mapping[nn.Parameter, int], norms_only: bool, scratch: Leases) -> None:
         self.size = size
+        self.scratch = scratch
         self.norms_only = norms_only
         self.forms: dict[nn.Parameter, Form] = {}
         self.squares: list[tuple[int, Tensor]] = []
@@ -95,7 +98,7 @@ class Tape:
     def _finish(self, parameter: nn.Parameter, pending: list[Form]) -> None:
         form = total(pending)
         if not self.norms_only:
-            form = self.forms[parameter] = form.settled()
+            form = self.forms[parameter] = form.settled(self.scratch)
         self.squares.append((self._group_of[parameter], form.squares()))
 
     def drop(self, bad: Tensor) -> None:
@@ -148,5 +151,6 @@ class _Tap(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         gradient = gradients[0]
         with torch.autocast(gradient.device.type, enabled=False):
-            ctx.tape.add(ctx.reader(gradient, *ctx.saved_tensors))
+            # detached: a view of a saved output would hold the graph, and the graph holds this tape
+            ctx.tape.add(ctx.reader(gradient.detach(), *(tensor.detach() for tensor in ctx.saved_tensors)))
         return gradient, None, None, None, *[None] * ctx.count

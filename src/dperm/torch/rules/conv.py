@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dperm.torch.forms import Dense, Form, Outer, wide
 from dperm.torch.rules.registry import detached, records_first, register, trainable
+from dperm.torch.scratch import Scratch, record_chunks
 from dperm.torch.tape import Call
 
 __all__ = ["ConvGradient", "Geometry", "convolution"]
@@ -87,19 +88,27 @@ class ConvGradient(Form):
         self.geometry = geometry
         self.multiple = multiple
 
-    def _outer(self) -> Outer:
+    def _outer(self, part: slice = slice(None)) -> Outer:
         """One sum of outer products per record and group: left (b·groups, T, out/groups), right (b·groups, T, patch)."""
         groups, multiple = self.geometry.groups, self.multiple
-        images = self.gradient.shape[0]
-        left = self.gradient.reshape(images, groups, -1, math.prod(self.gradient.shape[2:]))
-        right = _patches(self.input, self.shape[2:], self.gradient.shape[2:], self.geometry)
+        if part != slice(None):
+            part = slice(part.start * multiple, part.stop * multiple)
+        gradient = self.gradient[part]
+        left = gradient.reshape(len(gradient), groups, -1, math.prod(gradient.shape[2:]))
+        right = _patches(self.input[part], self.shape[2:], gradient.shape[2:], self.geometry)
         if multiple != 1:
             left = left.unflatten(0, (-1, multiple)).movedim(1, 3).flatten(3)
             right = right.unflatten(0, (-1, multiple)).movedim(1, 2).flatten(2, 3)
         return Outer(left.flatten(0, 1).mT, right.flatten(0, 1))
 
+    def _chunks(self) -> Iterator[slice]:
+        positions = math.prod(self.gradient.shape[2:]) * self.multiple
+        patch = self.shape.numel() // self.shape[0] * self.geometry.groups
+        return record_chunks(len(self.gradient) // self.multiple, positions * patch + self.shape.numel(), self.input)
+
     def squares(self) -> Tensor:
-        return self._outer().squares().view(-1, self.geometry.groups).sum(1)
+        parts = [self._outer(part).squares() for part in self._chunks()]
+        return torch.cat(parts).view(-1, self.geometry.groups).sum(1)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         factors = factors.repeat_interleave(self.multiple) if self.multiple != 1 else factors
@@ -109,21 +118,24 @@ class ConvGradient(Form):
         return weight(self.input, self.shape, gradient, g.stride, g.padding, g.dilation, g.groups)
 
     def dense(self) -> Tensor:
-        return self._channels_last().dense()
+        return self._channels_last(lambda shape, like: like.new_empty(shape)).dense()
 
-    def _channels_last(self) -> ChannelsLast:
-        products = self._outer().dense()
+    def _channels_last(self, scratch: Scratch) -> ChannelsLast:
+        records, groups = len(self.gradient) // self.multiple, self.geometry.groups
         out, inner, *kernel = self.shape
-        return ChannelsLast(products.view(-1, out, *kernel, inner))
+        values = scratch((records, groups, out // groups, self.shape.numel() // out), self.input)
+        for part in self._chunks():
+            self._outer(part).products(values[part].flatten(0, 1))
+        return ChannelsLast(values.view(-1, out, *kernel, inner))
 
     def without(self, bad: Tensor) -> ConvGradient:
         spread = bad.repeat_interleave(self.multiple).view(-1, *[1] * (self.gradient.dim() - 1))
         clean = [torch.where(spread, torch.zeros_like(values), values) for values in (self.input, self.gradient)]
         return ConvGradient(clean[0], clean[1], self.shape, self.geometry, self.multiple)
 
-    def settled(self) -> Form:
+    def settled(self, scratch: Scratch) -> Form:
         held = (self.input.numel() + self.gradient.numel()) // self.gradient.shape[0] * self.multiple
-        return self._channels_last() if self.shape.numel() <= 4 * held else self
+        return self._channels_last(scratch) if self.shape.numel() <= 4 * held else self
 
 
 class ChannelsLast(Form):

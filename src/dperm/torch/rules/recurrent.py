@@ -154,7 +154,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        x, outputs, *initial = ctx.saved_tensors
+        x, outputs, *initial = (tensor.detach() for tensor in ctx.saved_tensors)
         run: _Run = ctx.run
         weights = run.stacked()
         at_outputs, *at_final = gradients
