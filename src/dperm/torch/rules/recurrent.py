@@ -9,7 +9,7 @@ padded positions come after every real one and have no gradient.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from dperm.torch.forms import Dense, Form, Outer
-from dperm.torch.rules.cells import CELLS, Cell, Weights
+from dperm.torch.rules.cells import CELLS, Backward, Cell, Forward, Incoming, Weights
 from dperm.torch.rules.registry import detached, register, trainable
 from dperm.torch.tape import PACKED, Axis, Call, CallLayout
 
@@ -142,51 +142,71 @@ class _Scan(torch.autograd.Function):
             finals.append(tuple(item[0] for item in result[1:]))
         stacked = torch.stack(outputs)
         final = [torch.stack(items) for items in zip(*finals, strict=True)]
+        states = torch.cat([initial[0][:, None], stacked], dim=1)
+        memory = initial[1] if run.cell.has_memory else None
         if run.lengths is not None:
-            last = (run.lengths - 1)[None, None, :, None]
-            final[0] = stacked.gather(1, last.expand(len(stacked), 1, -1, stacked.shape[-1]))[:, 0]
+            final[0] = _at_end(stacked, run.lengths)
             if run.cell.has_memory:
-                memory = run.cell.gates(x, stacked, initial, run.stacked()).memory
-                final[1] = memory.gather(1, last.expand(len(memory), 1, -1, memory.shape[-1]))[:, 0]
+                gates = run.cell.gates(Forward(x, states, memory), run.stacked(), run.call.tape.scratch)
+                final[1] = _at_end(gates.memory[:, 1:], run.lengths)
         ctx.run = run
-        ctx.save_for_backward(x, stacked, *initial)
+        ctx.save_for_backward(x, states, *([memory] if run.cell.has_memory else []))
         return stacked, *final
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        x, outputs, *initial = (tensor.detach() for tensor in ctx.saved_tensors)
+        # detached: a view of a saved tensor would hold the graph
+        x, states, *more = (tensor.detach() for tensor in ctx.saved_tensors)
         run: _Run = ctx.run
+        scratch = run.call.tape.scratch
         weights = run.stacked()
-        at_outputs, *at_final = gradients
-        at_outputs = at_outputs.clone()
-        at_memory: Tensor | None = None
-        d, t, b, _ = at_outputs.shape
-        last = torch.full((b,), t - 1, device=x.device) if run.lengths is None else run.lengths - 1
-        records = torch.arange(b, device=x.device)
-        at_outputs[:, last, records] += at_final[0]
-        if run.cell.has_memory:
-            at_memory = at_outputs.new_zeros(d, t, b, at_final[1].shape[-1])
-            at_memory[:, last, records] = at_final[1]
-        gates = run.cell.gates(x, outputs, tuple(initial), weights)
-        scan = run.cell.scan(gates, at_outputs, at_memory, weights)
+        forward = Forward(x, states, more[0] if more else None)
+        gates = run.cell.gates(forward, weights, scratch)
+        scan = run.cell.scan(forward, gates, _incoming(run, gradients), weights, scratch)
         with torch.autocast(x.device.type, enabled=False):
-            run.call.tape.add(_forms(run, x, outputs, initial[0], scan))
-        at_x = scan.input_gates @ weights.input[:, None] if ctx.needs_input_grad[0] else None
+            run.call.tape.add(_forms(run, x, states, scan))
+        d, t, b, width = x.shape
+        at_x = None
+        if ctx.needs_input_grad[0]:
+            at_x = torch.bmm(scan.input_gates.reshape(d, t * b, -1), weights.input).view(d, t, b, width)
         return at_x, None, None, *scan.initial
 
 
-def _forms(run: _Run, x: Tensor, outputs: Tensor, initial: Tensor, scan: Any) -> Iterator[tuple[nn.Parameter, Form]]:
-    before = torch.cat([initial[:, None], outputs[:, :-1]], dim=1)
+def _at_end(states: Tensor, lengths: Tensor) -> Tensor:
+    """(D, b, size): the states (D, T, b, size) at each sequence's last step."""
+    last = (lengths - 1)[None, None, :, None]
+    return states.gather(1, last.expand(len(states), 1, -1, states.shape[-1]))[:, 0]
+
+
+def _incoming(run: _Run, gradients: Sequence[Tensor]) -> Incoming:
+    at_outputs, at_last, *more = (gradient.detach() for gradient in gradients)
+    at_memory = more[0] if run.cell.has_memory else None
+    if run.lengths is None:
+        return Incoming(at_outputs, at_last, at_memory, None)
+    # sequences end at different steps: their final states' gradients enter there
+    ends, records = run.lengths - 1, torch.arange(len(run.lengths), device=at_outputs.device)
+    at_outputs = at_outputs.clone()
+    at_outputs[:, ends, records] += at_last
+    if at_memory is None:
+        return Incoming(at_outputs, torch.zeros_like(at_last), None, None)
+    memories = at_memory.new_zeros(*at_outputs.shape[:3], at_memory.shape[-1])
+    memories[:, ends, records] = at_memory
+    return Incoming(at_outputs, torch.zeros_like(at_last), torch.zeros_like(at_memory), memories)
+
+
+def _forms(run: _Run, x: Tensor, states: Tensor, scan: Backward) -> Iterator[tuple[nn.Parameter, Form]]:
     for direction, names in enumerate(run.names):
         from_input = scan.input_gates[direction].transpose(0, 1)  # (b, T, gates)
         from_hidden = scan.hidden_gates[direction].transpose(0, 1)
+        sums = Dense(from_input.sum(1))
+        hidden_sums = sums if scan.input_gates is scan.hidden_gates else Dense(from_hidden.sum(1))
         found: list[tuple[nn.Parameter | None, Form]] = [
             (names.input, Outer(from_input, x[direction].transpose(0, 1))),
-            (names.hidden, Outer(from_hidden, before[direction].transpose(0, 1))),
-            (names.input_bias, Dense(from_input.sum(1))),
-            (names.hidden_bias, Dense(from_hidden.sum(1))),
+            (names.hidden, Outer(from_hidden, states[direction, :-1].transpose(0, 1))),
+            (names.input_bias, sums),
+            (names.hidden_bias, hidden_sums),
         ]
-        if names.projection is not None:
+        if scan.projected is not None and scan.unprojected is not None:
             pair = (scan.projected[direction].transpose(0, 1), scan.unprojected[direction].transpose(0, 1))
             found.append((names.projection, Outer(*pair)))
         for parameter, form in found:

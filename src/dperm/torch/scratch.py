@@ -1,0 +1,66 @@
+"""Memory that is used again: large buffers on a CPU cost more to map than to fill, and records are cut into blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["Leases", "Pool", "Scratch", "record_chunks"]
+
+#: (shape, a tensor of the wanted type and device) → an uninitialised tensor
+Scratch = Callable[[Sequence[int], Tensor], Tensor]
+
+_BLOCK_BYTES = 1 << 23  # large enough for batched products to run at full speed, small enough to be used again
+_DEVICE_BYTES = 1 << 28  # the same where launching is dear and bandwidth is not
+
+
+def record_chunks(records: int, numbers_each: int, like: Tensor) -> Iterator[slice]:
+    """Slices of the records such that `numbers_each` numbers a record fit the cache."""
+    limit = _BLOCK_BYTES if like.device.type == "cpu" else _DEVICE_BYTES
+    step = max(1, limit // max(1, numbers_each * like.element_size()))
+    for start in range(0, records, step):
+        yield slice(start, min(start + step, records))
+
+
+class Pool:
+    """Blocks given back by passes that are gone. Devices with an allocator that keeps its memory do without."""
+
+    def __init__(self) -> None:
+        self._free: list[Tensor] = []
+
+    def lease(self) -> Leases:
+        return Leases(self)
+
+    def take(self, size: int, like: Tensor) -> Tensor:
+        """The smallest free block with `size` numbers of the type of `like`, or a new one."""
+        fitting = [block for block in self._free if block.dtype == like.dtype and size <= block.numel() <= 4 * size]
+        if not fitting:
+            return torch.empty(size, dtype=like.dtype, device=like.device)
+        best = min(fitting, key=Tensor.numel)
+        self._free = [block for block in self._free if block is not best]
+        return best
+
+    def give_back(self, blocks: Sequence[Tensor]) -> None:
+        self._free += blocks
+
+
+class Leases:
+    """The blocks of one pass; they return to the pool when nobody holds the lease any more."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._blocks: list[Tensor] = []
+
+    def __call__(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        size = math.prod(shape)
+        if like.device.type != "cpu":
+            return like.new_empty(shape)
+        block = self._pool.take(size, like)
+        self._blocks.append(block)
+        return block[:size].view(*shape)
+
+    def __del__(self) -> None:
+        self._pool.give_back(self._blocks)
