@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from dperm.torch.structure import call_model, take, tensors
-from dperm.torch.tape import PACKED, Axis, CallLayout
+from dperm.torch.structure import call_model, map_tensors, take, tensors
+from dperm.torch.tape import PACKED, Axis, CallLayout, repeated
 
-__all__ = ["find_layouts", "overridden"]
+__all__ = ["Layouts", "find_layouts", "overridden"]
 
+Layouts = dict[nn.Module, list[CallLayout]]
 _Shapes = tuple[list[torch.Size], list[torch.Size]]
 
 
@@ -47,46 +48,55 @@ def overridden(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[Non
                 module.forward = old
 
 
-def find_layouts(
-    model: nn.Module, modules: list[nn.Module], inputs: Any, size: int
-) -> dict[nn.Module, list[CallLayout]]:
+def find_layouts(model: nn.Module, modules: list[nn.Module], inputs: Any, size: int) -> Layouts:
     """The layout of every call of each of `modules` when `model` runs on `inputs` of `size` records, in call order.
 
-    Random state is left as it was. ValueError where a tensor's shape does not follow from the number of records.
+    A call without any record's tensor (positions, looked up once for all) gives one copy per record when it is tapped;
+    what follows then sees records, so the model is run until nothing changes. Random state is left as it was.
+    ValueError where a tensor's shape does not follow from the number of records.
     """
-    shapes: list[dict[nn.Module, list[_Shapes]]] = []
-    for count in (2, 3):
-        seen: dict[nn.Module, list[_Shapes]] = {module: [] for module in modules}
-
-        def spy(module: nn.Module, original: Callable[..., Any], seen: dict[nn.Module, list[_Shapes]] = seen) -> Any:
-            def forward(*args: Any, **kwargs: Any) -> Any:
-                output = original(*args, **kwargs)
-                seen[module].append((_shapes((args, kwargs)), _shapes(output)))
-                return output
-
-            return forward
-
-        device = next((tensor.device for tensor in tensors(inputs)), torch.device("cpu"))
-        chosen = torch.arange(count, device=device) % size
-        with (
-            torch.no_grad(),
-            torch.random.fork_rng(_devices(device), device_type="cuda" if device.type == "cuda" else "cpu"),
-            overridden({module: spy(module, module.forward) for module in modules}),
-        ):
-            call_model(model, take(inputs, chosen, size))
-        shapes.append(seen)
-    two, three = shapes
-    return {
-        module: [
-            CallLayout(_axes(module, first[0], second[0]), _axes(module, first[1], second[1]))
-            for first, second in zip(two[module], three[module], strict=True)
-        ]
-        for module in modules
-    }
+    layouts: Layouts = {module: [] for module in modules}
+    for _ in range(len(modules) + 1):
+        two, three = (_observe(model, layouts, inputs, size, count) for count in (2, 3))
+        found: Layouts = {
+            module: [
+                CallLayout(_axes(module, first[0], second[0]), _axes(module, first[1], second[1]))
+                for first, second in zip(two[module], three[module], strict=True)
+            ]
+            for module in modules
+        }
+        if found == layouts:
+            break
+        layouts = found
+    return layouts
 
 
-def _devices(device: torch.device) -> list[int]:
-    return [device.index or 0] if device.type == "cuda" else []
+def _observe(model: nn.Module, layouts: Layouts, inputs: Any, size: int, count: int) -> dict[nn.Module, list[_Shapes]]:
+    """Shapes of the tensors among arguments and outputs of every call, on `count` records."""
+    seen: dict[nn.Module, list[_Shapes]] = {module: [] for module in layouts}
+
+    def spy(module: nn.Module, original: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            number = len(seen[module])
+            output = original(*args, **kwargs)
+            seen[module].append((_shapes((args, kwargs)), _shapes(output)))
+            known = layouts[module][number : number + 1]
+            if known and known[0].shared:
+                return map_tensors(lambda tensor: repeated(tensor, count), output)
+            return output
+
+        return forward
+
+    device = next((tensor.device for tensor in tensors(inputs)), torch.device("cpu"))
+    chosen = torch.arange(count, device=device) % size
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    with (
+        torch.no_grad(),
+        torch.random.fork_rng([device.index or 0] if kind == "cuda" else [], device_type=kind),
+        overridden({module: spy(module, module.forward) for module in layouts}),
+    ):
+        call_model(model, take(inputs, chosen, size))
+    return seen
 
 
 def _shapes(value: Any) -> list[torch.Size]:

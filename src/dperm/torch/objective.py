@@ -166,6 +166,11 @@ class ModuleObjective:
         self._find_rules(inputs, size)
         few = torch.arange(_CHECKED) % size
         sample = take(inputs, few, size), take(targets, few, size)
+        if self._mixes(*sample):
+            raise ValueError(
+                "One record's loss depends on another record: a layer or the loss mixes the records of a batch, and such a "
+                "model has no per-example gradients. Look for normalisation over the batch and for losses that compare records."
+            )
         problem = self._mismatch(*sample)
         if problem is not None and not self._as_one and self._rules.get(self.model) is not fallback:
             warnings.warn(f"{problem} The whole model runs under vmap instead: exact, but slower.", UserWarning, stacklevel=3)
@@ -230,15 +235,13 @@ class ModuleObjective:
     def _evaluate(self, inputs: Any, targets: Any, norms_only: bool) -> TorchPass:
         size = self._size(inputs, targets)
         parameters = self.flat.parameters
-        tape = Tape(size, self.flat.group_of, norms_only, self._pool.lease())
+        tape = Tape(size, self.flat.group_of, norms_only, self._pool)
         with torch.enable_grad(), overridden(self._forwards(tape)):
             losses = self._losses(inputs, targets)
             tape.recording = False
             if not losses.requires_grad:
                 raise ValueError("The losses do not depend on any trainable parameter.")
-            _, *stray = torch.autograd.grad(
-                losses, [tape.anchor, *parameters], torch.ones_like(losses), allow_unused=True
-            )
+            stray = self._backward(losses, [tape.anchor, *parameters])[1:]
         outside = [name for name, gradient in zip(self.flat.names, stray, strict=True) if gradient is not None]
         if outside:
             raise _UsedElsewhereError(
@@ -246,6 +249,19 @@ class ModuleObjective:
             )
         with torch.no_grad():
             return self._collected(tape, losses.detach(), norms_only)
+
+    def _backward(self, losses: Tensor, sources: list[Any]) -> tuple[Tensor | None, ...]:
+        try:
+            return torch.autograd.grad(losses, sources, torch.ones_like(losses), allow_unused=True)
+        except RuntimeError as error:
+            if "inplace operation" in str(error):
+                raise ValueError(
+                    "The model overwrites, in place, a layer's input that the layer's gradient needs: replace the in-place "
+                    f"operation by one that makes a new tensor. PyTorch says: {error}"
+                ) from error
+            if "Checkpointing is not compatible" in str(error):
+                raise ValueError("Expected torch.utils.checkpoint with use_reentrant=False.") from error
+            raise
 
     def _losses(self, inputs: Any, targets: Any) -> Tensor:
         if self.autocast is None:
@@ -277,12 +293,21 @@ class ModuleObjective:
 
     # The check
 
-    def _mismatch(self, inputs: Any, targets: Any) -> str | None:
-        """Compare with autograd on a few records, without dropout: what is wrong, or None.
+    def _mixes(self, inputs: Any, targets: Any) -> bool:
+        """Whether the first record's loss changes with the last one, in the mode the model is in."""
+        device = self.flat.device
+        kinds = "cuda" if device.type == "cuda" else "cpu"
+        found: list[Tensor] = []
+        for last in (_CHECKED - 1, 1):
+            chosen = torch.tensor([*range(_CHECKED - 1), last])
+            with torch.no_grad(), torch.random.fork_rng([device.index or 0] if kinds == "cuda" else [], device_type=kinds):
+                torch.manual_seed(0)  # the same dropout masks both times; the fork restores the state
+                found.append(self._losses(take(inputs, chosen, _CHECKED), take(targets, chosen, _CHECKED))[:-1])
+        tolerance = 1e-4 if found[0].dtype == torch.float32 else 1e-9
+        return not torch.allclose(found[0], found[1], rtol=tolerance, atol=tolerance, equal_nan=True)
 
-        Losses, then each record's whole gradient: also a loss that mixes records shows here, because autograd's
-        gradient of one record's loss then differs from what the layers attribute to that record.
-        """
+    def _mismatch(self, inputs: Any, targets: Any) -> str | None:
+        """Compare with autograd on a few records, without dropout: what is wrong, or None."""
         modes = [(module, module.training) for module in self.model.modules()]
         autocast, self.autocast = self.autocast, None
         try:

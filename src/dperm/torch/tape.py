@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from dperm.torch.forms import Form, total
-from dperm.torch.scratch import Leases
+from dperm.torch.scratch import Pool
 
-__all__ = ["PACKED", "Axis", "Call", "CallLayout", "Reader", "Tape"]
+__all__ = ["PACKED", "Axis", "Call", "CallLayout", "Reader", "Tape", "repeated"]
 
 #: (output gradient, *saved) → (parameter, form) pairs
 Reader = Callable[..., Iterable[tuple[nn.Parameter, Form]]]
@@ -48,18 +48,24 @@ class CallLayout:
     arguments: tuple[Axis | None, ...]
     outputs: tuple[Axis | None, ...]
 
+    @property
+    def shared(self) -> bool:
+        """Whether the call sees no record: its outputs are then repeated for each."""
+        return not any(self.arguments)
+
 
 class Tape:
     """What one forward and one backward of `size` records leave behind.
 
-    `group_of` maps each trainable parameter to the index of its group; `scratch` gives memory that lasts as long as the
-    forms. With `norms_only`, forms are dropped as soon as
+    `group_of` maps each trainable parameter to the index of its group; memory for the forms comes
+    from `pool`. With `norms_only`, forms are dropped as soon as
     their norms are known.
     """
 
-    def __init__(self, size: int, group_of: Mapping[nn.Parameter, int], norms_only: bool, scratch: Leases) -> None:
+    def __init__(self, size: int, group_of: Mapping[nn.Parameter, int], norms_only: bool, pool: Pool) -> None:
         self.size = size
-        self.scratch = scratch
+        self.scratch = pool.lease()
+        self._pool = pool
         self.norms_only = norms_only
         self.forms: dict[nn.Parameter, Form] = {}
         self.squares: list[tuple[int, Tensor]] = []
@@ -97,9 +103,11 @@ class Tape:
 
     def _finish(self, parameter: nn.Parameter, pending: list[Form]) -> None:
         form = total(pending)
-        if not self.norms_only:
-            form = self.forms[parameter] = form.settled(self.scratch)
-        self.squares.append((self._group_of[parameter], form.squares()))
+        if self.norms_only:
+            settled = form.settled(self._pool.lease())  # a lease of its own: used again by the next parameter
+        else:
+            settled = self.forms[parameter] = form.settled(self.scratch)
+        self.squares.append((self._group_of[parameter], settled.squares()))
 
     def drop(self, bad: Tensor) -> None:
         """Zero the contributions of the records in `bad` (b,): 0·nan is nan, so a factor of 0 is not enough."""
@@ -128,10 +136,14 @@ class Call:
         return self.tape.tap(output, parameters, reader, saved)
 
     def repeated(self, output: Tensor) -> Tensor:
-        """One copy per record of an output that belongs to no record, so that each copy has a gradient of its own."""
-        if output.dim() and output.shape[0] == 1:
-            return output.expand(self.size, *output.shape[1:])
-        return output.expand(self.size, *output.shape)
+        return repeated(output, self.size)
+
+
+def repeated(output: Tensor, size: int) -> Tensor:
+    """One copy per record of an output that belongs to no record, so that each copy has a gradient of its own."""
+    if output.dim() and output.shape[0] == 1:
+        return output.expand(size, *output.shape[1:])
+    return output.expand(size, *output.shape)
 
 
 class _Tap(torch.autograd.Function):
