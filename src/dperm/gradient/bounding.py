@@ -1,22 +1,29 @@
-"""Bounding: what one record can add to a sum, and the sensitivity that follows."""
+"""Bounding: what one record can add to a sum, and the sensitivity that follows.
+
+A bounding turns a per-example pass into the query of a step, a sum of bounded vectors, and reads the gradient back from
+the noisy answer. Adaptive boundings carry a state that sees released values only.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from dperm import _validate as check
+from dperm.objectives.per_example import Pass
 from dperm.privacy.events import Relation
 
-__all__ = ["Bounding", "Clip", "Normalise"]
+__all__ = ["AdaptiveClip", "Bounding", "Clip", "Normalise", "PerLayer"]
 
 
 @dataclass(frozen=True)
 class Bounding(ABC):
-    """Maps gradient norms to factors so that no record's vector is longer than `bound`."""
+    """No record's vector in the query is longer than `bound`."""
 
     @property
     @abstractmethod
@@ -30,6 +37,22 @@ class Bounding(ABC):
     def sensitivity(self, relation: Relation) -> float:
         """L2 sensitivity of the bounded sum: a record comes or goes, or moves from one end to the other."""
         return self.bound if relation is Relation.ADD_OR_REMOVE_ONE else 2 * self.bound
+
+    def init(self) -> dict[str, float]:
+        """State at the start of a run: public numbers, changed in place by `read`."""
+        return {}
+
+    def query(self, at_theta: Pass, state: dict[str, float]) -> Any:
+        """A batch's part of the step's query: a sum over its records of vectors no longer than `bound`."""
+        return at_theta.weighted_sum(self.factors(at_theta.norms))
+
+    def empty(self, theta: Any) -> Any:
+        """The query of no records."""
+        return theta * 0.0
+
+    def read(self, released: Any, state: dict[str, float], expected_batch_size: float) -> Any:
+        """The sum of gradients (p,) in a released query."""
+        return released
 
 
 @dataclass(frozen=True)
@@ -46,9 +69,13 @@ class Clip(Bounding):
         return self.clipping_norm
 
     def factors(self, norms: Any) -> Any:
-        # NumPy's own function for its arrays: the method costs three times as much, and this runs every step
-        longest = np.maximum(norms, self.clipping_norm) if isinstance(norms, np.ndarray) else norms.clip(min=self.clipping_norm)
-        return self.clipping_norm / longest
+        return _clip_factors(norms, self.clipping_norm)
+
+
+def _clip_factors(norms: Any, clipping_norm: float) -> Any:
+    # NumPy's own function for its arrays: the method costs three times as much, and this runs every step
+    longest = np.maximum(norms, clipping_norm) if isinstance(norms, np.ndarray) else norms.clip(min=clipping_norm)
+    return clipping_norm / longest
 
 
 @dataclass(frozen=True)
@@ -66,3 +93,77 @@ class Normalise(Bounding):
 
     def factors(self, norms: Any) -> Any:
         return 1.0 / (norms + self.gamma)
+
+
+@dataclass(frozen=True)
+class PerLayer(Bounding):
+    """Each of G layers' parts clipped at C/√G by itself (McMahan, Ramage, Talwar, Zhang 2018): the whole is within C."""
+
+    clipping_norm: float
+
+    def __post_init__(self) -> None:
+        check.positive("clipping_norm", self.clipping_norm)
+
+    @property
+    def bound(self) -> float:
+        return self.clipping_norm
+
+    def factors(self, norms: Any) -> Any:
+        """(b, G) factors for (b, G) norms of the layers' parts."""
+        return _clip_factors(norms, self.clipping_norm / math.sqrt(norms.shape[1]))
+
+    def query(self, at_theta: Pass, state: dict[str, float]) -> Any:
+        factors = self.factors(at_theta.group_norms)
+        return at_theta.weighted_sum(factors if factors.shape[1] > 1 else factors[:, 0])
+
+
+@dataclass(frozen=True)
+class AdaptiveClip(Bounding):
+    """Clip at a norm that follows a quantile of the gradient norms (Andrew, Thakkar, McMahan, Ramaswamy 2021).
+
+    A step's query is the sum of g/C clipped to length 1, and beside it `count_weight` times how many norms are within C
+    less how many are not: one vector, one Gaussian release. A record's part is no longer than √(1 + count_weight²), so the
+    plan's noise multiplier is what the step costs in all; the gradient's own noise is √(1 + count_weight²) times that.
+    Then C ← C·exp(−learning_rate·(share within C − quantile)), the share taken of the expected batch size.
+    """
+
+    clipping_norm: float
+    quantile: float = 0.5
+    learning_rate: float = 0.2
+    count_weight: float = 0.05
+
+    def __post_init__(self) -> None:
+        check.positive("clipping_norm", self.clipping_norm)
+        check.fraction("quantile", self.quantile)
+        check.positive("learning_rate", self.learning_rate)
+        check.positive("count_weight", self.count_weight)
+
+    @property
+    def bound(self) -> float:
+        return math.hypot(1.0, self.count_weight)
+
+    def factors(self, norms: Any) -> Any:
+        """At the first clipping norm; a run's own is in its state."""
+        return _clip_factors(norms, self.clipping_norm) / self.clipping_norm
+
+    def init(self) -> dict[str, float]:
+        return {"clipping_norm": self.clipping_norm}
+
+    def query(self, at_theta: Pass, state: dict[str, float]) -> Any:
+        norms, current = at_theta.norms, state["clipping_norm"]
+        total = at_theta.weighted_sum(_clip_factors(norms, current) / current)
+        xp = array_namespace(total)
+        signs = xp.where(norms <= current, self.count_weight, -self.count_weight)
+        return xp.concat([total, xp.reshape(xp.astype(xp.sum(signs), total.dtype), (1,))])
+
+    def empty(self, theta: Any) -> Any:
+        xp = array_namespace(theta)
+        return xp.concat([theta * 0.0, theta[:1] * 0.0])
+
+    def read(self, released: Any, state: dict[str, float], expected_batch_size: float) -> Any:
+        current = state["clipping_norm"]
+        share = 0.5 + float(released[-1]) / (2 * self.count_weight * expected_batch_size)
+        # a share far outside [0, 1] is noise: it must not throw C away in one step
+        share = min(max(share, -1.0), 2.0)
+        state["clipping_norm"] = current * math.exp(-self.learning_rate * (share - self.quantile))
+        return released[:-1] * current

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dperm import _validate as check
@@ -16,6 +18,12 @@ class NoiseSchedule(ABC):
     @abstractmethod
     def levels(self, steps: int) -> list[tuple[float, int]]:
         """(noise multiplier, number of consecutive steps) in order; the counts sum to `steps`."""
+
+    def multipliers(self, steps: int, first: int = 0) -> Iterator[float]:
+        """The noise multiplier of each step from `first` on."""
+        return itertools.islice(
+            itertools.chain.from_iterable(itertools.repeat(level, count) for level, count in self.levels(steps)), first, None
+        )
 
 
 @dataclass(frozen=True)

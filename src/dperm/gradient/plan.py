@@ -41,13 +41,17 @@ class Plan:
     def expected_batch_size(self) -> float:
         return self.sampler.rate * self.public_size
 
-    def event(self, relation: Relation) -> Event:
-        """What the whole run costs under `relation`."""
-        parts = tuple(
-            SelfComposed(self.sampler.amplify(Gaussian(multiplier, relation)), count)
-            for multiplier, count in self.noise.levels(self.steps)
-        )
-        return parts[0] if len(parts) == 1 else Composed(parts)
+    def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
+        """What the whole run costs under `relation`, or its steps from `start` up to, not including, `stop`."""
+        stop = self.steps if stop is None else stop
+        parts: list[Event] = []
+        done = 0
+        for multiplier, count in self.noise.levels(self.steps):
+            taken = min(done + count, stop) - max(done, start)
+            done += count
+            if taken > 0:
+                parts.append(SelfComposed(self.sampler.amplify(Gaussian(multiplier, relation)), taken))
+        return parts[0] if len(parts) == 1 else Composed(tuple(parts))
 
     def describe(self) -> dict[str, object]:
         """The parts as JSON-ready text, for certificates and reports."""

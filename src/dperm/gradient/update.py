@@ -10,7 +10,7 @@ from array_api_compat import array_namespace
 
 from dperm import _validate as check
 
-__all__ = ["SGD", "Adam", "Averaged", "Update"]
+__all__ = ["SGD", "Adam", "Averaged", "ExponentialAverage", "Update"]
 
 
 @dataclass(frozen=True)
@@ -105,3 +105,32 @@ class Averaged(Update):
     def result(self, theta: Any, state: dict[str, Any]) -> Any:
         count = state["steps"] - self.skip
         return state["sum"] / count if count > 0 else theta
+
+
+@dataclass(frozen=True)
+class ExponentialAverage(Update):
+    """Another update, whose iterates are averaged with weights that fall by `decay` a step.
+
+    The decay starts low and rises as (1 + t)/(10 + t), so that the start is forgotten (De, Berrada, Hayes, Smith, Balle
+    2022 use the same average for DP-SGD).
+    """
+
+    update: Update
+    decay: float = 0.999
+
+    def __post_init__(self) -> None:
+        check.fraction("decay", self.decay)
+
+    def init(self, theta: Any) -> dict[str, Any]:
+        return {"inner": self.update.init(theta), "average": theta + theta * 0.0, "steps": 0}
+
+    def step(self, theta: Any, gradient: Any, state: dict[str, Any]) -> Any:
+        theta = self.update.step(theta, gradient, state["inner"])
+        state["steps"] += 1
+        kept = min(self.decay, (1 + state["steps"]) / (10 + state["steps"]))
+        state["average"] *= kept
+        state["average"] += (1 - kept) * theta
+        return theta
+
+    def result(self, theta: Any, state: dict[str, Any]) -> Any:
+        return state["average"]

@@ -25,6 +25,11 @@ class Pass(ABC):
     def norms(self) -> Any:
         """(b,) L2 norms of the gradients ∇ℓ_i; 0 for a record whose gradient is not finite."""
 
+    @property
+    def group_norms(self) -> Any:
+        """(b, groups) norms of the parts of the gradients that a per-layer bounding treats apart; one group here."""
+        return self.norms[:, None]
+
     @abstractmethod
     def weighted_sum(self, factors: Any) -> Any:
         """Σ_i factors_i·∇ℓ_i as a flat (p,) vector; factors: (b,)."""

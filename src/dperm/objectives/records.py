@@ -5,7 +5,7 @@ Rows longer than the public `data_norm` are scaled down to it, lazily: the facto
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -117,6 +117,11 @@ class Records:
         """All records, a cache-sized batch at a time, in order, as float64: long single-precision sums would drift."""
         for part, block in self.chunks():
             yield Batch(block, (self.targets[part], self.factors[part], self.norms[part]), self.masked)
+
+    def stream(self, draws: Iterable[NDArray[np.intp] | None]) -> Iterator[Iterable[Batch]]:
+        """The records of each draw (None: all), in batches; a batch is valid until the next is asked for."""
+        for indices in draws:
+            yield self.batches() if indices is None else (self.take(indices),)
 
     def take(self, indices: NDArray[np.intp]) -> Batch:
         """The batch of these records. A dense batch lives in a buffer that the next call overwrites."""

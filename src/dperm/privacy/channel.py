@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace, device, to_device
 from numpy.typing import NDArray
 
 from dperm._random import Randomness
@@ -58,8 +59,8 @@ class Source(ABC):
     """Where noise and inclusion draws come from."""
 
     @abstractmethod
-    def gaussian(self, query: Array, sensitivity: float, std: float) -> Array:
-        """`query` plus N(0, std²) noise; shape of `query`."""
+    def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
+        """`query` (p,) plus N(0, std²) noise, in the query's backend, type and device."""
 
     @abstractmethod
     def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
@@ -76,7 +77,7 @@ class SystemSource(Source):
     def __init__(self, randomness: Randomness) -> None:
         self.randomness = randomness
 
-    def gaussian(self, query: Array, sensitivity: float, std: float) -> Array:
+    def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
         return query + std * self.randomness.noise.standard_normal(query.size)
 
     def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
@@ -147,14 +148,14 @@ class Recorder(Source):
         self.source = source
         self.recording = Recording()
 
-    def gaussian(self, query: Array, sensitivity: float, std: float) -> Array:
+    def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
         released = self.source.gaussian(query, sensitivity, std)
-        self.recording.releases.append(ReleaseRecord(query.copy(), sensitivity, std, released.copy()))
+        self.recording.releases.append(ReleaseRecord(_kept(query), sensitivity, std, _kept(released)))
         return released
 
     def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
         released = self.source.pure(query, sensitivity, epsilon)
-        self.recording.releases.append(ReleaseRecord(query.copy(), sensitivity, epsilon, released.copy()))
+        self.recording.releases.append(ReleaseRecord(_kept(query), sensitivity, epsilon, _kept(released)))
         return released
 
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
@@ -176,19 +177,19 @@ class Forced(Source):
         self.extra = extra
         self.recording = Recording()
 
-    def gaussian(self, query: Array, sensitivity: float, std: float) -> Array:
+    def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
         return self._next(query, sensitivity, std)
 
     def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
         return self._next(query, sensitivity, epsilon)
 
-    def _next(self, query: Array, sensitivity: float, noise: float) -> Array:
+    def _next(self, query: Any, sensitivity: float, noise: float) -> Any:
         at = len(self.recording.releases)
         if at >= len(self.reference.releases):
             raise UnpaidReleaseError(f"Release {at + 1} has no counterpart in the recorded run.")
         released = self.reference.releases[at].released.copy()
-        self.recording.releases.append(ReleaseRecord(query.copy(), sensitivity, noise, released.copy()))
-        return released
+        self.recording.releases.append(ReleaseRecord(_kept(query), sensitivity, noise, released))
+        return array_namespace(query).asarray(released, dtype=query.dtype, device=device(query), copy=True)
 
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
         for included in self.reference.inclusions[len(self.recording.inclusions) :][:steps]:
@@ -196,6 +197,11 @@ class Forced(Source):
             mine = np.sort(np.concatenate([mapped[mapped >= 0], self.extra]))
             self.recording.inclusions.append(mine)
             yield mine
+
+
+def _kept(values: Any) -> Array:
+    """A copy in double precision, whatever the backend and device."""
+    return np.array(to_device(values, "cpu"), dtype=np.float64)
 
 
 class Channel:
@@ -258,7 +264,7 @@ class Channel:
             elif key := _release_key(leaf):
                 self._paid[key] = self._paid.get(key, 0) + count
 
-    def release(self, query: Array, sensitivity: float, noise_std: float, sampling_rate: float = 1.0) -> Array:
+    def release(self, query: Any, sensitivity: float, noise_std: float, sampling_rate: float = 1.0) -> Any:
         """`query` + N(0, noise_std²), if a Gaussian of this noise_std ÷ sensitivity (and rate) was charged."""
         if sampling_rate < 1.0 and sampling_rate != self._drawn_rate:
             raise UnpaidReleaseError(
