@@ -36,9 +36,13 @@ class NoiseStream:
         self._normals = np.empty(0)
         self._next = 0
 
+    def raw(self, count: int) -> bytes:
+        """`count` fresh bytes of the keystream."""
+        return self._cipher.update(bytes(count))
+
     def uniforms(self, count: int) -> NDArray[np.float64]:
         """`count` uniforms on (0, 1], multiples of 2⁻⁵³."""
-        raw = np.frombuffer(self._cipher.update(bytes(8 * count)), dtype=np.uint64)
+        raw = np.frombuffer(self.raw(8 * count), dtype=np.uint64)
         return np.asarray((raw >> np.uint64(11)) + np.uint64(1), dtype=np.float64) * 2.0**-53
 
     def standard_normal(self, size: int) -> NDArray[np.float64]:

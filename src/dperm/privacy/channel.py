@@ -217,6 +217,7 @@ class Channel:
         self.policy = policy
         self.private = private
         self.event: Event | None = None
+        self.charge_id: str | None = None
         self._paid: dict[_Key, int] = {}
         self._promises: list[ApproximateDP] = []
         self._drawn_rate: float | None = None
@@ -232,9 +233,32 @@ class Channel:
         """Pay for `event`, on disk, before anything is released. Once per channel."""
         if self.event is not None:
             raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
-        (self.log or SpendLog.current()).charge(event, mechanism=mechanism, label=self.label, private=self.private)
+        log = self.log or SpendLog.current()
+        self.charge_id = log.charge(event, mechanism=mechanism, label=self.label, private=self.private)
         self.event = event
         self._admit(event)
+
+    def resume(self, charge_id: str, event: Event) -> None:
+        """Open the door for an interrupted run whose whole `event` was charged as `charge_id`, with nothing left to pay.
+
+        Releases must each be within steps taken by `reserve`: what was reserved before the interruption is gone.
+        """
+        if self.event is not None:
+            raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
+        log = self.log or SpendLog.current()
+        charged = next((charge for charge in log.charges() if charge.id == charge_id), None)
+        if charged is None or charged.event != event:
+            raise UnpaidReleaseError(f"The spend log {log.path} holds no charge {charge_id} of this event.")
+        self.charge_id, self.event = charge_id, event
+        self._admit(event)
+
+    def reserve(self, steps: int, limit: int) -> tuple[int, int]:
+        """Take the next `steps` of this run's `limit` steps before drawing for them; see `SpendLog.reserve`."""
+        assert self.charge_id is not None
+        taken = (self.log or SpendLog.current()).reserve(self.charge_id, steps, limit)
+        if taken is None:
+            raise UnpaidReleaseError(f"The spend log no longer holds the charge {self.charge_id}.")
+        return taken
 
     def allow(self, event: Event) -> None:
         """Open the door for a part that was chosen after an earlier release, under a charged `ApproximateDP` or `PureDP`.

@@ -65,13 +65,41 @@ class SpendLog:
             "private": private,
             "event": event.to_dict(),
         }
-        data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
+        with self._opened() as descriptor:
+            _append(descriptor, line)
+        return line["id"]
+
+    def reserve(self, charge_id: str, steps: int, limit: int) -> tuple[int, int] | None:
+        """Take the next `steps` of a charged run's `limit` steps: (start, stop), handed to nobody else and never again.
+
+        What was reserved counts as drawn, also when the process dies in between: a run that is continued takes what is
+        left. (limit, limit) when nothing is; None where this log does not hold the charge.
+        """
+        with self._opened() as descriptor:
+            known, start = False, 0
+            for line in _lines(descriptor):
+                if charge_id not in line:
+                    continue
+                data = json.loads(line)
+                known = known or data.get("id") == charge_id
+                if data.get("continues") == charge_id:
+                    start = max(start, int(data["stop"]))
+            if not known:
+                return None
+            stop = min(start + steps, limit)
+            if stop > start:
+                _append(descriptor, {"continues": charge_id, "start": start, "stop": stop, "pid": os.getpid()})
+            return start, max(start, stop)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """The file, locked; OSError with advice where it cannot be written."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
             try:
                 with _locked(descriptor):
-                    _append(descriptor, data)
+                    yield descriptor
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -79,7 +107,6 @@ class SpendLog:
                 f"Cannot write the spend log {self.path} ({error}); nothing was released. "
                 f"Set {_VARIABLE} to a file that can be written."
             ) from error
-        return line["id"]
 
     def charges(self, label: str | None = None) -> list[Charge]:
         """All charges, oldest first, or those with this label. Raises ValueError naming a damaged line."""
@@ -89,6 +116,8 @@ class SpendLog:
         for number, line in enumerate(self.path.read_text().splitlines(), start=1):
             try:
                 data = json.loads(line)
+                if "continues" in data:
+                    continue
                 event = event_from_dict(data["event"])
                 charge = Charge(data["id"], data["time"], data["label"], data["mechanism"], event, data.get("private", True))
             except (KeyError, ValueError) as error:
@@ -113,8 +142,13 @@ class SpendLog:
         return {relation: epsilon(Composed(tuple(events)), delta) for relation, events in groups.items()}
 
 
-def _append(descriptor: int, data: bytes) -> None:
+def _lines(descriptor: int) -> list[str]:
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode().splitlines()
+
+
+def _append(descriptor: int, line: dict[str, Any]) -> None:
     """Append a whole line and wait for the disk, or leave the file as it was and raise OSError."""
+    data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
     size = os.fstat(descriptor).st_size
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         data = b"\n" + data  # a line that was cut by a crash must not swallow this one
