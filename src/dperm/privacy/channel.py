@@ -252,6 +252,10 @@ class Channel:
         self.charge_id, self.event = charge_id, event
         self._admit(event)
 
+    def knows(self, charge_id: str) -> bool:
+        """Whether this channel's spend log holds that charge."""
+        return any(charge.id == charge_id for charge in (self.log or SpendLog.current()).charges())
+
     def reserve(self, steps: int, limit: int) -> tuple[int, int]:
         """Take the next `steps` of this run's `limit` steps before drawing for them; see `SpendLog.reserve`."""
         assert self.charge_id is not None

@@ -1,5 +1,22 @@
 """Networks: exact per-example gradients for PyTorch models, and private training with them."""
 
+from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar, TensorBoard
 from dperm.torch.objective import ModuleObjective, TorchPass, per_example
+from dperm.torch.records import TorchRecords
+from dperm.torch.tempered import TemperedSigmoid
+from dperm.torch.trainer import PrivateTrainer
+from dperm.torch.update import TorchOptimizer
 
-__all__ = ["ModuleObjective", "TorchPass", "per_example"]
+__all__ = [
+    "Callback",
+    "ModuleObjective",
+    "PrivateStep",
+    "PrivateTrainer",
+    "ProgressBar",
+    "TemperedSigmoid",
+    "TensorBoard",
+    "TorchOptimizer",
+    "TorchPass",
+    "TorchRecords",
+    "per_example",
+]

@@ -55,6 +55,11 @@ class TorchPass(Pass):
         """(b, groups): norms of the parts of the gradient that belong to each module, see `ModuleObjective.groups`."""
         return self._squares.sqrt()
 
+    @property
+    def bytes_held(self) -> int:
+        """Memory that lasts as long as the pass."""
+        return self._leases.bytes_held
+
     def weighted_sum(self, factors: Any) -> Tensor:
         """Σ_i factors_i·∇ℓ_i (p,); factors (b,), or (b, groups) to weigh each module's part by itself."""
         if not self._forms:

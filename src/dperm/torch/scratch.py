@@ -62,5 +62,9 @@ class Leases:
         self._blocks.append(block)
         return block[:size].view(*shape)
 
+    @property
+    def bytes_held(self) -> int:
+        return sum(block.numel() * block.element_size() for block in self._blocks)
+
     def __del__(self) -> None:
         self._pool.give_back(self._blocks)

@@ -1,0 +1,106 @@
+"""What a person sees of a run: a progress bar, TensorBoard, and whatever they add."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from dperm.privacy import Certificate
+
+__all__ = ["Callback", "PrivateStep", "ProgressBar", "TensorBoard"]
+
+
+@dataclass(frozen=True)
+class PrivateStep:
+    """One private step: its noisy gradient (p,) is in the trainable parameters' `.grad`.
+
+    `number` counts from 1 to `total`; `epoch` is number·rate. `batch_loss` and `batch_clipped` (share of records longer
+    than the bound) are None unless asked for: they are made from records without noise and are not private.
+    """
+
+    number: int
+    total: int
+    epoch: float
+    gradient: Tensor
+    batch_loss: float | None = None
+    batch_clipped: float | None = None
+
+
+class Callback:
+    """Override what you need. Nothing here is charged: keep what is not private to yourself."""
+
+    def on_start(self, total: int, certificate: Certificate) -> None:
+        """Before the first step, after the charge."""
+
+    def on_step(self, step: PrivateStep) -> None:
+        """After the update."""
+
+    def on_epoch(self, record: Mapping[str, Any]) -> None:
+        """After an expected pass: epoch, step, epsilon so far, validation scores."""
+
+    def on_end(self, certificate: Certificate) -> None:
+        """After the last step."""
+
+
+class ProgressBar(Callback):
+    """A line on the terminal: step, ε so far, validation scores, and, where shown, what is not private."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("private training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=Console(stderr=True),
+        )
+        self._task: Any = None
+        self._scores = ""
+
+    def on_start(self, total: int, certificate: Certificate) -> None:
+        self._task = self._progress.add_task("", total=total, note="")
+        self._progress.start()
+
+    def on_step(self, step: PrivateStep) -> None:
+        note = self._scores
+        if step.batch_loss is not None:
+            note += f"  not private: loss {step.batch_loss:.3f}, clipped {100 * (step.batch_clipped or 0):.0f} %"
+        self._progress.update(self._task, completed=step.number, note=note)
+
+    def on_epoch(self, record: Mapping[str, Any]) -> None:
+        parts = [f"ε {record['epsilon']:.2f}"]
+        parts += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in record.items() if name.startswith("validation")]
+        self._scores = ", ".join(parts)
+        self._progress.update(self._task, note=self._scores)
+
+    def on_end(self, certificate: Certificate) -> None:
+        self._progress.stop()
+
+
+class TensorBoard(Callback):
+    """Scalars for TensorBoard in `folder`: ε so far and validation scores by epoch; what is not private says so in its tag."""
+
+    def __init__(self, folder: str | Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder))
+
+    def on_step(self, step: PrivateStep) -> None:
+        if step.batch_loss is not None:
+            self._writer.add_scalar("not private/loss", step.batch_loss, step.number)
+            self._writer.add_scalar("not private/clipped", step.batch_clipped, step.number)
+
+    def on_epoch(self, record: Mapping[str, Any]) -> None:
+        for name, value in record.items():
+            if name not in ("epoch", "step"):
+                self._writer.add_scalar(name, value, record["step"])
+
+    def on_end(self, certificate: Certificate) -> None:
+        self._writer.close()

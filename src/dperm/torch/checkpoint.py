@@ -1,0 +1,113 @@
+"""Checkpoints that survive being killed: a folder per step, written beside, synced, and renamed into place.
+
+Tensors are in safetensors, everything else in JSON; nothing is pickled. No random state is stored: noise is never made
+twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+__all__ = ["latest", "load", "save"]
+
+_TENSORS, _STATE = "tensors.safetensors", "state.json"
+_PREFIX = "step-"
+_FORMAT = 1
+
+
+def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2) -> Path:
+    """Write `state`, nested dicts and lists of tensors and JSON values, as the checkpoint of `step`; keep the last `keep`.
+
+    When this returns, the checkpoint is on disk; when the process dies before, the one before it is.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    final = folder / f"{_PREFIX}{step:09d}"
+    temporary = folder / f".writing-{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    tensors: dict[str, Tensor] = {}
+    plain = _split(state, tensors, "")
+    save_file(tensors, temporary / _TENSORS)
+    text = json.dumps({"format": _FORMAT, "state": plain}, ensure_ascii=False)
+    (temporary / _STATE).write_text(text, encoding="utf-8")
+    for path in (temporary / _TENSORS, temporary / _STATE, temporary):
+        _sync(path)
+    if final.exists():  # the same step again, after a run was continued from an earlier one
+        shutil.rmtree(final)
+    temporary.rename(final)
+    _sync(folder)
+    for old in sorted(_steps(folder))[:-keep]:
+        shutil.rmtree(old)
+    return final
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest complete checkpoint, or None."""
+    return max(_steps(folder), default=None)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """What `save` wrote. ValueError where it is not a checkpoint of this format."""
+    try:
+        content = json.loads((path / _STATE).read_text(encoding="utf-8"))
+        if content["format"] != _FORMAT:
+            raise ValueError(f"format {content['format']}")
+        return _joined(content["state"], load_file(path / _TENSORS))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a readable checkpoint of format {_FORMAT}: {error}") from error
+
+
+def _steps(folder: Path) -> list[Path]:
+    return [path for path in folder.glob(f"{_PREFIX}*") if path.is_dir()] if folder.is_dir() else []
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _split(value: Any, tensors: dict[str, Tensor], name: str) -> Any:
+    """`value` as JSON, its tensors moved to `tensors`. Dicts become lists of pairs: their keys may be numbers."""
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+        return {"tensor": name}
+    if isinstance(value, Mapping):
+        return {"items": [[key, _split(item, tensors, f"{name}/{key}")] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return [_split(item, tensors, f"{name}/{index}") for index, item in enumerate(value)]
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    raise TypeError(f"Expected tensors, numbers and texts in a checkpoint, got {type(value).__name__} at {name}.")
+
+
+def _joined(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(value, dict):
+        if "tensor" in value:
+            return tensors[value["tensor"]]
+        return {key: _joined(item, tensors) for key, item in value["items"]}
+    if isinstance(value, list):
+        return [_joined(item, tensors) for item in value]
+    return value
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    """Nested tensors on `device`."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: to_device(item, device) for key, item in value.items()}
+    if isinstance(value, list):
+        return [to_device(item, device) for item in value]
+    return value

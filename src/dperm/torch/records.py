@@ -1,0 +1,152 @@
+"""Records for networks: tensors or any map-style dataset, drawn by index, in batches that fit memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+
+from dperm.torch.structure import batch_size, map_tensors, take
+
+__all__ = ["TorchRecords"]
+
+Indices = NDArray[np.intp]
+
+
+class TorchRecords:
+    """n records as (inputs, targets): a pair of tensors or arrays (or nested structures of tensors with the records along
+    the first axis), or a dataset with a length whose items are (input, target) pairs.
+
+    A draw is cut into physical batches of at most `physical_batch_size` records on `device`. `collate_fn` makes a batch
+    (inputs, targets) from a list of items; `num_workers` processes read items ahead. TypeError where records cannot be
+    drawn by index.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        physical_batch_size: int = 1024,
+        device: torch.device | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
+    ) -> None:
+        self.physical_batch_size = physical_batch_size
+        self.device = device or torch.device("cpu")
+        self._collate = collate_fn or default_collate
+        self._workers = num_workers
+        self._tensors: Any = None
+        self._dataset: Any = None
+        if isinstance(data, TensorDataset):
+            *inputs, targets = data.tensors
+            data = (inputs[0] if len(inputs) == 1 else tuple(inputs), targets)
+        if isinstance(data, (tuple, list)) and len(data) == 2:
+            self._tensors = _as_tensors(data)
+            size = batch_size(self._tensors[0])
+            other = batch_size(self._tensors[1])
+            if size is None or other != size:
+                raise ValueError(f"Expected as many targets as inputs, got {other} and {size}.")
+            self._size = size
+        elif isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+            raise TypeError(
+                f"Expected tensors (inputs, targets) or a dataset with a length and items by index, got {type(data).__name__}: "
+                "Poisson sampling draws each record independently and cannot read a stream."
+            )
+        else:
+            self._dataset = data
+            self._size = len(data)
+        if not self._size:
+            raise ValueError("Expected at least one record, got none.")
+
+    def __len__(self) -> int:
+        return self._size
+
+    def first(self, count: int) -> Any:
+        """The first records as one batch: for checks and measurements before a run."""
+        return self._moved(self._fetch(np.arange(min(count, self._size))))
+
+    def batches(self) -> Iterator[Any]:
+        """All records in order."""
+        return iter(next(self.stream([None])))
+
+    def stream(self, draws: Iterable[Indices | None]) -> Iterator[Iterable[Any]]:
+        """For each draw its physical batches (inputs, targets); an empty draw has none."""
+        counts: deque[int] = deque()
+        ready: deque[Any] = deque()
+        exhausted = False
+
+        def chunks() -> Iterator[list[int]]:
+            for drawn in draws:
+                indices = np.arange(self._size) if drawn is None else drawn
+                starts = range(0, len(indices), self.physical_batch_size)
+                counts.append(len(starts))
+                for start in starts:
+                    yield indices[start : start + self.physical_batch_size].tolist()
+
+        source = self._read(chunks())
+        while True:
+            # reading one batch ahead is what makes the next draw happen
+            while not counts and not exhausted:
+                try:
+                    ready.append(next(source))
+                except StopIteration:
+                    exhausted = True
+            if not counts:
+                return
+            expected = counts.popleft()
+            yield (self._moved(ready.popleft() if ready else next(source)) for _ in range(expected))
+
+    def _read(self, chunks: Iterator[list[int]]) -> Iterator[Any]:
+        if self._dataset is None or not self._workers:
+            return (self._fetch(np.asarray(chunk)) for chunk in chunks)
+        return iter(
+            DataLoader(
+                self._dataset,
+                batch_sampler=_Chunks(chunks),
+                num_workers=self._workers,
+                collate_fn=self._collate,
+                pin_memory=self.device.type == "cuda",
+            )
+        )
+
+    def _fetch(self, indices: Indices) -> Any:
+        if self._tensors is not None:
+            return take(self._tensors, torch.from_numpy(indices), self._size)
+        return self._collate([self._dataset[int(index)] for index in indices])
+
+    def _moved(self, batch: Any) -> Any:
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise TypeError(
+                f"Expected a batch of (inputs, targets), got {type(batch).__name__}: give a collate_fn that makes that pair."
+            )
+        if self.device.type == "cpu":
+            return tuple(batch)
+        return tuple(map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), part) for part in batch)
+
+
+class _Chunks:
+    """A batch sampler that reads its batches from an iterator."""
+
+    def __init__(self, chunks: Iterator[list[int]]) -> None:
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._chunks
+
+
+def _as_tensors(value: Any) -> Any:
+    if isinstance(value, (Tensor, dict)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return tuple(_as_tensors(item) for item in value)
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    raise TypeError(f"Expected tensors or arrays, got {type(value).__name__}.")
+
+

@@ -1,0 +1,130 @@
+"""The mutable side of a private training run: what is charged, which step comes next, what a checkpoint holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from dperm.gradient import NoisyGradients, Plan
+from dperm.objectives.per_example import Pass
+from dperm.privacy import Certificate, Channel, Event, Relation
+from dperm.torch import checkpoint
+from dperm.torch.objective import ModuleObjective
+from dperm.torch.records import TorchRecords
+
+__all__ = ["Charged", "PrivateRun"]
+
+_SECONDS_AT_ONCE = 10.0  # about how much training is lost, of what was paid for, when a run is killed
+
+
+@dataclass(frozen=True)
+class Charged:
+    """What a run has paid: the events of all its charges, the last charge's id, and the step that charge starts at."""
+
+    events: tuple[Event, ...]
+    charge_id: str
+    first: int = 0
+
+
+@dataclass
+class PrivateRun:
+    """One plan in progress on one model. `next` gives the next noisy gradient, or None after the last step.
+
+    With a `folder`, steps are reserved in the spend log before they are drawn: whoever continues the run starts after
+    everything that may have been drawn, with fresh noise.
+    """
+
+    plan: Plan
+    objective: ModuleObjective
+    channel: Channel
+    certificate: Certificate
+    charged: Charged
+    gradients: NoisyGradients
+    folder: Path | None = None
+    lost: int = 0
+    _reserved: int = 0
+    _block: int = 1
+    _since: float = field(default_factory=time.monotonic)
+    _seen: list[Pass] = field(default_factory=list[Pass])
+
+    @classmethod
+    def start(
+        cls,
+        plan: Plan,
+        objective: ModuleObjective,
+        records: TorchRecords,
+        channel: Channel,
+        certificate: Certificate,
+        charged: Charged,
+        *,
+        folder: Path | None = None,
+        first: int = 0,
+        observe: bool = False,
+    ) -> PrivateRun:
+        """A run from step `first` on; the channel is open for the plan's steps."""
+        seen: list[Pass] = []
+        gradients = NoisyGradients(
+            plan, objective, records, channel, first=first, observe=seen.append if observe else None
+        )
+        return cls(plan, objective, channel, certificate, charged, gradients, folder, _seen=seen, _reserved=first)
+
+    @property
+    def step(self) -> int:
+        """Steps done or lost."""
+        return self.gradients.step
+
+    def next(self) -> Tensor | None:
+        self._seen.clear()
+        if self.folder is not None:
+            self._reserve()
+        if self.step >= self.plan.steps:
+            return None
+        return self.gradients(self.objective.theta)
+
+    def _reserve(self) -> None:
+        if self.step < self._reserved or self.step >= self.plan.steps:
+            return
+        now = time.monotonic()
+        if self.step and now - self._since < _SECONDS_AT_ONCE:
+            self._block *= 2
+        self._since = now
+        first = self.charged.first
+        start, stop = self.channel.reserve(self._block, self.plan.steps - first)
+        skipped = first + start - self.step
+        self.lost += skipped
+        self.gradients.skip(skipped)
+        self._reserved = first + stop
+
+    def observed(self) -> tuple[float, float]:
+        """Mean loss and share of bounded records of the last step's batch. Not private."""
+        losses = [float(value) for seen in self._seen for value in seen.losses]
+        bound = self.gradients.bounding_state.get("clipping_norm", getattr(self.plan.bounding, "clipping_norm", 0.0))
+        longer = [float(norm) > bound for seen in self._seen for norm in seen.norms]
+        count = max(1, len(losses))
+        return sum(losses) / count, sum(longer) / count
+
+    def epsilon(self, relation: Relation, delta: float) -> float:
+        """ε of the steps so far, without what was spent on the number of records."""
+        from dperm.privacy import epsilon
+
+        return epsilon(self.plan.event(relation, 0, self.step), delta) if self.step else 0.0
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """A checkpoint of this moment; `state` is what the run does not know: updates, optimiser, plan settings."""
+        assert self.folder is not None
+        run = {
+            "step": self.step,
+            "lost": self.lost,
+            "charge_id": self.charged.charge_id,
+            "first": self.charged.first,
+            "events": [event.to_dict() for event in self.charged.events],
+            "bounding": dict(self.gradients.bounding_state),
+            "plan": {name: str(value) for name, value in self.plan.describe().items() if name != "update"},
+        }
+        model = self.objective.model.state_dict()
+        checkpoint.save(self.folder, self.step, {"run": run, "model": model, **state})

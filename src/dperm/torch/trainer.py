@@ -1,0 +1,485 @@
+"""Private training of a torch model: `PrivateTrainer(...).fit(dataset)`, or its steps for a loop of your own."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dperm import _validate as check
+from dperm.gradient import ExponentialAverage, Plan, Poisson, Update
+from dperm.gradient.recipes import dp_sgd
+from dperm.privacy import (
+    ApproximateDP,
+    Assumption,
+    Certificate,
+    Channel,
+    Composed,
+    Event,
+    PureDP,
+    Relation,
+    calibrate,
+)
+from dperm.privacy.events import event_from_dict
+from dperm.torch import checkpoint
+from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
+from dperm.torch.memory import physical_batch_size as measured_batch_size
+from dperm.torch.noise import open_channel
+from dperm.torch.objective import ModuleObjective
+from dperm.torch.records import TorchRecords
+from dperm.torch.run import Charged, PrivateRun
+from dperm.torch.structure import call_model
+from dperm.torch.update import TorchOptimizer, assign
+
+__all__ = ["PrivateTrainer"]
+
+_PROBED = 8  # records that a model is checked on before anything is charged
+
+#: (noise_multiplier, public_size) → plan
+MakePlan = Callable[[float, int], Plan]
+
+
+class PrivateTrainer:
+    """Trains `model` privately and certifies what it cost.
+
+    Parameters
+    ----------
+    model, loss_fn : the network, and `loss_fn(outputs, targets) -> (b,)`, one loss per record (`reduction="none"`).
+    optimizer : any torch optimiser over the model's trainable parameters. None: the plan's own update.
+    epsilon, delta : the budget; the noise is the least that keeps within it. `delta` is always needed.
+    noise_multiplier : instead of `epsilon`: noise standard deviation ÷ sensitivity.
+    epochs, expected_batch_size, clipping_norm : of DP-SGD with Poisson sampling (`dperm.gradient.recipes.dp_sgd`).
+    plan : instead of these three: a function (noise_multiplier, public_size) → `Plan`, or a `Plan` with its noise.
+    relation : "add_or_remove_one" (the number of records is private) or "replace_one" (it is public).
+    public_size : publicly known number of records. None under add/remove: released with noise at `size_share` of epsilon.
+    physical_batch_size : most records at once in memory. None: measured on the first records.
+    scheduler, scheduler_interval : a torch learning-rate scheduler, stepped every "epoch" or "step".
+    ema_decay : average the weights exponentially; `fit` leaves the average in the model.
+    autocast : run the forward in this type, for example `torch.bfloat16`; norms and sums stay in single precision.
+    collate_fn, num_workers : as for a DataLoader.
+    checkpoint, checkpoint_every : a folder, and the steps between checkpoints (None: an expected epoch).
+    metrics : name → function(outputs, targets) → (b,), averaged over the validation set. None: loss, and accuracy where
+        targets are classes.
+    callbacks, progress : `Callback`s; a progress bar (None: on a terminal).
+    show_private : also show each batch's loss and clipped share, which are not private.
+    label : names the data set in the spend log.
+    random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
+
+    Attributes
+    ----------
+    certificate : what the run cost and on what assumptions; known from the charge on.
+    history : one dict per expected epoch: epoch, step, epsilon so far, validation scores.
+    plan : what ran. objective : the model's per-example gradients.
+
+    Raises ValueError or TypeError for anything unusable before anything is charged. Whatever fails later, the charge stands.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[[Any, Any], Tensor],
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        epsilon: float | None = None,
+        delta: float,
+        noise_multiplier: float | None = None,
+        epochs: float | None = None,
+        expected_batch_size: float | None = None,
+        clipping_norm: float | None = None,
+        plan: Plan | MakePlan | None = None,
+        relation: Relation | str = Relation.ADD_OR_REMOVE_ONE,
+        public_size: int | None = None,
+        size_share: float = 0.05,
+        physical_batch_size: int | None = None,
+        scheduler: Any = None,
+        scheduler_interval: str = "epoch",
+        ema_decay: float | None = None,
+        autocast: torch.dtype | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        num_workers: int = 0,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int | None = None,
+        metrics: dict[str, Callable[[Any, Any], Tensor]] | None = None,
+        callbacks: Sequence[Callback] = (),
+        progress: bool | None = None,
+        show_private: bool = False,
+        label: str = "",
+        random_state: Any = None,
+    ) -> None:
+        self.objective = ModuleObjective(model, loss_fn, relation=relation, autocast=autocast)
+        self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
+        self.epsilon = None if epsilon is None else check.positive("epsilon", epsilon)
+        self.delta = check.fraction("delta", delta)
+        self.noise_multiplier = None if noise_multiplier is None else check.positive("noise_multiplier", noise_multiplier)
+        self.size_share = check.fraction("size_share", size_share)
+        self.public_size = None if public_size is None else check.integer("public_size", public_size)
+        self.physical_batch_size = (
+            None if physical_batch_size is None else check.integer("physical_batch_size", physical_batch_size)
+        )
+        self._make_plan = self._planner(plan, epochs, expected_batch_size, clipping_norm)
+        self.scheduler = scheduler
+        check.choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
+        self.scheduler_interval = scheduler_interval
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise TypeError("ReduceLROnPlateau needs a metric: step it in a loop of your own over steps().")
+        if scheduler is not None and optimizer is None:
+            raise ValueError("Expected an optimizer where a scheduler is given.")
+        self.ema_decay = None if ema_decay is None else check.fraction("ema_decay", ema_decay)
+        self.collate_fn, self.num_workers = collate_fn, num_workers
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.checkpoint_every = None if checkpoint_every is None else check.integer("checkpoint_every", checkpoint_every)
+        self.metrics = metrics
+        self.callbacks = list(callbacks)
+        self.progress = progress
+        self.show_private = show_private
+        self.label = label
+        self.random_state = random_state
+        self.history: list[dict[str, Any]] = []
+        self.certificate: Certificate | None = None
+        self.plan: Plan | None = None
+        self._run: PrivateRun | None = None
+        self._state: Any = None
+        if optimizer is not None:
+            self._optimizer_update()  # refused here rather than at the first step
+
+    def _planner(
+        self, plan: Plan | MakePlan | None, epochs: float | None, batch: float | None, clipping_norm: float | None
+    ) -> MakePlan:
+        simple = {"epochs": epochs, "expected_batch_size": batch, "clipping_norm": clipping_norm}
+        if plan is not None:
+            if given := [name for name, value in simple.items() if value is not None]:
+                raise ValueError(f"Expected {', '.join(given)} inside the plan, not beside it.")
+            if not isinstance(plan, Plan):
+                if (self.epsilon is None) == (self.noise_multiplier is None):
+                    raise ValueError("Expected exactly one of epsilon and noise_multiplier.")
+                return plan
+            if self.epsilon is not None or self.noise_multiplier is not None:
+                raise ValueError("A Plan has its noise already: pass a function (noise_multiplier, public_size) → Plan instead.")
+            return lambda noise, size: plan
+        if missing := [name for name, value in simple.items() if value is None]:
+            raise ValueError(f"Expected {', '.join(missing)}, or a plan.")
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError("Expected exactly one of epsilon and noise_multiplier.")
+        settings = {name: check.positive(name, value) for name, value in simple.items()}
+        return lambda noise, size: dp_sgd(
+            noise_multiplier=noise, public_size=size, average_from=None, **settings  # type: ignore[arg-type]
+        )
+
+    # Fitting
+
+    def fit(self, dataset: Any, validation: Any = None, *, resume: bool = False) -> Self:
+        """Train on `dataset`: (inputs, targets) tensors or a map-style dataset of such pairs.
+
+        `validation`, of the same kind, is scored without noise after every expected epoch: keep it public or apart.
+        `resume` continues from the newest checkpoint, with fresh noise; steps lost since then are skipped, not drawn again.
+        """
+        update = self._update()
+        callbacks = list(self.callbacks)
+        if self.progress or (self.progress is None and sys.stderr.isatty()):
+            callbacks.append(ProgressBar())
+        held_out = None if validation is None else self._records(validation, self.physical_batch_size or 1024)
+        theta: Tensor | None = None
+        started = False
+        for step in self.steps(dataset, resume=resume):
+            run = self._run
+            assert run is not None and self.certificate is not None
+            if not started:
+                started = True
+                for callback in callbacks:
+                    callback.on_start(step.total, self.certificate)
+            if self._state is None:
+                self._state = update.init(self.objective.theta)
+            theta = update.step(self.objective.theta, step.gradient, self._state)
+            if theta is not self.objective.theta:
+                self.objective.theta.copy_(theta)
+            for callback in callbacks:
+                callback.on_step(step)
+            self._after(run, held_out, callbacks)
+        self._finish(update, callbacks if started else [])
+        return self
+
+    def steps(self, dataset: Any, *, resume: bool = False) -> Iterator[PrivateStep]:
+        """Private steps for a loop of your own: each has put its noisy gradient into `.grad`; call `optimizer.step()`.
+
+        The charge is made, for the whole plan, when the first step is asked for.
+        """
+        run = self._begin(dataset, resume)
+        rate = run.plan.sampler.rate
+        while True:
+            gradient = run.next()
+            if gradient is None:
+                break
+            assign(self.objective.flat, gradient)
+            seen = run.observed() if self.show_private else (None, None)
+            yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
+
+    def _after(self, run: PrivateRun, held_out: TorchRecords | None, callbacks: list[Callback]) -> None:
+        """What follows an update: schedules, scores, checkpoints."""
+        rate = run.plan.sampler.rate
+        # an epoch ends with the step that brings the expected passes to a whole number
+        epoch_ends = math.floor(run.step * rate + 1e-9) > math.floor((run.step - 1) * rate + 1e-9) or run.step == run.plan.steps
+        if self.scheduler is not None and (self.scheduler_interval == "step" or epoch_ends):
+            self.scheduler.step()
+        if epoch_ends:
+            record: dict[str, Any] = {
+                "epoch": round(run.step * rate, 2),
+                "step": run.step,
+                "epsilon": run.epsilon(self.objective.relation, self.delta),
+            }
+            if held_out is not None:
+                record |= {f"validation_{name}": value for name, value in self._scores(held_out).items()}
+            self.history.append(record)
+            for callback in callbacks:
+                callback.on_epoch(record)
+        due = epoch_ends if self.checkpoint_every is None else run.step % self.checkpoint_every == 0 or run.step == run.plan.steps
+        if self.checkpoint is not None and due:
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint now. Needs `checkpoint`."""
+        if self.checkpoint is None or self._run is None or self.plan is None:
+            raise ValueError("Expected a checkpoint folder and a run in progress.")
+        self._run.save(
+            {
+                "update": self._state,
+                "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
+                "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+                "settings": {"noise_multiplier": self._noise, "public_size": self.plan.public_size},
+                "history": self.history,
+            }
+        )
+
+    def _finish(self, update: Update, callbacks: list[Callback]) -> None:
+        if self._state is not None:
+            theta = self.objective.theta
+            final = update.result(theta, self._state)
+            if final is not theta:
+                theta.copy_(final)
+        for parameter in self.objective.flat.parameters:
+            parameter.grad = None
+        assert self.certificate is not None
+        for callback in callbacks:
+            callback.on_end(self.certificate)
+
+    def _optimizer_update(self) -> Update:
+        assert self.optimizer is not None
+        return TorchOptimizer(self.optimizer, self.objective.flat)
+
+    def _update(self) -> Update:
+        update: Update | None = None if self.optimizer is None else self._optimizer_update()
+        if update is None:
+            update = self._make_plan(1.0, self.public_size or 1_000_000).update
+        return update if self.ema_decay is None else ExponentialAverage(update, self.ema_decay)
+
+    # Starting: everything is checked before anything is charged
+
+    def _records(self, data: Any, size: int) -> TorchRecords:
+        return TorchRecords(
+            data,
+            physical_batch_size=size,
+            device=self.objective.flat.device,
+            collate_fn=self.collate_fn,
+            num_workers=self.num_workers,
+        )
+
+    def _begin(self, dataset: Any, resume: bool) -> PrivateRun:
+        self.objective.flat.check()
+        records = self._records(dataset, self.physical_batch_size or 1024)
+        inputs, targets = records.first(_PROBED)
+        self.objective.prepare(inputs, targets)
+        losses = self.objective.evaluate(inputs, targets, norms_only=True).losses
+        if not bool(torch.isfinite(losses).all()):
+            raise ValueError("The loss of some of the first records is not finite: look at inputs, targets and initial weights.")
+        if self.physical_batch_size is None:
+            records.physical_batch_size = measured_batch_size(self.objective, inputs, targets)
+        found = checkpoint.latest(self.checkpoint) if self.checkpoint is not None else None
+        if resume and self.checkpoint is None:
+            raise ValueError("Expected a checkpoint folder to resume from.")
+        if found is not None and not resume:
+            raise ValueError(f"{self.checkpoint} holds checkpoints of a run: pass resume=True, or choose another folder.")
+        if found is not None:
+            self._run = self._continued(records, checkpoint.load(found))
+        else:
+            self._run = self._fresh(records)
+        return self._run
+
+    def _fresh(self, records: TorchRecords) -> PrivateRun:
+        relation = self.objective.relation
+        channel = open_channel(self.random_state, self.objective.flat.device, label=self.label)
+        self.history, self._state = [], None
+        # Under replace-one the number of records is public by definition.
+        size = len(records) if relation is Relation.REPLACE_ONE else self.public_size
+        if size is not None:
+            plan, event = self._planned(size, self.epsilon, self.delta)
+            self._charge(channel, event, plan)
+        else:
+            plan, event = self._sized(channel, len(records))
+        self.plan = plan
+        assert channel.charge_id is not None
+        run = PrivateRun.start(
+            plan, self.objective, records, channel, self._known(), Charged((event,), channel.charge_id),
+            folder=self.checkpoint, observe=self.show_private,
+        )  # fmt: skip
+        if self.checkpoint is not None:
+            self._run = run
+            self.save()
+        return run
+
+    def _planned(self, size: int, epsilon: float | None, delta: float) -> tuple[Plan, Event]:
+        relation = self.objective.relation
+        if epsilon is None:
+            noise = self.noise_multiplier or 0.0  # a Plan that has its noise ignores it
+        else:
+            noise = calibrate(lambda x: self._make_plan(x, size).event(relation), epsilon, delta)
+        plan = self._make_plan(noise, size)
+        self._noise = noise
+        if plan.public_size != size and self.public_size is not None:
+            raise ValueError(f"Expected a plan for public_size={size}, got one for {plan.public_size}.")
+        return plan, plan.event(relation)
+
+    def _sized(self, channel: Channel, records: int) -> tuple[Plan, Event]:
+        """Release the number of records with noise, then choose the plan by it."""
+        if self.epsilon is None:
+            raise ValueError("Expected public_size where the noise is set by hand: rates and denominators need it.")
+        first = self.size_share * self.epsilon
+        # an (ε, δ) promise spends its δ entirely: a hair less keeps the whole at δ after rounding
+        promise = ApproximateDP(self.epsilon - first, self.delta * (1 - 1e-6), self.objective.relation)
+        event = Composed((PureDP(first, self.objective.relation), promise))
+        self._charge(channel, event, None)
+        noisy = channel.release_pure(np.array([float(records)]), 1.0, first)
+        plan, part = self._planned(max(1, round(float(noisy[0]))), promise.epsilon, promise.delta)
+        channel.allow(part)
+        self._charged_size = plan.public_size
+        return plan, event
+
+    def _charge(self, channel: Channel, event: Event, plan: Plan | None) -> None:
+        self.certificate = self._certificate(event, channel, plan)
+        channel.charge(event, self.certificate.mechanism)
+
+    def _continued(self, records: TorchRecords, saved: dict[str, Any]) -> PrivateRun:
+        """The run of a checkpoint, with fresh noise."""
+        settings, state = saved["settings"], saved["run"]
+        device = self.objective.flat.device
+        self._noise = settings["noise_multiplier"]
+        plan = self.plan = self._make_plan(self._noise, settings["public_size"])
+        described = {name: str(value) for name, value in plan.describe().items() if name != "update"}
+        if changed := [name for name, value in described.items() if state["plan"].get(name) != value]:
+            raise ValueError(f"The checkpoint was made by another plan: {', '.join(changed)} differ.")
+        self.model.load_state_dict(saved["model"])
+        self._state = checkpoint.to_device(saved["update"], device)
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(saved["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(saved["scheduler"])
+        self.history = saved["history"]
+        channel = open_channel(self.random_state, device, label=self.label)
+        events = tuple(event_from_dict(event) for event in state["events"])
+        done, first = state["step"], state["first"]
+        charged = Charged(events, state["charge_id"], first)
+        if channel.knows(charged.charge_id):
+            channel.resume(charged.charge_id, events[-1])
+            if len(events) == 1 and isinstance(events[0], Composed) and self.public_size is None:
+                channel.allow(plan.event(self.objective.relation))
+        elif done < plan.steps:
+            # the log that was charged is not here: nobody can tell what was drawn since, so the rest is paid again
+            rest = plan.event(self.objective.relation, done)
+            charged = Charged((*events, rest), channel.charge(rest, "continued private training"), done)
+        self.certificate = self._certificate(
+            charged.events[0] if len(charged.events) == 1 else Composed(charged.events), channel, plan
+        )
+        run = PrivateRun.start(
+            plan, self.objective, records, channel, self.certificate, charged,
+            folder=self.checkpoint, first=done, observe=self.show_private,
+        )  # fmt: skip
+        run.lost = state["lost"]
+        run.gradients.bounding_state.update(state["bounding"])
+        return run
+
+    def _known(self) -> Certificate:
+        assert self.certificate is not None
+        return self.certificate
+
+    def _certificate(self, event: Event, channel: Channel, plan: Plan | None) -> Certificate:
+        sampled = plan is None or isinstance(plan.sampler, Poisson)
+        facts = {name: value for name, value in self.objective.facts.to_dict().items() if value is not None}
+        return Certificate.issue(
+            mechanism="gradient perturbation of a network" + (" (Poisson)" if sampled else " (full batch)"),
+            event=event,
+            delta=self.delta,
+            target_epsilon=self.epsilon,
+            paper="Abadi et al. 2016; accounting by privacy loss distribution",
+            assumptions=self._assumptions(),
+            public_facts={**facts, **({} if plan is None else plan.describe()), "vmap": list(self.objective.fallbacks)},
+            not_charged=_NOT_CHARGED,
+            seed_policy=channel.policy,
+            private=channel.private,
+        )
+
+    def _assumptions(self) -> list[Assumption]:
+        found = [
+            Assumption("One person contributes at most one record.", "caller", "stated"),
+            Assumption(
+                "The model and the loss treat each record by itself, and its code, initial weights and pretraining do not depend "
+                "on these records.",
+                "caller",
+                "gradients compared with autograd, and one record's loss under change of another, on three records",
+            ),
+            Assumption(
+                "Norms and sums in floating point are those of real numbers.",
+                "library",
+                "not checked: their rounding, about 1e-6 relative in single precision, is not in the noise",
+            ),
+        ]
+        if self.public_size is not None:
+            found.append(Assumption(f"The number {self.public_size} of records may be known.", "caller", "stated"))
+        return found
+
+    # Scores
+
+    @torch.no_grad()
+    def _scores(self, records: TorchRecords) -> dict[str, float]:
+        """Means over a held-out set, in eval mode."""
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.eval()
+        totals: dict[str, float] = {}
+        count = 0
+        try:
+            for inputs, targets in records.batches():
+                outputs = call_model(self.model, inputs)
+                losses = self.loss_fn(outputs, targets)
+                values = {"loss": losses}
+                if self.metrics is not None:
+                    values |= {name: metric(outputs, targets) for name, metric in self.metrics.items()}
+                elif _classifies(outputs, targets):
+                    values["accuracy"] = (outputs.argmax(1) == targets).float()
+                for name, value in values.items():
+                    totals[name] = totals.get(name, 0.0) + float(value.sum())
+                count += len(losses)
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        return {name: total / count for name, total in totals.items()}
+
+
+_NOT_CHARGED = (
+    "settings chosen by looking at the same data (hyper-parameters, architecture, preprocessing), if any were",
+    "validation scores, if the validation set is private",
+    "errors raised by the checks before training, which speak to the data holder only",
+)
+
+
+def _classifies(outputs: Any, targets: Any) -> bool:
+    return (
+        isinstance(outputs, Tensor)
+        and isinstance(targets, Tensor)
+        and outputs.dim() == 2
+        and targets.dim() == 1
+        and not targets.is_floating_point()
+        and math.prod(targets.shape) == outputs.shape[0]
+    )
