@@ -153,8 +153,9 @@ class AdaptiveClip(Bounding):
         norms, current = at_theta.norms, state["clipping_norm"]
         total = at_theta.weighted_sum(_clip_factors(norms, current) / current)
         xp = array_namespace(total)
-        signs = xp.where(norms <= current, self.count_weight, -self.count_weight)
-        return xp.concat([total, xp.reshape(xp.astype(xp.sum(signs), total.dtype), (1,))])
+        within = xp.astype(norms <= current, total.dtype)
+        count = self.count_weight * xp.sum(2 * within - 1)
+        return xp.concat([total, xp.reshape(count, (1,))])
 
     def empty(self, theta: Any) -> Any:
         xp = array_namespace(theta)

@@ -201,7 +201,8 @@ class Forced(Source):
 
 def _kept(values: Any) -> Array:
     """A copy in double precision, whatever the backend and device."""
-    return np.array(to_device(values, "cpu"), dtype=np.float64)
+    found = values if isinstance(values, np.ndarray) else np.from_dlpack(to_device(values, "cpu"))
+    return np.array(found, dtype=np.float64)
 
 
 class Channel:

@@ -51,34 +51,37 @@ class ProgressBar(Callback):
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
 
         self._progress = Progress(
-            TextColumn("private training"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=12),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True, min_width=5)),
+            TextColumn("{task.fields[note]}", table_column=Column(no_wrap=False, ratio=1)),
             console=Console(stderr=True),
         )
         self._task: Any = None
-        self._scores = ""
+        self._scores = self._batch = ""
 
     def on_start(self, total: int, certificate: Certificate) -> None:
         self._task = self._progress.add_task("", total=total, note="")
         self._progress.start()
 
     def on_step(self, step: PrivateStep) -> None:
-        note = self._scores
         if step.batch_loss is not None:
-            note += f"  not private: loss {step.batch_loss:.3f}, clipped {100 * (step.batch_clipped or 0):.0f} %"
-        self._progress.update(self._task, completed=step.number, note=note)
+            self._batch = f"not private: loss {step.batch_loss:.3f}, clipped {100 * (step.batch_clipped or 0):.0f} %"
+        self._show(step.number)
 
     def on_epoch(self, record: Mapping[str, Any]) -> None:
         parts = [f"ε {record['epsilon']:.2f}"]
         parts += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in record.items() if name.startswith("validation")]
         self._scores = ", ".join(parts)
-        self._progress.update(self._task, note=self._scores)
+        self._show(record["step"])
+
+    def _show(self, completed: int) -> None:
+        note = " | ".join(part for part in (self._scores, self._batch) if part)
+        self._progress.update(self._task, completed=completed, note=note)
 
     def on_end(self, certificate: Certificate) -> None:
         self._progress.stop()

@@ -30,7 +30,7 @@ class Form(ABC):
 
     @abstractmethod
     def squares(self) -> Tensor:
-        """(b,) squared L2 norms; may be above the exact value by rounding, not below."""
+        """(b,) squared L2 norms, of the gradients as they are summed: what cancellation takes from ghost norms is added back."""
 
     @abstractmethod
     def weighted_sum(self, factors: Tensor) -> Tensor:

@@ -104,6 +104,7 @@ class ModuleObjective:
         if not callable(loss_fn):
             raise TypeError(f"Expected loss_fn to be callable, got {loss_fn!r}.")
         self.model = model
+        self._refuse()
         self.loss_fn = loss_fn
         self.relation = Relation(relation)
         self.public_size = public_size
@@ -114,7 +115,6 @@ class ModuleObjective:
         self._known: tuple[Any, ...] | None = None
         self._rules: dict[nn.Module, Callable[..., Any]] = {}
         self._layouts: dict[nn.Module, list[CallLayout]] = {}
-        self._refuse()
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -244,9 +244,7 @@ class ModuleObjective:
         with torch.enable_grad(), overridden(self._forwards(tape)):
             losses = self._losses(inputs, targets)
             tape.recording = False
-            if not losses.requires_grad:
-                raise ValueError("The losses do not depend on any trainable parameter.")
-            stray = self._backward(losses, [tape.anchor, *parameters])[1:]
+            stray = _gradients(losses, [tape.anchor, *parameters])[1:]
         outside = [name for name, gradient in zip(self.flat.names, stray, strict=True) if gradient is not None]
         if outside:
             raise _UsedElsewhereError(
@@ -254,19 +252,6 @@ class ModuleObjective:
             )
         with torch.no_grad():
             return self._collected(tape, losses.detach(), norms_only)
-
-    def _backward(self, losses: Tensor, sources: list[Any]) -> tuple[Tensor | None, ...]:
-        try:
-            return torch.autograd.grad(losses, sources, torch.ones_like(losses), allow_unused=True)
-        except RuntimeError as error:
-            if "inplace operation" in str(error):
-                raise ValueError(
-                    "The model overwrites, in place, a layer's input that the layer's gradient needs: replace the in-place "
-                    f"operation by one that makes a new tensor. PyTorch says: {error}"
-                ) from error
-            if "Checkpointing is not compatible" in str(error):
-                raise ValueError("Expected torch.utils.checkpoint with use_reentrant=False.") from error
-            raise
 
     def _losses(self, inputs: Any, targets: Any) -> Tensor:
         if self.autocast is None:
@@ -347,7 +332,7 @@ class ModuleObjective:
         return None
 
     def _autograd(self, loss: Tensor) -> Tensor:
-        found = torch.autograd.grad(loss, self.flat.parameters, retain_graph=True, allow_unused=True)
+        found = _gradients(loss, self.flat.parameters, retain_graph=True)
         filled = [
             torch.zeros_like(parameter) if gradient is None else gradient
             for parameter, gradient in zip(self.flat.parameters, found, strict=True)
@@ -357,6 +342,23 @@ class ModuleObjective:
 
 class _UsedElsewhereError(ValueError):
     """A parameter reaches the loss around its module's tap."""
+
+
+def _gradients(losses: Tensor, sources: Sequence[Tensor], retain_graph: bool = False) -> tuple[Tensor | None, ...]:
+    """Gradients of the sum of `losses`, None where it does not depend on a source. ValueError with advice where autograd fails."""
+    if not losses.requires_grad:
+        raise ValueError("The losses do not depend on any trainable parameter.")
+    try:
+        return torch.autograd.grad(losses, list(sources), torch.ones_like(losses), retain_graph, allow_unused=True)
+    except RuntimeError as error:
+        if "inplace operation" in str(error):
+            raise ValueError(
+                "The model overwrites, in place, a layer's input that the layer's gradient needs: replace the in-place "
+                f"operation by one that makes a new tensor. PyTorch says: {error}"
+            ) from error
+        if "use_reentrant" in str(error):
+            raise ValueError("Expected torch.utils.checkpoint with use_reentrant=False.") from error
+        raise
 
 
 def per_example(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], **facts: Any) -> ModuleObjective:

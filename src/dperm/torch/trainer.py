@@ -122,6 +122,7 @@ class PrivateTrainer:
         self.physical_batch_size = (
             None if physical_batch_size is None else check.integer("physical_batch_size", physical_batch_size)
         )
+        self._fixed = plan if isinstance(plan, Plan) else None
         self._make_plan = self._planner(plan, epochs, expected_batch_size, clipping_norm)
         self.scheduler = scheduler
         check.choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
@@ -314,7 +315,7 @@ class PrivateTrainer:
         channel = open_channel(self.random_state, self.objective.flat.device, label=self.label)
         self.history, self._state = [], None
         # Under replace-one the number of records is public by definition.
-        size = len(records) if relation is Relation.REPLACE_ONE else self.public_size
+        size = len(records) if relation is Relation.REPLACE_ONE else self._stated_size()
         if size is not None:
             plan, event = self._planned(size, self.epsilon, self.delta)
             self._charge(channel, event, plan)
@@ -330,6 +331,10 @@ class PrivateTrainer:
             self._run = run
             self.save()
         return run
+
+    def _stated_size(self) -> int | None:
+        """The number of records that the caller states: by itself, or within a plan that has its noise."""
+        return self.public_size or (self._fixed.public_size if self._fixed is not None else None)
 
     def _planned(self, size: int, epsilon: float | None, delta: float) -> tuple[Plan, Event]:
         relation = self.objective.relation
@@ -355,7 +360,6 @@ class PrivateTrainer:
         noisy = channel.release_pure(np.array([float(records)]), 1.0, first)
         plan, part = self._planned(max(1, round(float(noisy[0]))), promise.epsilon, promise.delta)
         channel.allow(part)
-        self._charged_size = plan.public_size
         return plan, event
 
     def _charge(self, channel: Channel, event: Event, plan: Plan | None) -> None:
@@ -384,7 +388,7 @@ class PrivateTrainer:
         charged = Charged(events, state["charge_id"], first)
         if channel.knows(charged.charge_id):
             channel.resume(charged.charge_id, events[-1])
-            if len(events) == 1 and isinstance(events[0], Composed) and self.public_size is None:
+            if len(events) == 1 and isinstance(events[0], Composed) and self._stated_size() is None:
                 channel.allow(plan.event(self.objective.relation))
         elif done < plan.steps:
             # the log that was charged is not here: nobody can tell what was drawn since, so the rest is paid again
@@ -436,8 +440,9 @@ class PrivateTrainer:
                 "not checked: their rounding, about 1e-6 relative in single precision, is not in the noise",
             ),
         ]
-        if self.public_size is not None:
-            found.append(Assumption(f"The number {self.public_size} of records may be known.", "caller", "stated"))
+        size = self._stated_size()
+        if size is not None and self.objective.relation is Relation.ADD_OR_REMOVE_ONE:
+            found.append(Assumption(f"The number {size} of records may be known.", "caller", "stated"))
         return found
 
     # Scores

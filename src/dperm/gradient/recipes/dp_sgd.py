@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dperm import _validate as check
-from dperm.gradient.bounding import Clip
+from dperm.gradient.bounding import Bounding, Clip
 from dperm.gradient.noise import Constant, ExponentialDecay
 from dperm.gradient.plan import Plan
 from dperm.gradient.sampling import Poisson
@@ -20,16 +20,20 @@ def dp_sgd(
     public_size: int,
     expected_batch_size: float,
     epochs: float,
-    clipping_norm: float,
+    clipping_norm: float | None = None,
+    bounding: Bounding | None = None,
     update: Update | None = None,
     average_from: float | None = 0.5,
     decay: float = 0.0,
 ) -> Plan:
     """`epochs` expected passes in Poisson draws of `expected_batch_size` of `public_size` records.
 
-    `update` defaults to SGD(1.0, momentum 0.9); iterates after the fraction `average_from` are averaged (None: the
+    Gradients are clipped at `clipping_norm`, or bounded by `bounding`: `PerLayer`, `Normalise` (automatic clipping) or
+    `AdaptiveClip`. `update` defaults to SGD(1.0, momentum 0.9); iterates after the fraction `average_from` are averaged (None: the
     last iterate). `decay` > 0 lowers the noise by e^{−decay} an epoch (DP-SGD-Decay, Yu et al. 2019).
     """
+    if (clipping_norm is None) == (bounding is None):
+        raise ValueError("Expected exactly one of clipping_norm and bounding.")
     check.positive("expected_batch_size", expected_batch_size)
     check.positive("epochs", epochs)
     rate = min(1.0, expected_batch_size / public_size)
@@ -39,4 +43,5 @@ def dp_sgd(
     if average_from is not None:
         update = Averaged(update, skip=math.floor(check.fraction("average_from", average_from, zero=True) * steps))
     noise = ExponentialDecay(noise_multiplier, decay, steps_per_epoch) if decay else Constant(noise_multiplier)
-    return Plan(Poisson(rate), Clip(clipping_norm), noise, update, steps, public_size)
+    bounding = bounding or Clip(clipping_norm or 0.0)
+    return Plan(Poisson(rate), bounding, noise, update, steps, public_size)

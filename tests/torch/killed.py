@@ -1,0 +1,90 @@
+"""A training script that a test kills: run as `python killed.py folder kill-point kill-count resume(0|1)`.
+
+Every Gaussian release appends a line to folder/released before its value is used, so that the test can compare what
+left with what the certificate says.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import dperm.torch.checkpoint as checkpoint
+import dperm.torch.run as run_module
+from dperm.privacy import Channel, SpendLog
+from dperm.torch import PrivateTrainer
+from dperm.torch.noise import TorchSource
+
+folder, point, count, resume = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4] == "1"
+seen = 0
+
+
+def die_at(owner: Any, name: str, when: str) -> None:
+    """Kill this process, uncaught and unflushed, before or after the count-th call of `owner.name`."""
+    original = getattr(owner, name)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        global seen
+        seen += 1
+        if seen == count and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*args, **kwargs)
+        if seen == count and when == "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+def recorded(self: TorchSource, query: Any, sensitivity: float, std: float) -> Any:
+    with (folder / "released").open("a") as file:
+        file.write(f"{std / sensitivity:.9f} {os.getpid()}\n")
+        file.flush()
+    return plain(self, query, sensitivity, std)
+
+
+plain = TorchSource.gaussian
+TorchSource.gaussian = recorded  # type: ignore[method-assign]
+owners: dict[str, tuple[Any, str]] = {
+    "charge": (SpendLog, "charge"),
+    "reserve": (Channel, "reserve"),
+    "release": (Channel, "release"),
+    "save": (checkpoint, "save"),
+    "sync": (checkpoint, "_sync"),
+    "write": (checkpoint, "save_file"),
+}
+run_module._SECONDS_AT_ONCE = float(os.environ.get("SECONDS_AT_ONCE", "10"))
+if point != "none":
+    name, when = point.split("-")
+    die_at(*owners[name], when)
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+x = torch.randn(40, 3)
+y = (x[:, 0] > 0).long()
+model = nn.Linear(3, 2)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+trainer = PrivateTrainer(
+    model,
+    nn.CrossEntropyLoss(reduction="none"),
+    optimizer,
+    epsilon=4.0,
+    delta=1e-3,
+    epochs=6,
+    expected_batch_size=10,
+    clipping_norm=1.0,
+    public_size=None if os.environ.get("NOISY_SIZE") else 40,
+    checkpoint=folder / "run",
+    checkpoint_every=5,
+    progress=False,
+)
+trainer.fit((x, y), resume=resume)
+assert trainer.certificate is not None and trainer.plan is not None
+(folder / "certificate.json").write_text(trainer.certificate.to_json())
+(folder / "lost").write_text(str(trainer._run.lost if trainer._run else 0))

@@ -1,0 +1,306 @@
+"""What the engine does around the rules: freezing, modes, checkpointing, half precision, bad models, bad numbers."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from oracle import assert_exact, by_autograd, cross_entropy, half_squares
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from dperm.torch import ModuleObjective, per_example
+
+SIZE = 4
+
+
+def inputs(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+GOALS = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
+
+
+def small() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+
+
+def test_the_state_dict_and_the_model_are_left_alone() -> None:
+    model = small()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    objective = per_example(model, half_squares)
+    objective.evaluate(inputs(SIZE, 3), GOALS)
+    assert list(model.state_dict()) == list(before)
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+    assert all("forward" not in vars(module) and not module._forward_hooks for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_parameters_are_views_of_one_buffer() -> None:
+    model = small()
+    objective = ModuleObjective(model, half_squares)
+    theta = objective.theta
+    assert theta.shape == (3 * 4 + 4 + 4 * 2 + 2,)
+    theta.zero_()
+    assert all(not parameter.any() for parameter in model.parameters())
+    model.load_state_dict({name: torch.ones_like(value) for name, value in model.state_dict().items()})
+    assert bool((objective.theta == 1).all())
+    model.float()
+    assert objective.theta.dtype == torch.float32
+
+
+def test_frozen_and_unused_parameters() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base, self.head, self.unused = nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(5, 5)
+            self.base.weight.requires_grad_(False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.tanh(self.base(x)))
+
+    objective = assert_exact(Model().double(), inputs(SIZE, 3), GOALS)
+    assert objective.groups == ("base", "head", "unused")
+    assert objective.flat.size == 4 + 10 + 30
+
+
+def test_low_rank_adapters_on_a_frozen_model() -> None:
+    class Adapter(nn.Module):
+        def __init__(self, base: nn.Linear) -> None:
+            super().__init__()
+            self.base = base.requires_grad_(False)
+            self.down, self.up = nn.Linear(base.in_features, 2, bias=False), nn.Linear(2, base.out_features, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.base(x) + self.up(self.down(x))
+
+    model = nn.Sequential(Adapter(nn.Linear(3, 4)), nn.Tanh(), Adapter(nn.Linear(4, 2))).double()
+    assert not assert_exact(model, inputs(SIZE, 5, 3), GOALS).fallbacks
+
+
+def test_per_layer_factors() -> None:
+    model = small()
+    x = inputs(SIZE, 3)
+    found = ModuleObjective(model, half_squares).evaluate(x, GOALS)
+    expected = by_autograd(model, half_squares, x, GOALS, SIZE)
+    factors = torch.rand(SIZE, 2, dtype=torch.float64)
+    parts = torch.cat([factors[:, :1] * expected[:, :16], factors[:, 1:] * expected[:, 16:]], dim=1)
+    assert torch.allclose(found.weighted_sum(factors), parts.sum(0), rtol=1e-10)
+    assert torch.allclose(found.group_norms[:, 1], expected[:, 16:].norm(dim=1), rtol=1e-10)
+
+
+def test_checkpointed_layers_are_exact() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.core = nn.Linear(3, 4), nn.Linear(8, 2), nn.GRU(4, 8, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            states: Any = checkpoint(lambda y: self.core(torch.tanh(self.first(y)))[0], x, use_reentrant=False)
+            return self.second(states)
+
+    assert_exact(Model().double(), inputs(SIZE, 5, 3), GOALS, vmapped=False)
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_train_and_eval(mode: bool) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)).double().train(mode)
+    objective = ModuleObjective(model, half_squares)
+    x = inputs(SIZE, 3).requires_grad_(False)
+    state = torch.random.get_rng_state()
+    objective.prepare(x, GOALS)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    found = objective.evaluate(x, GOALS)
+    torch.random.set_rng_state(state)
+    loss = half_squares(model(x), GOALS)
+    total = torch.autograd.grad(loss.sum(), list(model.parameters()))
+    assert torch.allclose(found.weighted_sum(torch.ones(SIZE)), torch.cat([g.flatten() for g in total]), rtol=1e-9)
+
+
+def test_half_precision_forward_keeps_norms_in_single_precision() -> None:
+    model = nn.Sequential(nn.Linear(30, 40), nn.Tanh(), nn.Linear(40, 2))
+    x, goals = inputs(SIZE, 30).float(), torch.tensor([0, 1, 1, 0])
+    narrow = ModuleObjective(model, cross_entropy, autocast=torch.bfloat16).evaluate(x, goals)
+    wide = ModuleObjective(model, cross_entropy).evaluate(x, goals)
+    assert narrow.norms.dtype == torch.float32 and narrow.weighted_sum(torch.ones(SIZE)).dtype == torch.float32
+    assert torch.allclose(narrow.norms, wide.norms, rtol=0.05)
+    assert not torch.equal(narrow.norms, wide.norms)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_record_that_is_not_finite_contributes_nothing(bad: float) -> None:
+    model = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 4), nn.LayerNorm(4)).double()
+    x = inputs(SIZE, 2, 5)
+    objective = ModuleObjective(model, half_squares)
+    objective.prepare(x, GOALS)
+    x[2, 0, 0] = bad
+    found = objective.evaluate(x, GOALS)
+    rest = objective.evaluate(x[[0, 1, 3]], GOALS[[0, 1, 3]])
+    assert found.norms[2] == 0
+    assert torch.allclose(found.weighted_sum(torch.ones(SIZE)), rest.weighted_sum(torch.ones(3)), rtol=1e-12)
+    assert bool(torch.isfinite(found.weighted_sum(torch.full((SIZE,), 1e3))).all())
+
+
+def test_a_norm_that_cancels_is_not_understated() -> None:
+    """Ghost norms add and subtract large terms; in single precision what is left must not come out too small."""
+    torch.manual_seed(0)
+    left = torch.randn(200, 30, 50)
+    left = torch.cat([left, -left + 1e-5 * torch.randn_like(left)], dim=1)
+    right = torch.randn(200, 30, 60).repeat(1, 2, 1)
+    from dperm.torch.forms import Outer, gram_squares
+
+    form = Outer(left, right)
+    exact = (left.double().mT @ right.double()).flatten(1).square().sum(1)
+    assert bool((gram_squares(left @ left.mT, right @ right.mT).double() >= exact).all())
+    assert bool((form.squares().double() >= exact * (1 - 1e-2)).all())
+
+
+def test_a_pass_holds_no_graph_and_gives_its_memory_back() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 4)).double()
+    objective = ModuleObjective(model, half_squares)
+    x = inputs(SIZE, 30, 6)
+    objective.prepare(x, GOALS)
+    gc.collect()
+    gc.disable()
+    try:
+        first = objective.evaluate(x, GOALS)
+        second = objective.evaluate(2 * x, GOALS)
+        expected = by_autograd(model, half_squares, x, GOALS, SIZE)
+        assert torch.allclose(first.weighted_sum(torch.ones(SIZE)), expected.sum(0), rtol=1e-10)  # not overwritten
+        gone = weakref.ref(second._leases)
+        del second
+        assert gone() is None
+        blocks = len(objective._pool._free)
+        del first
+        assert len(objective._pool._free) > blocks  # given back without a garbage collection
+    finally:
+        gc.enable()
+
+
+# Models without per-example gradients
+
+
+def test_batch_normalisation_is_refused_with_a_way_out() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+    with pytest.raises(ValueError, match=r"1 \(BatchNorm2d\).*GroupNorm"):
+        ModuleObjective(model, half_squares)
+    model.eval()
+    model[1].requires_grad_(False)
+    assert ModuleObjective(model, half_squares).groups == ("0",)
+    with pytest.raises(ValueError, match="batch normalisation"):
+        ModuleObjective(model, half_squares).evaluate(torch.zeros(2, 1, 4, 4), torch.zeros(2)) if model.train() else None
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (nn.InstanceNorm1d(3, track_running_stats=True), "running statistics"),
+        (nn.Embedding(5, 3, max_norm=1.0), "max_norm"),
+        (nn.EmbeddingBag(5, 3, max_norm=1.0), "max_norm"),
+        (nn.LazyLinear(3), "no shape"),
+    ],
+)
+def test_other_layers_that_are_refused(layer: nn.Module, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        ModuleObjective(nn.Sequential(layer, nn.Linear(3, 2)), half_squares)
+
+
+class Centred(nn.Module):
+    """Normalises over the batch without saying so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer(x)
+        return out - out.mean(0) if self.training else out
+
+
+def test_a_model_that_mixes_records_is_found_by_a_probe() -> None:
+    with pytest.raises(ValueError, match="depends on another record"):
+        ModuleObjective(Centred().double(), half_squares).evaluate(inputs(SIZE, 3), GOALS)
+
+
+def test_a_loss_that_mixes_records_is_found_by_a_probe() -> None:
+    def contrast(outputs: Tensor, goals: Tensor) -> Tensor:
+        return half_squares(outputs, goals) / outputs.square().sum()
+
+    with pytest.raises(ValueError, match="depends on another record"):
+        ModuleObjective(small(), contrast).evaluate(inputs(SIZE, 3), GOALS)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_reduced_loss_is_refused(reduction: str) -> None:
+    loss = nn.CrossEntropyLoss(reduction=reduction)
+    with pytest.raises(ValueError, match="reduction='none'"):
+        ModuleObjective(small(), loss).evaluate(inputs(SIZE, 3), torch.tensor([0, 1, 1, 0]))
+
+
+def test_a_loss_per_token_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"one loss per record, shape \(3,\), got \(3, 2\)"):
+        ModuleObjective(small(), lambda outputs, goals: outputs).evaluate(inputs(SIZE, 3), GOALS)
+
+
+def test_overwriting_what_a_gradient_needs_is_a_clear_error() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two, self.three = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.one(x)
+            z = self.two(y)
+            y.add_(1.0)
+            return self.three(z + y)
+
+    with pytest.raises(ValueError, match=r"in place|inplace"):
+        ModuleObjective(Model().double(), half_squares).evaluate(inputs(SIZE, 3), GOALS)
+
+
+def test_losses_without_parameters_and_models_without_any() -> None:
+    with pytest.raises(ValueError, match="trainable parameters"):
+        ModuleObjective(nn.Sequential(nn.Tanh()), half_squares)
+    model = small()
+    with pytest.raises(ValueError, match="do not depend"):
+        ModuleObjective(model, lambda outputs, goals: goals.square()).evaluate(inputs(SIZE, 3), GOALS)
+
+
+def test_mixed_types_and_narrow_parameters_are_refused() -> None:
+    with pytest.raises(ValueError, match="one type"):
+        ModuleObjective(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2).double()), half_squares)
+    with pytest.raises(TypeError, match="autocast"):
+        ModuleObjective(small().bfloat16(), half_squares)
+
+
+def test_parameters_on_two_devices_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2).to("meta"))
+    with pytest.raises(ValueError, match=r"one device.*move the model"):
+        ModuleObjective(model, half_squares)
+
+
+def test_batches_that_do_not_fit() -> None:
+    objective = ModuleObjective(small(), half_squares)
+    with pytest.raises(ValueError, match="as many targets as inputs"):
+        objective.evaluate(inputs(SIZE, 3), GOALS[:2])
+    with pytest.raises(ValueError, match="at least one record"):
+        objective.evaluate(inputs(0, 3), GOALS[:0])
+    with pytest.raises(TypeError, match="Module"):
+        ModuleObjective(lambda x: x, half_squares)  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_reentrant_checkpointing_is_refused_by_name() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.second, torch.tanh(self.first(x)), use_reentrant=True)
+
+    with pytest.raises(ValueError, match="use_reentrant=False"):
+        ModuleObjective(Model().double(), half_squares).evaluate(inputs(SIZE, 3), GOALS)

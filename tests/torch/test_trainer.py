@@ -1,0 +1,379 @@
+"""Private training: what is charged, what is drawn, what a person sees, and that neighbours move no query by more."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from oracle import cross_entropy
+from torch import Tensor, nn
+
+from dperm._random import Randomness
+from dperm.gradient import SGD, AdaptiveClip, Adam, Clip, Constant, Normalise, PerLayer, Plan, Poisson
+from dperm.gradient.recipes import dp_sgd, full_batch_descent
+from dperm.privacy import Channel, Composed, Forced, Gaussian, PoissonSampled, Recorder, Relation, SelfComposed, SpendLog
+from dperm.privacy.channel import Recording
+from dperm.privacy.events import leaves
+from dperm.torch import Callback, ModuleObjective, PrivateStep, PrivateTrainer, TensorBoard, TorchRecords
+from dperm.torch.noise import TorchSource
+
+N, D = 60, 5
+
+
+def data(n: int = N) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, D, generator=generator)
+    return x, (x[:, 0] > 0).long()
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(D, 6), nn.Tanh(), nn.Linear(6, 2))
+
+
+SETTINGS: dict[str, Any] = {"epochs": 3, "expected_batch_size": 15, "clipping_norm": 1.0, "public_size": N, "delta": 1e-3}
+
+
+def trainer(model: nn.Module | None = None, *, learning_rate: float = 0.5, **changes: Any) -> PrivateTrainer:
+    model = model or net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+    return PrivateTrainer(model, cross_entropy, optimizer, **({"epsilon": 3.0, "random_state": 0} | SETTINGS | changes))
+
+
+def counted(event: Any) -> int:
+    return sum(count for leaf, count in leaves(event).items() if isinstance(leaf, (Gaussian, PoissonSampled)))
+
+
+# What is charged
+
+
+def test_the_certificate_is_that_of_the_plan_and_is_logged_first() -> None:
+    run = trainer(random_state=None).fit(data())
+    assert run.certificate is not None and run.plan is not None
+    assert run.certificate.event == run.plan.event(Relation.ADD_OR_REMOVE_ONE)
+    assert 2.99 < run.certificate.epsilon <= 3.0 and run.certificate.status == "certified"
+    charges = SpendLog.current().charges()
+    assert [charge.event for charge in charges] == [run.certificate.event]
+    assert isinstance(run.certificate.event, SelfComposed) and run.certificate.event.count == 12
+    run.certificate.verify()
+
+
+def test_a_fixed_seed_is_not_private_and_repeats() -> None:
+    first, second = trainer().fit(data()), trainer().fit(data())
+    assert first.certificate.status == "not private"
+    assert torch.equal(first.objective.theta, second.objective.theta)
+    fresh = [trainer(random_state=None).fit(data()).objective.theta for _ in range(2)]
+    assert not torch.equal(fresh[0], fresh[1])
+
+
+def test_an_unstated_size_is_released_with_noise_and_charged() -> None:
+    run = trainer(public_size=None, random_state=None).fit(data())
+    assert isinstance(run.certificate.event, Composed)
+    assert run.certificate.epsilon <= 3.0 + 1e-9
+    assert run.plan.public_size != 0
+    assert "The number" not in str([item.text for item in run.certificate.assumptions])
+
+
+def test_replace_one_has_a_public_size() -> None:
+    run = trainer(public_size=None, relation="replace_one").fit(data())
+    assert run.plan.public_size == N and run.certificate.relation is Relation.REPLACE_ONE
+
+
+def test_nothing_is_charged_when_the_checks_fail() -> None:
+    class Mixing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(D, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = self.layer(x)
+            return out - out.mean(0)
+
+    x, y = data()
+    nothing = x.clone()
+    nothing[0] = torch.nan
+    for bad, model in (((x, y), Mixing()), ((nothing, y), net()), ((x, y[:5]), net()), ((x, y.float()), net())):
+        with pytest.raises((ValueError, RuntimeError)):
+            trainer(model).fit(bad)
+    assert SpendLog.current().charges() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"epsilon": None}, "exactly one of epsilon and noise_multiplier"),
+        ({"noise_multiplier": 1.0}, "exactly one of epsilon and noise_multiplier"),
+        ({"epochs": None}, "Expected epochs, or a plan"),
+        ({"delta": 1.5}, "delta"),
+        ({"clipping_norm": -1.0}, "clipping_norm > 0"),
+        ({"plan": partial(dp_sgd)}, "inside the plan"),
+        ({"scheduler_interval": "day"}, "scheduler_interval"),
+    ],
+)
+def test_settings_that_make_no_sense(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        trainer(**changes)
+
+
+def test_data_that_cannot_be_drawn_from() -> None:
+    class Stream(torch.utils.data.IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter([])
+
+    class Endless(torch.utils.data.Dataset[Any]):
+        def __getitem__(self, index: int) -> Any:
+            return index
+
+    for bad in (Stream(), Endless(), 7):
+        with pytest.raises(TypeError, match="by index"):
+            trainer().fit(bad)
+    with pytest.raises(ValueError, match="at least one record"):
+        trainer().fit((torch.zeros(0, D), torch.zeros(0)))
+
+
+def test_optimisers_that_cannot_be_used() -> None:
+    model = net()
+    with pytest.raises(ValueError, match="LBFGS evaluates the loss again"):
+        PrivateTrainer(model, cross_entropy, torch.optim.LBFGS(model.parameters()), epsilon=1.0, **SETTINGS)
+    with pytest.raises(ValueError, match=r"misses 2\.weight"):
+        PrivateTrainer(model, cross_entropy, torch.optim.SGD(model[0].parameters()), epsilon=1.0, **SETTINGS)
+
+
+# What is drawn
+
+
+class Items(torch.utils.data.Dataset[Any]):
+    def __init__(self) -> None:
+        self.x, self.y = data()
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.asked.append(index)
+        return self.x[index], self.y[index]
+
+
+def test_tensors_datasets_and_workers_give_the_same_run() -> None:
+    expected = trainer().fit(data()).objective.theta
+    assert torch.allclose(trainer().fit(Items()).objective.theta, expected, atol=1e-6)
+    assert torch.allclose(trainer(num_workers=1).fit(Items()).objective.theta, expected, atol=1e-6)
+    x, y = data()
+    assert torch.allclose(trainer().fit((x.numpy(), y.numpy())).objective.theta, expected, atol=1e-6)
+    assert torch.allclose(trainer().fit(torch.utils.data.TensorDataset(x, y)).objective.theta, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_physical_batches_do_not_change_the_run(size: int) -> None:
+    """One noise per logical batch, whatever fits memory."""
+    expected = trainer().fit(data()).objective.theta
+    assert torch.allclose(trainer(physical_batch_size=size).fit(data()).objective.theta, expected, atol=1e-5)
+
+
+def test_empty_batches_are_ordinary() -> None:
+    run = trainer(epochs=0.5, expected_batch_size=0.5).fit(data())
+    assert run.plan.steps == 60
+    assert bool(torch.isfinite(run.objective.theta).all())
+
+
+def test_draws_are_poisson_and_cover_physical_batches_in_order() -> None:
+    records = TorchRecords((torch.arange(10.0), torch.arange(10)), physical_batch_size=3)
+    draws = [np.array([0, 2, 3, 7, 9]), np.array([], dtype=np.intp), None]
+    found = [[batch[1].tolist() for batch in batches] for batches in records.stream(draws)]
+    assert found == [[[0, 2, 3], [7, 9]], [], [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]]
+
+
+def network_objective(relation: Relation = Relation.ADD_OR_REMOVE_ONE) -> ModuleObjective:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Unflatten(1, (1, D)), nn.Conv1d(1, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 2)).double()
+    return ModuleObjective(model, cross_entropy, relation=relation, public_size=N)
+
+
+BOUNDINGS = [Clip(0.3), Normalise(0.1), PerLayer(0.3), AdaptiveClip(0.3, count_weight=0.2)]
+
+
+@pytest.mark.parametrize("bounding", BOUNDINGS, ids=lambda bounding: type(bounding).__name__)
+@pytest.mark.parametrize("update", [SGD(0.5, 0.9), Adam(0.1)], ids=["sgd", "adam"])
+@pytest.mark.parametrize("extreme", [1.0, 1e4, float("nan")])
+def test_neighbours_move_no_query_by_more_than_is_charged(bounding: Any, update: Any, extreme: float) -> None:
+    """Replay: the run on D with an extreme record added, forced by the releases and draws of the run on D."""
+    from dperm.gradient import descend
+
+    plan = Plan(Poisson(0.3), bounding, Constant(1.0), update, 8, N)
+    x, y = data()
+    extra = torch.full((1, D), extreme, dtype=torch.float64)
+    more = torch.cat([x.double(), extra]), torch.cat([y, torch.tensor([1])])
+
+    def run(source: Any, records: Any) -> Recording:
+        objective = network_objective()
+        channel = Channel(source, private=False)
+        channel.charge(plan.event(Relation.ADD_OR_REMOVE_ONE), "replay")
+        objective.prepare(*TorchRecords(records).first(8))
+        descend(plan, objective, TorchRecords(records, physical_batch_size=7), channel, objective.theta.clone())
+        return source.recording
+
+    reference = run(Recorder(TorchSource(Randomness.fixed(0), torch.device("cpu"))), (x.double(), y))
+    assert len(reference.releases) == 8
+    forced = run(Forced(reference, np.arange(N), np.array([N])), more)
+    ratios = [
+        float(np.linalg.norm(a.query - b.query)) / a.sensitivity
+        for a, b in zip(reference.releases, forced.releases, strict=True)
+    ]
+    assert max(ratios) <= 1 + 1e-9
+    if extreme == 1e4:
+        assert max(ratios) > 0.5  # the bound is felt
+    assert all(np.isfinite(release.query).all() for release in forced.releases)
+
+
+def test_noise_has_the_charged_size() -> None:
+    """With records that have no gradient, what is released is noise alone."""
+    source = Recorder(TorchSource(Randomness.from_system(), torch.device("cpu")))
+    for dtype in (torch.float32, torch.float64):
+        query = torch.zeros(200_001, dtype=dtype)
+        noise = source.gaussian(query, 1.0, 0.7)
+        assert noise.dtype == dtype and abs(float(noise.std()) - 0.7) < 0.01 and abs(float(noise.mean())) < 0.01
+        assert not torch.equal(noise, source.gaussian(query, 1.0, 0.7))
+        kurtosis = float((noise.double() / 0.7).pow(4).mean())
+        assert abs(kurtosis - 3.0) < 0.1
+
+
+# Recipes
+
+
+def test_every_recipe_runs_and_is_charged_as_its_plan_says() -> None:
+    common: dict[str, Any] = {"expected_batch_size": 15, "epochs": 2, "average_from": None}
+    recipes: dict[str, Any] = {
+        "flat": lambda noise, size: dp_sgd(noise_multiplier=noise, public_size=size, clipping_norm=1.0, **common),
+        "per layer": lambda noise, size: dp_sgd(noise_multiplier=noise, public_size=size, bounding=PerLayer(1.0), **common),
+        "automatic": lambda noise, size: dp_sgd(noise_multiplier=noise, public_size=size, bounding=Normalise(), **common),
+        "adaptive": lambda noise, size: dp_sgd(noise_multiplier=noise, public_size=size, bounding=AdaptiveClip(1.0), **common),
+        "decay": lambda noise, size: dp_sgd(noise_multiplier=noise, public_size=size, clipping_norm=1.0, decay=0.1, **common),
+        "full": lambda noise, size: full_batch_descent(
+            noise_multiplier=noise, public_size=size, steps=5, clipping_norm=1.0, average_from=None
+        ),
+    }
+    plain = {"delta": 1e-3, "public_size": N, "random_state": 0, "epsilon": 3.0}
+    for name, plan in recipes.items():
+        model = net()
+        run = PrivateTrainer(model, cross_entropy, torch.optim.Adam(model.parameters()), plan=plan, **plain).fit(data())
+        assert run.certificate.event == run.plan.event(Relation.ADD_OR_REMOVE_ONE), name
+        assert 2.9 < run.certificate.epsilon <= 3.0, name
+        assert counted(run.certificate.event) == run.plan.steps, name
+
+
+def test_adaptive_clipping_follows_the_quantile() -> None:
+    x, y = data(2000)
+    model = net()
+    plan = dp_sgd(
+        noise_multiplier=0.5, public_size=2000, expected_batch_size=500, epochs=20, average_from=None,
+        bounding=AdaptiveClip(50.0, quantile=0.5), update=SGD(1e-6),
+    )  # fmt: skip
+    run = PrivateTrainer(model, cross_entropy, delta=1e-3, plan=plan, random_state=0).fit((x, y))
+    norms = ModuleObjective(model, cross_entropy).evaluate(x, y).norms
+    assert run._run is not None
+    found = run._run.gradients.bounding_state["clipping_norm"]
+    assert 0.7 * float(norms.median()) < found < 1.4 * float(norms.median())
+
+
+def test_it_learns() -> None:
+    x, y = data(2000)
+    run = trainer(epochs=10, expected_batch_size=200, public_size=2000, epsilon=2.0).fit((x, y), data(500))
+    assert run.history[-1]["validation_accuracy"] > 0.93
+
+
+def test_averages_and_updates_without_a_torch_optimiser() -> None:
+    plain = trainer().fit(data()).objective.theta
+    averaged = trainer(ema_decay=0.5).fit(data()).objective.theta
+    assert not torch.equal(plain, averaged)
+    model = net()
+    plan = partial(_sgd_plan, update=SGD(0.5))
+    own = PrivateTrainer(model, cross_entropy, epsilon=3.0, delta=1e-3, public_size=N, plan=plan, random_state=0).fit(data())
+    assert torch.allclose(own.objective.theta, plain, atol=1e-6)
+
+
+def _sgd_plan(noise: float, size: int, update: Any) -> Plan:
+    return dp_sgd(
+        noise_multiplier=noise, public_size=size, expected_batch_size=15, epochs=3, clipping_norm=1.0, average_from=None, update=update
+    )
+
+
+def test_a_plan_with_its_noise_is_taken_as_it_is() -> None:
+    plan = _sgd_plan(1.3, N, SGD(0.5))
+    run = PrivateTrainer(net(), cross_entropy, delta=1e-3, plan=plan, random_state=0).fit(data())
+    assert run.plan is plan and run.certificate.target_epsilon is None
+    with pytest.raises(ValueError, match="has its noise already"):
+        PrivateTrainer(net(), cross_entropy, epsilon=1.0, delta=1e-3, plan=plan)
+    with pytest.raises(ValueError, match="public_size=7"):
+        PrivateTrainer(net(), cross_entropy, delta=1e-3, plan=plan, public_size=7, random_state=0).fit(data())
+
+
+# What a person sees
+
+
+class Notes(Callback):
+    def __init__(self) -> None:
+        self.steps: list[PrivateStep] = []
+        self.epochs: list[Any] = []
+        self.ended = 0
+
+    def on_step(self, step: PrivateStep) -> None:
+        self.steps.append(step)
+
+    def on_epoch(self, record: Any) -> None:
+        self.epochs.append(dict(record))
+
+    def on_end(self, certificate: Any) -> None:
+        self.ended += 1
+
+
+def test_callbacks_history_and_what_is_not_private() -> None:
+    notes, open_notes = Notes(), Notes()
+    run = trainer(callbacks=[notes]).fit(data(), data(20))
+    trainer(callbacks=[open_notes], show_private=True).fit(data())
+    assert [step.number for step in notes.steps] == list(range(1, 13)) and notes.ended == 1
+    assert notes.epochs == run.history and [record["step"] for record in run.history] == [4, 8, 12]
+    spent = [record["epsilon"] for record in run.history]
+    assert spent == sorted(spent) and abs(spent[-1] - run.certificate.epsilon) < 1e-3
+    assert set(run.history[0]) == {"epoch", "step", "epsilon", "validation_loss", "validation_accuracy"}
+    assert all(step.batch_loss is None and step.batch_clipped is None for step in notes.steps)
+    assert all(step.batch_loss is not None and 0 <= step.batch_clipped <= 1 for step in open_notes.steps)
+
+
+def test_schedulers_and_a_loop_of_your_own() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    PrivateTrainer(
+        model, cross_entropy, optimizer, scheduler=schedule, epsilon=3.0, random_state=0, **SETTINGS
+    ).fit(data())
+    assert optimizer.param_groups[0]["lr"] == 0.5**4
+    mine = trainer(net())
+    assert mine.optimizer is not None
+    for step in mine.steps(data()):
+        assert all(parameter.grad is not None for parameter in mine.model.parameters())
+        mine.optimizer.step()
+    assert step.number == step.total == 12
+    assert torch.allclose(mine.objective.theta, trainer().fit(data()).objective.theta)
+
+
+def test_the_progress_bar_says_what_is_not_private(capfd: pytest.CaptureFixture[str]) -> None:
+    trainer(progress=True, show_private=True).fit(data(), data(20))
+    shown = capfd.readouterr().err
+    for part in ("step 12/12", "ε 3.00", "not private", "loss 0.", "accuracy"):
+        assert part in shown, part
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard(tmp_path: Path) -> None:
+    trainer(callbacks=[TensorBoard(tmp_path)], show_private=True).fit(data(), data(20))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert {"epsilon", "validation_accuracy", "not private/loss"} <= set(events.Tags()["scalars"])
+    assert len(events.Scalars("epsilon")) == 3
