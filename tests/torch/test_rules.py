@@ -340,18 +340,27 @@ def test_a_subclass_with_its_own_forward_is_another_layer() -> None:
     assert assert_exact(model, inputs(SIZE, 3), targets()).fallbacks == ("0",)
 
 
-def test_parameters_of_a_module_with_children_run_under_vmap() -> None:
-    class Tokens(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.start = nn.Parameter(torch.ones(1, 1, 3))
-            self.place = nn.Parameter(torch.linspace(0, 1, 18).view(1, 6, 3))
-            self.mix = nn.Linear(3, 3)
+class Tokens(nn.Module):
+    """Parameters of a module that has children: a start token and positions."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.mix(torch.cat([self.start.expand(len(x), -1, -1), x], 1) + self.place).mean(1)
+    def __init__(self, places: tuple[int, ...]) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.ones(1, 1, 3))
+        self.place = nn.Parameter(torch.linspace(0, 1, 18).view(places))
+        self.mix = nn.Linear(3, 3)
 
-    model = nn.Sequential(Tokens(), nn.Linear(3, 2)).double()
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mix(torch.cat([self.start.expand(len(x), -1, -1), x], 1) + self.place).mean(1)
+
+
+def test_parameters_with_a_leading_one_get_a_copy_per_record() -> None:
+    model = nn.Sequential(Tokens((1, 6, 3)), nn.Linear(3, 2)).double()
+    objective = assert_exact(model, inputs(SIZE, 5, 3), targets(), vmapped=False)
+    assert objective.fallbacks == () and list(vars(model[0])) == list(vars(Tokens((1, 6, 3))))
+
+
+def test_other_parameters_of_a_module_with_children_run_under_vmap() -> None:
+    model = nn.Sequential(Tokens((6, 3)), nn.Linear(3, 2)).double()
     assert assert_exact(model, inputs(SIZE, 5, 3), targets(), vmapped=False).fallbacks == ("0",)
 
 

@@ -12,9 +12,11 @@ from torch import nn
 from dperm.torch.structure import call_model, map_tensors, take, tensors
 from dperm.torch.tape import PACKED, Axis, CallLayout, repeated
 
-__all__ = ["Layouts", "find_layouts", "overridden"]
+__all__ = ["Layouts", "RecordsLostError", "find_layouts", "overridden"]
 
 Layouts = dict[nn.Module, list[CallLayout]]
+#: number of records → what is entered around a run on that many
+Around = Callable[[int], contextlib.AbstractContextManager[None]]
 _Shapes = tuple[list[torch.Size], list[torch.Size]]
 
 
@@ -48,16 +50,20 @@ def overridden(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[Non
                 module.forward = old
 
 
-def find_layouts(model: nn.Module, modules: list[nn.Module], inputs: Any, size: int) -> Layouts:
+class RecordsLostError(ValueError):
+    """A tensor's shape does not follow from the number of records."""
+
+
+def find_layouts(model: nn.Module, modules: list[nn.Module], inputs: Any, size: int, around: Around) -> Layouts:
     """The layout of every call of each of `modules` when `model` runs on `inputs` of `size` records, in call order.
 
     A call without any record's tensor (positions, looked up once for all) gives one copy per record when it is tapped;
-    what follows then sees records, so the model is run until nothing changes. Random state is left as it was.
-    ValueError where a tensor's shape does not follow from the number of records.
+    what follows then sees records, so the model is run until nothing changes. `around(count)` is entered around a run on
+    `count` records. Random state is left as it was. Raises RecordsLostError.
     """
     layouts: Layouts = {module: [] for module in modules}
     for _ in range(len(modules) + 1):
-        two, three = (_observe(model, layouts, inputs, size, count) for count in (2, 3))
+        two, three = (_observe(model, layouts, inputs, size, count, around) for count in (2, 3))
         found: Layouts = {
             module: [
                 CallLayout(_axes(module, first[0], second[0]), _axes(module, first[1], second[1]))
@@ -71,7 +77,9 @@ def find_layouts(model: nn.Module, modules: list[nn.Module], inputs: Any, size: 
     return layouts
 
 
-def _observe(model: nn.Module, layouts: Layouts, inputs: Any, size: int, count: int) -> dict[nn.Module, list[_Shapes]]:
+def _observe(
+    model: nn.Module, layouts: Layouts, inputs: Any, size: int, count: int, around: Around
+) -> dict[nn.Module, list[_Shapes]]:
     """Shapes of the tensors among arguments and outputs of every call, on `count` records."""
     seen: dict[nn.Module, list[_Shapes]] = {module: [] for module in layouts}
 
@@ -94,8 +102,12 @@ def _observe(model: nn.Module, layouts: Layouts, inputs: Any, size: int, count: 
         torch.no_grad(),
         torch.random.fork_rng([device.index or 0] if kind == "cuda" else [], device_type=kind),
         overridden({module: spy(module, module.forward) for module in layouts}),
+        around(count),
     ):
-        call_model(model, take(inputs, chosen, size))
+        try:
+            call_model(model, take(inputs, chosen, size))
+        except RuntimeError as error:
+            raise RecordsLostError(f"The model does not run on {count} records ({error}).") from error
     return seen
 
 
@@ -117,7 +129,7 @@ def _axis(module: nn.Module, two: torch.Size, three: torch.Size) -> Axis | None:
             if two[dim] % 2 == 0 and three[dim] == two[dim] // 2 * 3:
                 return Axis(dim, two[dim] // 2)
             return PACKED
-    raise ValueError(
+    raise RecordsLostError(
         f"{type(module).__name__} sees a tensor of shape {tuple(two)} with two records and {tuple(three)} with three: "
         "records do not stay apart along one axis."
     )

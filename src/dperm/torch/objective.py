@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import enum
 import functools
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,12 +17,13 @@ from dperm.objectives.facts import PublicFacts
 from dperm.objectives.per_example import Pass
 from dperm.privacy.events import Relation
 from dperm.torch.flat import FlatParameters
-from dperm.torch.forms import Form
+from dperm.torch.forms import Dense, Form
+from dperm.torch.layout import RecordsLostError as _RecordsLostError
 from dperm.torch.layout import find_layouts, overridden
 from dperm.torch.rules import fallback, reason_to_refuse, rule_of
 from dperm.torch.scratch import Leases, Pool
 from dperm.torch.structure import batch_size, call_model, take
-from dperm.torch.tape import Call, CallLayout, Tape
+from dperm.torch.tape import Call, CallLayout, Tape, repeated
 
 __all__ = ["ModuleObjective", "TorchPass", "per_example"]
 
@@ -111,7 +114,7 @@ class ModuleObjective:
         self.autocast = autocast
         self.flat = FlatParameters(model)
         self._pool = Pool()
-        self._as_one = False  # the whole model as one module under vmap
+        self._way = _Way.COPIES
         self._known: tuple[Any, ...] | None = None
         self._rules: dict[nn.Module, Callable[..., Any]] = {}
         self._layouts: dict[nn.Module, list[CallLayout]] = {}
@@ -168,7 +171,6 @@ class ModuleObjective:
         self.flat.check()
         self._refuse()
         size = self._size(inputs, targets)
-        self._find_rules(inputs, size)
         few = torch.arange(_CHECKED) % size
         sample = take(inputs, few, size), take(targets, few, size)
         if self._mixes(*sample):
@@ -176,12 +178,18 @@ class ModuleObjective:
                 "One record's loss depends on another record: a layer or the loss mixes the records of a batch, and such a "
                 "model has no per-example gradients. Look for normalisation over the batch and for losses that compare records."
             )
-        problem = self._mismatch(*sample)
-        if problem is not None and not self._as_one and self._rules.get(self.model) is not fallback:
-            warnings.warn(f"{problem} The whole model runs under vmap instead: exact, but slower.", UserWarning, stacklevel=3)
-            self._as_one = True
-            self._find_rules(inputs, size)
-            problem = self._mismatch(*sample)
+        problem: str | None = None
+        for self._way in _Way:
+            if self._way is _Way.WHOLE:
+                text = f"{problem} The whole model runs under vmap instead: exact, but slower."
+                warnings.warn(text, UserWarning, stacklevel=3)
+            try:
+                self._find_rules(inputs, size)
+                problem = self._mismatch(*sample)
+            except _RecordsLostError as error:
+                problem = str(error)
+            if problem is None:
+                break
         if problem is not None:
             raise ValueError(problem)
         self._known = known
@@ -209,18 +217,26 @@ class ModuleObjective:
     # Rules
 
     def _find_rules(self, inputs: Any, size: int) -> None:
-        modules = [self.model] if self._as_one else _tapped_modules(self.model)
-        try:
-            self._layouts = find_layouts(self.model, modules, inputs, size)
-        except ValueError:
-            if self._as_one:
-                raise
-            self._as_one = True
-            self._find_rules(inputs, size)
-            return
+        if self._way is _Way.WHOLE:
+            modules, self._copied = [self.model], []
+        else:
+            modules, self._copied = _tapped_modules(self.model, copies=self._way is _Way.COPIES)
+
+        def shadowed(count: int) -> contextlib.AbstractContextManager[None]:
+            return _shadowing([(owner, name, repeated(parameter.detach(), count)) for owner, name, parameter in self._copied])
+
+        self._layouts = find_layouts(self.model, modules, inputs, size, shadowed)
+        whole = self._way is _Way.WHOLE
         self._rules = {
-            module: (None if self._as_one else rule_of(module, self._layouts[module])) or fallback for module in modules
+            module: (None if whole else rule_of(module, self._layouts[module])) or fallback for module in modules
         }
+
+    def _copies(self, tape: Tape) -> list[tuple[nn.Module, str, Tensor]]:
+        """One copy per record of each parameter that its module uses by itself, tapped."""
+        return [
+            (owner, name, tape.tap(repeated(parameter.detach(), tape.size), [parameter], _reader(parameter), ()))
+            for owner, name, parameter in self._copied
+        ]
 
     def _forwards(self, tape: Tape) -> dict[nn.Module, Callable[..., Any]]:
         return {module: functools.partial(self._call, tape, module, [0]) for module in self._rules}
@@ -241,7 +257,7 @@ class ModuleObjective:
         size = self._size(inputs, targets)
         parameters = self.flat.parameters
         tape = Tape(size, self.flat.group_of, norms_only, self._pool)
-        with torch.enable_grad(), overridden(self._forwards(tape)):
+        with torch.enable_grad(), overridden(self._forwards(tape)), _shadowing(self._copies(tape)):
             losses = self._losses(inputs, targets)
             tape.recording = False
             stray = _gradients(losses, [tape.anchor, *parameters])[1:]
@@ -310,6 +326,10 @@ class ModuleObjective:
                 mine = self._evaluate(inputs, targets, norms_only=False)
             except _UsedElsewhereError as error:
                 return str(error)
+            except RuntimeError as error:  # the plain model ran: its shapes do not survive the taps
+                if self._way is _Way.WHOLE:
+                    raise
+                return f"The model does not run when its layers are tapped ({error})."
         finally:
             self.autocast = autocast
             for module, mode in modes:
@@ -344,6 +364,14 @@ class _UsedElsewhereError(ValueError):
     """A parameter reaches the loss around its module's tap."""
 
 
+class _Way(enum.Enum):
+    """How parameters without a layer of their own are treated, in the order in which it is tried."""
+
+    COPIES = "parameters of shape (1, ...) that a module with children uses itself get one copy per record"
+    SUBTREES = "modules with children and parameters of their own run under vmap, children and all"
+    WHOLE = "the whole model runs under vmap"
+
+
 def _gradients(losses: Tensor, sources: Sequence[Tensor], retain_graph: bool = False) -> tuple[Tensor | None, ...]:
     """Gradients of the sum of `losses`, None where it does not depend on a source. ValueError with advice where autograd fails."""
     if not losses.requires_grad:
@@ -366,21 +394,45 @@ def per_example(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], **facts
     return ModuleObjective(model, loss_fn, **facts)
 
 
-def _tapped_modules(model: nn.Module) -> list[nn.Module]:
-    """The outermost modules that a rule or the fallback stands for; each holds trainable parameters."""
+_Owned = tuple[nn.Module, str, nn.Parameter]
+
+
+def _tapped_modules(model: nn.Module, *, copies: bool) -> tuple[list[nn.Module], list[_Owned]]:
+    """The outermost modules that a rule or the fallback stands for, each with trainable parameters; and, with `copies`,
+    the parameters of shape (1, ...), such as class tokens and positions, that modules with children use themselves."""
     found: list[nn.Module] = []
+    copied: list[_Owned] = []
 
     def visit(module: nn.Module) -> None:
         if module in found or not any(parameter.requires_grad for parameter in module.parameters()):
             return
-        own = any(parameter.requires_grad for parameter in module.parameters(recurse=False))
-        if own or rule_of(module) is not None or hasattr(module, "parametrizations"):
+        own = [(name, p) for name, p in module.named_parameters(recurse=False) if p.requires_grad]
+        if rule_of(module) is not None or hasattr(module, "parametrizations"):
             found.append(module)
             return
+        leaf = next(module.children(), None) is None
+        if own and (leaf or not copies or any(p.dim() == 0 or p.shape[0] != 1 for _, p in own)):
+            found.append(module)
+            return
+        copied.extend((module, name, parameter) for name, parameter in own)
         for child in module.children():
             visit(child)
 
     visit(model)
-    return found
+    return found, copied
 
 
+def _reader(parameter: nn.Parameter) -> Callable[[Tensor], list[tuple[nn.Parameter, Form]]]:
+    return lambda gradient: [(parameter, Dense(gradient[:, None]))]
+
+
+@contextlib.contextmanager
+def _shadowing(copies: list[tuple[nn.Module, str, Tensor]]) -> Iterator[None]:
+    """Within the block modules see these tensors where they look up a parameter: an attribute hides a parameter's name."""
+    for owner, name, tensor in copies:
+        vars(owner)[name] = tensor
+    try:
+        yield
+    finally:
+        for owner, name, _ in copies:
+            del vars(owner)[name]

@@ -1,0 +1,72 @@
+"""Whole architectures, as people write them, are exact at their own width and use a rule for every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import zoo
+from oracle import assert_exact, cross_entropy
+from torch import Tensor, nn
+
+SIZE = 3
+
+
+def images(*shape: int) -> Tensor:
+    return torch.randn(SIZE, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def tokens(vocabulary: int, length: int) -> Tensor:
+    return torch.randint(0, vocabulary, (SIZE, length), generator=torch.Generator().manual_seed(0))
+
+
+LABELS = torch.tensor([0, 1, 1])
+
+
+def next_token(outputs: Tensor, goals: Tensor) -> Tensor:
+    return zoo.per_token(outputs.transpose(1, 2), goals)
+
+
+ZOO: list[tuple[str, Callable[[], nn.Module], Any, Tensor, Any]] = [
+    ("LeNet", zoo.lenet, images(1, 28, 28), LABELS, cross_entropy),
+    ("DPIS CNN", zoo.dpis_cnn, images(1, 28, 28), LABELS, cross_entropy),
+    ("DPIS RNN", zoo.DpisRnn, tokens(2000, 40), LABELS, cross_entropy),
+    ("ResNet-18, GroupNorm", zoo.resnet18, images(3, 32, 32), LABELS, cross_entropy),
+    ("ViT", zoo.ViT, images(3, 32, 32), LABELS, cross_entropy),
+    ("GPT", zoo.Gpt, tokens(300, 24), tokens(300, 24).flip(1), next_token),
+    ("MLP-Mixer", zoo.Mixer, images(3, 32, 32), LABELS, cross_entropy),
+    ("U-Net", zoo.UNet, images(1, 16, 16), (images(16, 16) > 0).long(), zoo.per_token),
+]
+
+
+@pytest.mark.parametrize(("name", "make", "inputs", "targets", "loss"), ZOO, ids=[item[0] for item in ZOO])
+def test_the_zoo(name: str, make: Callable[[], nn.Module], inputs: Any, targets: Tensor, loss: Any) -> None:
+    torch.manual_seed(0)
+    objective = assert_exact(make().double(), inputs, targets, loss, vmapped=False)
+    assert objective.fallbacks == (), name
+
+
+def test_a_token_without_a_goal_has_no_gradient() -> None:
+    goals = tokens(300, 24)
+    goals[1] = -100
+    torch.manual_seed(0)
+    objective = assert_exact(zoo.Gpt().double(), tokens(300, 24), goals, next_token, vmapped=False)
+    assert float(objective.evaluate(tokens(300, 24), goals).norms[1]) == 0.0
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # of vmap, about attention
+def test_class_tokens_that_are_repeated_run_under_vmap() -> None:
+    """`repeat` by the batch size cannot meet one copy per record: the module falls back, still exact."""
+
+    class Repeating(zoo.ViT):
+        def forward(self, x: Tensor) -> Tensor:
+            patches = self.patch(x).flatten(2).transpose(1, 2)
+            tokens = torch.cat([self.cls_token.repeat(len(x), 1, 1), patches], dim=1) + self.pos_embed
+            return self.head(self.encoder(tokens)[:, 0])
+
+    torch.manual_seed(0)
+    model = nn.Sequential(Repeating(width=12, depth=1), nn.Linear(10, 10)).double()
+    objective = assert_exact(model, images(3, 32, 32), LABELS, cross_entropy, vmapped=False)
+    assert objective.fallbacks == ("0",)
