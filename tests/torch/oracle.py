@@ -48,7 +48,9 @@ def by_vmap(model: nn.Module, loss_fn: Any, inputs: Tensor, targets: Tensor) -> 
     return torch.cat([rows[name].reshape(len(inputs), -1) for name in named], dim=1)
 
 
-def assert_exact(model: nn.Module, inputs: Any, targets: Any, loss_fn: Any = half_squares, *, vmapped: bool = True) -> ModuleObjective:
+def assert_exact(
+    model: nn.Module, inputs: Any, targets: Any, loss_fn: Any = half_squares, *, vmapped: bool = True
+) -> ModuleObjective:
     """Norms, group norms and weighted sums of the pass against the oracles, in float64, to 1e-10 relative."""
     size = len(targets)
     expected = by_autograd(model, loss_fn, inputs, targets, size)

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 import torch
+from oracle import cross_entropy
 from torch import nn
 
 from dperm.privacy import Certificate, Channel, Gaussian, PoissonSampled, SelfComposed, SpendLog
 from dperm.privacy.channel import UnpaidReleaseError
 from dperm.privacy.events import leaves
 from dperm.torch import PrivateTrainer, checkpoint
-from oracle import cross_entropy
 
 SCRIPT = Path(__file__).with_name("killed.py")
 
@@ -201,7 +201,7 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     trainer(tmp_path).fit(data())
     with pytest.raises(ValueError, match="resume=True"):
         trainer(tmp_path).fit(data())
-    with pytest.raises(ValueError, match="another plan: .*bounding"):
+    with pytest.raises(ValueError, match=r"another plan: .*bounding"):
         trainer(tmp_path, clipping_norm=2.0).fit(data(), resume=True)
     assert len(SpendLog.current().charges()) == 1
 

@@ -66,7 +66,9 @@ def test_linear_on_long_sequences_uses_gram_matrices_and_stays_exact() -> None:
     bias=flag,
     channels=st.sampled_from([2, 4, 20]),
 )
-def test_convolution(dims: int, kernel: int, stride: int, padding: Any, dilation: int, groups: int, mode: str, bias: bool, channels: int) -> None:
+def test_convolution(
+    dims: int, kernel: int, stride: int, padding: Any, dilation: int, groups: int, mode: str, bias: bool, channels: int
+) -> None:
     if padding == "same":
         stride = 1
     if isinstance(padding, int):
@@ -88,7 +90,9 @@ def test_convolution(dims: int, kernel: int, stride: int, padding: Any, dilation
     bias=flag,
     extra=st.integers(0, 1),
 )
-def test_transposed_convolution(dims: int, kernel: int, stride: int, padding: int, dilation: int, groups: int, bias: bool, extra: int) -> None:
+def test_transposed_convolution(
+    dims: int, kernel: int, stride: int, padding: int, dilation: int, groups: int, bias: bool, extra: int
+) -> None:
     extra = min(extra, max(stride, dilation) - 1)
     padding = min(padding, dilation * (kernel - 1))
     kind = [nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d][dims - 1]
@@ -264,7 +268,9 @@ class Attending(nn.Module):
 
 @few
 @given(mine=flag, first=flag, bias=flag, extra=flag, zero=flag, dims=st.sampled_from([None, (4, 4), (4, 6)]), hide=flag)
-def test_attention(mine: bool, first: bool, bias: bool, extra: bool, zero: bool, dims: tuple[int, int] | None, hide: bool) -> None:
+def test_attention(
+    mine: bool, first: bool, bias: bool, extra: bool, zero: bool, dims: tuple[int, int] | None, hide: bool
+) -> None:
     options: dict[str, Any] = {"batch_first": first, "bias": bias, "add_bias_kv": extra, "add_zero_attn": zero}
     if dims:
         options |= {"kdim": dims[0], "vdim": dims[1]}

@@ -13,7 +13,7 @@ from oracle import cross_entropy
 from torch import Tensor, nn
 
 from dperm._random import Randomness
-from dperm.gradient import SGD, AdaptiveClip, Adam, Clip, Constant, Normalise, PerLayer, Plan, Poisson
+from dperm.gradient import SGD, Adam, AdaptiveClip, Clip, Constant, Normalise, PerLayer, Plan, Poisson
 from dperm.gradient.recipes import dp_sgd, full_batch_descent
 from dperm.privacy import Channel, Composed, Forced, Gaussian, PoissonSampled, Recorder, Relation, SelfComposed, SpendLog
 from dperm.privacy.channel import Recording
@@ -221,8 +221,7 @@ def test_neighbours_move_no_query_by_more_than_is_charged(bounding: Any, update:
     assert len(reference.releases) == 8
     forced = run(Forced(reference, np.arange(N), np.array([N])), more)
     ratios = [
-        float(np.linalg.norm(a.query - b.query)) / a.sensitivity
-        for a, b in zip(reference.releases, forced.releases, strict=True)
+        float(np.linalg.norm(a.query - b.query)) / a.sensitivity for a, b in zip(reference.releases, forced.releases, strict=True)
     ]
     assert max(ratios) <= 1 + 1e-9
     if extreme == 1e4:
@@ -298,7 +297,13 @@ def test_averages_and_updates_without_a_torch_optimiser() -> None:
 
 def _sgd_plan(noise: float, size: int, update: Any) -> Plan:
     return dp_sgd(
-        noise_multiplier=noise, public_size=size, expected_batch_size=15, epochs=3, clipping_norm=1.0, average_from=None, update=update
+        noise_multiplier=noise,
+        public_size=size,
+        expected_batch_size=15,
+        epochs=3,
+        clipping_norm=1.0,
+        average_from=None,
+        update=update,
     )
 
 
@@ -348,16 +353,16 @@ def test_schedulers_and_a_loop_of_your_own() -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    PrivateTrainer(
-        model, cross_entropy, optimizer, scheduler=schedule, epsilon=3.0, random_state=0, **SETTINGS
-    ).fit(data())
+    PrivateTrainer(model, cross_entropy, optimizer, scheduler=schedule, epsilon=3.0, random_state=0, **SETTINGS).fit(data())
     assert optimizer.param_groups[0]["lr"] == 0.5**4
     mine = trainer(net())
     assert mine.optimizer is not None
+    numbers: list[int] = []
     for step in mine.steps(data()):
+        numbers.append(step.number)
         assert all(parameter.grad is not None for parameter in mine.model.parameters())
         mine.optimizer.step()
-    assert step.number == step.total == 12
+    assert numbers == list(range(1, 13)) and step.total == 12
     assert torch.allclose(mine.objective.theta, trainer().fit(data()).objective.theta)
 
 

@@ -101,7 +101,10 @@ class GptBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norm_one, self.attend = nn.LayerNorm(width), Attention(width, heads)
-        self.norm_two, self.mlp = nn.LayerNorm(width), nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.norm_two, self.mlp = (
+            nn.LayerNorm(width),
+            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attend(self.norm_one(x))

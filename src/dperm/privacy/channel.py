@@ -230,14 +230,15 @@ class Channel:
         randomness = Randomness.of(random_state)
         return cls(SystemSource(randomness), log=log, label=label, policy=randomness.policy, private=randomness.private)
 
-    def charge(self, event: Event, mechanism: str) -> None:
-        """Pay for `event`, on disk, before anything is released. Once per channel."""
+    def charge(self, event: Event, mechanism: str) -> str:
+        """Pay for `event`, on disk, before anything is released; returns the charge's id. Once per channel."""
         if self.event is not None:
             raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
         log = self.log or SpendLog.current()
         self.charge_id = log.charge(event, mechanism=mechanism, label=self.label, private=self.private)
         self.event = event
         self._admit(event)
+        return self.charge_id
 
     def resume(self, charge_id: str, event: Event) -> None:
         """Open the door for an interrupted run whose whole `event` was charged as `charge_id`, with nothing left to pay.

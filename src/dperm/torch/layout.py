@@ -133,5 +133,3 @@ def _axis(module: nn.Module, two: torch.Size, three: torch.Size) -> Axis | None:
         f"{type(module).__name__} sees a tensor of shape {tuple(two)} with two records and {tuple(three)} with three: "
         "records do not stay apart along one axis."
     )
-
-

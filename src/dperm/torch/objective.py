@@ -102,7 +102,7 @@ class ModuleObjective:
         public_size: int | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:
-        if not isinstance(model, nn.Module):
+        if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Expected model to be a torch.nn.Module, got {type(model).__name__}.")
         if not callable(loss_fn):
             raise TypeError(f"Expected loss_fn to be callable, got {loss_fn!r}.")
@@ -227,9 +227,7 @@ class ModuleObjective:
 
         self._layouts = find_layouts(self.model, modules, inputs, size, shadowed)
         whole = self._way is _Way.WHOLE
-        self._rules = {
-            module: (None if whole else rule_of(module, self._layouts[module])) or fallback for module in modules
-        }
+        self._rules = {module: (None if whole else rule_of(module, self._layouts[module])) or fallback for module in modules}
 
     def _copies(self, tape: Tape) -> list[tuple[nn.Module, str, Tensor]]:
         """One copy per record of each parameter that its module uses by itself, tapped."""
@@ -276,8 +274,8 @@ class ModuleObjective:
             with torch.autocast(self.flat.device.type, dtype=self.autocast):
                 losses = self.loss_fn(call_model(self.model, inputs), targets)
         size = self._size(inputs, targets)
-        if not isinstance(losses, Tensor) or losses.dim() != 1 or losses.shape[0] != size:
-            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        shape = tuple(getattr(losses, "shape", ()))
+        if shape != (size,):
             raise ValueError(
                 f"Expected loss_fn to give one loss per record, shape ({size},), got {shape}: use reduction='none' and "
                 "average over everything but the first axis."
@@ -373,7 +371,7 @@ class _Way(enum.Enum):
 
 
 def _gradients(losses: Tensor, sources: Sequence[Tensor], retain_graph: bool = False) -> tuple[Tensor | None, ...]:
-    """Gradients of the sum of `losses`, None where it does not depend on a source. ValueError with advice where autograd fails."""
+    """Gradients of the sum of `losses`, None where it does not depend on a source. ValueError where autograd fails."""
     if not losses.requires_grad:
         raise ValueError("The losses do not depend on any trainable parameter.")
     try:

@@ -148,5 +148,3 @@ def _as_tensors(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)
     raise TypeError(f"Expected tensors or arrays, got {type(value).__name__}.")
-
-

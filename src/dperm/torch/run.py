@@ -68,9 +68,7 @@ class PrivateRun:
     ) -> PrivateRun:
         """A run from step `first` on; the channel is open for the plan's steps."""
         seen: list[Pass] = []
-        gradients = NoisyGradients(
-            plan, objective, records, channel, first=first, observe=seen.append if observe else None
-        )
+        gradients = NoisyGradients(plan, objective, records, channel, first=first, observe=seen.append if observe else None)
         return cls(plan, objective, channel, certificate, charged, gradients, folder, _seen=seen, _reserved=first)
 
     @property

@@ -169,7 +169,10 @@ class PrivateTrainer:
             raise ValueError("Expected exactly one of epsilon and noise_multiplier.")
         settings = {name: check.positive(name, value) for name, value in simple.items()}
         return lambda noise, size: dp_sgd(
-            noise_multiplier=noise, public_size=size, average_from=None, **settings  # type: ignore[arg-type]
+            noise_multiplier=noise,
+            public_size=size,
+            average_from=None,
+            **settings,  # type: ignore[arg-type]
         )
 
     # Fitting
@@ -185,7 +188,6 @@ class PrivateTrainer:
         if self.progress or (self.progress is None and sys.stderr.isatty()):
             callbacks.append(ProgressBar())
         held_out = None if validation is None else self._records(validation, self.physical_batch_size or 1024)
-        theta: Tensor | None = None
         started = False
         for step in self.steps(dataset, resume=resume):
             run = self._run

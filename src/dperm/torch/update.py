@@ -49,7 +49,9 @@ class TorchOptimizer(Update):
 
     def __repr__(self) -> str:
         skipped = ("params", "foreach", "fused", "capturable", "differentiable", "maximize")
-        group = {name: value for name, value in self.optimizer.param_groups[0].items() if name not in skipped and value is not None}
+        group = {
+            name: value for name, value in self.optimizer.param_groups[0].items() if name not in skipped and value is not None
+        }
         return f"{type(self.optimizer).__name__}({', '.join(f'{name}={value}' for name, value in group.items())})"
 
 

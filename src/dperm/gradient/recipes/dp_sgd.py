@@ -29,8 +29,8 @@ def dp_sgd(
     """`epochs` expected passes in Poisson draws of `expected_batch_size` of `public_size` records.
 
     Gradients are clipped at `clipping_norm`, or bounded by `bounding`: `PerLayer`, `Normalise` (automatic clipping) or
-    `AdaptiveClip`. `update` defaults to SGD(1.0, momentum 0.9); iterates after the fraction `average_from` are averaged (None: the
-    last iterate). `decay` > 0 lowers the noise by e^{−decay} an epoch (DP-SGD-Decay, Yu et al. 2019).
+    `AdaptiveClip`. `update` defaults to SGD(1.0, momentum 0.9); iterates after the fraction `average_from` are averaged
+    (None: the last iterate). `decay` > 0 lowers the noise by e^{−decay} an epoch (DP-SGD-Decay, Yu et al. 2019).
     """
     if (clipping_norm is None) == (bounding is None):
         raise ValueError("Expected exactly one of clipping_norm and bounding.")

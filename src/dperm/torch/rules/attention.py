@@ -60,9 +60,7 @@ def attention(
     joined = mixed.transpose(1, 2).flatten(2)
     joined = joined if module.batch_first else joined.transpose(0, 1)
     out = module.out_proj
-    output = affine(
-        call, F.linear(joined, detached(out.weight), detached(out.bias)), joined, batch, out.weight, out.bias
-    )
+    output = affine(call, F.linear(joined, detached(out.weight), detached(out.bias)), joined, batch, out.weight, out.bias)
     return output, weights
 
 

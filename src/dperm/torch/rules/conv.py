@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import torch.nn.grad
 from torch import Tensor, nn
 
 from dperm.torch.forms import Dense, Form, Outer, wide

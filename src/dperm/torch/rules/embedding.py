@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ __all__ = ["embedding", "embedding_bag"]
 @register(nn.Embedding, fits=lambda module, layout: not module.scale_grad_by_freq)
 def embedding(module: nn.Embedding, call: Call, input: Tensor) -> Tensor:
     axis = call.layout.arguments[0]
+    table: Any = module.weight
     output = F.embedding(input, detached(module.weight), module.padding_idx)
     if axis is None:
         output, input, axis = call.repeated(output), call.repeated(input), Axis(0)
@@ -25,7 +27,7 @@ def embedding(module: nn.Embedding, call: Call, input: Tensor) -> Tensor:
     def read(gradient: Tensor, indices: Tensor) -> Iterator[tuple[nn.Parameter, Form]]:
         values = call.front(gradient, axis, 1)
         where = call.front(indices, axis, 0).reshape(call.size, -1)
-        yield module.weight, Rows(where, _padding_removed(values, where, module.padding_idx), module.weight.shape)
+        yield table, Rows(where, _padding_removed(values, where, module.padding_idx), module.weight.shape)
 
     return call.tap(output, trainable(module.weight), read, input)
 
@@ -44,6 +46,7 @@ def embedding_bag(
     per_sample_weights: Tensor | None = None,
 ) -> Tensor:
     """Bags as rows of a matrix (b, T), or as a flat list with the offsets of the b bags."""
+    table: Any = module.weight
     output = F.embedding_bag(
         input,
         detached(module.weight),
@@ -67,7 +70,7 @@ def embedding_bag(
             share = share / share.sum(1, keepdim=True).clamp(min=1)
         if weights is not None:
             share = share * weights
-        yield module.weight, Rows(indices, gradient[:, None, :] * share[:, :, None], module.weight.shape)
+        yield table, Rows(indices, gradient[:, None, :] * share[:, :, None], module.weight.shape)
 
     return call.tap(output, trainable(module.weight), read, *saved)
 

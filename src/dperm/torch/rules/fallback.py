@@ -24,30 +24,21 @@ def fallback(module: nn.Module, call: Call, *args: Any, **kwargs: Any) -> Any:
     names = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     given = tensors((args, kwargs))
     # a tensor that holds several entries per record is cut so that each record has an axis of its own
-    moved = [
-        axis.to_front(tensor, size) if axis else tensor
-        for tensor, axis in zip(given, call.layout.arguments, strict=True)
-    ]
+    moved = [axis.to_front(tensor, size) if axis else tensor for tensor, axis in zip(given, call.layout.arguments, strict=True)]
     copies = {name: _tapped(call, parameter) for name, parameter in names.items()}
     found: list[Any] = []
 
     def one(parameters: dict[str, Tensor], *mine: Tensor) -> list[Tensor]:
-        whole = [
-            _as_given(tensor, axis) for tensor, axis in zip(mine, call.layout.arguments, strict=True)
-        ]
+        whole = [_as_given(tensor, axis) for tensor, axis in zip(mine, call.layout.arguments, strict=True)]
         source = iter(whole)
         my_args, my_kwargs = map_tensors(lambda _: next(source), (args, kwargs))
         output = functional_call(module, parameters, my_args, my_kwargs)
         found.append(output)
-        return [
-            _one_record(tensor, axis) for tensor, axis in zip(tensors(output), call.layout.outputs, strict=True)
-        ]
+        return [_one_record(tensor, axis) for tensor, axis in zip(tensors(output), call.layout.outputs, strict=True)]
 
     axes = tuple(0 if axis else None for axis in call.layout.arguments)
     outputs = torch.vmap(one, in_dims=(0, *axes), randomness="different")(copies, *moved)
-    results = [
-        _restored(tensor, axis, size) for tensor, axis in zip(outputs, call.layout.outputs, strict=True)
-    ]
+    results = [_restored(tensor, axis, size) for tensor, axis in zip(outputs, call.layout.outputs, strict=True)]
     source = iter(results)
     return map_tensors(lambda _: next(source), found[-1])
 

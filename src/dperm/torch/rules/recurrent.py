@@ -34,13 +34,13 @@ def _fits(module: Any, layout: CallLayout | None) -> bool:
 def recurrent(module: Any, call: Call, input: Any, hx: Any = None) -> Any:
     """All layers and directions; returns what the module returns, packed if the input is."""
     cell = CELLS[module.mode]
-    packed = input if isinstance(input, PackedSequence) else None
     lengths: Tensor | None = None
-    if packed is not None:
-        states, lengths = pad_packed_sequence(packed)
+    states: Tensor  # (T, b, features)
+    if isinstance(input, PackedSequence):
+        states, lengths = pad_packed_sequence(input)
         lengths = lengths.to(states.device)
     else:
-        states = input.transpose(0, 1) if module.batch_first else input  # (T, b, features)
+        states = input.transpose(0, 1) if module.batch_first else input
     directions = 2 if module.bidirectional else 1
     initial = _initial(module, hx, states, directions)
     finals: list[tuple[Tensor, ...]] = []
@@ -52,8 +52,8 @@ def recurrent(module: Any, call: Call, input: Any, hx: Any = None) -> Any:
             states = F.dropout(states, module.dropout, module.training)
     last = tuple(torch.cat(items) for items in zip(*finals, strict=True))
     output: Any = states.transpose(0, 1) if module.batch_first else states
-    if packed is not None:
-        output = _packed_like(packed, states, lengths)
+    if isinstance(input, PackedSequence):
+        output = _packed_like(input, states, lengths)
     return output, last if cell.has_memory else last[0]
 
 

@@ -7,12 +7,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dperm.torch.tape import Call, CallLayout
+from dperm.torch.tape import CallLayout
 
 __all__ = ["Rule", "detached", "reason_to_refuse", "records_first", "register", "rule_of", "trainable"]
 
 #: rule(module, call, *args, **kwargs) → what module(*args, **kwargs) returns, tapped
 Rule = Callable[..., Any]
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 
 #: Whether a rule can take a module (where None stands for the layout), and a call of it with this layout.
 Fits = Callable[[Any, CallLayout | None], bool]
@@ -56,15 +59,19 @@ def detached(parameter: Tensor | None) -> Any:
 
 def reason_to_refuse(module: nn.Module) -> str | None:
     """Why `module` has no per-example gradient, in words for its user; None where it may have one."""
-    if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or not module.track_running_stats):
+    if isinstance(module, _BATCH_NORMS) and (module.training or not module.track_running_stats):
         return (
             "batch normalisation mixes the records of a batch: replace it by nn.GroupNorm, or keep it in eval mode with "
             "statistics from public data"
         )
-    if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats and module.training:
+    if (
+        isinstance(module, (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d))
+        and module.track_running_stats
+        and module.training
+    ):
         return "its running statistics leave the run without noise: use track_running_stats=False"
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
         return "max_norm rescales rows in place, depending on which records come together: clip the rows afterwards"
-    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters(recurse=False)):
         return "its parameters have no shape yet: run the model once on public input first"
     return None
