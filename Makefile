@@ -13,7 +13,7 @@ setup: $(STAMP)
 # One pinned environment for everything but the benchmarks' peers.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV) || { echo "No venv module: on Debian or Ubuntu run 'apt-get install python3-venv'." >&2; exit 1; }
-	$(PIP) install --constraint constraints.txt --editable ".[test]"
+	$(PIP) install --constraint constraints.txt --editable ".[test,torch]"
 	touch $(STAMP)
 
 run: setup

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+# The tests run one process per core: threads on top of that would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

@@ -54,14 +54,14 @@ def test_array_api_check() -> None:
     code = (
         "from sklearn.utils.estimator_checks import estimator_checks_generator\n"
         "from dperm.estimators import *\n"
-        "for e in (DPLogisticRegression(), DPLinearSVC(), DPRidge(), PublicRangeScaler()):\n"
+        "for e in (DPLogisticRegression(), DPLinearSVC(), DPRidge(), PublicRangeScaler(), DPMLPClassifier()):\n"
         "    for estimator, check in estimator_checks_generator(e):\n"
         "        if check.func.__name__ == 'check_array_api_input': check(estimator); print('passed')\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "SCIPY_ARRAY_API": "1"}, capture_output=True, text=True, check=False
     )
-    assert done.stdout.splitlines() == ["passed"] * 4, done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["passed"] * 5, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("estimator", [DPLogisticRegression(), DPLinearSVC(), DPRidge()], ids=repr)

@@ -1,5 +1,6 @@
-"""Data: tables through public schemas, and named sets."""
+"""Data: tables through public schemas, named sets, and images."""
 
+from dperm.data.images import Images, load_images
 from dperm.data.read import DataError, Dataset, read_dataset, read_frame
 from dperm.data.registry import load, named, schema_of
 from dperm.data.schema import Column, Schema, SchemaError, propose
@@ -8,9 +9,11 @@ __all__ = [
     "Column",
     "DataError",
     "Dataset",
+    "Images",
     "Schema",
     "SchemaError",
     "load",
+    "load_images",
     "named",
     "propose",
     "read_dataset",

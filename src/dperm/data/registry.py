@@ -6,8 +6,6 @@ publisher. Either way the checksum decides.
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import json
 import os
 from dataclasses import replace
@@ -18,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dperm.data.fetch import cache_folder, fetch
 from dperm.data.read import DataError, Dataset, read_frame
 from dperm.data.schema import Schema
 
@@ -71,7 +70,7 @@ def _bundled(loader: str, schema: Schema) -> Any:
 
 
 def _read(item: dict[str, Any], entry: dict[str, Any], schema: Schema) -> Any:
-    path = _local(item, entry["name"]) or _download(item, entry["name"])
+    path = fetch(item, entry["name"])
     options = {**schema.extra, "skip_lines": item.get("skip_lines", 0)}
     # Plain copies of CSV files go by many endings: hand the reader a name it knows.
     return read_frame(_as_csv(path), replace(schema, extra=options))
@@ -81,53 +80,12 @@ def _as_csv(path: Path) -> Path:
     ending = ".csv.gz" if path.suffix == ".gz" else ".csv"
     if path.name.endswith(ending):
         return path
-    link = _cache() / (path.name.removesuffix(".gz") + ending)
+    link = cache_folder() / (path.name.removesuffix(".gz") + ending)
     link.parent.mkdir(parents=True, exist_ok=True)
     temporary = link.with_name(f"{link.name}.{os.getpid()}")
     temporary.symlink_to(path.absolute())
     temporary.replace(link)
     return link
-
-
-def _cache() -> Path:
-    import pooch
-
-    return Path(pooch.os_cache("dperm"))
-
-
-def _local(item: dict[str, Any], name: str) -> Path | None:
-    folder = os.environ.get("DPERM_DATA")
-    if not folder:
-        return None
-    path = Path(folder) / item["path"]
-    if not path.is_file():
-        return None
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found not in (item["sha256"], item.get("raw_sha256")):
-        raise DataError(f"{path} is not the file that {name!r} needs: its sha256 is {found[:12]}…, not {item['sha256'][:12]}….")
-    return path
-
-
-def _download(item: dict[str, Any], name: str) -> Path:
-    import pooch
-
-    hint = f"Put it at {item['path']} in a folder and set DPERM_DATA to that folder."
-    if "url" not in item:
-        raise DataError(f"The data set {name!r} cannot be downloaded. {hint}")
-    processor = pooch.Unzip(members=[item["member"]]) if "member" in item else None
-    known = None if processor else item["raw_sha256"]
-    try:
-        got = pooch.retrieve(item["url"], known_hash=known, path=_cache(), processor=processor, progressbar=False)
-    except Exception as error:  # pooch passes on whatever requests, sockets and archives raise
-        raise DataError(f"Cannot download {name!r} from {item['url']} ({type(error).__name__}). {hint}") from error
-    path = Path(got[0] if isinstance(got, list) else got)
-    data = path.read_bytes()
-    found = {hashlib.sha256(data).hexdigest()} | (
-        {hashlib.sha256(gzip.decompress(data)).hexdigest()} if path.suffix == ".gz" else set()
-    )
-    if item["raw_sha256"] not in found:
-        raise DataError(f"The file from {item['url']} is not the published one (its sha256 differs). {hint}")
-    return path
 
 
 def _openml(number: int, name: str) -> Any:

@@ -1,8 +1,18 @@
 """scikit-learn front doors: thin estimators over the mechanisms."""
 
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression
+from dperm.estimators.networks import DPMLPClassifier, DPTorchClassifier
 from dperm.estimators.ridge import DPRidge
 from dperm.estimators.saved import model_from_json, model_to_json
 from dperm.estimators.scaler import PublicRangeScaler
 
-__all__ = ["DPLinearSVC", "DPLogisticRegression", "DPRidge", "PublicRangeScaler", "model_from_json", "model_to_json"]
+__all__ = [
+    "DPLinearSVC",
+    "DPLogisticRegression",
+    "DPMLPClassifier",
+    "DPRidge",
+    "DPTorchClassifier",
+    "PublicRangeScaler",
+    "model_from_json",
+    "model_to_json",
+]

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
 
 from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.labels import admit_labels
 from dperm.objectives import Huber, Logistic, Loss
-from dperm.privacy import Assumption
 
 __all__ = ["DPLinearSVC", "DPLogisticRegression"]
 
@@ -35,26 +34,9 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         """
         self._check_parameters()
         X, y = self._validated(X, y, y_numeric=False)
-        check_classification_targets(y)
-        seen = np.unique(y)
-        if self.classes is None:
-            self.classes_ = seen
-            checked = "taken from the data: the set of labels present is treated as public"
-        else:
-            self.classes_ = np.unique(np.asarray(self.classes))
-            unknown = np.setdiff1d(seen, self.classes_)
-            if unknown.size:
-                raise ValueError(f"Expected labels among classes = {self.classes_.tolist()}, got {unknown.tolist()[:5]}.")
-            checked = "stated by the caller"
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"Expected at least 2 classes, got one class only: {self.classes_.tolist()}. "
-                "State all possible labels with classes=."
-            )
-        index = np.searchsorted(self.classes_, y)
+        self.classes_, index, labels = admit_labels(y, self.classes)
         binary = len(self.classes_) == 2
         targets = np.where(index == 1, 1.0, -1.0) if binary else index.astype(np.float64)
-        labels = Assumption(f"The set of {len(self.classes_)} labels is public.", "caller", checked)
         self._fit(self._loss(), X, targets, len(self.classes_), [labels])
         return self
 

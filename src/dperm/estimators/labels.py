@@ -1,0 +1,36 @@
+"""The label set of a classifier: stated, or taken from the data and recorded as such."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.multiclass import check_classification_targets
+
+from dperm.privacy import Assumption
+
+__all__ = ["admit_labels"]
+
+
+def admit_labels(y: Any, classes: ArrayLike | None) -> tuple[NDArray[Any], NDArray[np.intp], Assumption]:
+    """All labels in order, each record's index among them, and what the certificate says of them.
+
+    ValueError for labels outside a stated set, and for fewer than two.
+    """
+    check_classification_targets(y)
+    seen = np.unique(y)
+    if classes is None:
+        known = seen
+        checked = "taken from the data: the set of labels present is treated as public"
+    else:
+        known = np.unique(np.asarray(classes))
+        unknown = np.setdiff1d(seen, known)
+        if unknown.size:
+            raise ValueError(f"Expected labels among classes = {known.tolist()}, got {unknown.tolist()[:5]}.")
+        checked = "stated by the caller"
+    if len(known) < 2:
+        raise ValueError(
+            f"Expected at least 2 classes, got one class only: {known.tolist()}. State all possible labels with classes=."
+        )
+    return known, np.searchsorted(known, y), Assumption(f"The set of {len(known)} labels is public.", "caller", checked)

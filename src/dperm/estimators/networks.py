@@ -1,0 +1,266 @@
+"""Networks in scikit-learn's style. PyTorch is imported when a model is fitted, not before."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dperm import _validate as check
+from dperm.estimators.labels import admit_labels
+from dperm.gradient import Plan
+from dperm.gradient.recipes import dp_sgd
+from dperm.privacy import Relation
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["DPMLPClassifier", "DPTorchClassifier"]
+
+Array = NDArray[np.float64]
+
+_PREDICTED_AT_ONCE = 4096
+_ACTIVATIONS = ("tanh", "relu", "gelu")
+
+
+class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
+    """Labels, fitting and prediction; subclasses make the module. Computes in the precision of the training rows."""
+
+    epsilon: float
+    delta: float
+    relation: str
+    classes: ArrayLike | None
+    public_size: int | None
+    epochs: float
+    expected_batch_size: float | None
+    clipping_norm: float
+    learning_rate: float
+    label: str
+    random_state: Any
+
+    @abstractmethod
+    def _module(self, features: int, classes: int) -> nn.Module:
+        """A new module from (b, features) to (b, classes) scores."""
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train privately on rows X (n, d) and labels y (n,), by DP-SGD with Adam.
+
+        Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
+        """
+        try:
+            import torch
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("Networks need PyTorch: pip install 'dperm[torch]'.") from error
+        from dperm.torch import PrivateTrainer
+
+        for name in ("epsilon", "epochs", "clipping_norm", "learning_rate"):
+            check.positive(name, getattr(self, name))
+        check.fraction("delta", self.delta)
+        check.choice("relation", self.relation, [relation.value for relation in Relation])
+        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1)
+        self.classes_, index, labels = admit_labels(y, self.classes)
+        size = len(X) if self.relation == Relation.REPLACE_ONE.value else self.public_size
+        if size is not None and self.delta >= 1 / size:
+            warnings.warn(
+                f"delta = {self.delta:g} >= 1/n = {1 / size:.3g}: a mechanism that publishes one whole record would pass. "
+                "Choose a smaller delta.",
+                UserWarning,
+                stacklevel=2,
+            )
+        with torch.random.fork_rng(devices=[]):
+            if self.random_state is not None:
+                torch.manual_seed(_seed(self.random_state))
+            module = self._module(X.shape[1], len(self.classes_)).to(_precision(X))
+        trainer = PrivateTrainer(
+            module,
+            torch.nn.CrossEntropyLoss(reduction="none"),
+            torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=self.learning_rate),
+            epsilon=self.epsilon,
+            delta=self.delta,
+            plan=self._plan,
+            relation=self.relation,
+            public_size=self.public_size,
+            progress=False,
+            label=self.label,
+            random_state=self.random_state,
+        )
+        trainer.fit((np.ascontiguousarray(X), index.astype(np.int64)))
+        assert trainer.certificate is not None
+        self.module_ = module.eval()
+        self.certificate_ = trainer.certificate.with_assumptions(labels)
+        self.history_ = trainer.history
+        return self
+
+    def _plan(self, noise_multiplier: float, public_size: int) -> Plan:
+        return dp_sgd(
+            noise_multiplier=noise_multiplier,
+            public_size=public_size,
+            expected_batch_size=self.expected_batch_size or min(256.0, public_size / 4),
+            epochs=self.epochs,
+            clipping_norm=self.clipping_norm,
+            average_from=None,
+        )
+
+    def _scores(self, X: Any) -> Array:
+        """(n, K) outputs of the module."""
+        check_is_fitted(self)
+        import torch
+
+        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        like = next(self.module_.parameters())
+        with torch.no_grad():
+            parts = [
+                self.module_(torch.tensor(X[start : start + _PREDICTED_AT_ONCE], dtype=like.dtype, device=like.device)).cpu()
+                for start in range(0, len(X), _PREDICTED_AT_ONCE)
+            ]
+        return np.concatenate(parts).astype(np.float64)
+
+    def decision_function(self, X: Any) -> Array:
+        """Scores: (n,) for two classes (positive: the second), otherwise (n, K)."""
+        scores = self._scores(X)
+        return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
+
+    def predict_proba(self, X: Any) -> Array:
+        """(n, K) probabilities that sum to 1."""
+        return softmax(self._scores(X), axis=1)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Labels, shape (n,)."""
+        scores = self.decision_function(X)
+        index = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+        return self.classes_[index]
+
+
+class DPTorchClassifier(_PrivateNetworkClassifier):
+    """Any torch module as a private classifier.
+
+    Parameters
+    ----------
+    module : a function (features, classes) → module, or a module, which is copied; it maps (b, features) to (b, classes).
+    epsilon, delta : the budget.
+    relation : "add_or_remove_one" (n is private) or "replace_one" (n is public).
+    classes : all possible labels. None takes those present and records "label set taken as public".
+    public_size : publicly known number of records. None under add/remove: released with noise and charged.
+    epochs, expected_batch_size, clipping_norm, learning_rate : of DP-SGD with Adam; the batch is 256 or n/4 by default.
+    label : names the data set in the spend log.
+    random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
+
+    Attributes
+    ----------
+    module_ : the trained module, in eval mode. certificate_, classes_, history_, n_features_in_.
+    """
+
+    def __init__(
+        self,
+        module: Callable[[int, int], nn.Module] | nn.Module,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        relation: str = "add_or_remove_one",
+        classes: ArrayLike | None = None,
+        public_size: int | None = None,
+        epochs: float = 20.0,
+        expected_batch_size: float | None = None,
+        clipping_norm: float = 1.0,
+        learning_rate: float = 0.02,
+        label: str = "",
+        random_state: Any = None,
+    ) -> None:
+        self.module = module
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.classes = classes
+        self.public_size = public_size
+        self.epochs = epochs
+        self.expected_batch_size = expected_batch_size
+        self.clipping_norm = clipping_norm
+        self.learning_rate = learning_rate
+        self.label = label
+        self.random_state = random_state
+
+    def _module(self, features: int, classes: int) -> nn.Module:
+        from torch import nn
+
+        return copy.deepcopy(self.module) if isinstance(self.module, nn.Module) else self.module(features, classes)
+
+
+class DPMLPClassifier(_PrivateNetworkClassifier):
+    """A private multi-layer perceptron. Scale features first, by public ranges (`PublicRangeScaler`).
+
+    Parameters
+    ----------
+    hidden_layer_sizes : widths of the hidden layers.
+    activation : "tanh" (bounded: shorter gradients, less to clip), "relu" or "gelu".
+    The others are those of `DPTorchClassifier`.
+
+    Attributes
+    ----------
+    module_ : the trained network, a torch module in eval mode. certificate_, classes_, history_, n_features_in_.
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] = (32,),
+        activation: str = "tanh",
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        relation: str = "add_or_remove_one",
+        classes: ArrayLike | None = None,
+        public_size: int | None = None,
+        epochs: float = 20.0,
+        expected_batch_size: float | None = None,
+        clipping_norm: float = 1.0,
+        learning_rate: float = 0.02,
+        label: str = "",
+        random_state: Any = None,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.classes = classes
+        self.public_size = public_size
+        self.epochs = epochs
+        self.expected_batch_size = expected_batch_size
+        self.clipping_norm = clipping_norm
+        self.learning_rate = learning_rate
+        self.label = label
+        self.random_state = random_state
+
+    def _module(self, features: int, classes: int) -> nn.Module:
+        from torch import nn
+
+        check.choice("activation", self.activation, _ACTIVATIONS)
+        activation = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}[self.activation]
+        widths = [features, *(check.integer("hidden_layer_sizes", width) for width in self.hidden_layer_sizes)]
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise(widths):
+            layers += [nn.Linear(before, after), activation()]
+        return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+
+
+def _precision(X: Any) -> Any:
+    import torch
+
+    return torch.float64 if X.dtype == np.float64 else torch.float32
+
+
+def _seed(random_state: Any) -> int:
+    """A seed for the initial weights."""
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(0, 2**31 - 1))
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**31))
+    return int(random_state)

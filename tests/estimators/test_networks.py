@@ -1,0 +1,96 @@
+"""Networks as scikit-learn estimators."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_iris, make_classification
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+from dperm.estimators import DPMLPClassifier, DPTorchClassifier
+from dperm.privacy import SpendLog
+
+
+@dataclass(frozen=True)
+class TwoLayers:
+    """A function (features, classes) → module whose text has no address in it: test names must not change."""
+
+    width: int = 8
+
+    def __call__(self, features: int, classes: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(features, self.width), nn.Tanh(), nn.Linear(self.width, classes))
+
+
+ESTIMATORS = [
+    DPMLPClassifier(epsilon=50.0, epochs=10),
+    DPTorchClassifier(TwoLayers(), epsilon=50.0, epochs=10),
+    DPMLPClassifier((), epsilon=50.0, relation="replace_one", delta=1e-6),
+]
+
+
+@parametrize_with_checks(ESTIMATORS)
+def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
+    """All of scikit-learn's checks; the array-API check needs an environment variable and is in test_estimators.py."""
+    if getattr(check, "func", check).__name__ == "check_array_api_input":
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # δ >= 1/n on tiny data
+        check(estimator)
+
+
+def test_a_certificate_per_fit() -> None:
+    X, y = make_classification(600, 8, random_state=0)
+    model = DPMLPClassifier(epsilon=2.0, public_size=600, classes=[0, 1]).fit(X, y)
+    assert 1.99 < model.certificate_.epsilon <= 2.0
+    assert "stated by the caller" in str(model.certificate_)
+    assert len(SpendLog.current().charges()) == 1
+    assert model.score(X, y) > 0.7
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.predict(X), model.predict(X))
+    assert np.allclose(model.predict_proba(X).sum(axis=1), 1.0)
+    assert clone(model).get_params()["epsilon"] == 2.0
+
+
+def test_a_module_is_copied_and_several_classes_work() -> None:
+    X, y = load_iris(return_X_y=True)
+    X = (X - 4) / 4
+    module = nn.Linear(4, 3)
+    before = module.weight.clone()
+    names = np.array(["a", "b", "c"])[y]
+    model = DPTorchClassifier(module, epsilon=20.0, epochs=30, public_size=150, delta=1e-3, learning_rate=0.1).fit(X, names)
+    assert torch.equal(module.weight, before)
+    assert model.decision_function(X).shape == (150, 3) and model.score(X, names) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"epsilon": -1.0}, "epsilon > 0"),
+        ({"delta": 0.0}, "delta"),
+        ({"activation": "step"}, "activation"),
+        ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes"),
+        ({"classes": [0]}, "among classes"),
+        ({"relation": "both"}, "relation"),
+    ],
+)
+def test_settings_are_refused_before_anything_is_charged(changes: dict[str, Any], reason: str) -> None:
+    X, y = make_classification(60, 4, random_state=0)
+    with pytest.raises(ValueError, match=reason):
+        DPMLPClassifier(**changes).fit(X, y)
+    assert SpendLog.current().charges() == []
+
+
+def test_importing_the_estimators_does_not_import_torch() -> None:
+    code = "import sys, dperm.estimators; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
