@@ -37,6 +37,7 @@ bench: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-bench
 	$(VENV)-bench/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable ".[bench]"
 	$(VENV)-bench/bin/python benchmarks/speed.py
+	$(VENV)-bench/bin/python benchmarks/networks.py
 
 docs: setup
 	$(BIN)/python docs/build_api.py

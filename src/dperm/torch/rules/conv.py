@@ -136,7 +136,7 @@ class ConvGradient(Form):
 
     def settled(self, scratch: Scratch) -> Form:
         held = (self.input.numel() + self.gradient.numel()) // self.gradient.shape[0] * self.multiple
-        return self._channels_last(scratch) if self.shape.numel() <= 4 * held else self
+        return self._channels_last(scratch) if self.shape.numel() <= held else self
 
 
 class ChannelsLast(Form):
