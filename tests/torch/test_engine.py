@@ -241,7 +241,7 @@ def test_a_reduced_loss_is_refused(reduction: str) -> None:
 
 
 def test_a_loss_per_token_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"one loss per record, shape \(3,\), got \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"one loss per record, shape \(4,\), got \(4, 2\)"):
         ModuleObjective(small(), lambda outputs, goals: outputs).evaluate(inputs(SIZE, 3), GOALS)
 
 

@@ -213,7 +213,7 @@ def test_neighbours_move_no_query_by_more_than_is_charged(bounding: Any, update:
         objective = network_objective()
         channel = Channel(source, private=False)
         channel.charge(plan.event(Relation.ADD_OR_REMOVE_ONE), "replay")
-        objective.prepare(*TorchRecords(records).first(8))
+        objective.prepare(*TorchRecords(records).sample(8))
         descend(plan, objective, TorchRecords(records, physical_batch_size=7), channel, objective.theta.clone())
         return source.recording
 

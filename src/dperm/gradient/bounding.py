@@ -21,6 +21,10 @@ from dperm.privacy.events import Relation
 __all__ = ["AdaptiveClip", "Bounding", "Clip", "Normalise", "PerLayer"]
 
 
+#: An adaptive clipping norm stays within this factor of its first value: gradients that vanish must not take it to zero.
+_RANGE = 1e6
+
+
 @dataclass(frozen=True)
 class Bounding(ABC):
     """No record's vector in the query is longer than `bound`."""
@@ -166,5 +170,6 @@ class AdaptiveClip(Bounding):
         share = 0.5 + float(released[-1]) / (2 * self.count_weight * expected_batch_size)
         # a share far outside [0, 1] is noise: it must not throw C away in one step
         share = min(max(share, -1.0), 2.0)
-        state["clipping_norm"] = current * math.exp(-self.learning_rate * (share - self.quantile))
+        following = current * math.exp(-self.learning_rate * (share - self.quantile))
+        state["clipping_norm"] = min(max(following, self.clipping_norm / _RANGE), self.clipping_norm * _RANGE)
         return released[:-1] * current

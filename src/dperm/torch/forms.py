@@ -90,14 +90,15 @@ class Outer(Form):
 
     def squares(self) -> Tensor:
         t, m, n = self._sizes
-        if t == 1:
-            return self.left.square().sum((1, 2)) * self.right.square().sum((1, 2))
+        if t == 1:  # one factor may be tiny where the other is huge: their squares would underflow in single precision
+            lengths = [torch.linalg.vector_norm(factor, dim=(1, 2), dtype=torch.float64) for factor in (self.left, self.right)]
+            return (lengths[0] * lengths[1]).square().to(self.left.dtype)
         ghost = t * (m + n) < m * n
         parts: list[Tensor] = []
         for part in record_chunks(len(self.left), 2 * t * t if ghost else m * n, self.left):
             left, right = self.left[part], self.right[part]
             if ghost:
-                parts.append(gram_squares(left @ left.mT, right @ right.mT))
+                parts.append(_ghost_squares(left, right))
             else:
                 parts.append(Dense(left.mT @ right).squares())
         return torch.cat(parts)
@@ -234,6 +235,13 @@ def total(parts: Sequence[Form]) -> Form:
             merged.append(part)
     merged += [Block(total(inner), start, shape) for (start, _), inner in blocks.items()]
     return merged[0] if len(merged) == 1 else Total(merged)
+
+
+def _ghost_squares(left: Tensor, right: Tensor) -> Tensor:
+    """Squared norms of Σ_t left_t ⊗ right_t, each record's factors brought to size 1 before they are squared."""
+    sizes = [factor.abs().amax((1, 2)).clamp(min=torch.finfo(factor.dtype).tiny) for factor in (left, right)]
+    left, right = (factor / size[:, None, None] for factor, size in zip((left, right), sizes, strict=True))
+    return gram_squares(left @ left.mT, right @ right.mT) * (sizes[0] * sizes[1]).square()
 
 
 def gram_squares(first: Tensor, second: Tensor) -> Tensor:

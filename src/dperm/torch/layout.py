@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from dperm.torch.structure import call_model, map_tensors, take, tensors
-from dperm.torch.tape import PACKED, Axis, CallLayout, repeated
+from dperm.torch.structure import call_model, map_tensors, shapes, take, tensors
+from dperm.torch.tape import PACKED, Axis, CallLayout, RecordsLostError, repeated
 
-__all__ = ["Layouts", "RecordsLostError", "find_layouts", "overridden"]
+__all__ = ["Layouts", "find_layouts", "overridden"]
 
 Layouts = dict[nn.Module, list[CallLayout]]
 #: number of records → what is entered around a run on that many
 Around = Callable[[int], contextlib.AbstractContextManager[None]]
-_Shapes = tuple[list[torch.Size], list[torch.Size]]
+_Seen = dict[nn.Module, list["_Shapes"]]
+_Shapes = tuple[list[torch.Size | None], list[torch.Size | None]]
 
 
 @contextlib.contextmanager
@@ -50,10 +51,6 @@ def overridden(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[Non
                 module.forward = old
 
 
-class RecordsLostError(ValueError):
-    """A tensor's shape does not follow from the number of records."""
-
-
 def find_layouts(model: nn.Module, modules: list[nn.Module], inputs: Any, size: int, around: Around) -> Layouts:
     """The layout of every call of each of `modules` when `model` runs on `inputs` of `size` records, in call order.
 
@@ -62,14 +59,15 @@ def find_layouts(model: nn.Module, modules: list[nn.Module], inputs: Any, size: 
     `count` records. Random state is left as it was. Raises RecordsLostError.
     """
     layouts: Layouts = {module: [] for module in modules}
+    before: tuple[_Seen, _Seen] = ({}, {})
     for _ in range(len(modules) + 1):
-        two, three = (_observe(model, layouts, inputs, size, count, around) for count in (2, 3))
+        two = _observe(model, layouts, before[0], inputs, size, 2, around)
+        three = _observe(model, layouts, before[1], inputs, size, 3, around)
+        before = two, three
         found: Layouts = {
-            module: [
-                CallLayout(_axes(module, first[0], second[0]), _axes(module, first[1], second[1]))
-                for first, second in zip(two[module], three[module], strict=True)
-            ]
+            module: [_call_layout(module, first, second) for first, second in zip(two[module], three[module], strict=True)]
             for module in modules
+            if _as_often(module, two[module], three[module])
         }
         if found == layouts:
             break
@@ -77,20 +75,21 @@ def find_layouts(model: nn.Module, modules: list[nn.Module], inputs: Any, size: 
     return layouts
 
 
-def _observe(
-    model: nn.Module, layouts: Layouts, inputs: Any, size: int, count: int, around: Around
-) -> dict[nn.Module, list[_Shapes]]:
-    """Shapes of the tensors among arguments and outputs of every call, on `count` records."""
-    seen: dict[nn.Module, list[_Shapes]] = {module: [] for module in layouts}
+def _observe(model: nn.Module, layouts: Layouts, before: _Seen, inputs: Any, size: int, count: int, around: Around) -> _Seen:
+    """Shapes of the tensors among arguments and outputs of every call, on `count` records.
+
+    Outputs of calls that saw no record `before`, and see the same shapes now, are repeated for each record.
+    """
+    seen: _Seen = {module: [] for module in layouts}
 
     def spy(module: nn.Module, original: Callable[..., Any]) -> Callable[..., Any]:
         def forward(*args: Any, **kwargs: Any) -> Any:
             number = len(seen[module])
             output = original(*args, **kwargs)
-            seen[module].append((_shapes((args, kwargs)), _shapes(output)))
+            seen[module].append((shapes((args, kwargs)), shapes(output)))
             known = layouts[module][number : number + 1]
-            if known and known[0].shared:
-                return map_tensors(lambda tensor: repeated(tensor, count), output)
+            if known and known[0].shared and before[module][number][0] == seen[module][number][0]:
+                return map_tensors(lambda tensor: repeated(tensor, count, known[0].leading_one), output)
             return output
 
         return forward
@@ -104,6 +103,7 @@ def _observe(
         overridden({module: spy(module, module.forward) for module in layouts}),
         around(count),
     ):
+        torch.manual_seed(0)  # the same random choices with two and with three records
         try:
             call_model(model, take(inputs, chosen, size))
         except RuntimeError as error:
@@ -111,15 +111,23 @@ def _observe(
     return seen
 
 
-def _shapes(value: Any) -> list[torch.Size]:
-    return [tensor.shape for tensor in tensors(value)]
+def _as_often(module: nn.Module, two: list[_Shapes], three: list[_Shapes]) -> bool:
+    if len(two) != len(three):
+        raise RecordsLostError(f"{type(module).__name__} runs {len(two)} times on two records and {len(three)} times on three.")
+    return True
 
 
-def _axes(module: nn.Module, two: list[torch.Size], three: list[torch.Size]) -> tuple[Axis | None, ...]:
-    return tuple(_axis(module, a, b) for a, b in zip(two, three, strict=True))
+def _call_layout(module: nn.Module, two: _Shapes, three: _Shapes) -> CallLayout:
+    arguments = tuple(_axis(module, a, b) for a, b in zip(two[0], three[0], strict=True))
+    outputs = tuple(_axis(module, a, b) for a, b in zip(two[1], three[1], strict=True))
+    first = two[1][0] if two[1] else None
+    shared = not any(arguments)
+    return CallLayout(arguments, outputs, shared and bool(first) and first[0] == 1)
 
 
-def _axis(module: nn.Module, two: torch.Size, three: torch.Size) -> Axis | None:
+def _axis(module: nn.Module, two: torch.Size | None, three: torch.Size | None) -> Axis | None:
+    if two is None or three is None:
+        return PACKED
     if len(two) == len(three):
         grown = [dim for dim, (a, b) in enumerate(zip(two, three, strict=True)) if a != b]
         if not grown:

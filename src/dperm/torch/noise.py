@@ -46,7 +46,7 @@ class TorchSource(SystemSource):
     def _single(self, size: int) -> Tensor:
         """`size` normals in single precision by Box and Muller: 53-bit radii, so that tails are as long as in double
         precision, and 31-bit angles."""
-        out = torch.empty(size + size % 2)
+        out = torch.empty(size + size % 2, dtype=torch.float32)
         for start in range(0, len(out), _BLOCK):
             part = out[start : start + _BLOCK]
             half = len(part) // 2

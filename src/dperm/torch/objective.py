@@ -8,6 +8,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,17 +19,19 @@ from dperm.objectives.per_example import Pass
 from dperm.privacy.events import Relation
 from dperm.torch.flat import FlatParameters
 from dperm.torch.forms import Dense, Form
-from dperm.torch.layout import RecordsLostError as _RecordsLostError
 from dperm.torch.layout import find_layouts, overridden
 from dperm.torch.rules import fallback, reason_to_refuse, rule_of
 from dperm.torch.scratch import Leases, Pool
-from dperm.torch.structure import batch_size, call_model, take
-from dperm.torch.tape import Call, CallLayout, Tape, repeated
+from dperm.torch.structure import batch_size, call_model, shapes, take
+from dperm.torch.tape import Call, CallLayout, RecordsLostError, Tape, repeated
+from dperm.torch.verify import Sample, UsedElsewhereError, Verifier, gradients
 
 __all__ = ["ModuleObjective", "TorchPass", "per_example"]
 
-#: Records in the check of per-example gradients against autograd.
-_CHECKED = 3
+_CHECKED = 16  # records that a model is checked on
+_REMEMBERED = 256  # shapes whose check is not repeated
+
+_Owned = tuple[nn.Module, str, nn.Parameter]
 
 
 class TorchPass(Pass):
@@ -84,8 +87,8 @@ class ModuleObjective:
     wrapped or changed; gradients and sums are in single precision at least.
 
     Layers in `dperm.torch.rules` have a rule each; other modules with parameters run under vmap (`fallbacks` names
-    them). The first evaluation, and every change of the model's mode or layers, is checked against autograd on three
-    records. `relation` and `public_size` are public facts for plans; `autocast` names a narrower type for the forward.
+    them). The first evaluation, and every change of the model's modes, layers or input shapes, is checked against autograd
+    on up to 16 of the records. `relation` and `public_size` are public facts for plans; `autocast` names a narrower type for the forward.
 
     Raises TypeError or ValueError where the model has no per-example gradients, with what to do about it.
     """
@@ -114,10 +117,8 @@ class ModuleObjective:
         self.autocast = autocast
         self.flat = FlatParameters(model)
         self._pool = Pool()
-        self._way = _Way.COPIES
-        self._known: tuple[Any, ...] | None = None
-        self._rules: dict[nn.Module, Callable[..., Any]] = {}
-        self._layouts: dict[nn.Module, list[CallLayout]] = {}
+        self._known: dict[Any, _Case] = {}
+        self._case: _Case | None = None
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -128,7 +129,8 @@ class ModuleObjective:
     def fallbacks(self) -> tuple[str, ...]:
         """Modules without a rule of their own, known after the first evaluation: exact under vmap, and slower."""
         names = {module: name or "the whole model" for name, module in self.model.named_modules()}
-        return tuple(names[module] for module, rule in self._rules.items() if rule is fallback)
+        rules = {} if self._case is None else self._case.rules
+        return tuple(names[module] for module, rule in rules.items() if rule is fallback)
 
     @property
     def facts(self) -> PublicFacts:
@@ -158,47 +160,72 @@ class ModuleObjective:
     def evaluate(self, inputs: Any, targets: Any, *, norms_only: bool = False) -> TorchPass:
         """The pass at the model's current parameters. With `norms_only` it has norms and losses, and holds no gradients."""
         self.prepare(inputs, targets)
-        return self._evaluate(inputs, targets, norms_only)
+        try:
+            return self._evaluate(inputs, targets, norms_only)
+        except RecordsLostError:
+            # this batch takes another way through the model than the one that was checked: check that way
+            self._known.pop(self._key(inputs), None)
+            self.prepare(inputs, targets)
+            return self._evaluate(inputs, targets, norms_only)
 
     def prepare(self, inputs: Any, targets: Any) -> None:
-        """Find where the records are and check a few gradients against autograd, unless that is known for this mode.
+        """Find where the records are, and check the model on some of them, unless that was done for these modules, modes and
+        shapes: see `dperm.torch.verify`.
 
-        ValueError where the model's gradients cannot be told apart by record. Touches no parameter.
+        ValueError where the model's gradients cannot be told apart by record. Leaves parameters, buffers and random state
+        as they were.
         """
-        known = self._signature()
-        if known == self._known:
+        key = self._key(inputs)
+        found = self._known.get(key)
+        if found is not None:
+            self._case = found
             return
         self.flat.check()
         self._refuse()
         size = self._size(inputs, targets)
-        few = torch.arange(_CHECKED) % size
-        sample = take(inputs, few, size), take(targets, few, size)
-        if self._mixes(*sample):
-            raise ValueError(
-                "One record's loss depends on another record: a layer or the loss mixes the records of a batch, and such a "
-                "model has no per-example gradients. Look for normalisation over the batch and for losses that compare records."
-            )
-        problem: str | None = None
-        for self._way in _Way:
-            if self._way is _Way.WHOLE:
-                text = f"{problem} The whole model runs under vmap instead: exact, but slower."
-                warnings.warn(text, UserWarning, stacklevel=3)
-            try:
-                self._find_rules(inputs, size)
-                problem = self._mismatch(*sample)
-            except _RecordsLostError as error:
-                problem = str(error)
-            if problem is None:
-                break
+        count = min(size, _CHECKED)
+        chosen = torch.linspace(0, size - 1, count).round().long()
+        sample = Sample(take(inputs, chosen, size), take(targets, chosen, size), count)
+        verifier = Verifier(self.model, self._losses, self.flat)
+        with verifier.quiet(), self._in_full_precision():
+            verifier.check_records(sample)
+            problem: str | None = None
+            for way in Way:
+                if way is Way.WHOLE:
+                    text = f"{problem} The whole model runs under vmap instead: exact, but slower."
+                    warnings.warn(text, UserWarning, stacklevel=3)
+                try:
+                    self._case = self._found(way, sample)
+                    problem = verifier.mismatch(sample, lambda x, y: self._evaluate(x, y, norms_only=False))
+                except (RecordsLostError, UsedElsewhereError) as error:
+                    problem = str(error)
+                except RuntimeError as error:  # the plain model ran: its shapes do not survive the taps
+                    if way is Way.WHOLE:
+                        raise
+                    problem = f"The model does not run when its layers are tapped ({error})."
+                if problem is None:
+                    break
         if problem is not None:
             raise ValueError(problem)
-        self._known = known
+        if sample.distinct():  # equal records cannot show whether they are kept apart
+            if len(self._known) >= _REMEMBERED:
+                self._known.clear()
+            assert self._case is not None
+            self._known[key] = self._case
 
-    def _signature(self) -> tuple[Any, ...]:
-        """What the rules and layouts depend on, short of the data."""
-        modes = tuple(module.training for module in self.model.modules())
-        frozen = tuple(parameter.requires_grad for parameter in self.model.parameters())
-        return modes, frozen
+    @contextlib.contextmanager
+    def _in_full_precision(self) -> Iterator[None]:
+        narrow, self.autocast = self.autocast, None
+        try:
+            yield
+        finally:
+            self.autocast = narrow
+
+    def _key(self, inputs: Any) -> Any:
+        """What rules and layouts depend on: modules, their modes, what is trainable, and shapes short of the batch size."""
+        modules = tuple((id(module), type(module), module.training) for module in self.model.modules())
+        parameters = tuple((id(parameter), parameter.requires_grad) for parameter in self.model.parameters())
+        return modules, parameters, tuple(shape if shape is None else shape[1:] for shape in shapes(inputs))
 
     def _refuse(self) -> None:
         for name, module in self.model.named_modules():
@@ -216,38 +243,45 @@ class ModuleObjective:
 
     # Rules
 
-    def _find_rules(self, inputs: Any, size: int) -> None:
-        if self._way is _Way.WHOLE:
-            modules, self._copied = [self.model], []
+    def _found(self, way: Way, sample: Sample) -> _Case:
+        """Rules and layouts, treating parameters without a layer of their own in this way."""
+        if way is Way.WHOLE:
+            modules, copied = [self.model], []
         else:
-            modules, self._copied = _tapped_modules(self.model, copies=self._way is _Way.COPIES)
+            modules, copied = _tapped_modules(self.model, copies=way is Way.COPIES)
 
         def shadowed(count: int) -> contextlib.AbstractContextManager[None]:
-            return _shadowing([(owner, name, repeated(parameter.detach(), count)) for owner, name, parameter in self._copied])
+            return _shadowing([(owner, name, repeated(parameter.detach(), count, True)) for owner, name, parameter in copied])
 
-        self._layouts = find_layouts(self.model, modules, inputs, size, shadowed)
-        whole = self._way is _Way.WHOLE
-        self._rules = {module: (None if whole else rule_of(module, self._layouts[module])) or fallback for module in modules}
+        layouts = find_layouts(self.model, modules, sample.inputs, sample.size, shadowed)
+        whole = way is Way.WHOLE
+        rules = {module: (None if whole else rule_of(module, layouts[module])) or fallback for module in modules}
+        return _Case(rules, layouts, copied)
 
     def _copies(self, tape: Tape) -> list[tuple[nn.Module, str, Tensor]]:
         """One copy per record of each parameter that its module uses by itself, tapped."""
         return [
-            (owner, name, tape.tap(repeated(parameter.detach(), tape.size), [parameter], _reader(parameter), ()))
-            for owner, name, parameter in self._copied
+            (owner, name, tape.tap(repeated(parameter.detach(), tape.size, True), [parameter], _reader(parameter), ()))
+            for owner, name, parameter in self._current.copied
         ]
 
     def _forwards(self, tape: Tape) -> dict[nn.Module, Callable[..., Any]]:
-        return {module: functools.partial(self._call, tape, module, [0]) for module in self._rules}
+        return {module: functools.partial(self._call, tape, module, [0]) for module in self._current.rules}
+
+    @property
+    def _current(self) -> _Case:
+        assert self._case is not None
+        return self._case
 
     def _call(self, tape: Tape, module: nn.Module, count: list[int], *args: Any, **kwargs: Any) -> Any:
-        layouts = self._layouts[module]
+        layouts = self._current.layouts[module]
         if not layouts:
-            raise ValueError(f"{type(module).__name__} runs now but did not when the model was checked.")
+            raise RecordsLostError(f"{type(module).__name__} runs now but did not when the model was checked.")
         # a module that runs more often than it did when checked is taken to run as it last did
         layout = layouts[min(count[0], len(layouts) - 1)]
         if tape.recording:
             count[0] += 1
-        return self._rules[module](module, Call(tape, layout), *args, **kwargs)
+        return self._current.rules[module](module, Call(tape, layout), *args, **kwargs)
 
     # The pass
 
@@ -258,10 +292,10 @@ class ModuleObjective:
         with torch.enable_grad(), overridden(self._forwards(tape)), _shadowing(self._copies(tape)):
             losses = self._losses(inputs, targets)
             tape.recording = False
-            stray = _gradients(losses, [tape.anchor, *parameters])[1:]
+            stray = gradients(losses, [tape.anchor, *parameters])[1:]
         outside = [name for name, gradient in zip(self.flat.names, stray, strict=True) if gradient is not None]
         if outside:
-            raise _UsedElsewhereError(
+            raise UsedElsewhereError(
                 f"{', '.join(outside)}: used outside of the module that owns it, where its per-example gradients are not seen."
             )
         with torch.no_grad():
@@ -295,74 +329,17 @@ class ModuleObjective:
         forms = [] if norms_only else [tape.forms.get(parameter) for parameter in self.flat.parameters]
         return TorchPass(losses, squares, forms, self.flat, tape.scratch)
 
-    # The check
 
-    def _mixes(self, inputs: Any, targets: Any) -> bool:
-        """Whether the first record's loss changes with the last one, in the mode the model is in."""
-        device = self.flat.device
-        kinds = "cuda" if device.type == "cuda" else "cpu"
-        found: list[Tensor] = []
-        for last in (_CHECKED - 1, 1):
-            chosen = torch.tensor([*range(_CHECKED - 1), last])
-            with torch.no_grad(), torch.random.fork_rng([device.index or 0] if kinds == "cuda" else [], device_type=kinds):
-                torch.manual_seed(0)  # the same dropout masks both times; the fork restores the state
-                found.append(self._losses(take(inputs, chosen, _CHECKED), take(targets, chosen, _CHECKED))[:-1])
-        tolerance = 1e-4 if found[0].dtype == torch.float32 else 1e-9
-        return not torch.allclose(found[0], found[1], rtol=tolerance, atol=tolerance, equal_nan=True)
+@dataclass(frozen=True)
+class _Case:
+    """What was found and checked for one set of modules, modes and shapes."""
 
-    def _mismatch(self, inputs: Any, targets: Any) -> str | None:
-        """Compare with autograd on a few records, without dropout: what is wrong, or None."""
-        modes = [(module, module.training) for module in self.model.modules()]
-        autocast, self.autocast = self.autocast, None
-        try:
-            for module, _ in modes:
-                module.training = False
-            with torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
-                plain = self._losses(inputs, targets)
-                theirs = [self._autograd(loss) for loss in plain]
-            try:
-                mine = self._evaluate(inputs, targets, norms_only=False)
-            except _UsedElsewhereError as error:
-                return str(error)
-            except RuntimeError as error:  # the plain model ran: its shapes do not survive the taps
-                if self._way is _Way.WHOLE:
-                    raise
-                return f"The model does not run when its layers are tapped ({error})."
-        finally:
-            self.autocast = autocast
-            for module, mode in modes:
-                module.training = mode
-        tolerance = 1e-3 if plain.dtype == torch.float32 else 1e-8
-        if not torch.allclose(mine.losses, plain.detach(), rtol=tolerance, atol=tolerance, equal_nan=True):
-            return "The model's losses change when its layers are tapped."
-        for index, gradient in enumerate(theirs):
-            size = gradient.norm()
-            if not torch.isfinite(size):
-                continue
-            only = torch.zeros_like(mine.losses)
-            only[index] = 1.0
-            error = (mine.weighted_sum(only) - gradient).norm()
-            if error > tolerance * size + 1e-6 * tolerance:
-                return (
-                    f"Per-example gradients do not agree with autograd's (record {index}: off by {float(error):.3g} of "
-                    f"{float(size):.3g}). Some layer or the loss mixes records."
-                )
-        return None
-
-    def _autograd(self, loss: Tensor) -> Tensor:
-        found = _gradients(loss, self.flat.parameters, retain_graph=True)
-        filled = [
-            torch.zeros_like(parameter) if gradient is None else gradient
-            for parameter, gradient in zip(self.flat.parameters, found, strict=True)
-        ]
-        return torch.cat([gradient.flatten() for gradient in filled])
+    rules: dict[nn.Module, Callable[..., Any]]
+    layouts: dict[nn.Module, list[CallLayout]]
+    copied: list[_Owned]
 
 
-class _UsedElsewhereError(ValueError):
-    """A parameter reaches the loss around its module's tap."""
-
-
-class _Way(enum.Enum):
+class Way(enum.Enum):
     """How parameters without a layer of their own are treated, in the order in which it is tried."""
 
     COPIES = "parameters of shape (1, ...) that a module with children uses itself get one copy per record"
@@ -370,29 +347,9 @@ class _Way(enum.Enum):
     WHOLE = "the whole model runs under vmap"
 
 
-def _gradients(losses: Tensor, sources: Sequence[Tensor], retain_graph: bool = False) -> tuple[Tensor | None, ...]:
-    """Gradients of the sum of `losses`, None where it does not depend on a source. ValueError where autograd fails."""
-    if not losses.requires_grad:
-        raise ValueError("The losses do not depend on any trainable parameter.")
-    try:
-        return torch.autograd.grad(losses, list(sources), torch.ones_like(losses), retain_graph, allow_unused=True)
-    except RuntimeError as error:
-        if "inplace operation" in str(error):
-            raise ValueError(
-                "The model overwrites, in place, a layer's input that the layer's gradient needs: replace the in-place "
-                f"operation by one that makes a new tensor. PyTorch says: {error}"
-            ) from error
-        if "use_reentrant" in str(error):
-            raise ValueError("Expected torch.utils.checkpoint with use_reentrant=False.") from error
-        raise
-
-
 def per_example(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], **facts: Any) -> ModuleObjective:
     """`ModuleObjective(model, loss_fn, **facts)`."""
     return ModuleObjective(model, loss_fn, **facts)
-
-
-_Owned = tuple[nn.Module, str, nn.Parameter]
 
 
 def _tapped_modules(model: nn.Module, *, copies: bool) -> tuple[list[nn.Module], list[_Owned]]:

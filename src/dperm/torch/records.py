@@ -46,7 +46,8 @@ class TorchRecords:
         if isinstance(data, TensorDataset):
             *inputs, targets = data.tensors
             data = (inputs[0] if len(inputs) == 1 else tuple(inputs), targets)
-        if isinstance(data, (tuple, list)) and len(data) == 2:
+        # a list of two items that are pairs themselves is a data set of two records
+        if len(data) == 2 if isinstance(data, tuple) else isinstance(data, list) and all(map(_is_table, data)) and len(data) == 2:
             self._tensors = _as_tensors(data)
             size = batch_size(self._tensors[0])
             other = batch_size(self._tensors[1])
@@ -67,9 +68,10 @@ class TorchRecords:
     def __len__(self) -> int:
         return self._size
 
-    def first(self, count: int) -> Any:
-        """The first records as one batch: for checks and measurements before a run."""
-        return self._moved(self._fetch(np.arange(min(count, self._size))))
+    def sample(self, count: int) -> Any:
+        """Up to `count` records from all over the set as one batch: for checks and measurements before a run."""
+        chosen = np.unique(np.linspace(0, self._size - 1, min(count, self._size)).round().astype(np.intp))
+        return self._moved(self._fetch(chosen), len(chosen))
 
     def batches(self) -> Iterator[Any]:
         """All records in order."""
@@ -78,6 +80,7 @@ class TorchRecords:
     def stream(self, draws: Iterable[Indices | None]) -> Iterator[Iterable[Any]]:
         """For each draw its physical batches (inputs, targets); an empty draw has none."""
         counts: deque[int] = deque()
+        sizes: deque[int] = deque()
         ready: deque[Any] = deque()
         exhausted = False
 
@@ -87,7 +90,9 @@ class TorchRecords:
                 starts = range(0, len(indices), self.physical_batch_size)
                 counts.append(len(starts))
                 for start in starts:
-                    yield indices[start : start + self.physical_batch_size].tolist()
+                    chunk = indices[start : start + self.physical_batch_size].tolist()
+                    sizes.append(len(chunk))
+                    yield chunk
 
         source = self._read(chunks())
         while True:
@@ -100,7 +105,7 @@ class TorchRecords:
             if not counts:
                 return
             expected = counts.popleft()
-            yield (self._moved(ready.popleft() if ready else next(source)) for _ in range(expected))
+            yield (self._moved(ready.popleft() if ready else next(source), sizes.popleft()) for _ in range(expected))
 
     def _read(self, chunks: Iterator[list[int]]) -> Iterator[Any]:
         if self._dataset is None or not self._workers:
@@ -120,10 +125,16 @@ class TorchRecords:
             return take(self._tensors, torch.from_numpy(indices), self._size)
         return self._collate([self._dataset[int(index)] for index in indices])
 
-    def _moved(self, batch: Any) -> Any:
+    def _moved(self, batch: Any, size: int) -> Any:
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise TypeError(
                 f"Expected a batch of (inputs, targets), got {type(batch).__name__}: give a collate_fn that makes that pair."
+            )
+        found = [batch_size(part) for part in batch]
+        if found != [size, size]:
+            raise ValueError(
+                f"Expected a batch of {size} inputs and targets for {size} records, got {found[0]} and {found[1]}: a record that "
+                "counts more than once would cost more privacy than is charged. Average its views within its loss instead."
             )
         if self.device.type == "cpu":
             return tuple(batch)
@@ -138,6 +149,10 @@ class _Chunks:
 
     def __iter__(self) -> Iterator[list[int]]:
         return self._chunks
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, (Tensor, np.ndarray, dict))
 
 
 def _as_tensors(value: Any) -> Any:

@@ -35,13 +35,13 @@ class Pool:
         return Leases(self)
 
     def take(self, size: int, like: Tensor) -> Tensor:
-        """The smallest free block with `size` numbers of the type of `like`, or a new one."""
-        fitting = [block for block in self._free if block.dtype == like.dtype and size <= block.numel() <= 4 * size]
-        if not fitting:
-            return torch.empty(size, dtype=like.dtype, device=like.device)
-        best = min(fitting, key=Tensor.numel)
-        self._free = [block for block in self._free if block is not best]
-        return best
+        """The smallest free block with `size` numbers of the type of `like`, or a new one in place of the next smaller."""
+        alike = [block for block in self._free if block.dtype == like.dtype and size <= 4 * block.numel() <= 16 * size]
+        best = min((block for block in alike if block.numel() >= size), key=Tensor.numel, default=None)
+        leaving = best if best is not None else max(alike, key=Tensor.numel, default=None)
+        self._free = [block for block in self._free if block is not leaving]
+        # batches differ a little in size: a margin keeps one block from being outgrown every few steps
+        return best if best is not None else torch.empty(size + size // 8, dtype=like.dtype, device=like.device)
 
     def give_back(self, blocks: Sequence[Tensor]) -> None:
         self._free += blocks

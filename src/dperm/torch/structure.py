@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-__all__ = ["batch_size", "call_model", "map_tensors", "take", "tensors"]
+__all__ = ["batch_size", "call_model", "map_tensors", "shapes", "take", "tensors"]
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
@@ -25,6 +25,26 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(map_tensors(function, item) for item in value)
     return value
+
+
+def shapes(value: Any) -> list[torch.Size | None]:
+    """Shapes of all tensors in `value`, in order; None for a packed sequence's data, whose records alternate."""
+    found: list[torch.Size | None] = []
+
+    def visit(item: Any) -> None:
+        if isinstance(item, PackedSequence):
+            found.append(None)
+        elif isinstance(item, Tensor):
+            found.append(item.shape)
+        elif isinstance(item, Mapping):
+            for part in item.values():
+                visit(part)
+        elif isinstance(item, (list, tuple)):
+            for part in item:
+                visit(part)
+
+    visit(value)
+    return found
 
 
 def tensors(value: Any) -> list[Tensor]:

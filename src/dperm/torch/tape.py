@@ -17,10 +17,14 @@ from torch import Tensor, nn
 from dperm.torch.forms import Form, total
 from dperm.torch.scratch import Pool
 
-__all__ = ["PACKED", "Axis", "Call", "CallLayout", "Reader", "Tape", "repeated"]
+__all__ = ["PACKED", "Axis", "Call", "CallLayout", "Reader", "RecordsLostError", "Tape", "repeated"]
 
 #: (output gradient, *saved) → (parameter, form) pairs
 Reader = Callable[..., Iterable[tuple[nn.Parameter, Form]]]
+
+
+class RecordsLostError(ValueError):
+    """A tensor's shape does not follow from the number of records."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,12 @@ class Axis:
     multiple: int = 1
 
     def to_front(self, tensor: Tensor, size: int) -> Tensor:
-        """The same numbers with the records, and nothing else, along the first axis."""
+        """The same numbers with the records, and nothing else, along the first axis. Raises RecordsLostError."""
+        if tensor.shape[self.dim] != size * self.multiple:
+            raise RecordsLostError(
+                f"A layer sees {tensor.shape[self.dim]} entries for {size} records, where {self.multiple} a record were expected: some "
+                "records, or some of their entries, take another way through the model than others."
+            )
         if self.multiple != 1:
             tensor = tensor.unflatten(self.dim, (size, self.multiple))
         return tensor.movedim(self.dim, 0)
@@ -47,6 +56,7 @@ class CallLayout:
 
     arguments: tuple[Axis | None, ...]
     outputs: tuple[Axis | None, ...]
+    leading_one: bool = False  # of the first output, where it belongs to no record: the records take that axis
 
     @property
     def shared(self) -> bool:
@@ -104,7 +114,8 @@ class Tape:
     def _finish(self, parameter: nn.Parameter, pending: list[Form]) -> None:
         form = total(pending)
         if self.norms_only:
-            settled = form.settled(self._pool.lease())  # a lease of its own: used again by the next parameter
+            lease = self._pool.lease()  # of its own: used again by the next parameter
+            settled = form.settled(lease)
         else:
             settled = self.forms[parameter] = form.settled(self.scratch)
         self.squares.append((self._group_of[parameter], settled.squares()))
@@ -132,18 +143,31 @@ class Call:
         kept = whole.shape[whole.dim() - features :]
         return whole.reshape(self.size, -1, *kept)
 
+    def multiple(self, output: Tensor) -> int:
+        """Entries per record along the first axis of an output, as its first argument has them."""
+        axis = self.layout.arguments[0]
+        assert axis is not None and axis.dim == 0
+        if output.shape[0] != self.size * axis.multiple:
+            raise RecordsLostError(f"A layer sees {output.shape[0]} entries for {self.size} records.")
+        return axis.multiple
+
     def tap(self, output: Tensor, parameters: Iterable[nn.Parameter], reader: Reader, *saved: Tensor) -> Tensor:
         return self.tape.tap(output, parameters, reader, saved)
 
     def repeated(self, output: Tensor) -> Tensor:
-        return repeated(output, self.size)
+        return repeated(output, self.size, self.layout.leading_one)
 
 
-def repeated(output: Tensor, size: int) -> Tensor:
-    """One copy per record of an output that belongs to no record, so that each copy has a gradient of its own."""
-    if output.dim() and output.shape[0] == 1:
-        return output.expand(size, *output.shape[1:])
-    return output.expand(size, *output.shape)
+def repeated(output: Tensor, size: int, leading_one: bool) -> Tensor:
+    """One copy per record of an output that belongs to no record, so that each copy has a gradient of its own.
+
+    The records take the place of a leading axis of one, or get an axis before all others.
+    """
+    if not leading_one:
+        return output.expand(size, *output.shape)
+    if output.shape[0] != 1:
+        raise RecordsLostError(f"Expected a leading axis of one, as when the model was checked, got shape {tuple(output.shape)}.")
+    return output.expand(size, *output.shape[1:])
 
 
 class _Tap(torch.autograd.Function):

@@ -39,7 +39,7 @@ from dperm.torch.update import TorchOptimizer, assign
 
 __all__ = ["PrivateTrainer"]
 
-_PROBED = 8  # records that a model is checked on before anything is charged
+_PROBED = 16  # records that a model is checked on before anything is charged
 
 #: (noise_multiplier, public_size) → plan
 MakePlan = Callable[[float, int], Plan]
@@ -294,7 +294,7 @@ class PrivateTrainer:
     def _begin(self, dataset: Any, resume: bool) -> PrivateRun:
         self.objective.flat.check()
         records = self._records(dataset, self.physical_batch_size or 1024)
-        inputs, targets = records.first(_PROBED)
+        inputs, targets = records.sample(_PROBED)
         self.objective.prepare(inputs, targets)
         losses = self.objective.evaluate(inputs, targets, norms_only=True).losses
         if not bool(torch.isfinite(losses).all()):

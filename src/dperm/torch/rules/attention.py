@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dperm.torch.forms import Block, Dense, Form, Outer
 from dperm.torch.rules.linear import affine
 from dperm.torch.rules.registry import detached, register, trainable
-from dperm.torch.tape import Axis, Call, CallLayout
+from dperm.torch.tape import Axis, Call, CallLayout, repeated
 
 __all__ = ["attention"]
 
@@ -106,7 +106,7 @@ def _part(
 
 def _appended(call: Call, states: Tensor, row: Tensor) -> Tensor:
     """(b, T + 1, E): a learned row (1, 1, E) after each record's states."""
-    copies = call.repeated(detached(row))  # (b, 1, E)
+    copies = repeated(detached(row), call.size, leading_one=True)  # (b, 1, E)
     if row.requires_grad:
         learned = trainable(row)
         copies = call.tap(copies, learned, lambda gradient: [(learned[0], Dense(gradient[:, None]))])

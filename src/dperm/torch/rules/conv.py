@@ -46,7 +46,7 @@ def convolution(module: Any, call: Call, input: Tensor) -> Tensor:
         input, detached(module.weight), detached(module.bias), module.stride, padding, module.dilation, module.groups
     )
     learned = trainable(module.weight, module.bias)
-    multiple = output.shape[0] // call.size
+    multiple = call.multiple(output)
 
     def read(gradient: Tensor, *saved: Tensor) -> Iterator[tuple[nn.Parameter, Form]]:
         for parameter in learned:
@@ -136,7 +136,7 @@ class ConvGradient(Form):
 
     def settled(self, scratch: Scratch) -> Form:
         held = (self.input.numel() + self.gradient.numel()) // self.gradient.shape[0] * self.multiple
-        return self._channels_last(scratch) if self.shape.numel() <= held else self
+        return self._channels_last(scratch) if self.shape.numel() <= 3 * held else self
 
 
 class ChannelsLast(Form):

@@ -36,7 +36,7 @@ def transposed_convolution(module: Any, call: Call, input: Tensor, output_size: 
         module.dilation,
     )
     learned = trainable(module.weight, module.bias)
-    multiple = output.shape[0] // call.size
+    multiple = call.multiple(output)
 
     def read(gradient: Tensor, *saved: Tensor) -> Iterator[tuple[nn.Parameter, Form]]:
         for parameter in learned:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dperm.torch.forms import Form, Rows
 from dperm.torch.rules.registry import detached, register, trainable
-from dperm.torch.tape import Axis, Call
+from dperm.torch.tape import Axis, Call, RecordsLostError
 
 __all__ = ["embedding", "embedding_bag"]
 
@@ -55,6 +55,8 @@ def embedding_bag(
         per_sample_weights=per_sample_weights,
         padding_idx=module.padding_idx,
     )
+    if output.shape[0] != call.size:
+        raise RecordsLostError(f"An embedding bag sees {output.shape[0]} bags for {call.size} records.")
     saved = [tensor for tensor in (input, offsets, per_sample_weights) if tensor is not None]
 
     def read(gradient: Tensor, indices: Tensor, *more: Tensor) -> Iterator[tuple[nn.Parameter, Form]]:

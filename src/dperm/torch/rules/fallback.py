@@ -38,7 +38,9 @@ def fallback(module: nn.Module, call: Call, *args: Any, **kwargs: Any) -> Any:
 
     axes = tuple(0 if axis else None for axis in call.layout.arguments)
     outputs = torch.vmap(one, in_dims=(0, *axes), randomness="different")(copies, *moved)
-    results = [_restored(tensor, axis, size) for tensor, axis in zip(outputs, call.layout.outputs, strict=True)]
+    results = [
+        _restored(tensor, axis, call.layout.leading_one) for tensor, axis in zip(outputs, call.layout.outputs, strict=True)
+    ]
     source = iter(results)
     return map_tensors(lambda _: next(source), found[-1])
 
@@ -63,10 +65,10 @@ def _one_record(tensor: Tensor, axis: Axis | None) -> Tensor:
     return tensor.squeeze(axis.dim) if axis and axis.multiple == 1 else tensor
 
 
-def _restored(tensor: Tensor, axis: Axis | None, size: int) -> Tensor:
+def _restored(tensor: Tensor, axis: Axis | None, leading_one: bool) -> Tensor:
     """(b, ...) back to where the module's caller expects the records."""
     if axis is None:
         # one copy per record of something that belonged to none; a leading axis of one becomes the records'
-        return tensor.flatten(0, 1) if tensor.dim() > 1 and tensor.shape[1] == 1 else tensor
+        return tensor.flatten(0, 1) if leading_one else tensor
     tensor = tensor.movedim(0, axis.dim)
     return tensor.flatten(axis.dim, axis.dim + 1) if axis.multiple != 1 else tensor

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from dperm.torch.forms import Dense, Form, Outer
 from dperm.torch.rules.cells import CELLS, Backward, Cell, Forward, Incoming, Weights
 from dperm.torch.rules.registry import detached, register, trainable
-from dperm.torch.tape import PACKED, Axis, Call, CallLayout
+from dperm.torch.tape import PACKED, Axis, Call, CallLayout, RecordsLostError
 
 __all__ = ["recurrent"]
 
@@ -41,6 +41,8 @@ def recurrent(module: Any, call: Call, input: Any, hx: Any = None) -> Any:
         lengths = lengths.to(states.device)
     else:
         states = input.transpose(0, 1) if module.batch_first else input
+    if states.shape[1] != call.size:
+        raise RecordsLostError(f"A recurrent layer sees {states.shape[1]} sequences for {call.size} records.")
     directions = 2 if module.bidirectional else 1
     initial = _initial(module, hx, states, directions)
     finals: list[tuple[Tensor, ...]] = []
