@@ -18,10 +18,12 @@ import torch
 from oracle import cross_entropy
 from torch import nn
 
-from dperm.privacy import Certificate, Channel, Gaussian, PoissonSampled, SelfComposed, SpendLog
+from dperm.gradient import Plan
+from dperm.gradient.recipes import dp_sgd
+from dperm.privacy import Certificate, Channel, Gaussian, PoissonSampled, Relation, SelfComposed, SpendLog
 from dperm.privacy.channel import UnpaidReleaseError
 from dperm.privacy.events import leaves
-from dperm.torch import PrivateTrainer, checkpoint
+from dperm.torch import Callback, PrivateTrainer, checkpoint
 
 SCRIPT = Path(__file__).with_name("killed.py")
 
@@ -204,6 +206,70 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"another plan: .*bounding"):
         trainer(tmp_path, clipping_norm=2.0).fit(data(), resume=True)
     assert len(SpendLog.current().charges()) == 1
+
+
+class Stop(Exception):
+    """Raised by a callback: a run that ends early."""
+
+
+class After(Callback):
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_step(self, step: Any) -> None:
+        if step.number == self.steps:
+            raise Stop
+
+
+def stopped(folder: Path, steps: int, **changes: Any) -> None:
+    with pytest.raises(Stop):
+        trainer(folder, callbacks=[After(steps)], checkpoint_every=2, **changes).fit(data())
+
+
+def test_another_relation_is_not_continued(tmp_path: Path) -> None:
+    stopped(tmp_path, 5, relation="replace_one", public_size=None)
+    with pytest.raises(ValueError, match="made under replace_one"):
+        trainer(tmp_path, checkpoint_every=2).fit(data(), resume=True)
+
+
+def test_a_seed_in_any_part_is_not_private(tmp_path: Path) -> None:
+    stopped(tmp_path, 5, random_state=7)
+    run = trainer(tmp_path, checkpoint_every=2).fit(data(), resume=True)
+    assert run.certificate.status == "not private" and "NOT PRIVATE" in run.certificate.seed_policy
+
+
+def test_a_log_without_reservations_does_not_hand_steps_out_again(tmp_path: Path) -> None:
+    stopped(tmp_path, 9)
+    log = SpendLog.current().path
+    log.write_text("".join(line + "\n" for line in log.read_text().splitlines() if "continues" not in line))
+    run = trainer(tmp_path, checkpoint_every=2).fit(data(), resume=True)
+    assert run._run is not None and run._run.step == 20 and run._run.lost == 0
+    assert run.history[-1]["step"] == 20
+
+
+def test_decay_under_replace_one_is_continued(tmp_path: Path) -> None:
+    def decaying(noise: float, size: int) -> Plan:
+        return dp_sgd(
+            noise_multiplier=noise,
+            public_size=size,
+            expected_batch_size=10,
+            epochs=5,
+            clipping_norm=1.0,
+            average_from=None,
+            decay=0.1,
+        )
+
+    settings = {"epochs": None, "expected_batch_size": None, "clipping_norm": None, "plan": decaying}
+    stopped(tmp_path, 7, relation="replace_one", public_size=None, **settings)
+    run = trainer(tmp_path, relation="replace_one", public_size=None, checkpoint_every=2, **settings)
+    run.fit(data(), resume=True)
+    assert run.certificate.event == run.plan.event(Relation.REPLACE_ONE)
+
+
+def test_a_stated_size_stays_stated(tmp_path: Path) -> None:
+    stopped(tmp_path, 5)
+    with pytest.raises(ValueError, match="another public_size"):
+        trainer(tmp_path, public_size=None, noise_multiplier=None, epsilon=3.0).fit(data(), resume=True)
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from typing import Any
 
@@ -304,3 +305,196 @@ def test_reentrant_checkpointing_is_refused_by_name() -> None:
 
     with pytest.raises(ValueError, match="use_reentrant=False"):
         ModuleObjective(Model().double(), half_squares).evaluate(inputs(SIZE, 3), GOALS)
+
+
+# What a first check must see, because later nobody would
+
+
+class Sorted(nn.Module):
+    """Reorders records by a length, as packing by hand does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.head = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, length: Tensor) -> Tensor:
+        _, order = length.sort(descending=True, stable=True)
+        middle = torch.tanh(self.two(torch.tanh(self.one(x))[order]))
+        return self.head(middle[order.argsort()])
+
+
+class TimeMajor(nn.Module):
+    """Folds time before records; its head starts at zero, so that nothing reaches the fold at first."""
+
+    def __init__(self, zero: bool = True) -> None:
+        super().__init__()
+        self.one, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+        if zero:
+            nn.init.zeros_(self.head.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, _ = x.shape
+        folded = self.one(x.transpose(0, 1).reshape(t * b, -1))
+        return self.head(torch.tanh(folded.view(t, b, -1)).mean(0))
+
+
+class Chunked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.cat([torch.tanh(self.one(part)) for part in x.split(4)]).mean(1))
+
+
+class Expert(nn.Module):
+    """Only some records pass a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.expert, self.head = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.one(x))
+        out, chosen = torch.zeros_like(hidden), x[:, 0, 0] > 0
+        out[chosen] = self.expert(hidden[chosen])
+        return self.head((out + hidden).mean(1))
+
+
+def exact_or_refused(model: nn.Module, x: Any, goals: Tensor) -> None:
+    """The pass agrees with autograd on single records, or is refused: never silently wrong."""
+    objective = ModuleObjective(model, half_squares)
+    try:
+        found = objective.evaluate(x, goals)
+    except (ValueError, RuntimeError):
+        return
+    expected = by_autograd(model, half_squares, x, goals, len(goals))
+    assert torch.allclose(found.norms, expected.norm(dim=1), rtol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs under vmap instead:UserWarning")
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_models_that_move_records_about_are_exact_or_refused() -> None:
+    torch.manual_seed(0)
+    goals = torch.linspace(-1, 1, 12, dtype=torch.float64)
+    x = inputs(12, 5, 3)
+    exact_or_refused(Sorted().double(), (x[:, 0], torch.arange(12) % 5), goals)
+    for model in (TimeMajor(), TimeMajor(zero=False), Chunked(), Expert()):
+        exact_or_refused(model.double(), x, goals)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs under vmap instead:UserWarning")
+def test_what_was_checked_for_one_shape_is_checked_again_for_another() -> None:
+    torch.manual_seed(0)
+    model = TimeMajor().double()
+    objective = ModuleObjective(model, half_squares)
+    goals = torch.linspace(-1, 1, 12, dtype=torch.float64)
+    objective.evaluate(inputs(12, 1, 3), goals)
+    nn.init.normal_(model.head.weight)
+    found = objective.evaluate(inputs(12, 5, 3), goals)
+    expected = by_autograd(model, half_squares, inputs(12, 5, 3), goals, 12)
+    assert torch.allclose(found.norms, expected.norm(dim=1), rtol=1e-8)
+
+
+def test_positions_checked_at_length_one() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token, self.place = nn.Embedding(5, 3), nn.Embedding(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (self.token(x) + self.place(torch.arange(x.shape[1]))).mean(1)
+
+    model = Model().double()
+    objective = ModuleObjective(model, half_squares)
+    for length in (4, 1, 3):
+        x = torch.randint(0, 5, (SIZE, length), generator=torch.Generator().manual_seed(length))
+        expected = by_autograd(model, half_squares, x, GOALS, SIZE)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            assert torch.allclose(objective.evaluate(x, GOALS).norms, expected.norm(dim=1), rtol=1e-9)
+
+
+def test_records_folded_at_any_length() -> None:
+    class Folded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.one(x.reshape(-1, 3)).view(len(x), -1)
+
+    model = Folded().double()
+    objective = ModuleObjective(model, half_squares)
+    for length in (2, 5, 3):
+        x = inputs(SIZE, length, 3)
+        expected = by_autograd(model, half_squares, x, GOALS, SIZE)
+        assert torch.allclose(objective.evaluate(x, GOALS).norms, expected.norm(dim=1), rtol=1e-9)
+    assert objective.fallbacks == ()
+
+
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_mixing_from_any_record_is_found(which: int) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(x - x[which : which + 1 or None])
+
+    with pytest.raises(ValueError, match="depends on another record"):
+        ModuleObjective(Model().double(), half_squares).evaluate(inputs(4, 3), GOALS)
+
+
+def test_a_loss_that_divides_by_the_batch_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="how many records"):
+        ModuleObjective(small(), lambda o, t: half_squares(o, t) / len(t)).evaluate(inputs(SIZE, 3), GOALS)
+
+
+def test_equal_records_do_not_pass_for_a_check() -> None:
+    model = Centred().double()
+    objective = ModuleObjective(model, half_squares)
+    one = inputs(1, 3).expand(4, 3).contiguous()
+    objective.evaluate(one, torch.zeros(4, dtype=torch.float64))
+    with pytest.raises(ValueError, match="depends on another record"):
+        objective.evaluate(inputs(SIZE, 3), GOALS)
+
+
+def test_a_model_that_keeps_what_it_saw_is_refused() -> None:
+    class Keeping(nn.Module):
+        def __init__(self, buffer: bool) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+            if buffer:
+                self.register_buffer("seen", torch.zeros(3, dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen = x.detach().sum(0)
+            return self.layer(x)
+
+    for buffer in (True, False):
+        with pytest.raises(ValueError, match=r"keeps what it saw of the records in \.?seen"):
+            ModuleObjective(Keeping(buffer).double(), half_squares).evaluate(inputs(SIZE, 3), GOALS)
+
+
+def test_another_layer_in_the_model_is_seen() -> None:
+    model = small()
+    objective = ModuleObjective(model, half_squares)
+    x = inputs(SIZE, 3)
+    objective.evaluate(x, GOALS)
+    model[2] = nn.Linear(4, 2).double()
+    expected = by_autograd(model, half_squares, x, GOALS, SIZE)
+    assert torch.allclose(objective.evaluate(x, GOALS).norms, expected.norm(dim=1), rtol=1e-9)
+    model[1] = nn.BatchNorm1d(4, affine=False).double()
+    with pytest.raises(ValueError, match="GroupNorm"):
+        objective.evaluate(x, GOALS)
+
+
+def test_norms_of_tiny_inputs_and_huge_slopes_do_not_underflow() -> None:
+    model = nn.Linear(100_000, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    x = torch.full((4, 100_000), 2.6e-23) * torch.arange(1, 5)[:, None]
+    found = ModuleObjective(model, lambda o, t: (o[:, 0] - t).square()).evaluate(x, torch.full((4,), 5e18))
+    exact = 2 * 5e18 * x.double().norm(dim=1)
+    assert torch.allclose(found.norms.double(), exact, rtol=1e-4)

@@ -310,11 +310,51 @@ def _sgd_plan(noise: float, size: int, update: Any) -> Plan:
 def test_a_plan_with_its_noise_is_taken_as_it_is() -> None:
     plan = _sgd_plan(1.3, N, SGD(0.5))
     run = PrivateTrainer(net(), cross_entropy, delta=1e-3, plan=plan, random_state=0).fit(data())
-    assert run.plan is plan and run.certificate.target_epsilon is None
+    assert run.plan == plan and run.certificate.target_epsilon is None
     with pytest.raises(ValueError, match="has its noise already"):
         PrivateTrainer(net(), cross_entropy, epsilon=1.0, delta=1e-3, plan=plan)
     with pytest.raises(ValueError, match="public_size=7"):
         PrivateTrainer(net(), cross_entropy, delta=1e-3, plan=plan, public_size=7, random_state=0).fit(data())
+
+
+def test_a_trainer_runs_once() -> None:
+    run = trainer().fit(data())
+    with pytest.raises(ValueError, match="runs once"):
+        run.fit(data())
+    assert len(SpendLog.current().charges()) == 1
+
+
+def test_a_batch_with_more_rows_than_records_is_refused() -> None:
+    def views(items: list[Any]) -> tuple[Tensor, Tensor]:
+        return torch.stack([x for x, _ in items for _ in range(4)]), torch.stack([y for _, y in items for _ in range(4)])
+
+    with pytest.raises(ValueError, match="counts more than once"):
+        trainer(collate_fn=views).fit(Items())
+    assert SpendLog.current().charges() == []
+
+
+def test_a_list_of_two_pairs_is_two_records() -> None:
+    x, y = data()
+    assert len(TorchRecords([(x[0], y[0]), (x[1], y[1])])) == 2 and len(TorchRecords([x, y])) == N
+
+
+def test_the_certificate_names_the_update_that_ran_and_a_wrong_size_is_refused() -> None:
+    assert trainer().fit(data()).certificate.public_facts["update"].startswith("SGD(lr=0.5")
+    with pytest.raises(ValueError, match="public_size=60"):
+        trainer(relation="replace_one", public_size=99).fit(data())
+
+
+def test_epsilon_so_far_counts_the_noisy_size() -> None:
+    run = trainer(public_size=None).fit(data())
+    assert run.history[0]["epsilon"] > 0.15  # the size alone costs 0.05·3
+
+
+def test_adaptive_clipping_does_not_vanish_with_the_gradients() -> None:
+    bounding = AdaptiveClip(1.0, learning_rate=1.0)
+    state = bounding.init()
+    for _ in range(200):
+        bounding.read(torch.tensor([0.0, 0.1 * 100]), state, 100.0)
+    assert state["clipping_norm"] == 1e-6
 
 
 # What a person sees

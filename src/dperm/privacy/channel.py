@@ -252,16 +252,19 @@ class Channel:
         if charged is None or charged.event != event:
             raise UnpaidReleaseError(f"The spend log {log.path} holds no charge {charge_id} of this event.")
         self.charge_id, self.event = charge_id, event
+        self.private = self.private and charged.private
+        if not charged.private:
+            self.policy = "fixed by the caller in a part of the run: NOT PRIVATE"
         self._admit(event)
 
     def knows(self, charge_id: str) -> bool:
         """Whether this channel's spend log holds that charge."""
         return any(charge.id == charge_id for charge in (self.log or SpendLog.current()).charges())
 
-    def reserve(self, steps: int, limit: int) -> tuple[int, int]:
+    def reserve(self, steps: int, limit: int, done: int = 0) -> tuple[int, int]:
         """Take the next `steps` of this run's `limit` steps before drawing for them; see `SpendLog.reserve`."""
         assert self.charge_id is not None
-        taken = (self.log or SpendLog.current()).reserve(self.charge_id, steps, limit)
+        taken = (self.log or SpendLog.current()).reserve(self.charge_id, steps, limit, done)
         if taken is None:
             raise UnpaidReleaseError(f"The spend log no longer holds the charge {self.charge_id}.")
         return taken

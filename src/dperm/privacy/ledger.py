@@ -69,14 +69,14 @@ class SpendLog:
             _append(descriptor, line)
         return line["id"]
 
-    def reserve(self, charge_id: str, steps: int, limit: int) -> tuple[int, int] | None:
+    def reserve(self, charge_id: str, steps: int, limit: int, done: int = 0) -> tuple[int, int] | None:
         """Take the next `steps` of a charged run's `limit` steps: (start, stop), handed to nobody else and never again.
 
-        What was reserved counts as drawn, also when the process dies in between: a run that is continued takes what is
+        `done` steps are known to be drawn, whatever the log says. What was reserved counts as drawn, also when the process dies in between: a run that is continued takes what is
         left. (limit, limit) when nothing is; None where this log does not hold the charge.
         """
         with self._opened() as descriptor:
-            known, start = False, 0
+            known, start = False, done
             for line in _lines(descriptor):
                 if charge_id not in line:
                     continue

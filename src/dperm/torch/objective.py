@@ -88,7 +88,8 @@ class ModuleObjective:
 
     Layers in `dperm.torch.rules` have a rule each; other modules with parameters run under vmap (`fallbacks` names
     them). The first evaluation, and every change of the model's modes, layers or input shapes, is checked against autograd
-    on up to 16 of the records. `relation` and `public_size` are public facts for plans; `autocast` names a narrower type for the forward.
+    on up to 16 of the records. `relation` and `public_size` are public facts for plans; `autocast` names a narrower type
+    for the forward.
 
     Raises TypeError or ValueError where the model has no per-example gradients, with what to do about it.
     """

@@ -12,14 +12,20 @@ from torch import Tensor
 
 from dperm.gradient import NoisyGradients, Plan
 from dperm.objectives.per_example import Pass
-from dperm.privacy import Certificate, Channel, Event, Relation
+from dperm.privacy import ApproximateDP, Certificate, Channel, Composed, Event, PureDP, Relation, epsilon
+from dperm.privacy.events import leaves
 from dperm.torch import checkpoint
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.records import TorchRecords
 
-__all__ = ["Charged", "PrivateRun"]
+__all__ = ["Charged", "PrivateRun", "is_promise"]
 
 _SECONDS_AT_ONCE = 10.0  # about how much training is lost, of what was paid for, when a run is killed
+
+
+def is_promise(event: Event) -> bool:
+    """Whether `event` pays for a noisy size and promises the rest, rather than naming the steps."""
+    return any(isinstance(leaf, ApproximateDP) for leaf in leaves(event))
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ class PrivateRun:
             self._block *= 2
         self._since = now
         first = self.charged.first
-        start, stop = self.channel.reserve(self._block, self.plan.steps - first)
+        start, stop = self.channel.reserve(self._block, self.plan.steps - first, self.step - first)
         skipped = first + start - self.step
         self.lost += skipped
         self.gradients.skip(skipped)
@@ -107,10 +113,14 @@ class PrivateRun:
         return sum(losses) / count, sum(longer) / count
 
     def epsilon(self, relation: Relation, delta: float) -> float:
-        """ε of the steps so far, without what was spent on the number of records."""
-        from dperm.privacy import epsilon
-
-        return epsilon(self.plan.event(relation, 0, self.step), delta) if self.step else 0.0
+        """ε of everything so far: the steps, what was spent on the number of records, and earlier charges of the run."""
+        spent: list[Event] = list(self.charged.events[:-1])
+        last = self.charged.events[-1]
+        if is_promise(last):
+            spent += [leaf for leaf in leaves(last) if isinstance(leaf, PureDP)]
+        if self.step > self.charged.first:
+            spent.append(self.plan.event(relation, self.charged.first, self.step))
+        return epsilon(Composed(tuple(spent)), delta) if spent else 0.0
 
     def save(self, state: Mapping[str, Any]) -> None:
         """A checkpoint of this moment; `state` is what the run does not know: updates, optimiser, plan settings."""
@@ -121,6 +131,8 @@ class PrivateRun:
             "charge_id": self.charged.charge_id,
             "first": self.charged.first,
             "events": [event.to_dict() for event in self.charged.events],
+            "relation": self.objective.relation.value,
+            "private": self.channel.private,
             "bounding": dict(self.gradients.bounding_state),
             "plan": {name: str(value) for name, value in self.plan.describe().items() if name != "update"},
         }

@@ -38,8 +38,8 @@ class Axis:
         """The same numbers with the records, and nothing else, along the first axis. Raises RecordsLostError."""
         if tensor.shape[self.dim] != size * self.multiple:
             raise RecordsLostError(
-                f"A layer sees {tensor.shape[self.dim]} entries for {size} records, where {self.multiple} a record were expected: some "
-                "records, or some of their entries, take another way through the model than others."
+                f"A layer sees {tensor.shape[self.dim]} entries for {size} records, where {self.multiple} a record were "
+                "expected: some records, or some of their entries, take another way through the model than others."
             )
         if self.multiple != 1:
             tensor = tensor.unflatten(self.dim, (size, self.multiple))

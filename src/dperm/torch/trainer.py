@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,7 +34,7 @@ from dperm.torch.memory import physical_batch_size as measured_batch_size
 from dperm.torch.noise import open_channel
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.records import TorchRecords
-from dperm.torch.run import Charged, PrivateRun
+from dperm.torch.run import Charged, PrivateRun, is_promise
 from dperm.torch.structure import call_model
 from dperm.torch.update import TorchOptimizer, assign
 
@@ -147,7 +148,7 @@ class PrivateTrainer:
         self._run: PrivateRun | None = None
         self._state: Any = None
         if optimizer is not None:
-            self._optimizer_update()  # refused here rather than at the first step
+            TorchOptimizer(optimizer, self.objective.flat)  # refused here rather than at the first step
 
     def _planner(
         self, plan: Plan | MakePlan | None, epochs: float | None, batch: float | None, clipping_norm: float | None
@@ -183,7 +184,6 @@ class PrivateTrainer:
         `validation`, of the same kind, is scored without noise after every expected epoch: keep it public or apart.
         `resume` continues from the newest checkpoint, with fresh noise; steps lost since then are skipped, not drawn again.
         """
-        update = self._update()
         callbacks = list(self.callbacks)
         if self.progress or (self.progress is None and sys.stderr.isatty()):
             callbacks.append(ProgressBar())
@@ -196,6 +196,7 @@ class PrivateTrainer:
                 started = True
                 for callback in callbacks:
                     callback.on_start(step.total, self.certificate)
+            update = run.plan.update
             if self._state is None:
                 self._state = update.init(self.objective.theta)
             theta = update.step(self.objective.theta, step.gradient, self._state)
@@ -204,7 +205,7 @@ class PrivateTrainer:
             for callback in callbacks:
                 callback.on_step(step)
             self._after(run, held_out, callbacks)
-        self._finish(update, callbacks if started else [])
+        self._finish(callbacks if started else [])
         return self
 
     def steps(self, dataset: Any, *, resume: bool = False) -> Iterator[PrivateStep]:
@@ -253,15 +254,19 @@ class PrivateTrainer:
                 "update": self._state,
                 "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
                 "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
-                "settings": {"noise_multiplier": self._noise, "public_size": self.plan.public_size},
+                "settings": {
+                    "noise_multiplier": self._noise,
+                    "public_size": self.plan.public_size,
+                    "stated": self._stated_size() is not None or self.objective.relation is Relation.REPLACE_ONE,
+                },
                 "history": self.history,
             }
         )
 
-    def _finish(self, update: Update, callbacks: list[Callback]) -> None:
-        if self._state is not None:
+    def _finish(self, callbacks: list[Callback]) -> None:
+        if self._state is not None and self.plan is not None:
             theta = self.objective.theta
-            final = update.result(theta, self._state)
+            final = self.plan.update.result(theta, self._state)
             if final is not theta:
                 theta.copy_(final)
         for parameter in self.objective.flat.parameters:
@@ -270,15 +275,12 @@ class PrivateTrainer:
         for callback in callbacks:
             callback.on_end(self.certificate)
 
-    def _optimizer_update(self) -> Update:
-        assert self.optimizer is not None
-        return TorchOptimizer(self.optimizer, self.objective.flat)
-
-    def _update(self) -> Update:
-        update: Update | None = None if self.optimizer is None else self._optimizer_update()
-        if update is None:
-            update = self._make_plan(1.0, self.public_size or 1_000_000).update
-        return update if self.ema_decay is None else ExponentialAverage(update, self.ema_decay)
+    def _with_update(self, plan: Plan) -> Plan:
+        """The plan with the update that runs: the torch optimiser where there is one, averaged where asked for."""
+        update: Update = plan.update if self.optimizer is None else TorchOptimizer(self.optimizer, self.objective.flat)
+        if self.ema_decay is not None:
+            update = ExponentialAverage(update, self.ema_decay)
+        return plan if update is plan.update else replace(plan, update=update)
 
     # Starting: everything is checked before anything is charged
 
@@ -292,6 +294,11 @@ class PrivateTrainer:
         )
 
     def _begin(self, dataset: Any, resume: bool) -> PrivateRun:
+        if self._run is not None:
+            raise ValueError(
+                "A trainer runs once: its certificate speaks of one run from weights that do not depend on these records. Make "
+                "a new trainer on a new model; training this one further would add to what was spent."
+            )
         self.objective.flat.check()
         records = self._records(dataset, self.physical_batch_size or 1024)
         inputs, targets = records.sample(_PROBED)
@@ -318,6 +325,8 @@ class PrivateTrainer:
         self.history, self._state = [], None
         # Under replace-one the number of records is public by definition.
         size = len(records) if relation is Relation.REPLACE_ONE else self._stated_size()
+        if relation is Relation.REPLACE_ONE and self._stated_size() not in (None, size):
+            raise ValueError(f"Expected public_size={size}, the number of records, under replace-one, got {self._stated_size()}.")
         if size is not None:
             plan, event = self._planned(size, self.epsilon, self.delta)
             self._charge(channel, event, plan)
@@ -344,9 +353,9 @@ class PrivateTrainer:
             noise = self.noise_multiplier or 0.0  # a Plan that has its noise ignores it
         else:
             noise = calibrate(lambda x: self._make_plan(x, size).event(relation), epsilon, delta)
-        plan = self._make_plan(noise, size)
+        plan = self._with_update(self._make_plan(noise, size))
         self._noise = noise
-        if plan.public_size != size and self.public_size is not None:
+        if plan.public_size != size:
             raise ValueError(f"Expected a plan for public_size={size}, got one for {plan.public_size}.")
         return plan, plan.event(relation)
 
@@ -372,8 +381,16 @@ class PrivateTrainer:
         """The run of a checkpoint, with fresh noise."""
         settings, state = saved["settings"], saved["run"]
         device = self.objective.flat.device
+        if state["relation"] != self.objective.relation.value:
+            raise ValueError(f"The checkpoint was made under {state['relation']}, not {self.objective.relation.value}.")
+        if settings["stated"] != (self._stated_size() is not None or self.objective.relation is Relation.REPLACE_ONE) or (
+            self.public_size not in (None, settings["public_size"])
+        ):
+            raise ValueError(
+                "The checkpoint was made with another public_size: state the same one, or none where none was stated."
+            )
         self._noise = settings["noise_multiplier"]
-        plan = self.plan = self._make_plan(self._noise, settings["public_size"])
+        plan = self.plan = self._with_update(self._make_plan(self._noise, settings["public_size"]))
         described = {name: str(value) for name, value in plan.describe().items() if name != "update"}
         if changed := [name for name, value in described.items() if state["plan"].get(name) != value]:
             raise ValueError(f"The checkpoint was made by another plan: {', '.join(changed)} differ.")
@@ -388,14 +405,17 @@ class PrivateTrainer:
         events = tuple(event_from_dict(event) for event in state["events"])
         done, first = state["step"], state["first"]
         charged = Charged(events, state["charge_id"], first)
+        if not is_promise(events[-1]) and plan.event(self.objective.relation, first) != events[-1]:
+            raise ValueError("The checkpoint's charge is not what this plan costs.")
         if channel.knows(charged.charge_id):
             channel.resume(charged.charge_id, events[-1])
-            if len(events) == 1 and isinstance(events[0], Composed) and self._stated_size() is None:
+            if is_promise(events[-1]):
                 channel.allow(plan.event(self.objective.relation))
         elif done < plan.steps:
             # the log that was charged is not here: nobody can tell what was drawn since, so the rest is paid again
             rest = plan.event(self.objective.relation, done)
             charged = Charged((*events, rest), channel.charge(rest, "continued private training"), done)
+            channel.private = channel.private and state["private"]
         self.certificate = self._certificate(
             charged.events[0] if len(charged.events) == 1 else Composed(charged.events), channel, plan
         )
@@ -431,10 +451,11 @@ class PrivateTrainer:
         found = [
             Assumption("One person contributes at most one record.", "caller", "stated"),
             Assumption(
-                "The model and the loss treat each record by itself, and its code, initial weights and pretraining do not depend "
-                "on these records.",
+                "Data loading, the model and the loss treat each record by itself; code, initial weights and pretraining do not "
+                "depend on these records.",
                 "caller",
-                "gradients compared with autograd, and one record's loss under change of another, on three records",
+                "on up to 16 records: gradients compared with autograd, losses under exchange of records and with fewer of them, "
+                "buffers after other records",
             ),
             Assumption(
                 "Norms and sums in floating point are those of real numbers.",

@@ -89,26 +89,28 @@ class ConvGradient(Form):
         self.geometry = geometry
         self.multiple = multiple
 
-    def _outer(self, part: slice = slice(None)) -> Outer:
-        """One sum of outer products per record and group: left (b·groups, T, out/groups), right (b·groups, T, patch)."""
+    def _outers(self) -> Iterator[tuple[slice, Outer]]:
+        """Blocks of records, each as one sum of outer products per record and group: left (b·groups, T, out/groups), right
+        (b·groups, T, patch). The patches of a block are gone when the next is made: they share memory."""
         groups, multiple = self.geometry.groups, self.multiple
-        if part != slice(None):
-            part = slice(part.start * multiple, part.stop * multiple)
-        gradient = self.gradient[part]
-        left = gradient.reshape(len(gradient), groups, -1, math.prod(gradient.shape[2:]))
-        right = _patches(self.input[part], self.shape[2:], gradient.shape[2:], self.geometry)
-        if multiple != 1:
-            left = left.unflatten(0, (-1, multiple)).movedim(1, 3).flatten(3)
-            right = right.unflatten(0, (-1, multiple)).movedim(1, 2).flatten(2, 3)
-        return Outer(left.flatten(0, 1).mT, right.flatten(0, 1))
-
-    def _chunks(self) -> Iterator[slice]:
-        positions = math.prod(self.gradient.shape[2:]) * self.multiple
-        patch = self.shape.numel() // self.shape[0] * self.geometry.groups
-        return record_chunks(len(self.gradient) // self.multiple, positions * patch + self.shape.numel(), self.input)
+        kernel, positions = self.shape[2:], self.gradient.shape[2:]
+        patch = math.prod(positions) * math.prod(kernel) * self.shape[1] * groups * multiple
+        memory = self.input.new_empty(0)
+        for part in record_chunks(len(self.gradient) // multiple, patch, self.input):
+            images = slice(part.start * multiple, part.stop * multiple)
+            view = _patches(self.input[images], kernel, positions, self.geometry)
+            if memory.numel() < view.numel():
+                memory = self.input.new_empty(view.numel())
+            right = memory[: view.numel()].view(view.shape).copy_(view)
+            left = self.gradient[images].reshape(len(view), groups, -1, math.prod(positions))
+            right = right.view(len(view), groups, math.prod(positions), -1)
+            if multiple != 1:
+                left = left.unflatten(0, (-1, multiple)).movedim(1, 3).flatten(3)
+                right = right.unflatten(0, (-1, multiple)).movedim(1, 2).flatten(2, 3)
+            yield part, Outer(left.flatten(0, 1).mT, right.flatten(0, 1))
 
     def squares(self) -> Tensor:
-        parts = [self._outer(part).squares() for part in self._chunks()]
+        parts = [outer.squares() for _, outer in self._outers()]
         return torch.cat(parts).view(-1, self.geometry.groups).sum(1)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
@@ -125,8 +127,8 @@ class ConvGradient(Form):
         records, groups = len(self.gradient) // self.multiple, self.geometry.groups
         out, inner, *kernel = self.shape
         values = scratch((records, groups, out // groups, self.shape.numel() // out), self.input)
-        for part in self._chunks():
-            self._outer(part).products(values[part].flatten(0, 1))
+        for part, outer in self._outers():
+            outer.products(values[part].flatten(0, 1))
         return ChannelsLast(values.view(-1, out, *kernel, inner))
 
     def without(self, bad: Tensor) -> ConvGradient:
@@ -161,15 +163,14 @@ class ChannelsLast(Form):
 
 
 def _patches(input: Tensor, kernel: Sequence[int], positions: Sequence[int], geometry: Geometry) -> Tensor:
-    """(b, groups, T, patch): what each of the T output positions sees, ordered (*kernel, channel)."""
+    """A view (b, groups, *positions, *kernel, channel) of what each output position sees."""
     padding = [amount for p in reversed(geometry.padding) for amount in (p, p)]
     last = F.pad(input.movedim(1, -1), (0, 0, *padding)) if any(padding) else input.movedim(1, -1)
     last = last.contiguous()
-    b, channels = last.shape[0], last.shape[-1]
-    inner = channels // geometry.groups
+    inner = last.shape[-1] // geometry.groups
     spatial = last.stride()[1:-1]
-    view = last.as_strided(
-        (b, geometry.groups, *positions, *kernel, inner),
+    return last.as_strided(
+        (len(last), geometry.groups, *positions, *kernel, inner),
         (
             last.stride(0),
             inner,
@@ -178,4 +179,3 @@ def _patches(input: Tensor, kernel: Sequence[int], positions: Sequence[int], geo
             1,
         ),
     )
-    return view.reshape(b, geometry.groups, math.prod(positions), math.prod(kernel) * inner)
