@@ -72,8 +72,9 @@ class SpendLog:
     def reserve(self, charge_id: str, steps: int, limit: int, done: int = 0) -> tuple[int, int] | None:
         """Take the next `steps` of a charged run's `limit` steps: (start, stop), handed to nobody else and never again.
 
-        `done` steps are known to be drawn, whatever the log says. What was reserved counts as drawn, also when the process dies in between: a run that is continued takes what is
-        left. (limit, limit) when nothing is; None where this log does not hold the charge.
+        `done` steps are known to be drawn, whatever the log says. What was reserved counts as drawn, also when the process
+        dies in between: a run that is continued takes what is left. (limit, limit) when nothing is; None where this log does
+        not hold the charge.
         """
         with self._opened() as descriptor:
             known, start = False, done

@@ -127,9 +127,11 @@ class ConvGradient(Form):
         records, groups = len(self.gradient) // self.multiple, self.geometry.groups
         out, inner, *kernel = self.shape
         values = scratch((records, groups, out // groups, self.shape.numel() // out), self.input)
+        squares: list[Tensor] = []
         for part, outer in self._outers():
             outer.products(values[part].flatten(0, 1))
-        return ChannelsLast(values.view(-1, out, *kernel, inner))
+            squares.append(Dense(values[part]).squares())  # while the block is in the cache
+        return ChannelsLast(values.view(-1, out, *kernel, inner), torch.cat(squares))
 
     def without(self, bad: Tensor) -> ConvGradient:
         spread = bad.repeat_interleave(self.multiple).view(-1, *[1] * (self.gradient.dim() - 1))
@@ -144,13 +146,14 @@ class ConvGradient(Form):
 class ChannelsLast(Form):
     """All gradients of a convolution's weight, stored with the input channels last: values (b, out, *kernel, in/groups)."""
 
-    def __init__(self, values: Tensor) -> None:
+    def __init__(self, values: Tensor, squares: Tensor) -> None:
         self.stored = Dense(values)
+        self._squares = squares
         _, out, *kernel, inner = values.shape
         self.shape = torch.Size((out, inner, *kernel))
 
     def squares(self) -> Tensor:
-        return self.stored.squares()
+        return self._squares
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         return self.stored.weighted_sum(factors).movedim(-1, 1)
@@ -159,7 +162,7 @@ class ChannelsLast(Form):
         return self.stored.values.movedim(-1, 2)
 
     def without(self, bad: Tensor) -> ChannelsLast:
-        return ChannelsLast(self.stored.without(bad).values)
+        return ChannelsLast(self.stored.without(bad).values, torch.where(bad, torch.zeros_like(self._squares), self._squares))
 
 
 def _patches(input: Tensor, kernel: Sequence[int], positions: Sequence[int], geometry: Geometry) -> Tensor:
