@@ -20,6 +20,7 @@ MODULES = (
     "dperm.gradient.recipes",
     "dperm.mechanisms",
     "dperm.estimators",
+    "dperm.torch",
     "dperm.data",
     "dperm.report",
 )

@@ -27,8 +27,39 @@ def test_the_api_listing_is_current() -> None:
 def test_readme_examples_run(number: int) -> None:
     code = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)[number]
     rng = np.random.default_rng(0)
-    names = {"X": rng.normal(size=(200, 3)), "y": rng.choice(["no", "yes"], 200), "X_new": rng.normal(size=(5, 3))}
+    names: dict[str, object] = {
+        "X": rng.normal(size=(200, 3)),
+        "y": rng.choice(["no", "yes"], 200),
+        "X_new": rng.normal(size=(5, 3)),
+    }
+    if "torch" in code:
+        from torch import nn, optim, randint, randn
+
+        model = nn.Linear(20, 2)
+        names |= {"nn": nn, "model": model, "optimizer": optim.SGD(model.parameters(), lr=0.1)}
+        names |= {"inputs": randn(500, 20), "targets": randint(0, 2, (500,))}
     exec(compile(code, f"README example {number}", "exec"), names)
+
+
+def test_the_examples_in_the_page_on_networks_run() -> None:
+    names: dict[str, object] = {}
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "networks.md").read_text(encoding="utf-8"), flags=re.DOTALL):
+        exec(compile(code, "docs/networks.md", "exec"), names)
+    assert "certificate" in vars(names["trainer"])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["dperm_loop.py"], ["lora.py", "--steps", "2", "--epochs", "1"], ["mnist.py", "--epochs", "0.05"]],
+    ids=lambda a: a[0],
+)
+def test_the_examples_run(arguments: list[str], request: pytest.FixtureRequest) -> None:
+    if arguments[0] == "mnist.py":
+        request.getfixturevalue("data_folder")
+    script = ROOT / "examples" / arguments[0]
+    done = subprocess.run([sys.executable, script, *arguments[1:]], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "differentially private" in done.stdout
 
 
 def test_readme_numbers_are_the_measured_ones() -> None:
