@@ -45,6 +45,9 @@ class Callback:
     def on_end(self, certificate: Certificate) -> None:
         """After the last step."""
 
+    def close(self) -> None:
+        """Always called last, also when training was interrupted."""
+
 
 class ProgressBar(Callback):
     """A line on the terminal: step, ε so far, validation scores, and, where shown, what is not private."""
@@ -83,7 +86,7 @@ class ProgressBar(Callback):
         note = " | ".join(part for part in (self._scores, self._batch) if part)
         self._progress.update(self._task, completed=completed, note=note)
 
-    def on_end(self, certificate: Certificate) -> None:
+    def close(self) -> None:
         self._progress.stop()
 
 
@@ -105,5 +108,5 @@ class TensorBoard(Callback):
             if name not in ("epoch", "step"):
                 self._writer.add_scalar(name, value, record["step"])
 
-    def on_end(self, certificate: Certificate) -> None:
+    def close(self) -> None:
         self._writer.close()

@@ -147,6 +147,7 @@ class PrivateTrainer:
         self.plan: Plan | None = None
         self._run: PrivateRun | None = None
         self._state: Any = None
+        self._announced = False
         if optimizer is not None:
             TorchOptimizer(optimizer, self.objective.flat)  # refused here rather than at the first step
 
@@ -188,30 +189,33 @@ class PrivateTrainer:
         if self.progress or (self.progress is None and sys.stderr.isatty()):
             callbacks.append(ProgressBar())
         held_out = None if validation is None else self._records(validation, self.physical_batch_size or 1024)
-        started = False
-        for step in self.steps(dataset, resume=resume):
-            run = self._run
-            assert run is not None and self.certificate is not None
-            if not started:
-                started = True
+        try:
+            for step in self.steps(dataset, resume=resume):
+                run = self._run
+                assert run is not None and self.certificate is not None
+                if self._state is None:
+                    self._state = run.plan.update.init(self.objective.theta)
+                if not self._announced:
+                    self._announced = True
+                    for callback in callbacks:
+                        callback.on_start(step.total, self.certificate)
+                theta = run.plan.update.step(self.objective.theta, step.gradient, self._state)
+                if theta is not self.objective.theta:
+                    self.objective.theta.copy_(theta)
                 for callback in callbacks:
-                    callback.on_start(step.total, self.certificate)
-            update = run.plan.update
-            if self._state is None:
-                self._state = update.init(self.objective.theta)
-            theta = update.step(self.objective.theta, step.gradient, self._state)
-            if theta is not self.objective.theta:
-                self.objective.theta.copy_(theta)
+                    callback.on_step(step)
+                self._after(run, held_out, callbacks)
+            self._finish(callbacks)
+        finally:
             for callback in callbacks:
-                callback.on_step(step)
-            self._after(run, held_out, callbacks)
-        self._finish(callbacks if started else [])
+                callback.close()
         return self
 
     def steps(self, dataset: Any, *, resume: bool = False) -> Iterator[PrivateStep]:
         """Private steps for a loop of your own: each has put its noisy gradient into `.grad`; call `optimizer.step()`.
 
-        The charge is made, for the whole plan, when the first step is asked for.
+        The charge is made, for the whole plan, when the first step is asked for. Schedules, averages, validation and
+        checkpoints are yours in such a loop; `save` writes a checkpoint.
         """
         run = self._begin(dataset, resume)
         rate = run.plan.sampler.rate
@@ -272,7 +276,7 @@ class PrivateTrainer:
         for parameter in self.objective.flat.parameters:
             parameter.grad = None
         assert self.certificate is not None
-        for callback in callbacks:
+        for callback in callbacks if self._announced else []:
             callback.on_end(self.certificate)
 
     def _with_update(self, plan: Plan) -> Plan:

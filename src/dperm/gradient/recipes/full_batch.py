@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dperm import _validate as check
-from dperm.gradient.bounding import Clip
+from dperm.gradient.bounding import Bounding, Clip
 from dperm.gradient.noise import Constant
 from dperm.gradient.plan import Plan
 from dperm.gradient.sampling import FullBatch
@@ -19,13 +19,17 @@ def full_batch_descent(
     noise_multiplier: float,
     public_size: int,
     steps: int,
-    clipping_norm: float,
+    clipping_norm: float | None = None,
+    bounding: Bounding | None = None,
     update: Update | None = None,
     average_from: float | None = 0.5,
 ) -> Plan:
-    """`steps` steps over all records; `update` and `average_from` as in `dp_sgd`."""
+    """`steps` steps over all records; the other parameters as in `dp_sgd`."""
+    if (clipping_norm is None) == (bounding is None):
+        raise ValueError("Expected exactly one of clipping_norm and bounding.")
     check.integer("steps", steps)
     update = update or SGD(1.0, momentum=0.9)
     if average_from is not None:
         update = Averaged(update, skip=math.floor(check.fraction("average_from", average_from, zero=True) * steps))
-    return Plan(FullBatch(), Clip(clipping_norm), Constant(noise_multiplier), update, steps, public_size)
+    bounding = bounding or Clip(clipping_norm or 0.0)
+    return Plan(FullBatch(), bounding, Constant(noise_multiplier), update, steps, public_size)
