@@ -272,7 +272,7 @@ def test_adaptive_clipping_follows_the_quantile() -> None:
         noise_multiplier=0.5, public_size=2000, expected_batch_size=500, epochs=20, average_from=None,
         bounding=AdaptiveClip(50.0, quantile=0.5), update=SGD(1e-6),
     )  # fmt: skip
-    run = PrivateTrainer(model, cross_entropy, delta=1e-3, plan=plan, random_state=0).fit((x, y))
+    run = PrivateTrainer(model, cross_entropy, delta=1e-4, plan=plan, random_state=0).fit((x, y))
     norms = ModuleObjective(model, cross_entropy).evaluate(x, y).norms
     assert run._run is not None
     found = run._run.gradients.bounding_state["clipping_norm"]
@@ -281,8 +281,13 @@ def test_adaptive_clipping_follows_the_quantile() -> None:
 
 def test_it_learns() -> None:
     x, y = data(2000)
-    run = trainer(epochs=10, expected_batch_size=200, public_size=2000, epsilon=2.0).fit((x, y), data(500))
+    run = trainer(epochs=10, expected_batch_size=200, public_size=2000, epsilon=2.0, delta=1e-4).fit((x, y), data(500))
     assert run.history[-1]["validation_accuracy"] > 0.93
+
+
+def test_a_delta_that_protects_nobody_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="whole record"):
+        trainer(delta=0.1, epsilon=5.0).fit(data())
 
 
 def test_averages_and_updates_without_a_torch_optimiser() -> None:

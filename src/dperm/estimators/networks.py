@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -68,14 +67,6 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
         check.choice("relation", self.relation, [relation.value for relation in Relation])
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1)
         self.classes_, index, labels = admit_labels(y, self.classes)
-        size = len(X) if self.relation == Relation.REPLACE_ONE.value else self.public_size
-        if size is not None and self.delta >= 1 / size:
-            warnings.warn(
-                f"delta = {self.delta:g} >= 1/n = {1 / size:.3g}: a mechanism that publishes one whole record would pass. "
-                "Choose a smaller delta.",
-                UserWarning,
-                stacklevel=2,
-            )
         with torch.random.fork_rng(devices=[]):
             if self.random_state is not None:
                 torch.manual_seed(_seed(self.random_state))

@@ -56,7 +56,7 @@ class PrivateRun:
     _reserved: int = 0
     _block: int = 1
     _since: float = field(default_factory=time.monotonic)
-    _seen: list[Pass] = field(default_factory=list[Pass])
+    _seen: list[tuple[Tensor, Tensor]] = field(default_factory=list[tuple[Tensor, Tensor]])
 
     @classmethod
     def start(
@@ -73,8 +73,12 @@ class PrivateRun:
         observe: bool = False,
     ) -> PrivateRun:
         """A run from step `first` on; the channel is open for the plan's steps."""
-        seen: list[Pass] = []
-        gradients = NoisyGradients(plan, objective, records, channel, first=first, observe=seen.append if observe else None)
+        seen: list[tuple[Tensor, Tensor]] = []
+
+        def note(found: Pass) -> None:
+            seen.append((found.losses, found.norms))  # not the pass: it holds gradients
+
+        gradients = NoisyGradients(plan, objective, records, channel, first=first, observe=note if observe else None)
         return cls(plan, objective, channel, certificate, charged, gradients, folder, _seen=seen, _reserved=first)
 
     @property
@@ -106,11 +110,11 @@ class PrivateRun:
 
     def observed(self) -> tuple[float, float]:
         """Mean loss and share of bounded records of the last step's batch. Not private."""
-        losses = [float(value) for seen in self._seen for value in seen.losses]
         bound = self.gradients.bounding_state.get("clipping_norm", getattr(self.plan.bounding, "clipping_norm", 0.0))
-        longer = [float(norm) > bound for seen in self._seen for norm in seen.norms]
-        count = max(1, len(losses))
-        return sum(losses) / count, sum(longer) / count
+        count = max(1, sum(len(losses) for losses, _ in self._seen))
+        loss = sum(float(losses.sum()) for losses, _ in self._seen)
+        longer = sum(int((norms > bound).sum()) for _, norms in self._seen)
+        return loss / count, longer / count
 
     def epsilon(self, relation: Relation, delta: float) -> float:
         """ε of everything so far: the steps, what was spent on the number of records, and earlier charges of the run."""

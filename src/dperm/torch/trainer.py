@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -332,6 +333,13 @@ class PrivateTrainer:
         if relation is Relation.REPLACE_ONE and self._stated_size() not in (None, size):
             raise ValueError(f"Expected public_size={size}, the number of records, under replace-one, got {self._stated_size()}.")
         if size is not None:
+            if self.delta >= 1 / size:
+                warnings.warn(
+                    f"delta = {self.delta:g} >= 1/n = {1 / size:.3g}: a mechanism that publishes one whole record would pass. "
+                    "Choose a smaller delta.",
+                    UserWarning,
+                    stacklevel=5,
+                )
             plan, event = self._planned(size, self.epsilon, self.delta)
             self._charge(channel, event, plan)
         else:
