@@ -50,13 +50,16 @@ class Form(ABC):
 
 
 class Dense(Form):
-    """All gradients: values (b, *shape)."""
+    """All gradients: values (b, *shape); `squares` (b,) where they are known already."""
 
-    def __init__(self, values: Tensor) -> None:
+    def __init__(self, values: Tensor, squares: Tensor | None = None) -> None:
         self.values = wide(values)
         self.shape = values.shape[1:]
+        self._squares = squares
 
     def squares(self) -> Tensor:
+        if self._squares is not None:
+            return self._squares
         if self.values.dim() == 1:
             return self.values * self.values
         norms = torch.linalg.vector_norm(self.values.flatten(1), dim=1)
@@ -121,7 +124,12 @@ class Outer(Form):
         t, m, n = self._sizes
         if t == 1 or m * n > t * (m + n):
             return self
-        return Dense(self.products(scratch((len(self.left), m, n), self.left)).view(-1, *self.shape))
+        values = scratch((len(self.left), m, n), self.left)
+        squares: list[Tensor] = []
+        for part in record_chunks(len(values), m * n + t * (m + n), values):
+            torch.bmm(self.left[part].mT, self.right[part], out=values[part])
+            squares.append(Dense(values[part]).squares())  # while the block is in the cache
+        return Dense(values.view(-1, *self.shape), torch.cat(squares))
 
 
 class Rows(Form):

@@ -147,13 +147,12 @@ class ChannelsLast(Form):
     """All gradients of a convolution's weight, stored with the input channels last: values (b, out, *kernel, in/groups)."""
 
     def __init__(self, values: Tensor, squares: Tensor) -> None:
-        self.stored = Dense(values)
-        self._squares = squares
+        self.stored = Dense(values, squares)
         _, out, *kernel, inner = values.shape
         self.shape = torch.Size((out, inner, *kernel))
 
     def squares(self) -> Tensor:
-        return self._squares
+        return self.stored.squares()
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         return self.stored.weighted_sum(factors).movedim(-1, 1)
@@ -162,7 +161,8 @@ class ChannelsLast(Form):
         return self.stored.values.movedim(-1, 2)
 
     def without(self, bad: Tensor) -> ChannelsLast:
-        return ChannelsLast(self.stored.without(bad).values, torch.where(bad, torch.zeros_like(self._squares), self._squares))
+        clean = self.stored.without(bad)
+        return ChannelsLast(clean.values, clean.squares())
 
 
 def _patches(input: Tensor, kernel: Sequence[int], positions: Sequence[int], geometry: Geometry) -> Tensor:
