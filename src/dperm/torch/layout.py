@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dperm.torch.structure import call_model, map_tensors, shapes, take, tensors
+from dperm.torch.structure import call_model, map_tensors, shapes, take
 from dperm.torch.tape import PACKED, Axis, CallLayout, RecordsLostError, repeated
 
 __all__ = ["Layouts", "find_layouts", "overridden"]
@@ -56,7 +56,7 @@ def find_layouts(model: nn.Module, modules: list[nn.Module], inputs: Any, size: 
 
     A call without any record's tensor (positions, looked up once for all) gives one copy per record when it is tapped;
     what follows then sees records, so the model is run until nothing changes. `around(count)` is entered around a run on
-    `count` records. Random state is left as it was. Raises RecordsLostError.
+    `count` records. Seeds the random state. Raises RecordsLostError.
     """
     layouts: Layouts = {module: [] for module in modules}
     before: tuple[_Seen, _Seen] = ({}, {})
@@ -64,11 +64,7 @@ def find_layouts(model: nn.Module, modules: list[nn.Module], inputs: Any, size: 
         two = _observe(model, layouts, before[0], inputs, size, 2, around)
         three = _observe(model, layouts, before[1], inputs, size, 3, around)
         before = two, three
-        found: Layouts = {
-            module: [_call_layout(module, first, second) for first, second in zip(two[module], three[module], strict=True)]
-            for module in modules
-            if _as_often(module, two[module], three[module])
-        }
+        found: Layouts = {module: _call_layouts(module, two[module], three[module]) for module in modules}
         if found == layouts:
             break
         layouts = found
@@ -94,15 +90,8 @@ def _observe(model: nn.Module, layouts: Layouts, before: _Seen, inputs: Any, siz
 
         return forward
 
-    device = next((tensor.device for tensor in tensors(inputs)), torch.device("cpu"))
-    chosen = torch.arange(count, device=device) % size
-    kind = "cuda" if device.type == "cuda" else "cpu"
-    with (
-        torch.no_grad(),
-        torch.random.fork_rng([device.index or 0] if kind == "cuda" else [], device_type=kind),
-        overridden({module: spy(module, module.forward) for module in layouts}),
-        around(count),
-    ):
+    chosen = torch.arange(count) % size
+    with torch.no_grad(), overridden({module: spy(module, module.forward) for module in layouts}), around(count):
         torch.manual_seed(0)  # the same random choices with two and with three records
         try:
             call_model(model, take(inputs, chosen, size))
@@ -111,10 +100,10 @@ def _observe(model: nn.Module, layouts: Layouts, before: _Seen, inputs: Any, siz
     return seen
 
 
-def _as_often(module: nn.Module, two: list[_Shapes], three: list[_Shapes]) -> bool:
+def _call_layouts(module: nn.Module, two: list[_Shapes], three: list[_Shapes]) -> list[CallLayout]:
     if len(two) != len(three):
         raise RecordsLostError(f"{type(module).__name__} runs {len(two)} times on two records and {len(three)} times on three.")
-    return True
+    return [_call_layout(module, first, second) for first, second in zip(two, three, strict=True)]
 
 
 def _call_layout(module: nn.Module, two: _Shapes, three: _Shapes) -> CallLayout:
