@@ -50,7 +50,7 @@ def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
 
 def test_a_certificate_per_fit() -> None:
     X, y = make_classification(600, 8, random_state=0)
-    model = DPMLPClassifier(epsilon=2.0, public_size=600, classes=[0, 1]).fit(X, y)
+    model = DPMLPClassifier(epsilon=2.0, public_size=600, classes=[0, 1], hidden_layer_sizes=16).fit(X, y)
     assert 1.99 < model.certificate_.epsilon <= 2.0
     assert "stated by the caller" in str(model.certificate_)
     assert len(SpendLog.current().charges()) == 1
@@ -81,12 +81,21 @@ def test_a_module_is_copied_and_several_classes_work() -> None:
         ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes"),
         ({"classes": [0]}, "among classes"),
         ({"relation": "both"}, "relation"),
+        ({"expected_batch_size": -5}, "expected_batch_size > 0"),
     ],
 )
 def test_settings_are_refused_before_anything_is_charged(changes: dict[str, Any], reason: str) -> None:
     X, y = make_classification(60, 4, random_state=0)
     with pytest.raises(ValueError, match=reason):
         DPMLPClassifier(**changes).fit(X, y)
+    assert SpendLog.current().charges() == []
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_a_module_with_another_number_of_scores_is_refused(classes: int) -> None:
+    X, y = make_classification(60, 4, n_informative=4, n_redundant=0, n_classes=3, n_clusters_per_class=1, random_state=0)
+    with pytest.raises(ValueError, match="3 scores per record"):
+        DPTorchClassifier(nn.Linear(4, classes)).fit(X, y)
     assert SpendLog.current().charges() == []
 
 

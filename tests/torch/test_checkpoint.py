@@ -171,13 +171,13 @@ def test_checkpoints_hold_no_random_state(tmp_path: Path) -> None:
 def trainer(folder: Path, **changes: Any) -> PrivateTrainer:
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = changes.pop("optimizer", torch.optim.Adam)(model.parameters(), lr=0.01)
     settings: dict[str, Any] = {
         "noise_multiplier": 1.0, "delta": 1e-3, "epochs": 5, "expected_batch_size": 10, "clipping_norm": 1.0, "public_size": 40,
     }  # fmt: skip
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     return PrivateTrainer(
-        model, cross_entropy, optimizer, scheduler=schedule, checkpoint=folder, ema_decay=0.9, **(settings | changes)
+        model, cross_entropy, optimizer, scheduler=schedule, checkpoint=folder, **({"ema_decay": 0.9} | settings | changes)
     )
 
 
@@ -228,7 +228,7 @@ def stopped(folder: Path, steps: int, **changes: Any) -> None:
 
 def test_another_relation_is_not_continued(tmp_path: Path) -> None:
     stopped(tmp_path, 5, relation="replace_one", public_size=None)
-    with pytest.raises(ValueError, match="made under replace_one"):
+    with pytest.raises(ValueError, match="relation = 'replace_one'"):
         trainer(tmp_path, checkpoint_every=2).fit(data(), resume=True)
 
 
@@ -268,8 +268,25 @@ def test_decay_under_replace_one_is_continued(tmp_path: Path) -> None:
 
 def test_a_stated_size_stays_stated(tmp_path: Path) -> None:
     stopped(tmp_path, 5)
-    with pytest.raises(ValueError, match="another public_size"):
+    with pytest.raises(ValueError, match="a stated public_size = True"):
         trainer(tmp_path, public_size=None, noise_multiplier=None, epsilon=3.0).fit(data(), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"noise_multiplier": 2.0}, "noise_multiplier = 1.0, not 2.0"),
+        ({"delta": 1e-4}, "delta = 0.001"),
+        ({"ema_decay": None}, "ema_decay = 0.9, not None"),
+        ({"optimizer": torch.optim.SGD}, "optimizer = 'Adam', not 'SGD'"),
+    ],
+)
+def test_other_settings_are_not_continued(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
+    stopped(tmp_path, 5)
+    before = SpendLog.current().path.read_text()
+    with pytest.raises(ValueError, match=reason):
+        trainer(tmp_path, **change).fit(data(), resume=True)
+    assert SpendLog.current().path.read_text() == before  # no step was reserved
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:

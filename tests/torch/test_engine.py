@@ -498,3 +498,28 @@ def test_norms_of_tiny_inputs_and_huge_slopes_do_not_underflow() -> None:
     found = ModuleObjective(model, lambda o, t: (o[:, 0] - t).square()).evaluate(x, torch.full((4,), 5e18))
     exact = 2 * 5e18 * x.double().norm(dim=1)
     assert torch.allclose(found.norms.double(), exact, rtol=1e-4)
+
+
+def test_a_model_that_fails_on_one_record_is_refused() -> None:
+    class Squeezing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x).squeeze()
+
+    with pytest.raises(ValueError, match=r"same as input size"):
+        ModuleObjective(Squeezing().double(), nn.BCEWithLogitsLoss(reduction="none")).evaluate(inputs(SIZE, 3), GOALS)
+
+
+def test_encoder_layers_in_eval_mode_take_no_shortcut() -> None:
+    layer = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(30, 2)).double().eval()
+    assert not assert_exact(model, inputs(SIZE, 5, 6), GOALS, vmapped=False).fallbacks
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_models_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"torch\.compile"):
+        ModuleObjective(torch.compile(small()), half_squares)  # type: ignore[arg-type]

@@ -312,6 +312,7 @@ def _sgd_plan(noise: float, size: int, update: Any) -> Plan:
     )
 
 
+@pytest.mark.filterwarnings("ignore:public_size = 7")
 def test_a_plan_with_its_noise_is_taken_as_it_is() -> None:
     plan = _sgd_plan(1.3, N, SGD(0.5))
     run = PrivateTrainer(net(), cross_entropy, delta=1e-3, plan=plan, random_state=0).fit(data())
@@ -360,6 +361,105 @@ def test_adaptive_clipping_does_not_vanish_with_the_gradients() -> None:
     for _ in range(200):
         bounding.read(torch.tensor([0.0, 0.1 * 100]), state, 100.0)
     assert state["clipping_norm"] == 1e-6
+
+
+# What people do wrong
+
+
+def test_a_backward_pass_during_a_run_is_an_error() -> None:
+    x, y = data()
+    mine = trainer()
+    with pytest.raises(RuntimeError, match="without noise"):
+        for _ in mine.steps((x, y)):
+            cross_entropy(mine.model(x), y).mean().backward()
+    mine.model.zero_grad()
+    cross_entropy(mine.model(x), y).mean().backward()  # afterwards the model is the caller's again
+
+
+@pytest.mark.parametrize("left", [{"ema_decay": 0.9}, {"callbacks": [Callback()]}])
+def test_a_loop_of_your_own_refuses_what_it_would_ignore(left: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"yours to call"):
+        next(trainer(**left).steps(data()))
+    own = trainer()
+    next(own.steps(data()))
+    assert own.certificate.public_facts["update"] == "in the caller's own loop"
+
+
+def test_plans_that_cannot_work_fail_before_the_charge() -> None:
+    model = net()
+    plans: list[Any] = [
+        lambda noise, size: dp_sgd(noise_multiplier=noise, public_size=size, expected_batch_size=15, epochs=2),
+        lambda noise, size: dp_sgd(noise_multiplier=noise, public_size=60, expected_batch_size=15, epochs=2, clipping_norm=1.0),
+        lambda noise, size: dp_sgd(noise_multiplier=1.0, public_size=size, expected_batch_size=15, epochs=2, clipping_norm=1.0),
+    ]
+    for plan in plans:
+        with pytest.raises(ValueError, match="Expected"):
+            PrivateTrainer(model, cross_entropy, epsilon=1.0, delta=1e-3, plan=plan, random_state=0).fit(data())
+    assert SpendLog.current().charges() == []
+
+
+@pytest.mark.parametrize(
+    ("dataset", "reason"),
+    [
+        ((data()[0].double(), data()[1]), "inputs torch.float64, targets torch.int64, model torch.float32"),
+        ((data()[0], data()[1] + 1), "does not run on the first records"),
+        ((data()[0], data()[1].int()), "targets torch.int32"),
+    ],
+)
+def test_data_that_the_model_does_not_take(dataset: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        trainer().fit(dataset)
+    assert SpendLog.current().charges() == []
+
+
+def test_validation_is_tried_first_and_scores_the_model_that_is_left(tmp_path: Path) -> None:
+    x, y = data()
+    wrong: list[Any] = [{"mean": lambda o, t: (o.argmax(1) == t).float().mean()}, {"bad": lambda o, t: 1 / 0}]
+    for metrics in wrong:
+        with pytest.raises((ValueError, ZeroDivisionError)):
+            trainer(metrics=metrics).fit((x, y), (x, y))
+    with pytest.raises((RuntimeError, IndexError)):
+        trainer().fit((x, y), (x, y + 5))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        trainer(checkpoint=tmp_path / "file").fit((x, y))
+    with pytest.raises(TypeError, match="Callback"):
+        trainer(callbacks=[Callback])
+    with pytest.raises(TypeError, match="torch optimizer"):
+        PrivateTrainer(net(), cross_entropy, torch.optim.SGD, epsilon=1.0, **SETTINGS)  # type: ignore[arg-type]
+    assert SpendLog.current().charges() == []
+    run = trainer(ema_decay=0.9).fit((x, y), (x, y))
+    with torch.no_grad():
+        left = float(cross_entropy(run.model(x), y).mean())
+    assert abs(run.history[-1]["validation_loss"] - left) < 1e-6
+
+
+def test_reminders() -> None:
+    model = nn.Sequential(nn.Linear(D, 4), nn.Dropout(0.5), nn.Linear(4, 2)).eval()
+    with pytest.warns(UserWarning, match="eval mode"):
+        trainer(model).fit(data())
+    with pytest.warns(UserWarning, match="public_size = 600, but there are 60"):
+        trainer(public_size=600, delta=1e-4).fit(data())
+
+
+def test_dicts_of_arrays_and_data_loaders() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(D, 2)
+
+        def forward(self, rows: Tensor) -> Tensor:
+            return self.layer(rows)
+
+    x, y = data()
+    assert trainer(Named()).fit(({"rows": x.numpy()}, y.numpy())).plan is not None
+    with pytest.raises(TypeError, match=r"loader\.dataset"):
+        trainer().fit(torch.utils.data.DataLoader(Endless()))
+
+
+class Endless(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([])
 
 
 # What a person sees

@@ -64,6 +64,8 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
         for name in ("epsilon", "epochs", "clipping_norm", "learning_rate"):
             check.positive(name, getattr(self, name))
         check.fraction("delta", self.delta)
+        if self.expected_batch_size is not None:
+            check.positive("expected_batch_size", self.expected_batch_size)
         check.choice("relation", self.relation, [relation.value for relation in Relation])
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1)
         self.classes_, index, labels = admit_labels(y, self.classes)
@@ -71,6 +73,13 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
             if self.random_state is not None:
                 torch.manual_seed(_seed(self.random_state))
             module = self._module(X.shape[1], len(self.classes_)).to(_precision(X))
+        with torch.no_grad():
+            shape = tuple(module.eval()(torch.from_numpy(np.ascontiguousarray(X[:2]))).shape)
+        if shape != (min(2, len(X)), len(self.classes_)):
+            raise ValueError(
+                f"Expected the module to give {len(self.classes_)} scores per record, one a class, got shape {shape}."
+            )
+        module.train()
         trainer = PrivateTrainer(
             module,
             torch.nn.CrossEntropyLoss(reduction="none"),
@@ -201,7 +210,7 @@ class DPMLPClassifier(_PrivateNetworkClassifier):
 
     def __init__(
         self,
-        hidden_layer_sizes: Sequence[int] = (32,),
+        hidden_layer_sizes: Sequence[int] | int = (32,),
         activation: str = "tanh",
         epsilon: float = 1.0,
         delta: float = 1e-5,
@@ -235,7 +244,8 @@ class DPMLPClassifier(_PrivateNetworkClassifier):
 
         check.choice("activation", self.activation, _ACTIVATIONS)
         activation = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}[self.activation]
-        widths = [features, *(check.integer("hidden_layer_sizes", width) for width in self.hidden_layer_sizes)]
+        hidden = [self.hidden_layer_sizes] if isinstance(self.hidden_layer_sizes, int) else self.hidden_layer_sizes
+        widths = [features, *(check.integer("hidden_layer_sizes", width) for width in hidden)]
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise(widths):
             layers += [nn.Linear(before, after), activation()]

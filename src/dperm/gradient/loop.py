@@ -74,7 +74,9 @@ class NoisyGradients:
             total = plan.bounding.empty(theta)
         released = self._channel.release(total, self._sensitivity, noise_std, plan.sampler.rate)
         self.step += 1
-        gradient = plan.post.apply(plan.bounding.read(released, state, plan.expected_batch_size) * self._scale)
+        mean = plan.bounding.read(released, state, plan.expected_batch_size)
+        mean *= self._scale  # in place: nobody else holds it
+        gradient = plan.post.apply(mean)
         return gradient + self._shrink * theta if self._shrink else gradient
 
 

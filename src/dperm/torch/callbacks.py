@@ -83,7 +83,7 @@ class ProgressBar(Callback):
         self._show(record["step"])
 
     def _show(self, completed: int) -> None:
-        note = " | ".join(part for part in (self._scores, self._batch) if part)
+        note = "\n".join(part for part in (self._scores, self._batch) if part)
         self._progress.update(self._task, completed=completed, note=note)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-__all__ = ["latest", "load", "save"]
+__all__ = ["latest", "load", "probe", "save", "to_device"]
 
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 _PREFIX = "step-"
@@ -48,6 +48,15 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2) -> Pa
     for old in sorted(_steps(folder))[:-keep]:
         shutil.rmtree(old)
     return final
+
+
+def probe(folder: Path, state: Mapping[str, Any]) -> None:
+    """Fail now where `save` would fail later: OSError for the folder, TypeError for the state."""
+    _split(state, {}, "")
+    folder.mkdir(parents=True, exist_ok=True)
+    trial = folder / f".trying-{os.getpid()}"
+    trial.write_text("")
+    trial.unlink()
 
 
 def latest(folder: Path) -> Path | None:

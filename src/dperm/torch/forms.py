@@ -36,6 +36,10 @@ class Form(ABC):
     def weighted_sum(self, factors: Tensor) -> Tensor:
         """Σ_i factors_i·g_i, of the parameter's shape."""
 
+    def add_weighted(self, factors: Tensor, out: Tensor) -> None:
+        """Add the weighted sum to `out`, of the parameter's shape."""
+        out += self.weighted_sum(factors)
+
     @abstractmethod
     def dense(self) -> Tensor:
         """All gradients, (b, *shape)."""
@@ -149,8 +153,13 @@ class Rows(Form):
         return self.values.new_zeros(b).index_add_(0, keys // self.shape[0], sums.square().sum(1))
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
+        out = self.values.new_zeros(self.shape)
+        self.add_weighted(factors, out)
+        return out
+
+    def add_weighted(self, factors: Tensor, out: Tensor) -> None:
         values = self.values * factors[:, None, None]
-        return values.new_zeros(self.shape).index_add_(0, self.indices.flatten(), values.flatten(0, 1))
+        out.index_add_(0, self.indices.flatten(), values.flatten(0, 1).to(out.dtype))
 
     def dense(self) -> Tensor:
         b, t = self.indices.shape

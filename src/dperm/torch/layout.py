@@ -38,12 +38,16 @@ def overridden(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[Non
 
         return forward
 
+    # layers that look at their parameters may take a shortcut past their children: not while these are watched
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     before = {module: vars(module).get("forward") for module in forwards}
     for module, other in forwards.items():
         module.forward = guarded(module, other, module.forward)
     try:
         yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
         for module, old in before.items():
             if old is None:
                 del module.forward

@@ -74,7 +74,7 @@ class TorchPass(Pass):
         out = torch.zeros(self._flat.size, dtype=self._flat.dtype, device=self._squares.device)
         for form, part, group in zip(self._forms, self._flat.parts(out), self._flat.group_index, strict=True):
             if form is not None:
-                part.copy_(form.weighted_sum(factors if factors.dim() == 1 else factors[:, group]))
+                form.add_weighted(factors if factors.dim() == 1 else factors[:, group], part)
         return out
 
 

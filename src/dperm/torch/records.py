@@ -57,7 +57,7 @@ class TorchRecords:
         elif isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
             raise TypeError(
                 f"Expected tensors (inputs, targets) or a dataset with a length and items by index, got {type(data).__name__}: "
-                "Poisson sampling draws each record independently and cannot read a stream."
+                "Poisson sampling draws each record independently and cannot read a stream. For a DataLoader pass loader.dataset."
             )
         else:
             self._dataset = data
@@ -156,10 +156,12 @@ def _is_table(value: Any) -> bool:
 
 
 def _as_tensors(value: Any) -> Any:
-    if isinstance(value, (Tensor, dict)):
+    if isinstance(value, Tensor):
         return value
+    if isinstance(value, dict):
+        return {name: _as_tensors(item) for name, item in value.items()}
     if isinstance(value, (tuple, list)):
         return tuple(_as_tensors(item) for item in value)
     if isinstance(value, np.ndarray):
         return torch.from_numpy(value)
-    raise TypeError(f"Expected tensors or arrays, got {type(value).__name__}.")
+    raise TypeError(f"Expected tensors or NumPy arrays, got {type(value).__name__}: convert it first (pandas: .to_numpy()).")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from dperm.gradient import NoisyGradients, Plan
 from dperm.objectives.per_example import Pass
-from dperm.privacy import ApproximateDP, Certificate, Channel, Composed, Event, PureDP, Relation, epsilon
+from dperm.privacy import ApproximateDP, Certificate, Channel, Composed, Event, PureDP, Relation
+from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.events import leaves
 from dperm.torch import checkpoint
 from dperm.torch.objective import ModuleObjective
@@ -20,6 +22,7 @@ from dperm.torch.records import TorchRecords
 
 __all__ = ["Charged", "PrivateRun", "is_promise"]
 
+_COARSE = 1e-2  # grid of ε so far: an upper bound, and quick where ε is large
 _SECONDS_AT_ONCE = 10.0  # about how much training is lost, of what was paid for, when a run is killed
 
 
@@ -124,10 +127,12 @@ class PrivateRun:
             spent += [leaf for leaf in leaves(last) if isinstance(leaf, PureDP)]
         if self.step > self.charged.first:
             spent.append(self.plan.event(relation, self.charged.first, self.step))
-        return epsilon(Composed(tuple(spent)), delta) if spent else 0.0
+        if not spent:
+            return 0.0
+        return min(best_epsilon(Composed(tuple(spent)), delta, _COARSE)[0], self.certificate.epsilon or math.inf)
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """A checkpoint of this moment; `state` is what the run does not know: updates, optimiser, plan settings."""
+        """A checkpoint of this moment; `state` is what the run does not know: model, updates, optimiser, settings."""
         assert self.folder is not None
         run = {
             "step": self.step,
@@ -135,10 +140,8 @@ class PrivateRun:
             "charge_id": self.charged.charge_id,
             "first": self.charged.first,
             "events": [event.to_dict() for event in self.charged.events],
-            "relation": self.objective.relation.value,
             "private": self.channel.private,
             "bounding": dict(self.gradients.bounding_state),
             "plan": {name: str(value) for name, value in self.plan.describe().items() if name != "update"},
         }
-        model = self.objective.model.state_dict()
-        checkpoint.save(self.folder, self.step, {"run": run, "model": model, **state})
+        checkpoint.save(self.folder, self.step, {"run": run, **state})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -36,11 +36,12 @@ from dperm.torch.noise import open_channel
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.records import TorchRecords
 from dperm.torch.run import Charged, PrivateRun, is_promise
-from dperm.torch.structure import call_model
+from dperm.torch.structure import batch_size, call_model, tensors
 from dperm.torch.update import TorchOptimizer, assign
 
 __all__ = ["PrivateTrainer"]
 
+_NOMINAL_SIZES = (1_000, 100_000)
 _PROBED = 16  # records that a model is checked on before anything is charged
 
 #: (noise_multiplier, public_size) → plan
@@ -139,6 +140,9 @@ class PrivateTrainer:
         self.checkpoint_every = None if checkpoint_every is None else check.integer("checkpoint_every", checkpoint_every)
         self.metrics = metrics
         self.callbacks = list(callbacks)
+        given: list[Any] = self.callbacks
+        if wrong := [callback for callback in given if not isinstance(callback, Callback)]:
+            raise TypeError(f"Expected callbacks to be Callback objects, got {wrong[0]!r}.")
         self.progress = progress
         self.show_private = show_private
         self.label = label
@@ -148,7 +152,9 @@ class PrivateTrainer:
         self.plan: Plan | None = None
         self._run: PrivateRun | None = None
         self._state: Any = None
-        self._announced = False
+        self._announced = self._own_loop = False
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"Expected a torch optimizer over the model's parameters, got {optimizer!r}.")
         if optimizer is not None:
             TorchOptimizer(optimizer, self.objective.flat)  # refused here rather than at the first step
 
@@ -190,8 +196,10 @@ class PrivateTrainer:
         if self.progress or (self.progress is None and sys.stderr.isatty()):
             callbacks.append(ProgressBar())
         held_out = None if validation is None else self._records(validation, self.physical_batch_size or 1024)
+        if held_out is not None:
+            self._scores([held_out.sample(_PROBED)])  # what can fail fails before anything is charged
         try:
-            for step in self.steps(dataset, resume=resume):
+            for step in self._steps(dataset, resume):
                 run = self._run
                 assert run is not None and self.certificate is not None
                 if self._state is None:
@@ -218,15 +226,24 @@ class PrivateTrainer:
         The charge is made, for the whole plan, when the first step is asked for. Schedules, averages, validation and
         checkpoints are yours in such a loop; `save` writes a checkpoint.
         """
+        left = {"scheduler": self.scheduler, "ema_decay": self.ema_decay, "callbacks": self.callbacks}
+        if given := [name for name, value in left.items() if value]:
+            raise ValueError(f"Expected no {', '.join(given)} with steps(): in a loop of your own they are yours to call.")
+        self._own_loop = True
+        yield from self._steps(dataset, resume)
+
+    def _steps(self, dataset: Any, resume: bool) -> Iterator[PrivateStep]:
         run = self._begin(dataset, resume)
         rate = run.plan.sampler.rate
-        while True:
-            gradient = run.next()
-            if gradient is None:
-                break
-            assign(self.objective.flat, gradient)
-            seen = run.observed() if self.show_private else (None, None)
-            yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
+        watches = [parameter.register_post_accumulate_grad_hook(_refuse_backward) for parameter in self.objective.flat.parameters]
+        try:
+            while (gradient := run.next()) is not None:
+                assign(self.objective.flat, gradient)
+                seen = run.observed() if self.show_private else (None, None)
+                yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
+        finally:
+            for watch in watches:
+                watch.remove()
 
     def _after(self, run: PrivateRun, held_out: TorchRecords | None, callbacks: list[Callback]) -> None:
         """What follows an update: schedules, scores, checkpoints."""
@@ -242,7 +259,7 @@ class PrivateTrainer:
                 "epsilon": run.epsilon(self.objective.relation, self.delta),
             }
             if held_out is not None:
-                record |= {f"validation_{name}": value for name, value in self._scores(held_out).items()}
+                record |= {f"validation_{name}": value for name, value in self._scores(held_out.batches()).items()}
             self.history.append(record)
             for callback in callbacks:
                 callback.on_epoch(record)
@@ -256,17 +273,33 @@ class PrivateTrainer:
             raise ValueError("Expected a checkpoint folder and a run in progress.")
         self._run.save(
             {
-                "update": self._state,
-                "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
-                "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
-                "settings": {
-                    "noise_multiplier": self._noise,
-                    "public_size": self.plan.public_size,
-                    "stated": self._stated_size() is not None or self.objective.relation is Relation.REPLACE_ONE,
-                },
-                "history": self.history,
+                **self._contents(),
+                "settings": {"noise_multiplier": self._noise, "public_size": self.plan.public_size, **self._identity()},
             }
         )
+
+    def _contents(self) -> dict[str, Any]:
+        """What of a checkpoint is known without a run."""
+        return {
+            "update": self._state,
+            "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
+            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "history": self.history,
+            "model": self.model.state_dict(),
+        }
+
+    def _identity(self) -> dict[str, Any]:
+        """What a run and its continuation must share, besides the plan."""
+        stated = self._stated_size() is not None or self.objective.relation is Relation.REPLACE_ONE
+        return {
+            "relation": self.objective.relation.value,
+            "a stated public_size": stated,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "optimizer": None if self.optimizer is None else type(self.optimizer).__name__,
+            "scheduler": None if self.scheduler is None else type(self.scheduler).__name__,
+            "ema_decay": self.ema_decay,
+        }
 
     def _finish(self, callbacks: list[Callback]) -> None:
         if self._state is not None and self.plan is not None:
@@ -282,6 +315,8 @@ class PrivateTrainer:
 
     def _with_update(self, plan: Plan) -> Plan:
         """The plan with the update that runs: the torch optimiser where there is one, averaged where asked for."""
+        if self._own_loop:
+            return plan
         update: Update = plan.update if self.optimizer is None else TorchOptimizer(self.optimizer, self.objective.flat)
         if self.ema_decay is not None:
             update = ExponentialAverage(update, self.ema_decay)
@@ -307,8 +342,7 @@ class PrivateTrainer:
         self.objective.flat.check()
         records = self._records(dataset, self.physical_batch_size or 1024)
         inputs, targets = records.sample(_PROBED)
-        self.objective.prepare(inputs, targets)
-        losses = self.objective.evaluate(inputs, targets, norms_only=True).losses
+        losses = self._first_losses(inputs, targets)
         if not bool(torch.isfinite(losses).all()):
             raise ValueError("The loss of some of the first records is not finite: look at inputs, targets and initial weights.")
         if self.physical_batch_size is None:
@@ -318,11 +352,38 @@ class PrivateTrainer:
             raise ValueError("Expected a checkpoint folder to resume from.")
         if found is not None and not resume:
             raise ValueError(f"{self.checkpoint} holds checkpoints of a run: pass resume=True, or choose another folder.")
+        if self.checkpoint is not None:
+            checkpoint.probe(self.checkpoint, self._contents())
+        self._remind(len(records))
         if found is not None:
             self._run = self._continued(records, checkpoint.load(found))
         else:
             self._run = self._fresh(records)
         return self._run
+
+    def _first_losses(self, inputs: Any, targets: Any) -> Tensor:
+        try:
+            self.objective.prepare(inputs, targets)
+            return self.objective.evaluate(inputs, targets, norms_only=True).losses
+        except (RuntimeError, IndexError, KeyError, AttributeError) as error:
+            kinds = [", ".join(dict.fromkeys(str(tensor.dtype) for tensor in tensors(part))) for part in (inputs, targets)]
+            raise ValueError(
+                f"The model or the loss does not run on the first records (inputs {kinds[0]}, targets {kinds[1]}, model "
+                f"{self.objective.flat.dtype}): {error}"
+            ) from error
+
+    def _remind(self, records: int) -> None:
+        """Warnings for the data holder, before anything is charged."""
+        asleep = [name for name, module in self.model.named_modules() if getattr(module, "p", 0) and not module.training]
+        if asleep and not self.model.training:
+            warnings.warn("The model is in eval mode: dropout is off. Call model.train() if that is not meant.", stacklevel=5)
+        size = self._stated_size()
+        if size is not None and not records / 2 <= size <= 2 * records:
+            warnings.warn(
+                f"public_size = {size}, but there are {records} records: batches will be {records / size:.2g} times what is "
+                "expected, and noise is for the expected ones.",
+                stacklevel=5,
+            )
 
     def _fresh(self, records: TorchRecords) -> PrivateRun:
         relation = self.objective.relation
@@ -379,6 +440,8 @@ class PrivateTrainer:
         # an (ε, δ) promise spends its δ entirely: a hair less keeps the whole at δ after rounding
         promise = ApproximateDP(self.epsilon - first, self.delta * (1 - 1e-6), self.objective.relation)
         event = Composed((PureDP(first, self.objective.relation), promise))
+        for size in _NOMINAL_SIZES:  # what can fail fails here, whatever the number of records is
+            self._planned(size, promise.epsilon, promise.delta)
         self._charge(channel, event, None)
         noisy = channel.release_pure(np.array([float(records)]), 1.0, first)
         plan, part = self._planned(max(1, round(float(noisy[0]))), promise.epsilon, promise.delta)
@@ -393,14 +456,11 @@ class PrivateTrainer:
         """The run of a checkpoint, with fresh noise."""
         settings, state = saved["settings"], saved["run"]
         device = self.objective.flat.device
-        if state["relation"] != self.objective.relation.value:
-            raise ValueError(f"The checkpoint was made under {state['relation']}, not {self.objective.relation.value}.")
-        if settings["stated"] != (self._stated_size() is not None or self.objective.relation is Relation.REPLACE_ONE) or (
-            self.public_size not in (None, settings["public_size"])
-        ):
-            raise ValueError(
-                "The checkpoint was made with another public_size: state the same one, or none where none was stated."
-            )
+        mine = {**self._identity(), "public_size": self._stated_size() or settings["public_size"]}
+        if self.noise_multiplier is not None:
+            mine["noise_multiplier"] = self.noise_multiplier
+        if changed := [f"{name} = {settings[name]!r}, not {value!r}" for name, value in mine.items() if settings[name] != value]:
+            raise ValueError(f"The checkpoint was made with {'; '.join(changed)}.")
         self._noise = settings["noise_multiplier"]
         plan = self.plan = self._with_update(self._make_plan(self._noise, settings["public_size"]))
         described = {name: str(value) for name, value in plan.describe().items() if name != "update"}
@@ -446,6 +506,9 @@ class PrivateTrainer:
     def _certificate(self, event: Event, channel: Channel, plan: Plan | None) -> Certificate:
         sampled = plan is None or isinstance(plan.sampler, Poisson)
         facts = {name: value for name, value in self.objective.facts.to_dict().items() if value is not None}
+        settings: dict[str, Any] = {} if plan is None else plan.describe()
+        if self._own_loop:
+            settings["update"] = "in the caller's own loop"
         return Certificate.issue(
             mechanism="gradient perturbation of a network" + (" (Poisson)" if sampled else " (full batch)"),
             event=event,
@@ -453,7 +516,7 @@ class PrivateTrainer:
             target_epsilon=self.epsilon,
             paper="Abadi et al. 2016; accounting by privacy loss distribution",
             assumptions=self._assumptions(),
-            public_facts={**facts, **({} if plan is None else plan.describe()), "vmap": list(self.objective.fallbacks)},
+            public_facts={**facts, **settings, "vmap": list(self.objective.fallbacks)},
             not_charged=_NOT_CHARGED,
             seed_policy=channel.policy,
             private=channel.private,
@@ -483,14 +546,18 @@ class PrivateTrainer:
     # Scores
 
     @torch.no_grad()
-    def _scores(self, records: TorchRecords) -> dict[str, float]:
-        """Means over a held-out set, in eval mode."""
+    def _scores(self, batches: Iterable[Any]) -> dict[str, float]:
+        """Means over a held-out set, in eval mode, of the model that `fit` would leave now."""
+        theta = self.objective.theta
+        kept = theta.clone() if self.ema_decay is not None and self._state is not None and self.plan is not None else None
+        if kept is not None and self.plan is not None:
+            theta.copy_(self.plan.update.result(theta, self._state))
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         totals: dict[str, float] = {}
         count = 0
         try:
-            for inputs, targets in records.batches():
+            for inputs, targets in batches:
                 outputs = call_model(self.model, inputs)
                 losses = self.loss_fn(outputs, targets)
                 values = {"loss": losses}
@@ -499,11 +566,15 @@ class PrivateTrainer:
                 elif _classifies(outputs, targets):
                     values["accuracy"] = (outputs.argmax(1) == targets).float()
                 for name, value in values.items():
+                    if tuple(getattr(value, "shape", ())) != (batch_size(inputs),):
+                        raise ValueError(f"Expected the metric {name!r} to give one number per record, not a mean.")
                     totals[name] = totals.get(name, 0.0) + float(value.sum())
                 count += len(losses)
         finally:
             for module, mode in modes:
                 module.training = mode
+            if kept is not None:
+                theta.copy_(kept)
         return {name: total / count for name, total in totals.items()}
 
 
@@ -512,6 +583,13 @@ _NOT_CHARGED = (
     "validation scores, if the validation set is private",
     "errors raised by the checks before training, which speak to the data holder only",
 )
+
+
+def _refuse_backward(parameter: Tensor) -> None:
+    raise RuntimeError(
+        "A backward pass added a gradient without noise to the model during a private run. The noisy gradient is in .grad "
+        "already: call optimizer.step() and nothing else."
+    )
 
 
 def _classifies(outputs: Any, targets: Any) -> bool:

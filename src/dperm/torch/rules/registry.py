@@ -59,6 +59,8 @@ def detached(parameter: Tensor | None) -> Any:
 
 def reason_to_refuse(module: nn.Module) -> str | None:
     """Why `module` has no per-example gradient, in words for its user; None where it may have one."""
+    if type(module).__name__ == "OptimizedModule":
+        return "a compiled model cannot be looked into: pass the model that was given to torch.compile"
     if isinstance(module, _BATCH_NORMS) and (module.training or not module.track_running_stats):
         return (
             "batch normalisation mixes the records of a batch: replace it by nn.GroupNorm, or keep it in eval mode with "
