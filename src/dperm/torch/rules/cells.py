@@ -86,14 +86,16 @@ def _blocks(steps: int) -> Iterator[tuple[int, int]]:
 
 def _lstm_gates(run: Forward, weights: Weights, scratch: Scratch) -> Gates:
     assert run.memory is not None
-    summed = _affine(run.x, weights.input, weights.input_bias, scratch)
-    summed += _affine(run.states[:, :-1], weights.hidden, weights.hidden_bias, scratch)
+    bias = None if weights.input_bias is None or weights.hidden_bias is None else weights.input_bias + weights.hidden_bias
+    summed = _affine(run.x, weights.input, bias, scratch)
+    d, t, b, width = summed.shape
+    flat = summed.view(d, t * b, width)
+    torch.baddbmm(flat, run.states[:, :-1].reshape(d, t * b, -1), weights.hidden.mT, out=flat)
     values = summed.unflatten(3, (4, -1))
     values[..., :2, :].sigmoid_()
     values[..., 2, :].tanh_()
     values[..., 3, :].sigmoid_()
-    d, t, b, _, h = values.shape
-    memory = scratch((d, t + 1, b, h), values)
+    memory = scratch((d, t + 1, b, values.shape[4]), values)
     memory[:, 0] = run.memory
     torch.mul(values[..., 0, :], values[..., 2, :], out=memory[:, 1:])
     for step in range(t):
