@@ -35,10 +35,18 @@ class NoiseStream:
         self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
         self._normals = np.empty(0)
         self._next = 0
+        self._zeros = b""
 
     def raw(self, count: int) -> bytes:
         """`count` fresh bytes of the keystream."""
         return self._cipher.update(bytes(count))
+
+    def fill(self, buffer: Any) -> None:
+        """Overwrite `buffer` (bytes), all but its last 15 (the cipher's room to work in), with fresh bytes of the keystream."""
+        size = len(buffer) - 15
+        if len(self._zeros) != size:
+            self._zeros = bytes(size)
+        self._cipher.update_into(self._zeros, buffer)
 
     def uniforms(self, count: int) -> NDArray[np.float64]:
         """`count` uniforms on (0, 1], multiples of 2⁻⁵³."""

@@ -110,7 +110,8 @@ def test_nothing_is_charged_when_the_checks_fail() -> None:
         ({"epochs": None}, "Expected epochs, or a plan"),
         ({"delta": 1.5}, "delta"),
         ({"clipping_norm": -1.0}, "clipping_norm > 0"),
-        ({"plan": partial(dp_sgd)}, "inside the plan"),
+        ({"plan": lambda noise, size: None}, "inside the plan"),
+        ({"plan": full_batch_descent}, "settings that the recipe has, got epochs, expected_batch_size"),
         ({"scheduler_interval": "day"}, "scheduler_interval"),
     ],
 )
@@ -234,11 +235,16 @@ def test_noise_has_the_charged_size() -> None:
     source = Recorder(TorchSource(Randomness.from_system(), torch.device("cpu")))
     for dtype in (torch.float32, torch.float64):
         query = torch.zeros(200_001, dtype=dtype)
-        noise = source.gaussian(query, 1.0, 0.7)
+        noise = source.gaussian(query.clone(), 1.0, 0.7)
         assert noise.dtype == dtype and abs(float(noise.std()) - 0.7) < 0.01 and abs(float(noise.mean())) < 0.01
-        assert not torch.equal(noise, source.gaussian(query, 1.0, 0.7))
+        assert not torch.equal(noise, source.gaussian(query.clone(), 1.0, 0.7))
         kurtosis = float((noise.double() / 0.7).pow(4).mean())
         assert abs(kurtosis - 3.0) < 0.1
+        halves = noise[:65_536].double().view(2, -1)
+        assert abs(float((halves[0] * halves[1]).mean())) < 0.02  # what a block's cosines and sines share is their radius
+    assert source.recording.releases[0].query.max() == 0.0
+    odd = torch.zeros(7)
+    assert bool((source.gaussian(odd, 1.0, 1.0) != 0).all())
 
 
 # Recipes
@@ -263,6 +269,24 @@ def test_every_recipe_runs_and_is_charged_as_its_plan_says() -> None:
         assert run.certificate.event == run.plan.event(Relation.ADD_OR_REMOVE_ONE), name
         assert 2.9 < run.certificate.epsilon <= 3.0, name
         assert counted(run.certificate.event) == run.plan.steps, name
+
+
+def test_recipes_as_they_are_and_bound() -> None:
+    expected = trainer().fit(data())
+    model = net()
+    settings = {"epochs": 3, "expected_batch_size": 15, "clipping_norm": 1.0}
+    common: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-3, "public_size": N, "random_state": 0}
+    named = PrivateTrainer(model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.5), dp_sgd, **settings, **common)
+    assert torch.equal(named.fit(data()).objective.theta, expected.objective.theta)
+    model = net()
+    bound = partial(dp_sgd, **settings)
+    again = PrivateTrainer(model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.5), bound, **common)
+    assert torch.equal(again.fit(data()).objective.theta, expected.objective.theta)
+    averaging = partial(dp_sgd, **settings, average_from=0.5)
+    model = net()
+    run = PrivateTrainer(model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.5), averaging, **common).fit(data())
+    assert run.certificate.public_facts["update"].startswith("Averaged(update=SGD(lr=0.5")
+    assert not torch.equal(run.objective.theta, expected.objective.theta)
 
 
 def test_adaptive_clipping_follows_the_quantile() -> None:

@@ -60,7 +60,7 @@ class Source(ABC):
 
     @abstractmethod
     def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
-        """`query` (p,) plus N(0, std²) noise, in the query's backend, type and device."""
+        """`query` (p,) plus N(0, std²) noise, in the query's backend, type and device, and perhaps in its memory."""
 
     @abstractmethod
     def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
@@ -149,8 +149,9 @@ class Recorder(Source):
         self.recording = Recording()
 
     def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
+        asked = _kept(query)  # first: a source may add its noise in the query's memory
         released = self.source.gaussian(query, sensitivity, std)
-        self.recording.releases.append(ReleaseRecord(_kept(query), sensitivity, std, _kept(released)))
+        self.recording.releases.append(ReleaseRecord(asked, sensitivity, std, _kept(released)))
         return released
 
     def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:

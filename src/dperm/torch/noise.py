@@ -20,11 +20,12 @@ _DEVICE_POLICY = "; noise on {}: the device's generator, seeded with 63 bits by 
 
 
 class TorchSource(SystemSource):
-    """Adds noise to tensors in place of arrays, in the query's type; everything else is the system source's."""
+    """Adds noise to tensors, in their type and memory; everything else is the system source's."""
 
     def __init__(self, randomness: Randomness, device: torch.device) -> None:
         super().__init__(randomness)
         self._device = device
+        self._work: _Workspace | None = None
         self._generator: torch.Generator | None = None
         if device.type != "cpu":
             self._generator = torch.Generator(device)
@@ -33,32 +34,45 @@ class TorchSource(SystemSource):
             self._generator.manual_seed(seed)
 
     def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
+        """Tensors get their noise in place: a step's query has no other use."""
         if not isinstance(query, Tensor):
             return super().gaussian(query, sensitivity, std)
         if self._generator is not None:
             noise = torch.randn(query.shape, generator=self._generator, dtype=query.dtype, device=query.device)
-        elif query.dtype == torch.float64:
-            noise = torch.from_numpy(self.randomness.noise.standard_normal(query.numel()).copy()).view(query.shape)
-        else:
-            noise = self._single(query.numel()).view(query.shape)
-        return noise.mul_(std).add_(query)  # in the noise's own memory
+            return query.add_(noise, alpha=std)
+        if query.dtype == torch.float64:
+            return query.add_(torch.from_numpy(self.randomness.noise.standard_normal(query.numel())).view(query.shape), alpha=std)
+        flat = query.view(-1)
+        for start in range(0, len(flat), _BLOCK):
+            self._add_single(flat[start : start + _BLOCK], std)
+        return query
 
-    def _single(self, size: int) -> Tensor:
-        """`size` normals in single precision by Box and Muller: 53-bit radii, so that tails are as long as in double
-        precision, and 31-bit angles."""
-        out = torch.empty(size + size % 2, dtype=torch.float32)
-        for start in range(0, len(out), _BLOCK):
-            part = out[start : start + _BLOCK]
-            half = len(part) // 2
-            raw = np.frombuffer(self.randomness.noise.raw(12 * half), dtype=np.uint8).copy()
-            bits = torch.from_numpy(raw)
-            # uniforms on (0, 1], multiples of 2⁻⁵³; angles are multiples of 2π·2⁻³¹
-            uniforms = ((bits[: 8 * half].view(torch.int64) & (2**53 - 1)) + 1).double().mul_(2.0**-53)
-            radius = uniforms.log_().mul_(-2.0).sqrt_().float()
-            angle = bits[8 * half :].view(torch.int32).float().mul_(math.pi * 2.0**-31)
-            torch.mul(radius, angle.cos(), out=part[:half])
-            torch.mul(radius, angle.sin_(), out=part[half:])
-        return out[:size]
+    def _add_single(self, part: Tensor, std: float) -> None:
+        """Add normals in single precision by Box and Muller: 53-bit radii, so that tails are as long as in double precision,
+        and 31-bit angles."""
+        half = (len(part) + 1) // 2
+        work = self._work
+        if work is None or len(work.angle) != half:
+            work = self._work = _Workspace(half)
+        self.randomness.noise.fill(work.raw)
+        # uniforms on (0, 1], multiples of 2⁻⁵³; angles are multiples of 2π·2⁻³¹
+        work.radius.copy_(work.long_words.bitwise_and_(2**53 - 1).add_(1)).mul_(2.0**-53).log_().mul_(-2.0).sqrt_()
+        work.angle.copy_(work.words).mul_(math.pi * 2.0**-31)
+        rest = len(part) - half
+        part[:half].add_(torch.cos(work.angle, out=work.normals).mul_(work.radius), alpha=std)
+        part[half:].add_(torch.sin(work.angle, out=work.normals).mul_(work.radius)[:rest], alpha=std)
+
+
+class _Workspace:
+    """Memory for one block of 2·half normals: 8 keystream bytes a radius, 4 an angle."""
+
+    def __init__(self, half: int) -> None:
+        self.raw = np.empty(12 * half + 15, dtype=np.uint8)
+        bits = torch.from_numpy(self.raw)
+        self.long_words = bits[: 8 * half].view(torch.int64)
+        self.words = bits[8 * half : 12 * half].view(torch.int32)
+        self.radius = torch.empty(half, dtype=torch.float64)
+        self.angle, self.normals = torch.empty(half, dtype=torch.float32), torch.empty(half, dtype=torch.float32)
 
 
 def open_channel(random_state: Any, device: torch.device, *, label: str = "") -> Channel:

@@ -13,7 +13,7 @@ __all__ = ["Leases", "Pool", "Scratch", "record_chunks"]
 #: (shape, a tensor of the wanted type and device) → an uninitialised tensor
 Scratch = Callable[[Sequence[int], Tensor], Tensor]
 
-_BLOCK_BYTES = 1 << 24  # large enough for batched products to run at full speed, small enough to be used again
+_BLOCK_BYTES = 1 << 23  # large enough for batched products to run at full speed, small enough to be used again
 _DEVICE_BYTES = 1 << 28  # the same where launching is dear and bandwidth is not
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 import warnings
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dperm import _validate as check
-from dperm.gradient import ExponentialAverage, Plan, Poisson, Update
+from dperm.gradient import Averaged, ExponentialAverage, Plan, Poisson
 from dperm.gradient.recipes import dp_sgd
 from dperm.privacy import (
     ApproximateDP,
@@ -47,6 +48,9 @@ _PROBED = 16  # records that a model is checked on before anything is charged
 #: (noise_multiplier, public_size) → plan
 MakePlan = Callable[[float, int], Plan]
 
+#: a function of keywords, noise_multiplier and public_size among them, that returns a plan: `dperm.gradient.recipes`
+Recipe = Callable[..., Plan]
+
 
 class PrivateTrainer:
     """Trains `model` privately and certifies what it cost.
@@ -58,7 +62,8 @@ class PrivateTrainer:
     epsilon, delta : the budget; the noise is the least that keeps within it. `delta` is always needed.
     noise_multiplier : instead of `epsilon`: noise standard deviation ÷ sensitivity.
     epochs, expected_batch_size, clipping_norm : of DP-SGD with Poisson sampling (`dperm.gradient.recipes.dp_sgd`).
-    plan : instead of these three: a function (noise_multiplier, public_size) → `Plan`, or a `Plan` with its noise.
+    plan : another recipe, with these as its settings or bound by functools.partial; a function
+        (noise_multiplier, public_size) → `Plan`; or a `Plan` with its noise.
     relation : "add_or_remove_one" (the number of records is private) or "replace_one" (it is public).
     public_size : publicly known number of records. None under add/remove: released with noise at `size_share` of epsilon.
     physical_batch_size : most records at once in memory. None: measured on the first records.
@@ -88,6 +93,7 @@ class PrivateTrainer:
         model: nn.Module,
         loss_fn: Callable[[Any, Any], Tensor],
         optimizer: torch.optim.Optimizer | None = None,
+        plan: Plan | MakePlan | Recipe | None = None,
         *,
         epsilon: float | None = None,
         delta: float,
@@ -95,7 +101,6 @@ class PrivateTrainer:
         epochs: float | None = None,
         expected_batch_size: float | None = None,
         clipping_norm: float | None = None,
-        plan: Plan | MakePlan | None = None,
         relation: Relation | str = Relation.ADD_OR_REMOVE_ONE,
         public_size: int | None = None,
         size_share: float = 0.05,
@@ -159,30 +164,35 @@ class PrivateTrainer:
             TorchOptimizer(optimizer, self.objective.flat)  # refused here rather than at the first step
 
     def _planner(
-        self, plan: Plan | MakePlan | None, epochs: float | None, batch: float | None, clipping_norm: float | None
+        self, plan: Plan | MakePlan | Recipe | None, epochs: float | None, batch: float | None, clipping_norm: float | None
     ) -> MakePlan:
         simple = {"epochs": epochs, "expected_batch_size": batch, "clipping_norm": clipping_norm}
-        if plan is not None:
-            if given := [name for name, value in simple.items() if value is not None]:
-                raise ValueError(f"Expected {', '.join(given)} inside the plan, not beside it.")
-            if not isinstance(plan, Plan):
-                if (self.epsilon is None) == (self.noise_multiplier is None):
-                    raise ValueError("Expected exactly one of epsilon and noise_multiplier.")
-                return plan
+        settings: dict[str, Any] = {name: check.positive(name, value) for name, value in simple.items() if value is not None}
+        if isinstance(plan, Plan):
             if self.epsilon is not None or self.noise_multiplier is not None:
-                raise ValueError("A Plan has its noise already: pass a function (noise_multiplier, public_size) → Plan instead.")
+                raise ValueError(
+                    "A Plan has its noise already: pass a recipe, or a function (noise_multiplier, public_size) → Plan."
+                )
+            if settings:
+                raise ValueError(f"Expected {', '.join(settings)} inside the plan, not beside it.")
             return lambda noise, size: plan
-        if missing := [name for name, value in simple.items() if value is None]:
-            raise ValueError(f"Expected {', '.join(missing)}, or a plan.")
         if (self.epsilon is None) == (self.noise_multiplier is None):
             raise ValueError("Expected exactly one of epsilon and noise_multiplier.")
-        settings = {name: check.positive(name, value) for name, value in simple.items()}
-        return lambda noise, size: dp_sgd(
-            noise_multiplier=noise,
-            public_size=size,
-            average_from=None,
-            **settings,  # type: ignore[arg-type]
-        )
+        if plan is None:
+            if missing := [name for name in simple if name not in settings]:
+                raise ValueError(f"Expected {', '.join(missing)}, or a plan.")
+            plan = dp_sgd
+        recipe: Recipe = plan
+        known = inspect.signature(recipe).parameters
+        if "noise_multiplier" not in known or known["noise_multiplier"].kind is not inspect.Parameter.KEYWORD_ONLY:
+            if settings:
+                raise ValueError(f"Expected {', '.join(settings)} inside the plan, not beside it.")
+            return recipe  # a function (noise_multiplier, public_size) → plan
+        if unknown := [name for name in settings if name not in known]:
+            raise ValueError(f"Expected settings that the recipe has, got {', '.join(unknown)}.")
+        if "average_from" in known and "average_from" not in getattr(recipe, "keywords", {}):
+            settings["average_from"] = None  # averages of half the iterates are for convex problems
+        return lambda noise, size: recipe(noise_multiplier=noise, public_size=size, **settings)
 
     # Fitting
 
@@ -317,7 +327,11 @@ class PrivateTrainer:
         """The plan with the update that runs: the torch optimiser where there is one, averaged where asked for."""
         if self._own_loop:
             return plan
-        update: Update = plan.update if self.optimizer is None else TorchOptimizer(self.optimizer, self.objective.flat)
+        update = plan.update
+        if self.optimizer is not None:
+            inner = TorchOptimizer(self.optimizer, self.objective.flat)
+            averages = isinstance(update, (Averaged, ExponentialAverage))
+            update = replace(update, update=inner) if averages else inner
         if self.ema_decay is not None:
             update = ExponentialAverage(update, self.ema_decay)
         return plan if update is plan.update else replace(plan, update=update)
@@ -549,9 +563,12 @@ class PrivateTrainer:
     def _scores(self, batches: Iterable[Any]) -> dict[str, float]:
         """Means over a held-out set, in eval mode, of the model that `fit` would leave now."""
         theta = self.objective.theta
-        kept = theta.clone() if self.ema_decay is not None and self._state is not None and self.plan is not None else None
-        if kept is not None and self.plan is not None:
-            theta.copy_(self.plan.update.result(theta, self._state))
+        kept: Tensor | None = None
+        if self._state is not None and self.plan is not None:
+            final = self.plan.update.result(theta, self._state)
+            if final is not theta:
+                kept = theta.clone()
+                theta.copy_(final)
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         totals: dict[str, float] = {}
