@@ -50,7 +50,7 @@ def recorded(self: TorchSource, query: Any, sensitivity: float, std: float) -> A
 
 
 plain = TorchSource.gaussian
-TorchSource.gaussian = recorded  # type: ignore[method-assign]
+TorchSource.gaussian = recorded
 owners: dict[str, tuple[Any, str]] = {
     "charge": (SpendLog, "charge"),
     "reserve": (Channel, "reserve"),

@@ -155,6 +155,7 @@ def test_continued_where_the_log_is_another_the_rest_is_paid_again(tmp_path: Pat
     certificate = Certificate.from_json((tmp_path / "certificate.json").read_text())
     assert paid(certificate.event) == 24 + (24 - 10)
     assert certificate.epsilon is not None and certificate.epsilon > 4.0
+    assert certificate.target_epsilon is None
     assert released(tmp_path) <= paid(certificate.event)
     assert [paid(charge.event) for charge in SpendLog(elsewhere).charges()] == [14]
 

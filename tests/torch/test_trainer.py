@@ -75,6 +75,8 @@ def test_an_unstated_size_is_released_with_noise_and_charged() -> None:
     assert isinstance(run.certificate.event, Composed)
     assert run.certificate.epsilon <= 3.0 + 1e-9
     assert run.plan.public_size != 0
+    assert run.certificate.public_facts["sampler"] == repr(run.plan.sampler)
+    run.certificate.verify()
     assert "The number" not in str([item.text for item in run.certificate.assumptions])
 
 
@@ -450,7 +452,7 @@ def test_validation_is_tried_first_and_scores_the_model_that_is_left(tmp_path: P
     with pytest.raises(TypeError, match="Callback"):
         trainer(callbacks=[Callback])
     with pytest.raises(TypeError, match="torch optimizer"):
-        PrivateTrainer(net(), cross_entropy, torch.optim.SGD, epsilon=1.0, **SETTINGS)  # type: ignore[arg-type]
+        PrivateTrainer(net(), cross_entropy, torch.optim.SGD, epsilon=1.0, **SETTINGS)
     assert SpendLog.current().charges() == []
     run = trainer(ema_decay=0.9).fit((x, y), (x, y))
     with torch.no_grad():
@@ -551,3 +553,42 @@ def test_tensorboard(tmp_path: Path) -> None:
     events.Reload()
     assert {"epsilon", "validation_accuracy", "not private/loss"} <= set(events.Tags()["scalars"])
     assert len(events.Scalars("epsilon")) == 3
+
+
+def test_freezing_and_unfreezing_between_batches() -> None:
+    model = net()
+    objective = ModuleObjective(model, cross_entropy)
+    x, y = data()
+    whole = objective.evaluate(x, y).norms
+    model[0].requires_grad_(False)
+    assert bool((objective.evaluate(x, y).norms < whole).all())
+    model[0].requires_grad_(True)
+    assert torch.equal(objective.evaluate(x, y).norms, whole)
+
+
+def test_a_parameter_named_p_is_no_dropout() -> None:
+    class Powered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.p = nn.Parameter(torch.ones(D, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.p
+
+    model = Powered().eval()
+    assert trainer(model, epochs=1).fit(data()).certificate is not None
+
+
+def test_a_tensor_without_one_row_per_record_is_refused() -> None:
+    x, y = data()
+    with pytest.raises(ValueError, match="one row per record in every tensor"):
+        TorchRecords(((x, torch.ones(3, D)), y))
+
+
+def test_a_trainer_does_not_start_again_after_its_charge() -> None:
+    run = trainer()
+    steps = run.steps(data())
+    next(steps)
+    steps.close()
+    with pytest.raises(ValueError, match="runs once"):
+        run.fit(data())

@@ -74,12 +74,12 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
                 torch.manual_seed(_seed(self.random_state))
             module = self._module(X.shape[1], len(self.classes_)).to(_precision(X))
         with torch.no_grad():
-            shape = tuple(module.eval()(torch.from_numpy(np.ascontiguousarray(X[:2]))).shape)
+            trial = copy.deepcopy(module).eval()  # a copy: the modes of the caller's layers are the caller's choice
+            shape = tuple(trial(torch.from_numpy(np.ascontiguousarray(X[:2]))).shape)
         if shape != (min(2, len(X)), len(self.classes_)):
             raise ValueError(
                 f"Expected the module to give {len(self.classes_)} scores per record, one a class, got shape {shape}."
             )
-        module.train()
         trainer = PrivateTrainer(
             module,
             torch.nn.CrossEntropyLoss(reduction="none"),

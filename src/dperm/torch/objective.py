@@ -176,12 +176,12 @@ class ModuleObjective:
         ValueError where the model's gradients cannot be told apart by record. Leaves parameters, buffers and random state
         as they were.
         """
+        self.flat.check()
         key = self._key(inputs)
         found = self._known.get(key)
         if found is not None:
             self._case = found
             return
-        self.flat.check()
         self._refuse()
         size = self._size(inputs, targets)
         count = min(size, _CHECKED)
@@ -201,9 +201,8 @@ class ModuleObjective:
                 except (RecordsLostError, UsedElsewhereError) as error:
                     problem = str(error)
                 except RuntimeError as error:  # the plain model ran: its shapes do not survive the taps
-                    if way is Way.WHOLE:
-                        raise
-                    problem = f"The model does not run when its layers are tapped ({error})."
+                    told = "under vmap" if way is Way.WHOLE else "when its layers are tapped"
+                    problem = f"The model does not run {told} ({error})."
                 if problem is None:
                     break
         if problem is not None:

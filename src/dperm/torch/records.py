@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
-from dperm.torch.structure import batch_size, map_tensors, take
+from dperm.torch.structure import batch_size, map_tensors, take, tensors
 
 __all__ = ["TorchRecords"]
 
@@ -53,6 +53,9 @@ class TorchRecords:
             other = batch_size(self._tensors[1])
             if size is None or other != size:
                 raise ValueError(f"Expected as many targets as inputs, got {other} and {size}.")
+            lengths = {len(tensor) if tensor.dim() else 0 for tensor in tensors(self._tensors)}
+            if lengths != {size}:
+                raise ValueError(f"Expected one row per record in every tensor, got first axes of {sorted(lengths)}.")
             self._size = size
         elif isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
             raise TypeError(

@@ -18,7 +18,7 @@ _DEVICE_BYTES = 1 << 28  # the same where launching is dear and bandwidth is not
 
 
 def record_chunks(records: int, numbers_each: int, like: Tensor) -> Iterator[slice]:
-    """Slices of the records such that `numbers_each` numbers a record fit the cache."""
+    """Slices of the records such that `numbers_each` numbers a record fit a block of the cache's size."""
     limit = _BLOCK_BYTES if like.device.type == "cpu" else _DEVICE_BYTES
     step = max(1, limit // max(1, numbers_each * like.element_size()))
     for start in range(0, records, step):

@@ -67,9 +67,8 @@ class CallLayout:
 class Tape:
     """What one forward and one backward of `size` records leave behind.
 
-    `group_of` maps each trainable parameter to the index of its group; memory for the forms comes
-    from `pool`. With `norms_only`, forms are dropped as soon as
-    their norms are known.
+    `group_of` maps each trainable parameter to the index of its group; memory for the forms comes from `pool`. With
+    `norms_only`, forms are dropped as soon as their norms are known.
     """
 
     def __init__(self, size: int, group_of: Mapping[nn.Parameter, int], norms_only: bool, pool: Pool) -> None:
@@ -134,12 +133,9 @@ class Call:
         self.size = tape.size
         self.layout = layout
 
-    def front(self, tensor: Tensor, axis: Axis | None, features: int) -> Tensor:
-        """(b, T, *features) from a tensor whose last `features` axes are kept and whose others become T.
-
-        Without an axis the tensor belongs to all records, and is repeated for each.
-        """
-        whole = tensor.expand(self.size, *tensor.shape) if axis is None else axis.to_front(tensor, self.size)
+    def front(self, tensor: Tensor, axis: Axis, features: int) -> Tensor:
+        """(b, T, *features) from a tensor whose last `features` axes are kept and whose others become T."""
+        whole = axis.to_front(tensor, self.size)
         kept = whole.shape[whole.dim() - features :]
         return whole.reshape(self.size, -1, *kept)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import sys
 import warnings
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 
 from dperm import _validate as check
 from dperm.gradient import Averaged, ExponentialAverage, Plan, Poisson
-from dperm.gradient.recipes import dp_sgd
 from dperm.privacy import (
     ApproximateDP,
     Assumption,
@@ -35,21 +33,18 @@ from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
 from dperm.torch.memory import physical_batch_size as measured_batch_size
 from dperm.torch.noise import open_channel
 from dperm.torch.objective import ModuleObjective
+from dperm.torch.planning import MakePlan, Recipe, planner
 from dperm.torch.records import TorchRecords
 from dperm.torch.run import Charged, PrivateRun, is_promise
-from dperm.torch.structure import batch_size, call_model, tensors
+from dperm.torch.scores import mean_scores
+from dperm.torch.structure import tensors
 from dperm.torch.update import TorchOptimizer, assign
+from dperm.torch.verify import DROPOUTS
 
 __all__ = ["PrivateTrainer"]
 
 _NOMINAL_SIZES = (1_000, 100_000)
 _PROBED = 16  # records that a model is checked on before anything is charged
-
-#: (noise_multiplier, public_size) → plan
-MakePlan = Callable[[float, int], Plan]
-
-#: a function of keywords, noise_multiplier and public_size among them, that returns a plan: `dperm.gradient.recipes`
-Recipe = Callable[..., Plan]
 
 
 class PrivateTrainer:
@@ -131,7 +126,13 @@ class PrivateTrainer:
             None if physical_batch_size is None else check.integer("physical_batch_size", physical_batch_size)
         )
         self._fixed = plan if isinstance(plan, Plan) else None
-        self._make_plan = self._planner(plan, epochs, expected_batch_size, clipping_norm)
+        self._make_plan = planner(
+            plan,
+            noise_is_set=(self.epsilon is not None, self.noise_multiplier is not None),
+            epochs=epochs,
+            expected_batch_size=expected_batch_size,
+            clipping_norm=clipping_norm,
+        )
         self.scheduler = scheduler
         check.choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
         self.scheduler_interval = scheduler_interval
@@ -162,37 +163,6 @@ class PrivateTrainer:
             raise TypeError(f"Expected a torch optimizer over the model's parameters, got {optimizer!r}.")
         if optimizer is not None:
             TorchOptimizer(optimizer, self.objective.flat)  # refused here rather than at the first step
-
-    def _planner(
-        self, plan: Plan | MakePlan | Recipe | None, epochs: float | None, batch: float | None, clipping_norm: float | None
-    ) -> MakePlan:
-        simple = {"epochs": epochs, "expected_batch_size": batch, "clipping_norm": clipping_norm}
-        settings: dict[str, Any] = {name: check.positive(name, value) for name, value in simple.items() if value is not None}
-        if isinstance(plan, Plan):
-            if self.epsilon is not None or self.noise_multiplier is not None:
-                raise ValueError(
-                    "A Plan has its noise already: pass a recipe, or a function (noise_multiplier, public_size) → Plan."
-                )
-            if settings:
-                raise ValueError(f"Expected {', '.join(settings)} inside the plan, not beside it.")
-            return lambda noise, size: plan
-        if (self.epsilon is None) == (self.noise_multiplier is None):
-            raise ValueError("Expected exactly one of epsilon and noise_multiplier.")
-        if plan is None:
-            if missing := [name for name in simple if name not in settings]:
-                raise ValueError(f"Expected {', '.join(missing)}, or a plan.")
-            plan = dp_sgd
-        recipe: Recipe = plan
-        known = inspect.signature(recipe).parameters
-        if "noise_multiplier" not in known or known["noise_multiplier"].kind is not inspect.Parameter.KEYWORD_ONLY:
-            if settings:
-                raise ValueError(f"Expected {', '.join(settings)} inside the plan, not beside it.")
-            return recipe  # a function (noise_multiplier, public_size) → plan
-        if unknown := [name for name in settings if name not in known]:
-            raise ValueError(f"Expected settings that the recipe has, got {', '.join(unknown)}.")
-        if "average_from" in known and "average_from" not in getattr(recipe, "keywords", {}):
-            settings["average_from"] = None  # averages of half the iterates are for convex problems
-        return lambda noise, size: recipe(noise_multiplier=noise, public_size=size, **settings)
 
     # Fitting
 
@@ -348,7 +318,7 @@ class PrivateTrainer:
         )
 
     def _begin(self, dataset: Any, resume: bool) -> PrivateRun:
-        if self._run is not None:
+        if self.certificate is not None:
             raise ValueError(
                 "A trainer runs once: its certificate speaks of one run from weights that do not depend on these records. Make "
                 "a new trainer on a new model; training this one further would add to what was spent."
@@ -388,7 +358,7 @@ class PrivateTrainer:
 
     def _remind(self, records: int) -> None:
         """Warnings for the data holder, before anything is charged."""
-        asleep = [name for name, module in self.model.named_modules() if getattr(module, "p", 0) and not module.training]
+        asleep = any(isinstance(module, DROPOUTS) and module.p and not module.training for module in self.model.modules())
         if asleep and not self.model.training:
             warnings.warn("The model is in eval mode: dropout is off. Call model.train() if that is not meant.", stacklevel=5)
         size = self._stated_size()
@@ -419,10 +389,11 @@ class PrivateTrainer:
             self._charge(channel, event, plan)
         else:
             plan, event = self._sized(channel, len(records))
+            self.certificate = self._certificate(event, channel, plan, self.epsilon)
         self.plan = plan
-        assert channel.charge_id is not None
+        assert channel.charge_id is not None and self.certificate is not None
         run = PrivateRun.start(
-            plan, self.objective, records, channel, self._known(), Charged((event,), channel.charge_id),
+            plan, self.objective, records, channel, self.certificate, Charged((event,), channel.charge_id),
             folder=self.checkpoint, observe=self.show_private,
         )  # fmt: skip
         if self.checkpoint is not None:
@@ -463,7 +434,7 @@ class PrivateTrainer:
         return plan, event
 
     def _charge(self, channel: Channel, event: Event, plan: Plan | None) -> None:
-        self.certificate = self._certificate(event, channel, plan)
+        self.certificate = self._certificate(event, channel, plan, self.epsilon)
         channel.charge(event, self.certificate.mechanism)
 
     def _continued(self, records: TorchRecords, saved: dict[str, Any]) -> PrivateRun:
@@ -502,8 +473,10 @@ class PrivateTrainer:
             rest = plan.event(self.objective.relation, done)
             charged = Charged((*events, rest), channel.charge(rest, "continued private training"), done)
             channel.private = channel.private and state["private"]
+        paid_once = len(charged.events) == 1
+        # what was paid twice may exceed the target: the certificate then states the sum and no target
         self.certificate = self._certificate(
-            charged.events[0] if len(charged.events) == 1 else Composed(charged.events), channel, plan
+            charged.events[0] if paid_once else Composed(charged.events), channel, plan, self.epsilon if paid_once else None
         )
         run = PrivateRun.start(
             plan, self.objective, records, channel, self.certificate, charged,
@@ -513,21 +486,17 @@ class PrivateTrainer:
         run.gradients.bounding_state.update(state["bounding"])
         return run
 
-    def _known(self) -> Certificate:
-        assert self.certificate is not None
-        return self.certificate
-
-    def _certificate(self, event: Event, channel: Channel, plan: Plan | None) -> Certificate:
-        sampled = plan is None or isinstance(plan.sampler, Poisson)
+    def _certificate(self, event: Event, channel: Channel, plan: Plan | None, target: float | None) -> Certificate:
+        sampler = "" if plan is None else " (Poisson)" if isinstance(plan.sampler, Poisson) else " (full batch)"
         facts = {name: value for name, value in self.objective.facts.to_dict().items() if value is not None}
         settings: dict[str, Any] = {} if plan is None else plan.describe()
         if self._own_loop:
             settings["update"] = "in the caller's own loop"
         return Certificate.issue(
-            mechanism="gradient perturbation of a network" + (" (Poisson)" if sampled else " (full batch)"),
+            mechanism="gradient perturbation of a network" + sampler,
             event=event,
             delta=self.delta,
-            target_epsilon=self.epsilon,
+            target_epsilon=target,
             paper="Abadi et al. 2016; accounting by privacy loss distribution",
             assumptions=self._assumptions(),
             public_facts={**facts, **settings, "vmap": list(self.objective.fallbacks)},
@@ -557,48 +526,24 @@ class PrivateTrainer:
             found.append(Assumption(f"The number {size} of records may be known.", "caller", "stated"))
         return found
 
-    # Scores
-
-    @torch.no_grad()
     def _scores(self, batches: Iterable[Any]) -> dict[str, float]:
-        """Means over a held-out set, in eval mode, of the model that `fit` would leave now."""
+        """Means over a held-out set of the model that `fit` would leave now."""
         theta = self.objective.theta
-        kept: Tensor | None = None
-        if self._state is not None and self.plan is not None:
-            final = self.plan.update.result(theta, self._state)
-            if final is not theta:
-                kept = theta.clone()
-                theta.copy_(final)
-        modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
-        totals: dict[str, float] = {}
-        count = 0
+        final = theta if self._state is None or self.plan is None else self.plan.update.result(theta, self._state)
+        if final is theta:
+            return mean_scores(self.model, self.loss_fn, self.metrics, batches)
+        kept = theta.clone()
+        theta.copy_(final)
         try:
-            for inputs, targets in batches:
-                outputs = call_model(self.model, inputs)
-                losses = self.loss_fn(outputs, targets)
-                values = {"loss": losses}
-                if self.metrics is not None:
-                    values |= {name: metric(outputs, targets) for name, metric in self.metrics.items()}
-                elif _classifies(outputs, targets):
-                    values["accuracy"] = (outputs.argmax(1) == targets).float()
-                for name, value in values.items():
-                    if tuple(getattr(value, "shape", ())) != (batch_size(inputs),):
-                        raise ValueError(f"Expected the metric {name!r} to give one number per record, not a mean.")
-                    totals[name] = totals.get(name, 0.0) + float(value.sum())
-                count += len(losses)
+            return mean_scores(self.model, self.loss_fn, self.metrics, batches)
         finally:
-            for module, mode in modes:
-                module.training = mode
-            if kept is not None:
-                theta.copy_(kept)
-        return {name: total / count for name, total in totals.items()}
+            theta.copy_(kept)
 
 
 _NOT_CHARGED = (
     "settings chosen by looking at the same data (hyper-parameters, architecture, preprocessing), if any were",
     "validation scores, if the validation set is private",
-    "errors raised by the checks before training, which speak to the data holder only",
+    "errors and warnings of the checks on records, before training and for batches of a new shape: for the data holder only",
 )
 
 
@@ -606,15 +551,4 @@ def _refuse_backward(parameter: Tensor) -> None:
     raise RuntimeError(
         "A backward pass added a gradient without noise to the model during a private run. The noisy gradient is in .grad "
         "already: call optimizer.step() and nothing else."
-    )
-
-
-def _classifies(outputs: Any, targets: Any) -> bool:
-    return (
-        isinstance(outputs, Tensor)
-        and isinstance(targets, Tensor)
-        and outputs.dim() == 2
-        and targets.dim() == 1
-        and not targets.is_floating_point()
-        and math.prod(targets.shape) == outputs.shape[0]
     )

@@ -39,13 +39,9 @@ class TorchOptimizer(Update):
         return {}
 
     def step(self, theta: Tensor, gradient: Tensor, state: Any) -> Tensor:
-        self.assign(gradient)
+        assign(self.flat, gradient)
         self.optimizer.step()
         return self.flat.buffer
-
-    def assign(self, gradient: Tensor) -> None:
-        """Make every trainable parameter's `.grad` a view of the flat gradient (p,)."""
-        assign(self.flat, gradient)
 
     def __repr__(self) -> str:
         skipped = ("params", "foreach", "fused", "capturable", "differentiable", "maximize")

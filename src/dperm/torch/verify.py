@@ -21,7 +21,7 @@ __all__ = ["Sample", "UsedElsewhereError", "Verifier", "gradients"]
 
 _EXCHANGED = 4  # records that are exchanged, one at a time, to see whether others notice
 _ALONE = 3  # records whose own gradient is compared
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _WITH_DROPOUT = (nn.MultiheadAttention, nn.LSTM, nn.GRU, nn.RNN)
 
 
@@ -88,7 +88,7 @@ class Verifier:
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
         """Within the block: no dropout; buffers and random state are restored at the end."""
-        rates = [(module, "p", module.p) for module in self._model.modules() if isinstance(module, _DROPOUTS)]
+        rates = [(module, "p", module.p) for module in self._model.modules() if isinstance(module, DROPOUTS)]
         rates += [(module, "dropout", module.dropout) for module in self._model.modules() if isinstance(module, _WITH_DROPOUT)]
         modes = [(module, module.training) for module in self._model.modules()]
         kept = [(buffer, buffer.clone()) for buffer in self._model.buffers()]

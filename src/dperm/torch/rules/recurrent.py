@@ -120,11 +120,20 @@ class _Run:
         return [[detached(parameter) for parameter in group if parameter is not None] for group in self.names]
 
     def stacked(self) -> Weights:
-        def stack(field: int) -> Tensor | None:
-            found = [group[field] for group in self.names]
-            return None if found[0] is None else torch.stack([detached(item) for item in found])
+        def stack(parameters: list[nn.Parameter]) -> Tensor:
+            return torch.stack([detached(parameter) for parameter in parameters])
 
-        return Weights(*(stack(field) for field in range(5)))  # type: ignore[arg-type]
+        def stack_any(parameters: list[nn.Parameter | None]) -> Tensor | None:
+            found = [parameter for parameter in parameters if parameter is not None]
+            return stack(found) if found else None
+
+        return Weights(
+            stack([group.input for group in self.names]),
+            stack([group.hidden for group in self.names]),
+            stack_any([group.input_bias for group in self.names]),
+            stack_any([group.hidden_bias for group in self.names]),
+            stack_any([group.projection for group in self.names]),
+        )
 
 
 class _Scan(torch.autograd.Function):
