@@ -18,7 +18,7 @@ from dperm import _validate as check
 from dperm.estimators.labels import admit_labels
 from dperm.gradient import Plan
 from dperm.gradient.recipes import dp_sgd
-from dperm.privacy import Relation
+from dperm.privacy import Relation, Source
 
 if TYPE_CHECKING:
     from torch import nn
@@ -70,7 +70,7 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1)
         self.classes_, index, labels = admit_labels(y, self.classes)
         with torch.random.fork_rng(devices=[]):
-            if self.random_state is not None:
+            if self.random_state is not None and not isinstance(self.random_state, Source):
                 torch.manual_seed(_seed(self.random_state))
             module = self._module(X.shape[1], len(self.classes_)).to(_precision(X))
         with torch.no_grad():

@@ -114,11 +114,11 @@ class PerLayer(Bounding):
 
     def factors(self, norms: Any) -> Any:
         """(b, G) factors for (b, G) norms of the layers' parts."""
-        return _clip_factors(norms, self.clipping_norm / math.sqrt(norms.shape[1]))
+        return _clip_factors(norms, self.clipping_norm / math.sqrt(norms.shape[-1]))
 
     def query(self, at_theta: Pass, state: dict[str, float]) -> Any:
         factors = self.factors(at_theta.group_norms)
-        return at_theta.weighted_sum(factors if factors.shape[1] > 1 else factors[:, 0])
+        return at_theta.weighted_sum(factors if factors.shape[-1] > 1 else factors[..., 0])
 
 
 @dataclass(frozen=True)

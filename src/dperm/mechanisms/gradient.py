@@ -45,7 +45,8 @@ class GradientPerturbation(Mechanism):
         return self.plan.event(facts.relation)
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
-        theta = descend(self.plan, objective, records, channel, np.zeros(objective.dimension))
+        start = np.zeros(objective.dimension if channel.trials is None else (channel.trials, objective.dimension))
+        theta = descend(self.plan, objective, records, channel, start)
         return theta, {"steps": self.plan.steps, "noise_levels": self.plan.noise.levels(self.plan.steps)}
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from dperm.objectives import LinearObjective, PublicFacts, Records, RegularisedSum
 from dperm.privacy import Assumption
-from dperm.solvers import Solution, minimise
+from dperm.solvers import Solution, minimise, minimise_many
 
 __all__ = ["default_tolerance", "solve", "solver_assumption"]
 
@@ -14,9 +18,14 @@ def default_tolerance(facts: PublicFacts) -> float:
     return facts.lipschitz * max(1e-8, 4e-15 * (facts.public_size or 0))
 
 
-def solve(objective: LinearObjective, records: Records, linear: object, tolerance: float) -> Solution:
-    """To half the tolerance: the other half is for the rounding error of the gradient that certifies it."""
-    problem = RegularisedSum(objective, records, linear)  # type: ignore[arg-type]
+def solve(objective: LinearObjective, records: Records, linear: Any, tolerance: float) -> Solution:
+    """To half the tolerance: the other half is for the rounding error of the gradient that certifies it.
+
+    A linear term (m, p) asks for the minimisers of m problems at once.
+    """
+    problem = RegularisedSum(objective, records, linear)
+    if np.ndim(linear) > 1:
+        return minimise_many(problem, np.zeros_like(linear), tolerance / 2, objective.radius)
     return minimise(problem, tolerance / 2, objective.radius)
 
 

@@ -61,16 +61,21 @@ class NoisySize(Mechanism):
         return Composed(self._parts(facts.relation))
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
-        first, rest = self._parts(objective.relation)
+        first, _ = self._parts(objective.relation)
         noisy = channel.release_pure(np.array([float(len(records))]), 1.0, first.epsilon)
         size = max(1, round(float(noisy[0])))
         sized = replace(objective, public_size=size)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a warning that depends on data after the charge would be one more output
-            mechanism = self.make(sized.facts, rest.epsilon, getattr(rest, "delta", 0.0))
+        mechanism = self.made_for(sized.facts)
         channel.allow(mechanism.event(sized.facts))
         theta, trace = mechanism.train(sized, records, channel)
         return theta, {"noisy_size": size, "mechanism": mechanism.name, **mechanism.settings(), **trace}
+
+    def made_for(self, facts: PublicFacts) -> Mechanism:
+        """What runs after the release of the size that `facts` state."""
+        _, rest = self._parts(facts.relation)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a warning that depends on data after the charge would be one more output
+            return self.make(facts, rest.epsilon, getattr(rest, "delta", 0.0))
 
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
         return admit_classes(targets, self.classes) if self.classes else super().admit_targets(objective, targets)

@@ -53,7 +53,7 @@ class OneVsRest(Mechanism):
                 objective, records.relabelled(np.where(records.targets == number, 1.0, -1.0)), channel
             )
             rows.append(theta)
-        return np.stack(rows), trace
+        return np.stack(rows, axis=-2), trace
 
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
         return admit_classes(targets, self.classes)

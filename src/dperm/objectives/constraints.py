@@ -10,9 +10,11 @@ __all__ = ["project_l2_ball"]
 
 
 def project_l2_ball(theta: Any, radius: float | None) -> Any:
-    """The nearest point with ‖θ‖ ≤ radius; θ itself where radius is None."""
+    """The nearest point with ‖θ‖ ≤ radius, θ (p,) or (m, p); θ itself where radius is None."""
     if radius is None:
         return theta
     xp = array_namespace(theta)
+    if theta.ndim > 1:
+        return theta * (radius / xp.clip(xp.linalg.vector_norm(theta, axis=-1, keepdims=True), radius, None))
     norm = float(xp.linalg.vector_norm(theta))
     return theta if norm <= radius else theta * (radius / norm)

@@ -96,13 +96,23 @@ class LinearObjective:
         return Records(rows, targets, self.data_norm, self.intercept_scale)
 
     def predict(self, theta: Array, batch: Batch) -> Array:
-        """t, shape (b,) or (b, K)."""
+        """t, shape (b,) or (b, K); (m, b) or (m, b, K) for m models at once, θ (m, p)."""
+        if theta.ndim > 1:
+            return self._predict_many(theta, batch)
         weights, intercept = self._split(theta)
         t = batch.rows @ weights.astype(batch.rows.dtype, copy=False)  # mixed types would copy the rows
         t = t * (batch.factors if t.ndim == 1 else batch.factors[:, None])
         if self.intercept_scale:
             t += self.intercept_scale * intercept
         return t
+
+    def _predict_many(self, theta: Array, batch: Batch) -> Array:
+        table = theta.reshape(len(theta), -1, self.outputs)  # (m, d, K)
+        weights = table[:, : self.features].transpose(1, 0, 2).reshape(self.features, -1)
+        t = (batch.rows @ weights).reshape(-1, len(theta), self.outputs).transpose(1, 0, 2) * batch.factors[:, None]
+        if self.intercept_scale:
+            t += self.intercept_scale * table[:, -1:]
+        return t if isinstance(self.loss, Softmax) else t[..., 0]
 
     def _split(self, theta: Array) -> tuple[Array, Any]:
         """Weights (d,) or (d, K), and the intercept's parameter(s)."""
@@ -118,11 +128,15 @@ class LinearObjective:
     def evaluate(self, theta: Array, records: Records, hessian: bool = False) -> tuple[float, Array, Array | None]:
         """Σ ℓ_i, its gradient (p,) and, if asked, its Hessian (p, p), in one pass over the rows; no regulariser.
 
+        For m models at once, θ (m, p): values (m,), gradients (m, p), Hessians (m, p, p).
+
         Value and gradient are in double precision. The Hessian only steers a solver and certifies nothing: its products
         are in single precision where the regulariser is large enough to absorb their rounding.
         """
         if self.outputs != 1:
             raise TypeError("Expected a loss with one output; minimise softmax by a gradient method.")
+        if theta.ndim > 1:
+            return self._evaluate_many(theta, records, hessian)
         weights, intercept = self._split(theta)
         value = 0.0
         gradient = np.zeros(self.dimension)
@@ -146,6 +160,24 @@ class LinearObjective:
             if matrix is not None:
                 self._add_hessian(matrix, block, factors, self._curvature(t, y, factors, records), records)
         return value, gradient, matrix
+
+    def _evaluate_many(self, theta: Array, records: Records, hessian: bool) -> Any:
+        count, p = theta.shape
+        values, gradients = np.zeros(count), np.zeros((count, p))
+        matrices = np.zeros((count, p, p)) if hessian else None
+        for batch in records.batches():
+            t = self.predict(theta, batch)
+            present = batch.factors > 0 if batch.masked else True
+            rows = (batch.rows.toarray() if records.sparse else batch.rows) * batch.factors[:, None]
+            if self.intercept_scale:
+                rows = np.column_stack([rows, np.full(len(rows), self.intercept_scale)])
+            values += np.where(present, self.loss.value(t, batch.targets), 0.0).sum(axis=1)
+            gradients += np.where(present, self.loss.slope(t, batch.targets), 0.0) @ rows
+            if matrices is not None:
+                curvature = np.where(present, self.loss.curvature(t, batch.targets), 0.0)
+                products = (rows[:, :, None] * rows[:, None, :]).reshape(len(rows), p * p)
+                matrices += (curvature @ products).reshape(count, p, p)
+        return values, gradients, matrices
 
     def _curvature(self, t: Array, y: Array, factors: Array, records: Records) -> Array:
         curvature = self.loss.curvature(t, y)
@@ -187,9 +219,12 @@ class LinearObjective:
 
 
 class LinearPass(Pass):
-    """∇ℓ_i = ℓ'(t_i)·x_i: norms are |ℓ'|·‖x_i‖, a weighted sum is one thin product. Nothing (b, d) is made."""
+    """∇ℓ_i = ℓ'(t_i)·x_i: norms are |ℓ'|·‖x_i‖, a weighted sum is one thin product. Nothing (b, d) is made.
 
-    __slots__ = ("_batch", "_losses", "_norms", "_objective", "_slope", "_t")
+    Of m models at once, θ (m, p), everything has a leading axis m; each sees the records that `batch.included` says.
+    """
+
+    __slots__ = ("_batch", "_losses", "_norms", "_objective", "_slope", "_t", "_wide")
 
     def __init__(self, objective: LinearObjective, theta: Array, batch: Batch) -> None:
         self._objective = objective
@@ -200,12 +235,15 @@ class LinearPass(Pass):
         flat = slope.ravel()
         if batch.masked or not math.isfinite(flat.dot(flat)):
             self._mask(slope)
+        if batch.included is not None:
+            slope = slope * (batch.included if objective.outputs == 1 else batch.included[..., None])
         self._slope = slope
+        self._wide = objective.outputs > 1
         self._norms: Array | None = None
 
     def _mask(self, slope: Array) -> None:
         bad = ~np.isfinite(slope)
-        slope[(bad if slope.ndim == 1 else bad.any(axis=1)) | (self._batch.factors == 0)] = 0.0
+        slope[(bad.any(axis=-1) if self._objective.outputs > 1 else bad) | (self._batch.factors == 0)] = 0.0
 
     @property
     def losses(self) -> Array:
@@ -215,13 +253,15 @@ class LinearPass(Pass):
     def norms(self) -> Array:
         norms = self._norms
         if norms is None:
-            size = np.abs(self._slope) if self._slope.ndim == 1 else np.linalg.norm(self._slope, axis=1)
+            size = np.linalg.norm(self._slope, axis=-1) if self._wide else np.abs(self._slope)
             norms = self._norms = size * self._batch.norms
         return norms
 
     def weighted_sum(self, factors: Array) -> Array:
         objective, batch = self._objective, self._batch
-        if self._slope.ndim == 1:
+        if self._slope.ndim > 1 + self._wide:
+            return self._weighted_sums(factors)
+        if not self._wide:
             slope = self._slope * factors
             gradient = (slope * batch.factors).astype(batch.rows.dtype, copy=False) @ batch.rows
             if not objective.intercept_scale:
@@ -232,3 +272,14 @@ class LinearPass(Pass):
         if objective.intercept_scale:
             parts.append(objective.intercept_scale * slope.sum(axis=0)[None])
         return np.concatenate(parts).ravel()
+
+    def _weighted_sums(self, factors: Array) -> Array:
+        """(m, p), one sum a model."""
+        objective, batch = self._objective, self._batch
+        slope = self._slope * (factors[..., None] if self._wide else factors)
+        flat = slope.swapaxes(1, 2) if self._wide else slope[:, None]  # (m, K, b)
+        sums = (flat * batch.factors).reshape(-1, flat.shape[-1]) @ batch.rows
+        table = np.asarray(sums, dtype=np.float64).reshape(len(flat), objective.outputs, objective.features).swapaxes(1, 2)
+        if objective.intercept_scale:
+            table = np.concatenate([table, objective.intercept_scale * flat.sum(axis=2)[:, None]], axis=1)
+        return table.reshape(len(flat), -1)

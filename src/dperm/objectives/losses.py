@@ -253,11 +253,11 @@ class Softmax(Loss):
         return False
 
     def value(self, t: Array, y: Array) -> Array:
-        return logsumexp(t, axis=-1) - np.take_along_axis(t, y.astype(np.intp)[:, None], axis=-1)[:, 0]
+        return logsumexp(t, axis=-1) - t[..., np.arange(len(y)), y.astype(np.intp)]
 
     def slope(self, t: Array, y: Array) -> Array:
         result = softmax(t, axis=-1)
-        result[np.arange(len(y)), y.astype(np.intp)] -= 1
+        result[..., np.arange(len(y)), y.astype(np.intp)] -= 1
         return result
 
     def curvature(self, t: Array, y: Array) -> Array:

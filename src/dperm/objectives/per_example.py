@@ -28,7 +28,7 @@ class Pass(ABC):
     @property
     def group_norms(self) -> Any:
         """(b, groups) norms of the parts of the gradients that a per-layer bounding treats apart; one group here."""
-        return self.norms[:, None]
+        return self.norms[..., None]
 
     @abstractmethod
     def weighted_sum(self, factors: Any) -> Any:

@@ -32,13 +32,16 @@ class RegularisedSum:
         return self.objective.strong_convexity
 
     def evaluate(self, theta: Array, hessian: bool) -> tuple[float, Array, Array | None]:
-        """Value, gradient (p,), Hessian (p, p) if asked."""
+        """Value, gradient (p,), Hessian (p, p) if asked; with a leading axis each for m problems, θ (m, p), at once."""
         value, gradient, matrix = self.objective.evaluate(theta, self.records, hessian)
         modulus = self.strong_convexity
-        value += modulus / 2 * float(theta @ theta) + float(np.sum(self.linear * theta))
+        if theta.ndim > 1:
+            value += (modulus / 2 * theta * theta + self.linear * theta).sum(axis=1)
+        else:
+            value += modulus / 2 * float(theta @ theta) + float(np.sum(self.linear * theta))
         gradient += modulus * theta + self.linear
         if matrix is not None:
-            matrix[np.diag_indices_from(matrix)] += modulus
+            np.einsum("...ii->...i", matrix)[...] += modulus
         return value, gradient, matrix
 
     def hessian_product(self, theta: Array, vector: Array) -> Array:

@@ -23,12 +23,14 @@ _CHUNK_BYTES = 1 << 21  # a chunk of rows that stays in cache while it is used t
 class Batch:
     """Some rows: features (b, d) dense or CSR, targets (b,), factors (b,), norms (b,) of the scaled rows.
 
-    `masked` tells that some factors are 0: those records contribute nothing, not even to an intercept.
+    `masked` tells that some factors are 0: those records contribute nothing, not even to an intercept. `included` (m, b)
+    tells which records each of m models trained at once sees; None: every model sees all.
     """
 
-    __slots__ = ("factors", "masked", "norms", "rows", "targets")
+    __slots__ = ("factors", "included", "masked", "norms", "rows", "targets")
 
-    def __init__(self, rows: Any, table: Any, masked: bool) -> None:
+    def __init__(self, rows: Any, table: Any, masked: bool, included: Any = None) -> None:
+        self.included = included
         self.rows = rows
         self.targets, self.factors, self.norms = table
         self.masked = masked
@@ -118,10 +120,22 @@ class Records:
         for part, block in self.chunks():
             yield Batch(block, (self.targets[part], self.factors[part], self.norms[part]), self.masked)
 
-    def stream(self, draws: Iterable[NDArray[np.intp] | None]) -> Iterator[Iterable[Batch]]:
-        """The records of each draw (None: all), in batches; a batch is valid until the next is asked for."""
+    def stream(self, draws: Iterable[NDArray[Any] | None]) -> Iterator[Iterable[Batch]]:
+        """The records of each draw (None: all), in batches; a batch is valid until the next is asked for.
+
+        A draw for m models at once is a table (m, n) of who sees which record.
+        """
         for indices in draws:
-            yield self.batches() if indices is None else (self.take(indices),)
+            if indices is None:
+                yield self.batches()
+            elif indices.ndim == 2:
+                yield (self._seen_by(indices),)
+            else:
+                yield (self.take(indices),)
+
+    def _seen_by(self, included: NDArray[np.bool_]) -> Batch:
+        everyone = self.take(np.arange(self.size, dtype=np.intp))
+        return Batch(everyone.rows, (everyone.targets, everyone.factors, everyone.norms), everyone.masked, included)
 
     def take(self, indices: NDArray[np.intp]) -> Batch:
         """The batch of these records. A dense batch lives in a buffer that the next call overwrites."""

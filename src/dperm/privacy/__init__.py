@@ -6,7 +6,7 @@ Knows nothing of models or data. All logarithms are natural, every ε and δ is 
 from dperm.privacy.accounting import delta, epsilon
 from dperm.privacy.calibration import calibrate, calibrate_steps
 from dperm.privacy.certificate import Assumption, Certificate
-from dperm.privacy.channel import Channel, Forced, Recorder, SystemSource, UnpaidReleaseError
+from dperm.privacy.channel import Channel, Forced, Recorder, Recording, Source, SystemSource, UnpaidReleaseError
 from dperm.privacy.events import (
     ApproximateDP,
     Composed,
@@ -39,8 +39,10 @@ __all__ = [
     "PoissonSampled",
     "PureDP",
     "Recorder",
+    "Recording",
     "Relation",
     "SelfComposed",
+    "Source",
     "SpendLog",
     "SystemSource",
     "UnpaidReleaseError",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
 import time
@@ -112,7 +113,7 @@ class Certificate:
             public_facts=dict(public_facts or {}),
             not_charged=tuple(not_charged),
             seed_policy=seed_policy,
-            versions=_versions(),
+            versions=dict(_versions()),
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
 
@@ -206,6 +207,7 @@ class Certificate:
         return "\n".join(lines)
 
 
+@functools.cache
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in ("dperm", "numpy", "scipy"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from array_api_compat import array_namespace, device, to_device
@@ -56,7 +56,12 @@ class UnpaidReleaseError(RuntimeError):
 
 
 class Source(ABC):
-    """Where noise and inclusion draws come from."""
+    """Where noise and inclusion draws come from.
+
+    `trials` = m makes m independent runs at once: releases and draws then have a leading axis m.
+    """
+
+    trials: int | None = None
 
     @abstractmethod
     def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
@@ -69,6 +74,14 @@ class Source(ABC):
     @abstractmethod
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
         """For each step the sorted indices of the included records, each included independently."""
+
+    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
+        """The linear term of an objective perturbation: N(0, std²·I), shape (dimension,)."""
+        return self.gaussian(np.zeros(dimension), lipschitz, std)
+
+    def over(self, own: Source) -> Source:
+        """What an audit's source becomes when a run would have used its `own`: see `Channel.open`."""
+        return self
 
 
 class SystemSource(Source):
@@ -125,28 +138,42 @@ class SystemSource(Source):
 
 @dataclass(frozen=True)
 class ReleaseRecord:
-    """One release: what was asked, at which declared sensitivity and noise, and what left."""
+    """One release: what was asked, at which declared sensitivity and noise, and what left.
+
+    `noise` is a standard deviation, or ε where `kind` is "pure"; "objective" is the linear term of an objective.
+    """
 
     query: Array
     sensitivity: float
     noise: float
     released: Array
+    kind: Literal["gaussian", "pure", "objective"] = "gaussian"
 
 
 @dataclass
 class Recording:
-    """A run's releases and inclusion draws, in order."""
+    """A run's releases and inclusion draws, in order; `rates[i]` is the sampling rate that draw i was asked for."""
 
     releases: list[ReleaseRecord] = field(default_factory=list[ReleaseRecord])
     inclusions: list[Indices] = field(default_factory=list[Indices])
+    rates: list[float] = field(default_factory=list[float])
 
 
 class Recorder(Source):
-    """Passes draws of another source on, and keeps them. For tests and audits: the recording is private."""
+    """Passes draws of another source on, and keeps them. For tests and audits: the recording is private.
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    Without a `source` it listens to the one that the run would have used: to each of them, where a run opens several.
+    """
+
+    def __init__(self, source: Source | None = None) -> None:
+        self._listens = source is None
+        self.source = source or SystemSource(Randomness.from_system())
         self.recording = Recording()
+
+    def over(self, own: Source) -> Source:
+        if self._listens:
+            self.source = own
+        return self
 
     def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
         asked = _kept(query)  # first: a source may add its noise in the query's memory
@@ -156,12 +183,18 @@ class Recorder(Source):
 
     def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
         released = self.source.pure(query, sensitivity, epsilon)
-        self.recording.releases.append(ReleaseRecord(_kept(query), sensitivity, epsilon, _kept(released)))
+        self.recording.releases.append(ReleaseRecord(_kept(query), sensitivity, epsilon, _kept(released), "pure"))
         return released
+
+    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
+        term = self.source.objective_noise(dimension, lipschitz, std)
+        self.recording.releases.append(ReleaseRecord(np.zeros(dimension), lipschitz, std, _kept(term), "objective"))
+        return term
 
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
         for included in self.source.poisson(records, rate, steps):
             self.recording.inclusions.append(included.copy())
+            self.recording.rates.append(rate)
             yield included
 
 
@@ -179,17 +212,20 @@ class Forced(Source):
         self.recording = Recording()
 
     def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
-        return self._next(query, sensitivity, std)
+        return self._next(query, sensitivity, std, "gaussian")
 
     def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
-        return self._next(query, sensitivity, epsilon)
+        return self._next(query, sensitivity, epsilon, "pure")
 
-    def _next(self, query: Any, sensitivity: float, noise: float) -> Any:
+    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
+        return self._next(np.zeros(dimension), lipschitz, std, "objective")
+
+    def _next(self, query: Any, sensitivity: float, noise: float, kind: Literal["gaussian", "pure", "objective"]) -> Any:
         at = len(self.recording.releases)
         if at >= len(self.reference.releases):
             raise UnpaidReleaseError(f"Release {at + 1} has no counterpart in the recorded run.")
         released = self.reference.releases[at].released.copy()
-        self.recording.releases.append(ReleaseRecord(_kept(query), sensitivity, noise, released))
+        self.recording.releases.append(ReleaseRecord(_kept(query), sensitivity, noise, released, kind))
         return array_namespace(query).asarray(released, dtype=query.dtype, device=device(query), copy=True)
 
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
@@ -197,6 +233,7 @@ class Forced(Source):
             mapped = self.index_map[included]
             mine = np.sort(np.concatenate([mapped[mapped >= 0], self.extra]))
             self.recording.inclusions.append(mine)
+            self.recording.rates.append(rate)
             yield mine
 
 
@@ -227,9 +264,19 @@ class Channel:
 
     @classmethod
     def open(cls, random_state: Any = None, *, label: str = "", log: SpendLog | None = None) -> Channel:
-        """A channel on fresh system randomness, or on a fixed seed, which makes the run not private."""
+        """A channel on fresh system randomness, or on a fixed seed, which makes the run not private.
+
+        A `Source` as `random_state` is an audit's: it takes the place of, or listens to, the run's own.
+        """
+        if isinstance(random_state, Source):
+            return cls.audited(random_state, SystemSource(Randomness.from_system()), label=label, log=log)
         randomness = Randomness.of(random_state)
         return cls(SystemSource(randomness), log=log, label=label, policy=randomness.policy, private=randomness.private)
+
+    @classmethod
+    def audited(cls, source: Source, own: Source, *, label: str = "", log: SpendLog | None = None) -> Channel:
+        """A channel whose releases an audit sees or sets: whatever leaves it is not private."""
+        return cls(source.over(own), log=log, label=label, policy="an audit's: NOT PRIVATE", private=False)
 
     def charge(self, event: Event, mechanism: str) -> str:
         """Pay for `event`, on disk, before anything is released; returns the charge's id. Once per channel."""
@@ -257,6 +304,11 @@ class Channel:
         if not charged.private:
             self.policy = "fixed by the caller in a part of the run: NOT PRIVATE"
         self._admit(event)
+
+    @property
+    def trials(self) -> int | None:
+        """How many independent runs this channel serves at once (audits); None for an ordinary run."""
+        return self.source.trials
 
     def knows(self, charge_id: str) -> bool:
         """Whether this channel's spend log holds that charge."""
@@ -315,7 +367,7 @@ class Channel:
     def objective_noise(self, dimension: int, lipschitz: float, noise_std: float) -> Array:
         """The linear term b ~ N(0, noise_std²·I) of an objective perturbation that was charged."""
         self._pay("objective", noise_std / lipschitz, 1.0)
-        return self.source.gaussian(np.zeros(dimension), lipschitz, noise_std)
+        return self.source.objective_noise(dimension, lipschitz, noise_std)
 
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
         """Inclusion draws for `steps` steps; they never leave the run. Only their rate can be claimed by a release."""

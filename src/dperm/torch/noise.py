@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dperm._random import Randomness
-from dperm.privacy import Channel, SystemSource
+from dperm.privacy import Channel, Source, SystemSource
 
 __all__ = ["TorchSource", "open_channel"]
 
@@ -76,7 +76,9 @@ class _Workspace:
 
 
 def open_channel(random_state: Any, device: torch.device, *, label: str = "") -> Channel:
-    """A channel whose noise is made for `device`; a fixed `random_state` makes the run not private."""
+    """A channel whose noise is made for `device`; a fixed `random_state`, or an audit's source, makes the run not private."""
+    if isinstance(random_state, Source):
+        return Channel.audited(random_state, TorchSource(Randomness.from_system(), device), label=label)
     randomness = Randomness.of(random_state)
     policy = randomness.policy + ("" if device.type == "cpu" else _DEVICE_POLICY.format(device.type))
     return Channel(TorchSource(randomness, device), label=label, policy=policy, private=randomness.private)

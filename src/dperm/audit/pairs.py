@@ -1,0 +1,146 @@
+"""Neighbouring data sets: made by hand, and the worst cases of each linear objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, device
+from numpy.typing import NDArray
+
+from dperm.objectives import LinearObjective, Softmax, Squared
+from dperm.privacy import Relation
+
+__all__ = ["Pair", "extreme_pairs", "game_pairs"]
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+#: (rows or inputs, targets), arrays or tensors with the records along the first axis
+Data = tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two neighbouring data sets.
+
+    `index_map[i]` is the second's index of the first's record i, −1 if it left; `extra` are the second's records that the
+    first lacks.
+    """
+
+    name: str
+    first: Data
+    second: Data
+    index_map: Indices
+    extra: Indices
+
+    @classmethod
+    def adding(cls, name: str, data: Data, row: Any, target: Any) -> Pair:
+        """`data` against `data` with one more record at the end."""
+        count = len(data[1])
+        second = tuple(_appended(part, value) for part, value in zip(data, (row, target), strict=True))
+        return cls(name, data, (second[0], second[1]), np.arange(count, dtype=np.intp), np.array([count], dtype=np.intp))
+
+    @classmethod
+    def replacing(cls, name: str, data: Data, row: Any, target: Any, index: int = -1) -> Pair:
+        """`data` against `data` with the record at `index` replaced: it keeps its place in every draw."""
+        second = tuple(_replaced(part, index, value) for part, value in zip(data, (row, target), strict=True))
+        count = len(data[1])
+        return cls(name, data, (second[0], second[1]), np.arange(count, dtype=np.intp), np.array([], dtype=np.intp))
+
+    @classmethod
+    def neighbour(cls, relation: Relation, name: str, data: Data, row: Any, target: Any) -> Pair:
+        """One more record, or the last one replaced, as the relation says."""
+        make = cls.adding if relation is Relation.ADD_OR_REMOVE_ONE else cls.replacing
+        return make(name, data, row, target)
+
+    def reversed(self) -> Pair:
+        """The same two data sets in the other order."""
+        backward = np.full(len(self.second[1]), -1, dtype=np.intp)
+        for old, new in enumerate(self.index_map):
+            if new >= 0:
+                backward[new] = old
+        lost = np.flatnonzero(self.index_map < 0)
+        return Pair(f"{self.name}, reversed", self.second, self.first, backward, lost)
+
+
+def _appended(part: Any, value: Any) -> Any:
+    xp = array_namespace(part)
+    return xp.concat([part, xp.asarray(value, dtype=part.dtype, device=device(part))[None]])
+
+
+def _replaced(part: Any, index: int, value: Any) -> Any:
+    xp = array_namespace(part)
+    changed = xp.asarray(part, copy=True)
+    changed[index] = xp.asarray(value, dtype=part.dtype, device=device(part))
+    return changed
+
+
+def _targets(objective: LinearObjective) -> tuple[float, float]:
+    """Two targets as far apart as the loss admits."""
+    if isinstance(objective.loss, Softmax):
+        return 0.0, 1.0
+    if isinstance(objective.loss, Squared):
+        return objective.loss.target_bound, -objective.loss.target_bound
+    return 1.0, -1.0
+
+
+def extreme_pairs(
+    objective: LinearObjective, records: int = 40, classes: int = 0, rng: np.random.Generator | None = None
+) -> list[Pair]:
+    """Neighbours on which a broken sensitivity, norm bound or validation shows, for replay.
+
+    Records of the largest norm and far beyond it, zero, repeated, not finite, with the other label; among ordinary records,
+    among aligned ones, among none. `classes` for one-vs-rest mechanisms, whose targets are class numbers.
+    """
+    rng = rng or np.random.default_rng(0)
+    d, bound, relation = objective.features, objective.data_norm, objective.relation
+    count = classes or (objective.loss.classes if isinstance(objective.loss, Softmax) else 0)
+    one, other = (0.0, 1.0) if count else _targets(objective)
+    rows = rng.normal(size=(records, d)) * bound
+    targets = np.arange(records) % count * 1.0 if count else np.where(rng.random(records) < 0.5, one, other)
+    unit = np.eye(d)[0]
+    extreme: list[tuple[str, Array, float]] = [
+        ("a row of the largest norm", bound * unit, one),
+        ("a row of the largest norm, other target", bound * unit, other),
+        ("a row far beyond the norm bound", 1e6 * bound * unit, one),
+        ("a row of zeros", np.zeros(d), one),
+        ("a copy of a record", rows[0], other),
+        ("a row that is not a number", np.full(d, np.nan), one),
+        ("an infinite row", np.full(d, np.inf), one),
+        ("a target that is not a number", unit, np.nan),
+    ]
+    found = [Pair.neighbour(relation, name, (rows, targets), row, target) for name, row, target in extreme]
+    aligned = (np.tile(bound * unit, (6, 1)), np.full(6, one))
+    found.append(Pair.neighbour(relation, "against aligned records", aligned, bound * unit, other))
+    if relation is Relation.ADD_OR_REMOVE_ONE:
+        found += [
+            Pair.adding("one record against none", (rows[:0], targets[:0]), bound * unit, one),
+            Pair.adding("a second identical record", (bound * unit[None], np.full(1, one)), bound * unit, one),
+        ]
+    return found
+
+
+def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
+    """Candidates for the pair that is easiest to tell apart: a record at the norm bound by itself, against records that
+    pull the other way, and replaced by its opposite."""
+    d, bound, relation = objective.features, objective.data_norm, objective.relation
+    one, other = (0.0, 1.0) if classes else _targets(objective)
+    x = bound * np.eye(d)[0]
+    found: list[Pair] = []
+    for crowd in (0, 4, 30):
+        # the crowd pulls θ to where the record is misclassified, and its gradient longest
+        rows, targets = np.tile(x, (crowd, 1)), np.full(crowd, other)
+        if relation is Relation.ADD_OR_REMOVE_ONE:
+            found.append(Pair.adding(f"a record against {crowd} opposite ones", (rows, targets), x, one))
+        else:
+            start = (np.vstack([rows, x[None]]), np.append(targets, other))
+            found.append(Pair.replacing(f"a record's target flipped beside {crowd} others", start, x, one))
+    if relation is Relation.REPLACE_ONE and d > 1:
+        # two records that θ misclassifies both, pulling in nearly opposite directions
+        push, side = np.eye(d)[0], np.eye(d)[1]
+        near, far = 0.2 * push + 0.98 * side, 0.2 * push - 0.98 * side
+        crowd = np.tile(x, (30, 1))
+        start = (np.vstack([crowd, bound * near[None]]), np.append(np.full(30, other), one))
+        found.append(Pair.replacing("a record replaced by one across", start, bound * far, one))
+    return found

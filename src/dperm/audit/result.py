@@ -1,0 +1,170 @@
+"""What an audit found: numbers for a machine, a sentence for a person, a picture."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from dperm.audit.statistics import Estimate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["AuditResult", "Verdict", "overall", "results_from_json", "results_to_json"]
+
+Verdict = Literal["refuted", "consistent", "not tested"]
+
+_FORMAT = 1
+_SHOWN = 5  # findings in a sentence
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """One attack on one mechanism.
+
+    `epsilon_lower` is proven: any mechanism that is (ε, `delta`)-private with a smaller ε does this with probability at
+    most 1 − `confidence`. `estimate` is not proven. The verdict is reached at `verdict_confidence` against the whole
+    claimed profile: "consistent" means that this attack did not refute it, never that it is true. "not tested": no claim
+    was given, or the attack does not yield one. `findings` say in words what refutes; `curve` holds (false-positive rate,
+    true-positive rate) pairs.
+    """
+
+    attack: str
+    mechanism: str
+    verdict: Verdict
+    delta: float
+    claimed_epsilon: float | None = None
+    epsilon_lower: float | None = None
+    confidence: float = 0.95
+    verdict_confidence: float = 0.999
+    estimate: Estimate | None = None
+    trials: int = 0
+    findings: tuple[str, ...] = ()
+    auc: float | None = None
+    rates: tuple[tuple[float, float, float], ...] = ()
+    """(false-positive rate, true-positive rate, its upper confidence bound)"""
+    curve: tuple[tuple[float, float], ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def refuted(self) -> bool:
+        return self.verdict == "refuted"
+
+    def __str__(self) -> str:
+        """Plain sentences."""
+        return " ".join(self.sentences())
+
+    def sentences(self) -> list[str]:
+        """The result in words, one fact a sentence."""
+        percent = f"{100 * self.confidence:g} %"
+        claim = "" if self.claimed_epsilon is None else f"ε = {self.claimed_epsilon:.4g} at δ = {self.delta:.2g}"
+        lines: list[str] = []
+        if self.refuted:
+            what = f"The claim of {claim} is REFUTED" if claim else "The claim is REFUTED"
+            lines.append(f"{what} by {self.attack}: {'; '.join(self.findings[:_SHOWN])}.")
+            if len(self.findings) > _SHOWN:
+                lines.append(f"{len(self.findings) - _SHOWN} more findings like these.")
+        elif self.verdict == "consistent":
+            lines.append(f"{_capital(self.attack)} did not refute {claim or 'the claim'}.")
+        else:
+            lines.append(f"{_capital(self.attack)}: no claim was tested.")
+        if self.epsilon_lower is not None:
+            tail = f" ({percent} confidence, {self.trials:,} trials)"
+            if self.epsilon_lower > 0:
+                lines.append(f"It proves that no ε below {self.epsilon_lower:.3g} would be true{tail}.")
+            else:
+                lines.append(f"It proves nothing about ε{tail}: a bound of 0.")
+        if self.estimate is not None:
+            low, high = self.estimate.low, self.estimate.high
+            lines.append(
+                f"Estimated ε, not proven: {self.estimate.epsilon:.3g} ({percent} interval {low:.3g} to {high:.3g}, "
+                f"{self.estimate.method})."
+            )
+        if self.auc is not None and self.attack == "membership inference":
+            lines.append(
+                f"Shown one member and one other, the attack names the member {100 * self.auc:.1f} times in 100; guessing: 50."
+            )
+            for rate, found, bound in self.rates:
+                lines.append(
+                    f"Accusing {100 * rate:g} % of others wrongly, it finds {100 * found:.2g} % of members "
+                    f"(at most {100 * bound:.2g} %, {percent} confidence)."
+                )
+        return lines
+
+    def corrected(self, audits: int) -> float:
+        """The confidence at which each of `audits` must be read so that all hold together (Bonferroni)."""
+        return 1 - (1 - self.confidence) / audits
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """All fields; `from_json` inverts it."""
+        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"format": _FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> AuditResult:
+        """Raises ValueError for another format or a missing field."""
+        try:
+            fields = dict(data)
+            if fields.pop("format") != _FORMAT:
+                raise ValueError(f"expected format {_FORMAT}")
+            if fields["estimate"] is not None:
+                fields["estimate"] = Estimate(**fields["estimate"])
+            for name in ("rates", "curve"):
+                fields[name] = tuple(tuple(item) for item in fields[name])
+            fields["findings"] = tuple(fields["findings"])
+            if fields["verdict"] not in ("refuted", "consistent", "not tested"):
+                raise ValueError(f"unknown verdict {fields['verdict']!r}")
+            return cls(**fields)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"Not an audit result: {error}") from None
+
+    @classmethod
+    def from_json(cls, text: str) -> AuditResult:
+        try:
+            return cls.from_dict(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"Not an audit result: {error}") from None
+
+    def figure(self) -> Figure:
+        """The attack's curve of true against false positives, with what the claim allows. ValueError without a curve."""
+        from dperm.audit.figures import curve_figure
+
+        return curve_figure(self)
+
+    def with_details(self, **more: Any) -> AuditResult:
+        return replace(self, details={**self.details, **more})
+
+
+def overall(results: Sequence[AuditResult]) -> Verdict:
+    """Refuted if any is; consistent if any tested the claim and none refuted it."""
+    verdicts = {result.verdict for result in results}
+    return "refuted" if "refuted" in verdicts else "consistent" if "consistent" in verdicts else "not tested"
+
+
+def results_to_json(results: Sequence[AuditResult], indent: int | None = 2) -> str:
+    return json.dumps([result.to_dict() for result in results], indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def results_from_json(text: str) -> list[AuditResult]:
+    """Raises ValueError for anything else."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"Not audit results: {error}") from None
+    if not isinstance(data, list):
+        raise ValueError("Not audit results: expected a list.")
+    return [AuditResult.from_dict(item) for item in data]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def finite(value: float) -> float | None:
+    """For JSON: None where there is no number."""
+    return value if math.isfinite(value) else None
