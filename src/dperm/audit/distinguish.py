@@ -15,7 +15,7 @@ from dperm.audit.result import AuditResult, Verdict
 from dperm.audit.statistics import TradeOff, area_under_curve, choose_threshold, epsilon_from_rates, gdp_estimate, upper_bound
 from dperm.privacy import Certificate, Event, epsilon
 
-__all__ = ["Score", "Train", "compare_scores", "distinguish", "learned_score"]
+__all__ = ["Score", "Train", "compare_scores", "distinguish", "learned_score", "roc_points", "split_claim"]
 
 Array = NDArray[np.float64]
 
@@ -92,7 +92,7 @@ def compare_scores(
     The first halves choose thresholds; the second halves decide. A score that was `learned` must have been learned on the
     first halves too; the estimate then rests on the second halves alone.
     """
-    event, at, claimed = _claim(claim, delta)
+    event, at, claimed = split_claim(claim, delta)
     check.fraction("confidence", confidence)
     check.fraction("verdict_confidence", verdict_confidence)
     half, other = len(first) // 2, len(second) // 2
@@ -129,7 +129,7 @@ def compare_scores(
         trials=len(first),
         findings=tuple(findings),
         auc=area_under_curve(first, second)[0],
-        curve=_curve(first, second),
+        curve=roc_points(first, second),
         details={**(details or {}), **extra},
     )
 
@@ -156,7 +156,7 @@ def learned_score(first: Array, second: Array) -> Score:
     return lambda outputs: (outputs - centre) @ weights
 
 
-def _claim(claim: Certificate | Event | None, delta: float | None) -> tuple[Event | None, float, float | None]:
+def split_claim(claim: Certificate | Event | None, delta: float | None) -> tuple[Event | None, float, float | None]:
     """The event to test, the δ to speak of, and the claimed ε there."""
     if isinstance(claim, Certificate):
         at = claim.delta if delta is None else delta
@@ -177,7 +177,7 @@ def _box(errors: tuple[int, int], worlds: tuple[Array, Array], confidence: float
     return upper_bound(errors[0], len(worlds[0]), side), upper_bound(errors[1], len(worlds[1]), side)
 
 
-def _curve(first: Array, second: Array) -> tuple[tuple[float, float], ...]:
+def roc_points(first: Array, second: Array) -> tuple[tuple[float, float], ...]:
     """(FPR, TPR) at thresholds evenly spread over the logarithm of the false-positive rate."""
     if area_under_curve(first, second)[0] < 0.5:
         first, second = -first, -second
