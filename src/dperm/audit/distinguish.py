@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,15 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.audit.pairs import Pair
 from dperm.audit.result import AuditResult, Verdict
-from dperm.audit.statistics import TradeOff, area_under_curve, choose_threshold, epsilon_from_rates, gdp_estimate, upper_bound
+from dperm.audit.statistics import (
+    TradeOff,
+    area_under_curve,
+    choose_threshold,
+    epsilon_from_rates,
+    gdp_estimate,
+    trade_off,
+    upper_bound,
+)
 from dperm.privacy import Certificate, Event, epsilon
 
 __all__ = ["Score", "Train", "compare_scores", "distinguish", "learned_score", "roc_points", "split_claim"]
@@ -104,7 +113,7 @@ def compare_scores(
     findings: list[str] = []
     extra: dict[str, Any] = {}
     if event is not None:
-        curve = TradeOff(event, math.log(max(len(first), 20)) + 2)
+        curve = trade_off(event, len(first))
         decisive = choose_threshold(*tested, curve.excess, verdict_confidence)
         errors = decisive.errors(*test)
         a, b = _box(errors, test, verdict_confidence)
@@ -162,14 +171,17 @@ def split_claim(claim: Certificate | Event | None, delta: float | None) -> tuple
         at = claim.delta if delta is None else delta
         if claim.epsilon is None:
             raise ValueError(f"A claimed mechanism has no profile to test: {claim.claim} Pass the claim as an event instead.")
-        return claim.event, at, claim.epsilon if at == claim.delta else epsilon(claim.event, at)
+        return claim.event, at, claim.epsilon if at == claim.delta else _epsilon(claim.event, at)
     if delta is None:
         raise ValueError("Expected delta, or a certificate as claim.")
     at = check.fraction("delta", delta, zero=True)
     if claim is None:
         return None, at, None
-    value = epsilon(claim, at)
+    value = _epsilon(claim, at)
     return claim, at, value if math.isfinite(value) else None
+
+
+_epsilon = functools.lru_cache(maxsize=256)(epsilon)  # audits come in series
 
 
 def _box(errors: tuple[int, int], worlds: tuple[Array, Array], confidence: float) -> tuple[Array, Array]:

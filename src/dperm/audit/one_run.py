@@ -14,7 +14,8 @@ from dperm.audit.distinguish import roc_points, split_claim
 from dperm.audit.pairs import Data
 from dperm.audit.result import AuditResult
 from dperm.audit.statistics import area_under_curve, gdp_estimate, one_run_epsilon, one_run_p_value
-from dperm.privacy import Certificate, Event, delta as profile
+from dperm.privacy import Certificate, Event
+from dperm.privacy import delta as profile
 from dperm.privacy.gaussian import gaussian_mu
 
 __all__ = ["guess", "guesses_for", "one_run"]
@@ -132,7 +133,7 @@ def guess(
 
 def guesses_for(canaries: int, epsilon: float, delta: float, confidence: float) -> int:
     """The number of guesses that proves most where scores are those of a Gaussian mechanism of this ε: public numbers alone."""
-    mu = gaussian_mu(max(epsilon, 1e-3), delta)
+    mu = gaussian_mu(max(epsilon, 1e-3), max(delta, 1e-9))
     best, chosen = -1.0, 2
     for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0):
         number = max(2, round(canaries * share))

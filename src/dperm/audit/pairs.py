@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dperm.objectives import LinearObjective, Softmax, Squared
 from dperm.privacy import Relation
 
-__all__ = ["Pair", "extreme_pairs", "game_pairs"]
+__all__ = ["Pair", "extreme_pairs", "game_pairs", "network_pairs"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -144,3 +144,21 @@ def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
         start = (np.vstack([crowd, bound * near[None]]), np.append(np.full(30, other), one))
         found.append(Pair.replacing("a record replaced by one across", start, bound * far, one))
     return found
+
+
+def network_pairs(data: Data, relation: Relation, classes: int, rng: np.random.Generator | None = None) -> list[Pair]:
+    """Neighbours of a network's (inputs, targets), floating-point inputs: a mislabelled record, noise, far too large, zero,
+    and inputs that are not numbers."""
+    rng = rng or np.random.default_rng(0)
+    inputs, targets = data
+    shape = tuple(inputs.shape[1:])
+    scale = float(abs(inputs).max())
+    first, label = np.asarray(inputs[0]), int(targets[0])
+    extreme = [
+        ("a mislabelled record", first, (label + 1) % classes),
+        ("noise as a record", rng.normal(size=shape) * scale, int(rng.integers(classes))),
+        ("a record a million times as large", 1e6 * first, (label + 1) % classes),
+        ("a record of zeros", np.zeros(shape), label),
+        ("a record that is not a number", np.full(shape, np.nan), label),
+    ]
+    return [Pair.neighbour(relation, name, data, row, target) for name, row, target in extreme]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtr
+from scipy.special import chdtr, gammainc
 
 from dperm.audit.pairs import Pair
 from dperm.audit.result import AuditResult, finite
@@ -57,6 +57,7 @@ class ReplayedPair:
 
     movement: float
     findings: tuple[Finding, ...]
+    recordings: tuple[Recording, ...] = ()  # of two independent runs, for what their noise shows
 
 
 def replay(
@@ -78,13 +79,17 @@ def replay(
     both = [side for pair in pairs for side in (pair, pair.reversed())]
     largest = 0.0
     findings: dict[str, list[str]] = {}
+    recordings: list[Recording] = []
     for number, pair in enumerate(both):
         found = replay_pair(training, pair)
         largest = max(largest, found.movement)
+        recordings += found.recordings
         for finding in found.findings:
             findings.setdefault(finding.kind, []).append(f"on {pair.name}, {finding.text}")
         if progress is not None:
             progress(number + 1, len(both))
+    for finding in _noise_findings(recordings):
+        findings.setdefault(finding.kind, []).append(finding.text)
     return AuditResult(
         attack="replay",
         mechanism=training.name,
@@ -111,10 +116,9 @@ def replay_pair(training: Training, pair: Pair) -> ReplayedPair:
             training.run(pair.first, again)
         except UnpaidReleaseError as error:
             return ReplayedPair(np.inf, (Finding("unpaid", f"a release was not paid for ({error})"),))
-        findings += _noise_findings(recorder.recording, again.recording)
         findings += _unpaid(recorder.recording, training.event)
         # The record that only one data set has is drawn in every step: the worst case, and the same draws for both.
-        reference = recorder.recording
+        reference = replace(recorder.recording, inclusions=list(recorder.recording.inclusions))
         for step, included in enumerate(reference.inclusions):
             reference.inclusions[step] = np.union1d(included, lost).astype(np.intp)
         everyone = np.arange(len(pair.first[1]), dtype=np.intp)
@@ -139,7 +143,7 @@ def replay_pair(training: Training, pair: Pair) -> ReplayedPair:
             findings += more
     if moved > 1 + _tolerance(same.recording):
         findings.append(Finding("movement", f"a query moved by {moved:.4g} times its sensitivity"))
-    return ReplayedPair(moved, tuple(findings))
+    return ReplayedPair(moved, tuple(findings), (recorder.recording, again.recording))
 
 
 def _tolerance(recording: Recording) -> float:
@@ -176,25 +180,27 @@ def _equal(first: list[Array], second: list[Array]) -> bool:
     )
 
 
-def _noise_findings(first: Recording, second: Recording) -> list[Finding]:
-    """The noise of two independent runs: as large as stated, and never the same twice."""
+def _noise_findings(recordings: Sequence[Recording]) -> list[Finding]:
+    """The noise of independent runs: as large as stated, and never the same twice."""
     findings: list[Finding] = []
-    vectors = [
-        (item.released - item.query).ravel() / item.noise
-        for recording in (first, second)
-        for item in recording.releases
-        if item.kind != "pure" and item.noise > 0
-    ]
+    releases = [item for recording in recordings for item in recording.releases]
+    vectors = [(item.released - item.query).ravel() / item.noise for item in releases if item.kind != "pure"]
+    pure = [(item.released - item.query).ravel() * (item.noise / item.sensitivity) for item in releases if item.kind == "pure"]
     if vectors:
         everything = np.concatenate(vectors)
         square = float(everything @ everything)
-        # chance of normals this short: much below one only if they are not what was stated
+        # chance of normals this short: tiny only if they are not what was stated
         if chdtr(len(everything), square) < _SURE:
             ratio = np.sqrt(square / len(everything))
             text = f"its noise has {ratio:.3g} of the standard deviation stated ({len(everything)} numbers)"
             findings.append(Finding("noise", text))
-    long = [vector for vector in vectors if vector.size >= 3]
-    heads = np.array([vector[:3] for vector in long])
+    if pure:
+        # the length of exp(−ε‖b‖/Δ) noise in d dimensions is Gamma(d)
+        dimensions, length = sum(vector.size for vector in pure), sum(float(np.linalg.norm(vector)) for vector in pure)
+        if gammainc(dimensions, length) < _SURE:
+            text = f"its noise has {length / dimensions:.3g} of the length stated ({len(pure)} releases)"
+            findings.append(Finding("noise", text))
+    heads = np.array([vector[:3] for vector in (*vectors, *pure) if vector.size >= 3])
     if len(heads) > 1:
         order = np.argsort(heads[:, 0])
         for i, j in itertools.pairwise(order):

@@ -30,6 +30,7 @@ __all__ = [
     "gdp_estimate",
     "one_run_epsilon",
     "one_run_p_value",
+    "trade_off",
     "upper_bound",
 ]
 
@@ -54,6 +55,12 @@ def epsilon_from_rates(false_positive: ArrayLike, false_negative: ArrayLike, del
     with np.errstate(divide="ignore"):
         values = [np.log(np.maximum(1 - delta - y, 0) / x) for x, y in ((a, b), (b, a))]
     return np.maximum(np.maximum(*values), 0.0)
+
+
+@functools.lru_cache(maxsize=64)
+def trade_off(event: Event, trials: int) -> TradeOff:
+    """The curve of an event, as far out as `trials` can see; kept, because audits come in series."""
+    return TradeOff(event, math.log(max(trials, 20)) + 2)
 
 
 class TradeOff:
@@ -142,18 +149,22 @@ def area_under_curve(first: Array, second: Array) -> tuple[float, float]:
     return float(above.mean()), math.sqrt(variance)
 
 
-def gdp_estimate(first: Array, second: Array, delta: float, confidence: float) -> Estimate:
+def gdp_estimate(first: Array, second: Array, delta: float, confidence: float) -> Estimate | None:
     """ε(δ) of the Gaussian mechanism whose two worlds overlap as these scores do: μ = √2·Φ⁻¹(AUC).
 
     Exact where scores are Gaussian (Nasr et al. 2023 read μ off one threshold; the area uses all of them). Elsewhere it
-    can be far too large: randomised response at ε = 1 would be given 3.7 at δ = 1e-5.
+    can be far too large: randomised response at ε = 1 would be given 3.7 at δ = 1e-5. None at δ = 0, where no Gaussian
+    mechanism is private.
     """
+    if delta == 0:
+        return None
     area, error = area_under_curve(first, second)
     area = max(area, 1 - area)
     spread = float(ndtri(1 - (1 - confidence) / 2)) * error
     sides = [float(np.clip(value, 0.5, 1 - 1e-12)) for value in (area, area - spread, area + spread)]
     mus = [math.sqrt(2) * float(ndtri(value)) for value in sides]
-    return Estimate(*(gaussian_epsilon(1 / mu, delta) if mu > 1e-9 else 0.0 for mu in mus), "Gaussian DP")
+    middle, low, high = (gaussian_epsilon(1 / mu, delta) if mu > 1e-9 else 0.0 for mu in mus)
+    return Estimate(middle, low, high, "Gaussian DP")
 
 
 # One run (Steinke, Nasr, Jagielski 2023)

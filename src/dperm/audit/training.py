@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from array_api_compat import is_array_api_obj, to_device
+from array_api_compat import is_array_api_obj, is_torch_array, to_device
 from numpy.typing import NDArray
 
 from dperm.audit.pairs import Data, Pair, extreme_pairs, game_pairs
 from dperm.audit.trials import Trials
-from dperm.gradient import AdaptiveClip
+from dperm.gradient import AdaptiveClip, Plan, descend
+from dperm.gradient.loop import BatchSource
 from dperm.mechanisms import (
     GradientPerturbation,
     Mechanism,
@@ -103,6 +104,51 @@ class Training:
         )
 
     @classmethod
+    def of_plan(
+        cls, plan: Plan, objective: Any, make_records: Callable[[Data], BatchSource], *, delta: float, pairs: Sequence[Pair] = ()
+    ) -> Training:
+        """A plan on any objective, a network's `ModuleObjective` for example, from its parameters as they are now.
+
+        `make_records(data)` gives what the descent loop reads: `TorchRecords`.
+        """
+        relation = objective.facts.relation
+        event = plan.event(relation)
+        theta = getattr(objective, "theta", None)
+        start = np.zeros(objective.facts.dimension) if theta is None else theta.detach().clone()
+
+        def run(data: Data, source: Source) -> Any:
+            channel = open_for(start, source)
+            channel.charge(event, "audit")
+            final = descend(plan, objective, make_records(data), channel, start + 0.0)
+            return final + 0.0
+
+        return cls(
+            name=f"gradient perturbation, {relation.value}",
+            certificate=Certificate.issue(
+                mechanism="gradient perturbation", event=event, delta=delta, public_facts=plan.describe(), private=False
+            ),
+            run=run,
+            replay_pairs=pairs,
+            candidate_pairs=pairs,
+        )
+
+    @classmethod
+    def of_trainer(cls, make: Callable[[Source], Any], data: Data, pairs: Sequence[Pair] = ()) -> Training:
+        """A `PrivateTrainer` through its front door: `make(random_state)` makes a new one, on a new model, for each run.
+
+        `data` is fitted once, for the certificate. Initial weights must be the same in every run.
+        """
+
+        def run(records: Data, source: Source) -> Any:
+            trainer = make(source)
+            trainer.fit(records)
+            return {name: tensor.detach() for name, tensor in trainer.model.state_dict().items()}
+
+        with unlogged():
+            certificate = make(_OwnNoise()).fit(data).certificate
+        return cls("PrivateTrainer", certificate, run, replay_pairs=pairs, candidate_pairs=pairs)
+
+    @classmethod
     def of_estimator(cls, estimator: Any, data: Data, pairs: Sequence[Pair] = ()) -> Training:
         """An estimator of `dperm.estimators`, trained through its front door with its own settings.
 
@@ -125,6 +171,14 @@ class Training:
         return cls(type(estimator).__name__, certificate, run, replay_pairs=pairs, candidate_pairs=pairs)
 
 
+def open_for(theta: Any, source: Source) -> Channel:
+    if is_torch_array(theta):
+        from dperm.torch.noise import open_channel
+
+        return open_channel(source, theta.device)
+    return Channel.open(source)
+
+
 class _OwnNoise(Source):
     """Stands for "the run's own source", with the run marked as an audit's."""
 
@@ -141,9 +195,7 @@ class _OwnNoise(Source):
         raise NotImplementedError
 
 
-def one_at_a_time(
-    train: Callable[[Any], Any], progress: Callable[[int, int], None] | None = None
-) -> Callable[[Any, int], Array]:
+def one_at_a_time(train: Callable[[Any], Any], progress: Callable[[int, int], None] | None = None) -> Callable[[Any, int], Array]:
     """`train(data) -> output` of any library, as a function (data, m) → outputs (m, k) for `distinguish`."""
 
     def outputs(data: Any, trials: int) -> Array:

@@ -24,20 +24,21 @@ class Trials(Source):
 
     def __init__(self, trials: int, randomness: Randomness | None = None) -> None:
         self.trials = trials
+        self._count = trials
         self._randomness = randomness or Randomness.from_system()
 
     def gaussian(self, query: Any, sensitivity: float, std: float) -> Array:
-        shape = (self.trials, np.shape(query)[-1])
+        shape = (self._count, np.shape(query)[-1])
         return query + std * self._randomness.noise.standard_normal(shape[0] * shape[1]).reshape(shape)
 
     def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
-        shape = (self.trials, np.shape(query)[-1])
+        shape = (self._count, np.shape(query)[-1])
         direction = self._randomness.noise.standard_normal(shape[0] * shape[1]).reshape(shape)
         uniforms = self._randomness.noise.uniforms(shape[0] * shape[1]).reshape(shape)
         # a Gamma of integer shape is a sum of exponentials: as in `SystemSource`
         length = -sensitivity / epsilon * np.log(uniforms).sum(axis=1)
         return query + direction * (length / np.linalg.norm(direction, axis=1))[:, None]
 
-    def poisson(self, records: int, rate: float, steps: int) -> Iterator[NDArray[np.bool_]]:
+    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:
         for _ in range(steps):
-            yield self._randomness.sampling.random((self.trials, records), dtype=np.float32) < np.float32(rate)
+            yield self._randomness.sampling.random((self._count, records)) < rate

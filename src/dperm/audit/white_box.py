@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from array_api_compat import is_torch_array
 from numpy.typing import NDArray
 from scipy.special import bdtrc, ndtri
 
@@ -20,7 +19,7 @@ from dperm.audit.distinguish import compare_scores
 from dperm.audit.one_run import guess, guesses_for
 from dperm.audit.result import AuditResult
 from dperm.audit.statistics import Estimate
-from dperm.audit.training import unlogged
+from dperm.audit.training import open_for, unlogged
 from dperm.gradient import Plan, Poisson, descend
 from dperm.gradient.loop import BatchSource
 from dperm.objectives.per_example import Objective
@@ -77,7 +76,7 @@ def white_box(
     findings += _step_findings(base, seen, relation, delta, verdict_confidence)
     spread = float(ndtri(1 - (1 - confidence) / 2)) * error
     claimed = epsilon(event, delta)
-    values = [_epsilon_at(event, delta, value) for value in (ratio, ratio - spread, ratio + spread)]
+    middle, low, high = (_epsilon_at(event, delta, value) for value in (ratio, ratio - spread, ratio + spread))
     scores = [np.concatenate([run.log_ratio(plan, relation) for run in world]) for world in worlds]
     whole = compare_scores(*scores, claim=event, delta=delta, confidence=confidence, verdict_confidence=verdict_confidence)
     findings += whole.findings
@@ -90,7 +89,7 @@ def white_box(
         epsilon_lower=whole.epsilon_lower,
         confidence=confidence,
         verdict_confidence=verdict_confidence,
-        estimate=Estimate(*values, "noise against signal in each step"),
+        estimate=Estimate(middle, low, high, "noise against signal in each step"),
         trials=whole.trials,
         findings=tuple(findings),
         auc=whole.auc,
@@ -220,11 +219,7 @@ def _start(objective: Objective, theta: Any, watcher: _Watcher) -> tuple[Any, Ch
     own = getattr(objective, "theta", None)
     if theta is None:
         theta = np.zeros(objective.facts.dimension) if own is None else own.detach().clone()
-    if is_torch_array(theta):
-        from dperm.torch.noise import open_channel
-
-        return theta, open_channel(watcher, theta.device)
-    return theta, Channel.open(watcher)
+    return theta, open_for(theta, watcher)
 
 
 def _free(plan: Plan) -> Plan:
@@ -319,7 +314,7 @@ def _draw_findings(plan: Plan, runs: list[_Watched], size: int, confidence: floa
     if _deviation(batches, size, rate) < -_SIGMAS:
         findings.append("batches hardly vary in size: records are not drawn independently of each other")
     window = max(2, round(1 / rate))
-    counts: list[Array] = []
+    counts: list[NDArray[np.intp]] = []
     for run in runs:
         for start in range(0, len(run.inclusions) - window + 1, window):
             together = np.concatenate(run.inclusions[start : start + window])
@@ -329,7 +324,7 @@ def _draw_findings(plan: Plan, runs: list[_Watched], size: int, confidence: floa
     return findings
 
 
-def _deviation(counts: Array, trials: int, rate: float) -> float:
+def _deviation(counts: NDArray[np.intp], trials: int, rate: float) -> float:
     """How far the spread of binomial counts is from what it should be, in standard deviations."""
     variance = trials * rate * (1 - rate)
     squares = ((counts - trials * rate) ** 2).sum()

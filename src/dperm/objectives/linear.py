@@ -109,7 +109,9 @@ class LinearObjective:
     def _predict_many(self, theta: Array, batch: Batch) -> Array:
         table = theta.reshape(len(theta), -1, self.outputs)  # (m, d, K)
         weights = table[:, : self.features].transpose(1, 0, 2).reshape(self.features, -1)
-        t = (batch.rows @ weights).reshape(-1, len(theta), self.outputs).transpose(1, 0, 2) * batch.factors[:, None]
+        t = (batch.rows @ weights).reshape(len(batch.targets), len(theta), self.outputs).transpose(1, 0, 2) * batch.factors[
+            :, None
+        ]
         if self.intercept_scale:
             t += self.intercept_scale * table[:, -1:]
         return t if isinstance(self.loss, Softmax) else t[..., 0]
@@ -278,7 +280,7 @@ class LinearPass(Pass):
         objective, batch = self._objective, self._batch
         slope = self._slope * (factors[..., None] if self._wide else factors)
         flat = slope.swapaxes(1, 2) if self._wide else slope[:, None]  # (m, K, b)
-        sums = (flat * batch.factors).reshape(-1, flat.shape[-1]) @ batch.rows
+        sums = (flat * batch.factors).reshape(len(flat) * objective.outputs, len(batch.targets)) @ batch.rows
         table = np.asarray(sums, dtype=np.float64).reshape(len(flat), objective.outputs, objective.features).swapaxes(1, 2)
         if objective.intercept_scale:
             table = np.concatenate([table, objective.intercept_scale * flat.sum(axis=2)[:, None]], axis=1)

@@ -72,8 +72,9 @@ class Source(ABC):
         """`query` plus b of density ∝ exp(−epsilon·‖b‖/sensitivity)."""
 
     @abstractmethod
-    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
-        """For each step the sorted indices of the included records, each included independently."""
+    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:
+        """For each step the sorted indices of the included records, each included independently; of m trials a table (m,
+        records) of booleans."""
 
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
         """The linear term of an objective perturbation: N(0, std²·I), shape (dimension,)."""
