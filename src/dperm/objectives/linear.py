@@ -109,9 +109,8 @@ class LinearObjective:
     def _predict_many(self, theta: Array, batch: Batch) -> Array:
         table = theta.reshape(len(theta), -1, self.outputs)  # (m, d, K)
         weights = table[:, : self.features].transpose(1, 0, 2).reshape(self.features, -1)
-        t = (batch.rows @ weights).reshape(len(batch.targets), len(theta), self.outputs).transpose(1, 0, 2) * batch.factors[
-            :, None
-        ]
+        t = (batch.rows @ weights).reshape(len(batch.targets), len(theta), self.outputs)
+        t = t.transpose(1, 0, 2) * batch.factors[:, None]
         if self.intercept_scale:
             t += self.intercept_scale * table[:, -1:]
         return t if isinstance(self.loss, Softmax) else t[..., 0]

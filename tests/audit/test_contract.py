@@ -1,0 +1,45 @@
+"""Everything certified is audited and never refuted, and something in each audit could have been."""
+
+from __future__ import annotations
+
+import pytest
+from catalogue import EPSILON, catalogue, certified_parts, parts_of, recipes
+
+from dperm.audit import Training, attack, overall
+from dperm.mechanisms import Mechanism
+from dperm.objectives import LinearObjective
+
+CATALOGUE = list(catalogue())
+everything = pytest.mark.parametrize(
+    ("mechanism", "objective"), [entry[1:] for entry in CATALOGUE], ids=[entry[0] for entry in CATALOGUE]
+)
+
+
+def test_everything_certified_is_in_the_catalogue() -> None:
+    covered = set().union(*(parts_of(mechanism) for _, mechanism, _ in CATALOGUE))
+    assert certified_parts() - covered == set(), "certified, but not audited: add it to catalogue.py"
+    named = {name.removeprefix("recipe ") for name, *_ in CATALOGUE if name.startswith("recipe ")}
+    assert recipes() - named == set(), "a recipe that is not audited: add it to catalogue.py"
+
+
+def audited(mechanism: Mechanism, objective: LinearObjective, trials: int) -> None:
+    training = Training.of_mechanism(mechanism, objective)
+    if training.many is None:
+        trials //= 10
+    results = attack(training, trials=trials)
+    assert overall(results) == "consistent", "\n".join(map(str, results))
+    replayed, game = results
+    assert replayed.details["largest_movement"] > 0.02
+    assert game.epsilon_lower <= EPSILON
+    assert game.auc > 0.52  # the worlds do differ: an attack that sees nothing refutes nothing
+
+
+@everything
+def test_nothing_certified_is_refuted(mechanism: Mechanism, objective: LinearObjective) -> None:
+    audited(mechanism, objective, 2000)
+
+
+@pytest.mark.slow
+@everything
+def test_nothing_certified_is_refuted_by_many_trials(mechanism: Mechanism, objective: LinearObjective) -> None:
+    audited(mechanism, objective, 50_000)

@@ -1,0 +1,275 @@
+"""Known defects of other libraries and papers, planted into our code one at a time: the audit finds each.
+
+The code and settings are those of the contract test, which no sound mechanism fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from catalogue import ADD, BUDGET, DELTA, EPSILON, SIZE, gradient, objective, plan
+
+from dperm._random import Randomness
+from dperm.audit import AuditResult, Pair, Training, attack, distinguish, overall, white_box
+from dperm.gradient import Clip, Plan
+from dperm.mechanisms import GradientPerturbation, ObjectivePerturbation, OutputPerturbation
+from dperm.mechanisms import minimiser as minimisers
+from dperm.objectives import LinearObjective, RegularisedSum
+from dperm.privacy import ApproximateDP, Relation, Source, SystemSource
+
+LOGISTIC = objective()
+
+
+def audited(mechanism: Any, problem: LinearObjective = LOGISTIC) -> list[AuditResult]:
+    return attack(Training.of_mechanism(mechanism, problem), trials=2000)
+
+
+def kinds(results: list[AuditResult]) -> set[str]:
+    return {kind for result in results for kind in result.details.get("kinds", ())}
+
+
+# One by one
+
+
+@dataclass(frozen=True)
+class PerBatch(Clip):
+    """The sensitivity of a mean, declared for a sum."""
+
+    def sensitivity(self, relation: Relation) -> float:
+        return super().sensitivity(relation) / 20
+
+
+def test_sensitivity_divided_by_the_batch_size() -> None:
+    results = audited(gradient(LOGISTIC.facts, bounding=PerBatch(0.5)))
+    assert [result.verdict for result in results] == ["refuted", "refuted"]  # seen in the queries and in the models
+    assert "movement" in kinds(results)
+
+
+class FloorDenominator(GradientPerturbation):
+    """Divides by ⌊n·q⌋ of the records that happen to be there."""
+
+    def train(self, objective: Any, records: Any, channel: Any) -> Any:
+        batch = max(1, math.floor(len(records) * self.plan.sampler.rate))
+        mine = replace(self.plan, public_size=max(1, round(batch / self.plan.sampler.rate)))
+        return GradientPerturbation(budget=self.budget, plan=mine).train(objective, records, channel)
+
+
+def test_denominators_from_the_number_of_records() -> None:
+    sound = gradient(LOGISTIC.facts)
+    results = audited(FloorDenominator(budget=BUDGET, plan=sound.plan))
+    assert overall(results) == "refuted" and "leak" in kinds(results)
+
+
+class NormsFromData(OutputPerturbation):
+    """Takes the norm bound from the longest row."""
+
+    def train(self, objective: Any, records: Any, channel: Any) -> Any:
+        longest = float(np.sqrt(np.nan_to_num(records.rows**2, posinf=0.0).sum(axis=1)).max(initial=1e-3))
+        mine = replace(objective, data_norm=longest)
+        return super().train(mine, mine.records(records.rows, records.targets), channel)
+
+
+def test_norm_bounds_read_from_the_data() -> None:
+    mechanism = OutputPerturbation.calibrate(LOGISTIC.facts, EPSILON, DELTA)
+    results = audited(NormsFromData(**vars(mechanism)))
+    assert overall(results) == "refuted" and "sensitivity" in kinds(results)
+
+
+def shuffled(self: SystemSource, records: int, rate: float, steps: int) -> Iterator[Any]:
+    """Each epoch a random partition into batches of ⌈1/rate⌉ parts."""
+    parts = max(1, round(1 / rate))
+    batches: list[Any] = []
+    for _ in range(steps):
+        if not batches:
+            order = self.randomness.sampling.permutation(records)
+            batches = [np.sort(part) for part in np.array_split(order, parts)]
+        yield batches.pop()
+
+
+def test_shuffled_batches_with_the_epsilon_of_poisson_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SystemSource, "poisson", shuffled)
+    rng = np.random.default_rng(0)
+    records = LOGISTIC.records(rng.normal(size=(SIZE, 3)), np.where(rng.random(SIZE) < 0.5, 1.0, -1.0))
+    result = white_box(gradient(LOGISTIC.facts).plan, LOGISTIC, records, delta=DELTA)
+    assert result.refuted and any("not independent" in text for text in result.findings)
+
+
+def test_an_intercept_without_regularisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = RegularisedSum.evaluate
+
+    def evaluate(self: RegularisedSum, theta: Any, hessian: bool) -> Any:
+        value, slope, matrix = right(self, theta, hessian)
+        modulus = (1 - 1e-3) * self.strong_convexity  # a thousandth is left, so that there is a minimiser at all
+        value = value - modulus / 2 * theta[..., -1] ** 2
+        slope[..., -1] -= modulus * theta[..., -1]
+        if matrix is not None:
+            matrix[..., -1, -1] -= modulus
+        return value, slope, matrix
+
+    monkeypatch.setattr(minimisers, "RegularisedSum", type("Free", (RegularisedSum,), {"evaluate": evaluate}))
+    for make in (OutputPerturbation, ObjectivePerturbation):
+        results = audited(make.calibrate(LOGISTIC.facts, EPSILON, DELTA))
+        assert overall(results) == "refuted" and "solver" in kinds(results)
+
+
+@pytest.mark.parametrize("make", [OutputPerturbation, ObjectivePerturbation])
+def test_a_solver_that_stops_early(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    exact = minimisers.minimise
+    monkeypatch.setattr(minimisers, "minimise", lambda problem, tolerance, radius: exact(problem, 0.1, radius))
+    results = audited(make.calibrate(LOGISTIC.facts, EPSILON, DELTA))
+    assert overall(results) == "refuted" and "solver" in kinds(results)
+
+
+def test_equal_seeds_on_several_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Randomness, "from_system", classmethod(lambda cls: cls.fixed("the same for all")))
+    results = audited(gradient(LOGISTIC.facts))
+    assert overall(results) == "refuted" and "repeated noise" in kinds(results)
+
+
+def resuming(folder: Path) -> Training:
+    """A network's training that is interrupted in the middle and continued from its checkpoint."""
+    torch = pytest.importorskip("torch")
+    from dperm.torch import Callback, PrivateTrainer
+
+    class Stop(Callback):
+        def on_step(self, step: Any) -> None:
+            if step.number == 4:
+                raise KeyboardInterrupt
+
+    count = iter(range(10_000))
+
+    def run(data: Any, source: Source) -> Any:
+        where = folder / str(next(count))
+
+        def trainer(callbacks: tuple[Any, ...]) -> PrivateTrainer:
+            torch.manual_seed(0)
+            return PrivateTrainer(
+                torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(reduction="none"), epsilon=EPSILON, delta=1e-3,
+                epochs=2, expected_batch_size=10, clipping_norm=1.0, public_size=40, progress=False,
+                checkpoint=where, checkpoint_every=1, callbacks=callbacks, random_state=source,
+            )  # fmt: skip
+
+        first = trainer((Stop(),))
+        with pytest.raises(KeyboardInterrupt):
+            first.fit(data)
+        last = trainer(()).fit(data, resume=True)
+        certificates.append(last.certificate)
+        return last.objective.theta.detach() + 0.0
+
+    certificates: list[Any] = []
+    generator = torch.Generator().manual_seed(0)
+    data = (torch.randn(40, 3, generator=generator), torch.randint(0, 2, (40,), generator=generator))
+    run(data, _Own())
+    pairs = [Pair.adding("one more", data, torch.ones(3), 1)]
+    return Training("interrupted training", certificates[0], run, replay_pairs=pairs)
+
+
+class _Own(SystemSource):
+    def __init__(self) -> None:
+        super().__init__(Randomness.from_system())
+
+    def over(self, own: Source) -> Source:
+        return own
+
+
+def test_noise_seeded_again_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = attack(resuming(tmp_path / "sound"))
+    assert overall(sound) == "consistent", str(sound[0])
+    fresh = Randomness.from_system
+    last: list[str] = []
+
+    def again(cls: type[Randomness]) -> Randomness:
+        """Every second run takes the seed of the one before: what a seed in a checkpoint does."""
+        if last:
+            return cls.fixed(last.pop())
+        last.append(str(fresh().sampling.integers(2**60)))
+        return cls.fixed(last[0])
+
+    training = resuming(tmp_path / "defect")
+    monkeypatch.setattr(Randomness, "from_system", classmethod(again))
+    results = attack(training)
+    assert overall(results) == "refuted" and "repeated noise" in kinds(results)
+
+
+class LouderThanCharged(GradientPerturbation):
+    """Runs with half the noise multiplier that its event states, past the channel."""
+
+    def train(self, objective: Any, records: Any, channel: Any) -> Any:
+        source = channel.source
+        while hasattr(source, "source"):
+            source = source.source
+        gaussian = source.gaussian
+        source.gaussian = lambda query, sensitivity, std: gaussian(query, sensitivity, std / 2)
+        return super().train(objective, records, channel)
+
+
+def test_half_the_noise_is_seen_in_the_models_alone() -> None:
+    results = audited(LouderThanCharged(budget=BUDGET, plan=gradient(LOGISTIC.facts).plan))
+    assert results[1].refuted and "noise" in kinds(results)
+
+
+# Published m-NGP
+
+
+def published_m_ngp(data: Any, trials: int, epsilon: float = 1.0, delta: float = 1e-5) -> np.ndarray:
+    """Normalised gradient perturbation as published: θ after T steps, (trials, d).
+
+    The mean gradient is divided by its norm where that is below one, *then* gets noise of variance G²T·ln(1/δ)/(n²ε²).
+    """
+    rows, targets = data
+    rng = np.random.default_rng(0)
+    size, steps = len(targets), max(1, round(math.log(len(targets))))
+    sigma = math.sqrt(steps * math.log(1 / delta)) / (size * epsilon)
+    theta = np.zeros((trials, rows.shape[1]))
+    for _ in range(steps):
+        slopes = -targets / (1 + np.exp(targets * (theta @ rows.T)))
+        mean = slopes @ rows / size
+        norm = np.linalg.norm(mean, axis=1, keepdims=True)
+        theta -= 0.01 * (np.where(norm < 1, mean / np.maximum(norm, 1e-12), mean) + sigma * rng.normal(size=theta.shape))
+    return theta
+
+
+def test_published_m_ngp_is_refuted() -> None:
+    """Balanced records have a mean gradient of zero; one record more decides where the unit vector points."""
+    x = np.tile([1.0, 0.0], (101, 1))
+    labels = np.where(np.arange(101) % 2, -1.0, 1.0)  # one more of the first label
+    pair = Pair.replacing("the label that decides", (x, labels), [1.0, 0.0], -1.0, index=0)
+    result = distinguish(published_m_ngp, pair, 2000, claim=ApproximateDP(1.0, 1e-5), delta=1e-5)
+    assert result.refuted and result.epsilon_lower > 4.0
+    assert "REFUTED" in str(result)
+
+
+def test_the_certified_form_of_m_ngp_is_not_refuted() -> None:
+    """Noise first, then the division by min(1, ‖g̃‖): post-processing, the event of full-batch descent."""
+
+    def certified(data: Any, trials: int) -> np.ndarray:
+        rows, targets = data
+        rng = np.random.default_rng(1)
+        size, steps = 101, 5
+        sigma = 2 / size * math.sqrt(steps) * 4.5  # sensitivity 2/n of a replaced record; ε = 1 at δ = 1e-5 needs 3.73
+        theta = np.zeros((trials, rows.shape[1]))
+        for _ in range(steps):
+            slopes = -targets / (1 + np.exp(targets * (theta @ rows.T)))
+            noisy = slopes @ rows / size + sigma * rng.normal(size=theta.shape)
+            theta -= 0.5 * noisy / np.minimum(1, np.linalg.norm(noisy, axis=1, keepdims=True))
+        return theta
+
+    x = np.tile([1.0, 0.0], (101, 1))
+    pair = Pair.replacing("the label that decides", (x, np.where(np.arange(101) % 2, -1.0, 1.0)), [1.0, 0.0], -1.0, index=0)
+    result = distinguish(certified, pair, 2000, claim=ApproximateDP(1.0, 1e-5), delta=1e-5)
+    assert not result.refuted and result.epsilon_lower <= 1.0
+
+
+def test_sound_plans_pass_the_same_white_box_audit() -> None:
+    rng = np.random.default_rng(0)
+    records = LOGISTIC.records(rng.normal(size=(SIZE, 3)), np.where(rng.random(SIZE) < 0.5, 1.0, -1.0))
+    mine: Plan = gradient(LOGISTIC.facts).plan
+    result = white_box(mine, LOGISTIC, records, delta=DELTA)
+    assert result.verdict == "consistent", str(result)
+    assert plan(1.0).event(ADD) != mine.event(ADD)
