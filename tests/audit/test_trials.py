@@ -100,5 +100,5 @@ def test_many_problems_report_what_they_cannot_reach() -> None:
     assert np.abs(solution.theta**3 + solution.theta + linear).max() <= 1e-9 >= solution.residual
     with pytest.raises(ValueError, match="within the ball"):
         minimise_many(Quartic(linear), np.zeros((50, 3)), 1e-9, radius=0.1)
-    with pytest.raises(SolverError, match="not reached|below rounding"):
+    with pytest.raises(SolverError, match=r"not reached|below rounding"):
         minimise_many(Quartic(linear), np.zeros((50, 3)), 1e-30)

@@ -212,38 +212,37 @@ def _noise_findings(recordings: Sequence[Recording]) -> list[Finding]:
 
 def _unpaid(recording: Recording, event: Event) -> list[Finding]:
     """Releases that the certificate's event does not hold; an (ε, δ) promise pays for what it names elsewhere."""
-    paid: list[tuple[str, float, int]] = []
-    sampled = 0
+    left: dict[tuple[str, float, float | None], int] = {}  # kind, noise and sampling rate → releases paid for
     for leaf, count in leaves(event).items():
         if isinstance(leaf, ApproximateDP):
             return []  # chosen after a release: the channel checks it against the promise
         if isinstance(leaf, PoissonSampled) and isinstance(leaf.event, Gaussian):
-            paid.append(("noise", leaf.event.noise_multiplier, count))
-            sampled += count
-            rates = {rate for rate in recording.rates if abs(rate - leaf.rate) > 1e-9 * leaf.rate}
-            if rates:
-                return [Finding("draws", f"records were drawn at rate {max(rates):g}, {leaf.rate:g} was charged")]
+            left["noise", leaf.event.noise_multiplier, leaf.rate] = count
         elif isinstance(leaf, Gaussian):
-            paid.append(("noise", leaf.noise_multiplier, count))
+            left["noise", leaf.noise_multiplier, None] = count
         elif isinstance(leaf, ObjectivePerturbationEvent):
-            paid.append(("noise", leaf.noise_std / leaf.lipschitz, count))
+            left["noise", leaf.noise_std / leaf.lipschitz, None] = count
         elif isinstance(leaf, PureDP):
-            paid.append(("pure", leaf.epsilon, count))
-    if sampled > len(recording.inclusions):
-        text = f"{sampled} sampled steps were charged, but records were drawn {len(recording.inclusions)} times"
-        return [Finding("draws", text)]
+            left["pure", leaf.epsilon, None] = count
+    sampled: list[float] = []
     for item in recording.releases:
         kind, noise = ("pure", item.noise) if item.kind == "pure" else ("noise", item.noise / item.sensitivity)
-        for place, (name, level, left) in enumerate(paid):
-            if name == kind and left > 0 and abs(noise - level) <= 1e-9 * level:
-                paid[place] = (name, level, left - 1)
-                break
-        else:
+        paid = next(
+            (key for key, count in left.items() if count and key[0] == kind and abs(noise - key[1]) <= 1e-9 * key[1]), None
+        )
+        if paid is None:
             # a pure charge may have bought something else within it (`Channel.allow`): its pieces are checked there
-            if any(name == "pure" and left > 0 for name, _, left in paid):
+            if any(key[0] == "pure" and count for key, count in left.items()):
                 return []
             text = f"a release with noise {noise:.6g} times its sensitivity is not in the event that was charged"
             return [Finding("unpaid", text)]
+        left[paid] -= 1
+        if paid[2] is not None:
+            sampled.append(paid[2])
+    drawn = recording.rates
+    if len(sampled) > len(drawn) or any(abs(a - b) > 1e-9 * a for a, b in zip(sampled, drawn, strict=False)):
+        text = f"{len(sampled)} steps were charged as sampled at {max(sampled):g}, but records were drawn {len(drawn)} times"
+        return [Finding("draws", text + (f", at {max(drawn):g}" if drawn else ""))]
     return []
 
 
