@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dperm.audit.distinguish import roc_points, split_claim
 from dperm.audit.pairs import Data
-from dperm.audit.result import AuditResult
+from dperm.audit.result import MEMBERSHIP, AuditResult
 from dperm.audit.statistics import area_under_curve, upper_bound
 from dperm.privacy import Certificate, Event
 
@@ -66,7 +66,7 @@ def membership(
         view = claim.attack_view([rate for rate, _, _ in found] or [0.1])
         details["claim_allows"] = dict(zip(map(str, view.false_positive_rates), view.true_positive_rates, strict=True))
     return AuditResult(
-        attack="membership inference",
+        attack=MEMBERSHIP,
         mechanism=mechanism or getattr(claim, "mechanism", ""),
         verdict="not tested",
         delta=at,

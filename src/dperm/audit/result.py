@@ -17,6 +17,8 @@ __all__ = ["AuditResult", "Verdict", "overall", "results_from_json", "results_to
 
 Verdict = Literal["refuted", "consistent", "not tested"]
 
+MEMBERSHIP = "membership inference"
+
 _FORMAT = 1
 _SHOWN = 5  # findings in a sentence
 
@@ -69,8 +71,10 @@ class AuditResult:
                 lines.append(f"{len(self.findings) - _SHOWN} more findings like these.")
         elif self.verdict == "consistent":
             lines.append(f"{_capital(self.attack)} did not refute {claim or 'the claim'}.")
+        elif self.attack == MEMBERSHIP:
+            lines.append("What a simple attacker achieves who holds records and the model; it does not test the claim.")
         else:
-            lines.append(f"{_capital(self.attack)}: no claim was tested.")
+            lines.append(f"{_capital(self.attack)} was given no claim to test.")
         if self.epsilon_lower is not None:
             tail = f" ({percent} confidence, {self.trials:,} trials)"
             if self.epsilon_lower > 0:
@@ -83,7 +87,7 @@ class AuditResult:
                 f"Estimated ε, not proven: {self.estimate.epsilon:.3g} ({percent} interval {low:.3g} to {high:.3g}, "
                 f"{self.estimate.method})."
             )
-        if self.auc is not None and self.attack == "membership inference":
+        if self.auc is not None and self.attack == MEMBERSHIP:
             lines.append(
                 f"Shown one member and one other, the attack names the member {100 * self.auc:.1f} times in 100; guessing: 50."
             )

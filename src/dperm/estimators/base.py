@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -113,21 +114,8 @@ class PrivateLinearModel(BaseEstimator):
                 UserWarning,
                 stacklevel=3,
             )
-        self._chosen = self._choice(classes)
-        if classes > 2 and self._chosen == "gradient":
-            loss = Softmax(classes)
-        scale = (self.intercept_scale or 0.5 * self.data_norm) if self.fit_intercept else 0.0
-        objective = LinearObjective(
-            loss,
-            features=X.shape[1],
-            data_norm=self.data_norm,
-            intercept_scale=scale,
-            strong_convexity=(self.strong_convexity or 0.0) if self._chosen == "gradient" else 0.0,
-            radius=self._radius(),
-            relation=relation,
-            public_size=size,
-        )
-        mechanism = self._calibrated(objective.facts, classes)
+        mechanism, objective = self._problem(loss, X.shape[1], classes, size)
+        scale = objective.intercept_scale
         channel = Channel.open(self.random_state, label=self.label)
         release = mechanism.release(objective, objective.records(X, targets), channel)
         self.objective_ = objective
@@ -140,6 +128,29 @@ class PrivateLinearModel(BaseEstimator):
         self.coef_ = table[:, : X.shape[1]].copy()
         self.intercept_ = scale * table[:, -1] if scale else np.zeros(len(table))
         return release
+
+    @abstractmethod
+    def mechanism_for(self, features: int, classes: int = 2, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:
+        """What a fit on rows of so many features would run: known before any data, for previews and audits.
+
+        `public_size` stands for the number of records where that is public; None: as set. Raises ValueError as `fit` does.
+        """
+
+    def _problem(self, loss: Loss, features: int, classes: int, size: int | None) -> tuple[Mechanism, LinearObjective]:
+        self._chosen = self._choice(classes)
+        if classes > 2 and self._chosen == "gradient":
+            loss = Softmax(classes)
+        objective = LinearObjective(
+            loss,
+            features=features,
+            data_norm=self.data_norm,
+            intercept_scale=(self.intercept_scale or 0.5 * self.data_norm) if self.fit_intercept else 0.0,
+            strong_convexity=(self.strong_convexity or 0.0) if self._chosen == "gradient" else 0.0,
+            radius=self._radius(),
+            relation=Relation(self.relation),
+            public_size=size,
+        )
+        return self._calibrated(objective.facts, classes), objective
 
     def _choice(self, classes: int) -> str:
         """What "auto" means: one model by objective perturbation, K > 2 classes jointly by gradient perturbation."""

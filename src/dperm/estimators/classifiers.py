@@ -10,9 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 
+from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.labels import admit_labels
-from dperm.objectives import Huber, Logistic, Loss
+from dperm.mechanisms import Mechanism
+from dperm.objectives import Huber, LinearObjective, Logistic, Loss
 
 __all__ = ["DPLinearSVC", "DPLogisticRegression"]
 
@@ -39,6 +41,11 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         targets = np.where(index == 1, 1.0, -1.0) if binary else index.astype(np.float64)
         self._fit(self._loss(), X, targets, len(self.classes_), [labels])
         return self
+
+    def mechanism_for(self, features: int, classes: int = 2, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:
+        self._check_parameters()
+        check.integer("classes", classes, minimum=2)
+        return self._problem(self._loss(), features, classes, public_size or self.public_size)
 
     def decision_function(self, X: Any) -> Array:
         """Scores: (n,) for two classes (positive: the second), otherwise (n, K)."""

@@ -10,7 +10,8 @@ from sklearn.base import RegressorMixin
 
 from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel
-from dperm.objectives import Squared
+from dperm.mechanisms import Mechanism
+from dperm.objectives import LinearObjective, Squared
 from dperm.privacy import Assumption
 
 __all__ = ["DPRidge"]
@@ -88,6 +89,11 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         self._fit(Squared(target_bound=bound, radius=self.radius), X, targets, 0, [clipped])
         self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
         return self
+
+    def mechanism_for(self, features: int, classes: int = 0, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:
+        self._check_parameters()
+        loss = Squared(target_bound=self.target_bound, radius=self.radius)
+        return self._problem(loss, features, 0, public_size or self.public_size)
 
     def _radius(self) -> float:
         return self.radius

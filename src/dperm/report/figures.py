@@ -13,11 +13,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
+from dperm.audit import AuditResult
+from dperm.audit.figures import draw_curve
 from dperm.privacy import Certificate
 from dperm.report.candidates import CANDIDATES
 from dperm.report.study import Cell, StudyResult
 
-__all__ = ["excess_figure", "noise_figure", "profile_figure", "score_figure"]
+__all__ = ["curve_figure", "excess_figure", "noise_figure", "profile_figure", "score_figure"]
 
 _INK = "#123456"  # replaced by currentColor in the SVG
 #: Okabe & Ito's palette, told apart by the colour-blind and legible on white and on near-black.
@@ -196,3 +198,10 @@ def profile_figure(certificate: Certificate) -> str:
         axes.set_xlabel("ε")
         axes.set_ylabel("δ(ε), upper bound")
         return _svg(figure, "privacy profile")
+
+
+def curve_figure(result: AuditResult) -> str:
+    """An attack's true against false positives."""
+    with _axes(5.2, 4.0) as (figure, axes):
+        draw_curve(axes, result)
+        return _svg(figure, f"{result.attack}: true against false positives")

@@ -11,9 +11,10 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from dperm.audit import AuditResult, overall
 from dperm.privacy import Certificate
 from dperm.report.candidates import CANDIDATES
-from dperm.report.figures import excess_figure, noise_figure, noise_multiplier, profile_figure, score_figure
+from dperm.report.figures import curve_figure, excess_figure, noise_figure, noise_multiplier, profile_figure, score_figure
 from dperm.report.study import StudyResult
 
 __all__ = ["card_page", "comparison_page", "machine"]
@@ -118,8 +119,8 @@ def _shown_certificate(result: StudyResult) -> Certificate | None:
     return min(mine, key=lambda cell: abs((cell.epsilon or 0) - 1)).certificate
 
 
-def card_page(certificate: Certificate, title: str) -> str:
-    """One page for the person who signs: what was spent, on what assumptions, what an attacker could do."""
+def card_page(certificate: Certificate, title: str, audits: Sequence[AuditResult] = ()) -> str:
+    """One page for the person who signs: what was spent, on what assumptions, what an attacker could do, what attacks found."""
     attack = None if certificate.epsilon is None else certificate.attack_view((0.01, 0.1))
     figure = None if certificate.epsilon is None else profile_figure(certificate)
     return (
@@ -130,6 +131,8 @@ def card_page(certificate: Certificate, title: str) -> str:
             title=title,
             attack=attack,
             profile_svg=figure,
+            audits=[(result, curve_figure(result) if result.curve else None) for result in audits],
+            verdict=overall(audits),
             event=certificate.event.to_dict(),
             machine=machine(),
         )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dperm.cli.audit import audit
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, progress, read, say, warn
+
 if TYPE_CHECKING:
-    from dperm.data import Dataset, Schema
     from dperm.report import StudyResult
 
 __all__ = ["app", "main"]
@@ -33,39 +33,24 @@ Examples:
   dperm data propose people.csv --target income      a schema to confirm
   dperm train people.csv --schema people.schema.json --epsilon 1 -o model.json
   dperm predict model.json new.csv -o answers.csv
-  dperm card model.json                              the page for whoever signs
+  dperm audit model.json                             try to refute its certificate
+  dperm card model.json --audit audit.json           the page for whoever signs
   dperm account --noise 1.1 --rate 0.01 --steps 5000 --delta 1e-5
   dperm calibrate --epsilon 1 --delta 1e-5 --rate 0.01 --steps 5000
 """,
 )
 data_app = typer.Typer(no_args_is_help=True, help="Named data sets and schemas.", rich_markup_mode=None)
 app.add_typer(data_app, name="data")
+app.command()(audit)
 
 _BUNDLED = ("breast_cancer", "digits")
-
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Delta = Annotated[float, typer.Option(help="The δ of the guarantee; well below 1/n.")]
-Relation = Annotated[str, typer.Option(help="add_or_remove_one or replace_one.")]
-
-
-def _say(text: str = "") -> None:
-    sys.stdout.write(text + "\n")
-
-
-def _dataset(source: str, target: str | None, schema_path: Path | None) -> tuple[Dataset, Schema | None]:
-    """A named set, or a file with a given or proposed schema."""
-    from dperm import data
-
-    if source in data.named() and not Path(source).exists():
-        return data.load(source), data.schema_of(source)
-    return data.read_dataset(source, target, data.Schema.load(schema_path) if schema_path else None)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        _say(version("dperm"))
+        say(version("dperm"))
         raise typer.Exit
 
 
@@ -109,7 +94,7 @@ def train(
 
     kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge}
     choice("--model", model, kinds)
-    dataset, used = _dataset(source, target, schema)
+    dataset, used = dataset_of(source, target, schema)
     if used is not None and used.proposed and not accept_proposed:
         raise ValueError(
             f"No public schema for {source}: ranges, categories and labels would be read off the data. Write one with "
@@ -135,7 +120,7 @@ def train(
         raise ValueError(f"Expected labels as target for --model {model}, got numbers; use --model ridge.")
     else:
         options["classes"] = list(dataset.classes)
-    _probe_writable(output)
+    probe_writable(output)
     fitted = kinds[model](**options).fit(dataset.features, targets)
     if used is not None and used.proposed:
         fitted.certificate_ = fitted.certificate_.only_claimed("ranges, categories and labels were read off the data, not public")
@@ -150,24 +135,10 @@ def train(
     }
     write_atomically(output, model_to_json(fitted, extra))
     if as_json:
-        _say(fitted.certificate_.to_json())
+        say(fitted.certificate_.to_json())
     else:
-        _say(str(fitted.certificate_))
-        _say(f"Model written to {output}.")
-
-
-def _probe_writable(path: Path) -> None:
-    """Refuse an unusable output before anything is charged."""
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        raise ValueError(f"Cannot write {path}: it exists and is not a regular file.")
-    probe = path.with_name(f".{path.name}.probe")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(f"Cannot write {path}: {error.strerror or error}.") from None
+        say(str(fitted.certificate_))
+        say(f"Model written to {output}.")
 
 
 @app.command()
@@ -189,7 +160,7 @@ def predict(
     from dperm.estimators import model_from_json
     from dperm.report import write_atomically
 
-    fitted, extra = model_from_json(_read(model))
+    fitted, extra = model_from_json(read(model))
     if extra.get("schema"):
         schema = data.Schema.from_dict(extra["schema"])
         if source in data.named() and not Path(source).exists():
@@ -214,7 +185,7 @@ def predict(
     write_atomically(output, table.to_csv(index=False))
     summary = {"predictions": len(table) - blank, "blank": blank, "output": str(output)}
     left_blank = f" {blank} records have missing values and were left blank." if blank else ""
-    _say(json.dumps(summary) if as_json else f"{len(table) - blank} predictions written to {output}.{left_blank}")
+    say(json.dumps(summary) if as_json else f"{len(table) - blank} predictions written to {output}.{left_blank}")
 
 
 @app.command()
@@ -252,19 +223,19 @@ def compare(
         raise ValueError(f"Expected --epsilons to be numbers separated by commas, got {epsilons!r}.") from None
     chosen = tuple(key.strip() for key in mechanisms.split(",")) if mechanisms else tuple(CANDIDATES)
     study = Study(epsilons=values, delta=delta, mechanisms=chosen, repeats=repeats, data_norm=data_norm, seed=seed)
-    _probe_writable(output)
+    probe_writable(output)
     jobs = jobs or os.cpu_count() or 1
     results: list[StudyResult] = []
-    loaded = [(source, *_dataset(source, target, schema)) for source in sources or _BUNDLED]  # all, before any charge
+    loaded = [(source, *dataset_of(source, target, schema)) for source in sources or _BUNDLED]  # all, before any charge
     for source, dataset, used in loaded:
         if used is not None and used.proposed:
-            _warn(f"No schema for {source}: ranges, categories and labels were read off the data, which is not private.")
-        with _progress(f"{dataset.name}: {repeats} repeats of {len(chosen)} mechanisms at {len(values)} ε", not as_json) as step:
+            warn(f"No schema for {source}: ranges, categories and labels were read off the data, which is not private.")
+        with progress(f"{dataset.name}: {repeats} repeats of {len(chosen)} mechanisms at {len(values)} ε", not as_json) as step:
             results.append(run_study(dataset, study, jobs, step))
         if not as_json:
             result_table(results[-1])
     write_atomically(output, comparison_page(results))
-    _say(
+    say(
         results_json(results)
         if as_json
         else f"Report written to {output}. It is for the data holder only: it says which parts are private."
@@ -302,7 +273,7 @@ def account(
         raise ValueError("Expected either --noise, --event or --log.")
     if event is not None:
         try:
-            data = json.loads(_read(event))
+            data = json.loads(read(event))
         except json.JSONDecodeError as error:
             raise ValueError(f"Cannot read {event}: not JSON ({error}).") from None
         if not isinstance(data, dict):
@@ -314,9 +285,9 @@ def account(
     value, accountant = best_epsilon(mechanism, delta)
     if as_json:
         shown = value if value < float("inf") else None
-        _say(json.dumps({"epsilon": shown, "delta": delta, "accountant": accountant, "relation": relation_of(mechanism)}))
+        say(json.dumps({"epsilon": shown, "delta": delta, "accountant": accountant, "relation": relation_of(mechanism)}))
     else:
-        _say(f"ε = {value:.6g} at δ = {delta:g} ({accountant}, {relation_of(mechanism)})")
+        say(f"ε = {value:.6g} at δ = {delta:g} ({accountant}, {relation_of(mechanism)})")
 
 
 def _relation(value: str, kind: Any) -> Any:
@@ -333,18 +304,16 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
     charges, totals = log.charges(label), log.total(delta, label)
     if as_json:
         shown = {str(relation): value if value < float("inf") else None for relation, value in totals.items()}
-        _say(json.dumps({"log": str(log.path), "charges": len(charges), "delta": delta, "epsilon": shown}))
+        say(json.dumps({"log": str(log.path), "charges": len(charges), "delta": delta, "epsilon": shown}))
         return
-    _say(f"{log.path}: {len(charges)} charges" + (f" labelled {label!r}" if label else ""))
+    say(f"{log.path}: {len(charges)} charges" + (f" labelled {label!r}" if label else ""))
     labels: dict[str, int] = {}
     for charge in charges:
         labels[charge.label] = labels.get(charge.label, 0) + 1
     for name, count in sorted(labels.items()):
-        _say(f"  {count:6d}  {name or '(no label)'}")
+        say(f"  {count:6d}  {name or '(no label)'}")
     if exposed := sum(not charge.private for charge in charges):
-        _say(
-            f"{exposed} of them had a fixed seed and were not private at all; below they count as if their noise had been fresh."
-        )
+        say(f"{exposed} of them had a fixed seed and were not private at all; below they count as if their noise had been fresh.")
     for relation, value in totals.items():
         mine = [charge.event for charge in charges if relation_of(charge.event) is relation]
         spent = sum(
@@ -352,9 +321,9 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
         )
         which = f"The {len(mine)} charged under {relation}, as if on the same records"
         if value < float("inf"):
-            _say(f"{which}: ε = {value:.6g} at δ = {delta:g}")
+            say(f"{which}: ε = {value:.6g} at δ = {delta:g}")
         else:
-            _say(f"{which}: no finite ε at δ = {delta:g}: their promises alone spend δ = {spent:g}; ask with a larger --delta.")
+            say(f"{which}: no finite ε at δ = {delta:g}: their promises alone spend δ = {spent:g}; ask with a larger --delta.")
 
 
 @app.command()
@@ -396,29 +365,33 @@ def calibrate(
         found = {"noise_multiplier": least_noise(lambda x: event(x, steps or 1), epsilon, delta), "steps": steps or 1}
     value, accountant = best_epsilon(event(found["noise_multiplier"], found["steps"]), delta)
     if as_json:
-        _say(json.dumps({**found, "epsilon": value, "delta": delta, "accountant": accountant}))
+        say(json.dumps({**found, "epsilon": value, "delta": delta, "accountant": accountant}))
     else:
         shown = f"noise multiplier {found['noise_multiplier']:.6g}, {found['steps']} steps"
-        _say(f"{shown}: ε = {value:.6g} at δ = {delta:g} ({accountant})")
+        say(f"{shown}: ε = {value:.6g} at δ = {delta:g} ({accountant})")
 
 
 @app.command()
 def card(
     model: Annotated[Path, typer.Argument(help="A model or certificate file.")],
+    audit_file: Annotated[Path | None, typer.Option("--audit", help="What `dperm audit` found, to show beside it.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("card.html"),
     as_json: JsonFlag = False,
 ) -> None:
     """The page for whoever signs: what was spent, on what assumptions, what an attacker could do.
 
     \b
-    Example:
+    Examples:
       dperm card model.json -o card.html
+      dperm card model.json --audit audit.json
     """
+    from dperm.audit import results_from_json
+    from dperm.cli.audit import speaks_of
     from dperm.privacy import Certificate
     from dperm.report import write_atomically
     from dperm.report.page import card_page
 
-    text = _read(model)
+    text = read(model)
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
@@ -427,12 +400,16 @@ def card(
         json.dumps(data["certificate"]) if isinstance(data, dict) and "certificate" in data else text
     )
     certificate.verify()
-    write_atomically(output, card_page(certificate, f"{model.stem}: {certificate.mechanism}"))
+    attacks = [] if audit_file is None else results_from_json(read(audit_file))
+    if any(not speaks_of(item, certificate) for item in attacks):
+        raise ValueError(f"{audit_file} is about another claim than {model}.")
+    page = card_page(certificate, f"{model.stem}: {certificate.mechanism}", attacks)
+    write_atomically(output, page)
     if as_json:
-        _say(certificate.to_json())
+        say(certificate.to_json())
     else:
-        _say(str(certificate))
-        _say(f"Page written to {output}.")
+        say(str(certificate))
+        say(f"Page written to {output}.")
 
 
 @data_app.command("list")
@@ -442,10 +419,10 @@ def list_sets(as_json: JsonFlag = False) -> None:
 
     rows = [(name, data.schema_of(name)) for name in data.named()]
     if as_json:
-        _say(json.dumps([{"name": name, "title": schema.title, "dimension": schema.dimension} for name, schema in rows]))
+        say(json.dumps([{"name": name, "title": schema.title, "dimension": schema.dimension} for name, schema in rows]))
         return
     for name, schema in rows:
-        _say(f"{name:24s} {schema.dimension:4d} features, {len(schema.classes):2d} classes   {schema.title}")
+        say(f"{name:24s} {schema.dimension:4d} features, {len(schema.classes):2d} classes   {schema.title}")
 
 
 @data_app.command()
@@ -454,7 +431,7 @@ def show(name: Annotated[str, typer.Argument(help="A named data set or a schema 
     from dperm import data
 
     schema = data.Schema.load(name) if Path(name).is_file() else data.schema_of(name)
-    _say(schema.to_json().rstrip())
+    say(schema.to_json().rstrip())
 
 
 @data_app.command()
@@ -477,11 +454,11 @@ def propose(
     output = output or source.with_name(f"{name}.schema.json")
     write_atomically(output, schema.to_json())
     ignored = [column.name for column in schema.columns if column.type == "ignore"]
-    _say(f"{output}: {schema.dimension} features from {len(schema.columns) - 1} columns.")
+    say(f"{output}: {schema.dimension} features from {len(schema.columns) - 1} columns.")
     if ignored:
-        _say(f"Ignored (one value, or too many different texts): {', '.join(ignored)}.")
-    _say("This looked at the data: replace its ranges, categories and labels by publicly known ones, then set")
-    _say('"proposed" to false. Until then certificates say that they were read off the data.')
+        say(f"Ignored (one value, or too many different texts): {', '.join(ignored)}.")
+    say("This looked at the data: replace its ranges, categories and labels by publicly known ones, then set")
+    say('"proposed" to false. Until then certificates say that they were read off the data.')
 
 
 @data_app.command("check")
@@ -490,34 +467,8 @@ def check_table(
     schema: Annotated[Path | None, typer.Option(help="The schema it should fit.")] = None,
 ) -> None:
     """Does a table fit its schema? Says so to the data holder; releases nothing."""
-    dataset, _ = _dataset(source, None, schema)
-    _say(f"{source} fits: {len(dataset)} records, {dataset.features.shape[1]} features, {len(dataset.classes)} classes.")
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"Cannot read {path}: {error}") from None
-
-
-def _warn(text: str) -> None:
-    sys.stderr.write(f"warning: {text}\n")
-
-
-@contextmanager
-def _progress(title: str, shown: bool) -> Iterator[Any]:
-    """A progress bar on the error stream; None where nobody watches."""
-    if not shown:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    dataset, _ = dataset_of(source, None, schema)
+    say(f"{source} fits: {len(dataset)} records, {dataset.features.shape[1]} features, {len(dataset.classes)} classes.")
 
 
 class _InterruptedByUser(BaseException):
@@ -533,7 +484,7 @@ def main() -> None:
         raise _InterruptedByUser
 
     signal.signal(signal.SIGINT, interrupt)
-    warnings.showwarning = lambda message, *_: _warn(str(message))
+    warnings.showwarning = lambda message, *_: warn(str(message))
     try:
         app(standalone_mode=True)
     except _InterruptedByUser:

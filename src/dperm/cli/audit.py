@@ -1,0 +1,157 @@
+"""`dperm audit`: attack a model's mechanism, or one named by its settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, progress, read, say
+
+if TYPE_CHECKING:
+    from dperm.audit import AuditResult, Training
+    from dperm.privacy import Certificate
+
+__all__ = ["audit", "speaks_of"]
+
+_REFUTED = 3  # exit code
+
+
+def audit(
+    model: Annotated[
+        Path | None, typer.Argument(help="A model written by `dperm train`; without one, the options below.")
+    ] = None,
+    members: Annotated[
+        str | None, typer.Option(help="Records that the model was trained on: also try membership inference.")
+    ] = None,
+    others: Annotated[str | None, typer.Option(help="With --members: records of the same kind that it has not seen.")] = None,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")] = 1.0,
+    delta: Delta = 1e-5,
+    kind: Annotated[str, typer.Option("--model", help="logistic, svm or ridge.")] = "logistic",
+    mechanism: Annotated[str, typer.Option(help="auto, objective, output or gradient.")] = "auto",
+    relation: Relation = "add_or_remove_one",
+    features: Annotated[int, typer.Option(help="Number of features.")] = 5,
+    classes: Annotated[int, typer.Option(help="Number of classes.")] = 2,
+    public_size: Annotated[int | None, typer.Option(help="Publicly known number of records, if it is public.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Trainings in each world [default: 10000, or 400 of slow ones].")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Results to write, as JSON.")] = Path("audit.json"),
+    as_json: JsonFlag = False,
+) -> None:
+    """Try to refute a certificate: replay the mechanism on worst-case neighbours, play distinguishing games, infer members.
+
+    Costs no privacy: everything but --members is trained on made-up records. Exit code 3: refuted.
+
+    \b
+    Examples:
+      dperm audit model.json
+      dperm audit model.json --members train.csv --others test.csv
+      dperm audit --mechanism gradient --epsilon 4 --features 20 --public-size 10000
+    """
+    from dperm.audit import attack, overall, results_to_json
+    from dperm.report import write_atomically
+
+    if (members is None) != (others is None):
+        raise ValueError("Expected --members and --others together: members are told from others.")
+    if members is not None and model is None:
+        raise ValueError("Expected a model whose members are inferred.")
+    inferred: list[AuditResult] = []
+    if model is None:
+        settings = {"epsilon": epsilon, "delta": delta, "relation": relation, "mechanism": mechanism, "public_size": public_size}
+        training = _training(_estimator(kind, settings), features, 0 if kind == "ridge" else classes, None)
+    else:
+        fitted, extra, certificate = _loaded(model)
+        if members is not None and others is not None:
+            inferred.append(_membership(fitted, extra, certificate, members, others))
+        training = _training(fitted, fitted.n_features_in_, len(getattr(fitted, "classes_", ())), certificate)
+    probe_writable(output)
+    stages = {"replay": "Replaying on worst-case neighbours", "pilot": "Looking for the easiest pair", "game": "Playing the game"}
+    results: list[AuditResult] = []
+    with progress("Attacking", not as_json) as step:
+        say_step = None if step is None else lambda name, done, total: step(done, total, stages[name])
+        results += attack(training, trials=trials, progress=say_step)
+    results += inferred
+    write_atomically(output, results_to_json(results))
+    verdict = overall(results)
+    if as_json:
+        say(results_to_json(results))
+    else:
+        say(f"{training.name}\n")
+        for result in results:
+            say(f"{result.attack[:1].upper()}{result.attack[1:]}")
+            for sentence in result.sentences():
+                say(f"  {sentence}")
+            say()
+        if verdict == "refuted":
+            say("REFUTED: the certificate states less than this mechanism costs. Do not rely on it.")
+        else:
+            say("Not refuted. That is not a proof: the proof is the theorem that the certificate names.")
+        say(f"Results written to {output}.")
+    if verdict == "refuted":
+        raise typer.Exit(_REFUTED)
+
+
+def speaks_of(result: AuditResult, certificate: Certificate) -> bool:
+    """Whether an audit's claim is this certificate's."""
+    same = result.claimed_epsilon == certificate.epsilon and result.delta == certificate.delta
+    return same or result.claimed_epsilon is None
+
+
+def _estimator(kind: str, settings: dict[str, Any]) -> Any:
+    from dperm._validate import choice
+    from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge
+
+    kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge}
+    choice("--model", kind, kinds)
+    if kind == "ridge" and settings["mechanism"] == "auto":
+        settings = {name: value for name, value in settings.items() if name != "mechanism"}
+    return kinds[kind](**settings)
+
+
+def _loaded(path: Path) -> tuple[Any, dict[str, Any], Certificate]:
+    from dperm.estimators import model_from_json
+
+    fitted, extra = model_from_json(read(path))
+    return fitted, extra, fitted.certificate_
+
+
+def _training(estimator: Any, features: int, classes: int, certificate: Certificate | None) -> Training:
+    """The training that the settings name; that of a model must cost what its certificate states."""
+    from dperm.audit import Training
+
+    size = None if certificate is None else certificate.public_facts.get("public_size")
+    if certificate is None and estimator.relation == "replace_one" and estimator.public_size is None:
+        raise ValueError("Expected --public-size under replace_one, where the number of records is public.")
+    training = Training.of_mechanism(*estimator.mechanism_for(features, classes, size))
+    if certificate is not None:
+        certificate.verify()
+        if training.event != certificate.event:
+            raise ValueError(
+                "The certificate states another event than a training with the model's settings costs in this version: "
+                f"{certificate.event} against {training.event}. Audit it with dperm {certificate.versions.get('dperm', '?')}."
+            )
+    return training
+
+
+def _membership(fitted: Any, extra: dict[str, Any], certificate: Certificate, members: str, others: str) -> AuditResult:
+    from dperm.audit import membership
+
+    claim = certificate if certificate.epsilon is not None else None
+    inside, outside = (_records(extra, source) for source in (members, others))
+    return membership(fitted, inside, outside, claim=claim)
+
+
+def _records(extra: dict[str, Any], source: str) -> tuple[Any, Any]:
+    """Rows and targets of a table as the model was trained on them."""
+    from dperm import data
+
+    schema = extra.get("schema")
+    if schema is None or (source in data.named() and not Path(source).exists()):
+        dataset, _ = dataset_of(source, None, None)
+    else:
+        dataset, _ = data.read_dataset(source, None, data.Schema.from_dict(schema))
+    targets = dataset.targets
+    if extra.get("target_range"):
+        low, high = extra["target_range"]
+        targets = 2 * (targets - low) / (high - low) - 1
+    return dataset.features, targets

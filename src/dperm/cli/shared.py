@@ -1,0 +1,73 @@
+"""What the commands share: how they speak, read and write."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from dperm.data import Dataset, Schema
+
+__all__ = ["Delta", "JsonFlag", "Relation", "dataset_of", "probe_writable", "progress", "read", "say", "warn"]
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Delta = Annotated[float, typer.Option(help="The δ of the guarantee; well below 1/n.")]
+Relation = Annotated[str, typer.Option(help="add_or_remove_one or replace_one.")]
+
+
+def say(text: str = "") -> None:
+    sys.stdout.write(text + "\n")
+
+
+def dataset_of(source: str, target: str | None, schema_path: Path | None) -> tuple[Dataset, Schema | None]:
+    """A named set, or a file with a given or proposed schema."""
+    from dperm import data
+
+    if source in data.named() and not Path(source).exists():
+        return data.load(source), data.schema_of(source)
+    return data.read_dataset(source, target, data.Schema.load(schema_path) if schema_path else None)
+
+
+def probe_writable(path: Path) -> None:
+    """Refuse an unusable output before anything is charged."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise ValueError(f"Cannot write {path}: it exists and is not a regular file.")
+    probe = path.with_name(f".{path.name}.probe")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"Cannot write {path}: {error.strerror or error}.") from None
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"Cannot read {path}: {error}") from None
+
+
+def warn(text: str) -> None:
+    sys.stderr.write(f"warning: {text}\n")
+
+
+@contextmanager
+def progress(title: str, shown: bool) -> Iterator[Any]:
+    """A progress bar on the error stream; None where nobody watches."""
+    if not shown:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total, now=title: bar.update(task, completed=done, total=total, description=now)
