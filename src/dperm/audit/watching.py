@@ -1,0 +1,205 @@
+"""What releases say of canaries, and what that says of a claim: the statistics of white-box audits, of any library's steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import bdtrc, ndtri
+
+from dperm.audit.distinguish import compare_scores
+from dperm.audit.result import AuditResult
+from dperm.audit.statistics import Estimate
+from dperm.privacy import Composed, Event, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
+
+__all__ = ["Watched", "judge"]
+
+Array = NDArray[np.float64]
+
+_SIGMAS = 6.0  # how far a normal statistic may be from its mean: one false alarm in 10⁹
+_FEWEST = 500  # sums of fewer terms are not normal enough for that
+_GAMES = 40  # steps per world below which their rates prove nothing
+
+
+@dataclass
+class Watched:
+    """One run's view of its canaries: `values` (steps, canaries) in units of the sensitivity, the noise multipliers
+    (steps,) claimed, who was drawn (steps, canaries), and for each step the indices of all records drawn."""
+
+    values: Array
+    noise: Array
+    drawn: NDArray[np.bool_]
+    inclusions: list[NDArray[np.intp]]
+
+    def log_ratio(self, rate: float, relation: Relation) -> Array:
+        """(canaries,) ln of the likelihood of the run with the canary over the one without, if the claim is exact."""
+        low, high = (0.0, 1.0) if relation is Relation.ADD_OR_REMOVE_ONE else (-0.5, 0.5)
+        variance = (self.noise**2)[:, None]
+        nothing = -(self.values**2) / (2 * variance)
+        sides: list[Array] = []
+        for shift in (low, high):
+            there = -((self.values - shift) ** 2) / (2 * variance)
+            sides.append(there if rate == 1 else np.logaddexp(np.log1p(-rate) + nothing, np.log(rate) + there))
+        return (sides[1] - sides[0]).sum(axis=0)
+
+
+def judge(
+    absent: list[Watched],
+    present: list[Watched],
+    *,
+    event: Event,
+    rate: float,
+    relation: Relation,
+    size: int,
+    delta: float,
+    confidence: float,
+    verdict_confidence: float,
+    mechanism: str,
+) -> AuditResult:
+    """The audit of runs without (or with opposite) and with canaries; `size` counts all records, canaries included.
+
+    `event` is what is claimed, at sampling `rate`. The verdict's confidence is split over draws, single steps and whole runs.
+    """
+    part = 1 - (1 - verdict_confidence) / 3
+    first, second = _Steps.of(absent), _Steps.of(present)
+    seen = second.only(second.drawn)
+    base = first if relation is Relation.ADD_OR_REMOVE_ONE else first.only(first.drawn)
+    ratio, error = _signal_ratio(base, seen)
+    findings = _draw_findings(rate, absent + present, size, part)
+    findings += _step_findings(base, seen, relation, delta, part)
+    if (beyond := (ratio - 1) / error) > _SIGMAS:
+        findings.append(
+            f"a canary is {ratio:.3g} times as large against the noise as is claimed ({beyond:.0f} standard errors more)"
+        )
+    spread = float(ndtri(1 - (1 - confidence) / 2)) * error
+    middle, low, high = (_epsilon_at(event, delta, value) for value in (ratio, ratio - spread, ratio + spread))
+    scores = [np.concatenate([run.log_ratio(rate, relation) for run in world]) for world in (absent, present)]
+    whole = compare_scores(*scores, claim=event, delta=delta, confidence=confidence, verdict_confidence=part)
+    findings += whole.findings
+    return AuditResult(
+        attack="the white-box audit",
+        mechanism=mechanism,
+        verdict="refuted" if findings else "consistent",
+        delta=delta,
+        claimed_epsilon=whole.claimed_epsilon,
+        epsilon_lower=whole.epsilon_lower,
+        confidence=confidence,
+        verdict_confidence=verdict_confidence,
+        estimate=Estimate(middle, low, high, "noise against signal in each step"),
+        trials=whole.trials,
+        findings=tuple(findings),
+        auc=whole.auc,
+        curve=whole.curve,
+        details={
+            "runs": len(present),
+            "allowed": whole.details["allowed"],
+            "steps_with_canary": len(seen.values),
+            "steps_without": len(base.values),
+            "signal_to_claimed_signal": ratio,
+            "standard_error": error,
+        },
+    )
+
+
+# Single steps
+
+
+class _Steps(NamedTuple):
+    """Steps and canaries of several runs, flattened: the canary's value, the noise multiplier claimed, whether it was drawn."""
+
+    values: Array
+    noise: Array
+    drawn: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, runs: list[Watched]) -> _Steps:
+        return cls(
+            np.concatenate([run.values.ravel() for run in runs]),
+            np.concatenate([np.repeat(run.noise, run.values.shape[1]) for run in runs]),
+            np.concatenate([run.drawn.ravel() for run in runs]),
+        )
+
+    def only(self, which: NDArray[np.bool_]) -> _Steps:
+        return _Steps(self.values[which], self.noise[which], self.drawn[which])
+
+
+def _signal_ratio(base: _Steps, seen: _Steps) -> tuple[float, float]:
+    """The canary's size over the noise's, relative to what is claimed, and its standard error: 1 where the claim is exact."""
+    if len(seen.values) < 2 or len(base.values) < 2:
+        return 0.0, np.inf
+    means = [float((part.values / part.noise**2).sum() / (1 / part.noise**2).sum()) for part in (base, seen)]
+    residuals = np.concatenate([(part.values - mean) / part.noise for part, mean in zip((base, seen), means, strict=True)])
+    scale = float(np.sqrt((residuals**2).sum() / (len(residuals) - 2)))
+    error = np.sqrt(sum(1 / (1 / part.noise**2).sum() for part in (base, seen)))
+    ratio = (means[1] - means[0]) / scale
+    # the scale's own error is that of a chi distribution
+    return ratio, float(np.hypot(error, ratio / np.sqrt(2 * len(residuals))))
+
+
+def _step_findings(base: _Steps, seen: _Steps, relation: Relation, delta: float, confidence: float) -> list[str]:
+    """A game per noise level: steps that drew the canary against steps without it. Each step is a Gaussian release."""
+    levels = [level for level in np.unique(seen.noise) if min((seen.noise == level).sum(), (base.noise == level).sum()) >= _GAMES]
+    findings: list[str] = []
+    for level in levels:
+        result = compare_scores(
+            base.values[base.noise == level],
+            seen.values[seen.noise == level],
+            claim=Gaussian(float(level), relation),
+            delta=delta,
+            verdict_confidence=1 - (1 - confidence) / len(levels),
+        )
+        findings += [f"at noise multiplier {level:.4g}, in single steps, {text}" for text in result.findings]
+    return findings
+
+
+def _epsilon_at(event: Event, delta: float, ratio: float) -> float:
+    """ε of the event with every noise multiplier divided by `ratio`."""
+    return epsilon(_with_noise(event, ratio), delta) if ratio > 1e-6 else 0.0
+
+
+def _with_noise(event: Event, ratio: float) -> Event:
+    if isinstance(event, Gaussian):
+        return replace(event, noise_multiplier=event.noise_multiplier / ratio)
+    if isinstance(event, (PoissonSampled, SelfComposed)):
+        return replace(event, event=_with_noise(event.event, ratio))
+    if isinstance(event, Composed):
+        return Composed(tuple(_with_noise(part, ratio) for part in event.events))
+    raise TypeError(f"Expected Gaussian releases, got {event}.")
+
+
+# Draws
+
+
+def _draw_findings(rate: float, runs: list[Watched], size: int, confidence: float) -> list[str]:
+    """Whether the canary is drawn no more often, and records no less independently, than Poisson sampling says."""
+    if rate == 1:
+        return []
+    if any(len(run.inclusions) != len(run.values) for run in runs):
+        return ["steps released without drawing their records at the rate that was charged"]
+    findings: list[str] = []
+    drawn = np.concatenate([run.drawn.ravel() for run in runs])
+    count = int(drawn.sum())
+    if count and bdtrc(count - 1, len(drawn), rate) < 1 - confidence:
+        findings.append(f"canaries were drawn {count} times in {len(drawn)}, a share of {rate:g} is charged")
+    batches = np.concatenate([[len(included) for included in run.inclusions] for run in runs])
+    if _deviation(batches, size, rate) < -_SIGMAS:
+        findings.append("batches hardly vary in size: records are not drawn independently of each other")
+    window = max(2, round(1 / rate))
+    counts: list[NDArray[np.intp]] = []
+    for run in runs:
+        for start in range(0, len(run.inclusions) - window + 1, window):
+            together = np.concatenate(run.inclusions[start : start + window])
+            counts.append(np.bincount(together, minlength=size))
+    if counts and len(counts) * size >= _FEWEST and abs(_deviation(np.concatenate(counts), window, rate)) > _SIGMAS:
+        findings.append(f"draws of the same record in {window} steps are not independent of each other")
+    return findings
+
+
+def _deviation(counts: NDArray[np.intp], trials: int, rate: float) -> float:
+    """How far the spread of binomial counts is from what it should be, in standard deviations."""
+    variance = trials * rate * (1 - rate)
+    squares = ((counts - trials * rate) ** 2).sum()
+    fourth = variance * (1 + (2 * trials - 6) * rate * (1 - rate))  # variance of one square
+    return float((squares - len(counts) * variance) / np.sqrt(len(counts) * fourth))
