@@ -246,3 +246,44 @@ def test_interrupting_leaves_nothing_half_written(tmp_path: Path) -> None:
     assert "interrupted" in errors
     assert list(tmp_path.glob("*report*")) == []
     assert len(SpendLog.current().charges()) >= charged
+
+
+def test_audit_a_model(table: Path, schema: Path, tmp_path: Path) -> None:
+    model, found, page = tmp_path / "m.json", tmp_path / "audit.json", tmp_path / "c.html"
+    dperm("train", table, "--schema", schema, "--epsilon", 2, "-o", model)
+    charged = len(SpendLog(os.environ["DPERM_SPEND_LOG"]).charges())
+    done = dperm("audit", model, "--members", table, "--others", table, "--trials", 4000, "-o", found)
+    assert "did not refute ε = 2" in done.stdout and "It proves that no ε" in done.stdout
+    assert "names the member 50.0 times in 100" in done.stdout
+    assert "Not refuted. That is not a proof" in done.stdout
+    assert len(SpendLog(os.environ["DPERM_SPEND_LOG"]).charges()) == charged
+    assert [item["attack"] for item in json.loads(found.read_text())] == [
+        "replay", "the distinguishing game", "membership inference",
+    ]  # fmt: skip
+    dperm("card", model, "--audit", found, "-o", page)
+    assert "What attacks found" in page.read_text() and "What attacks found" not in _card(model, tmp_path)
+    dperm("train", table, "--schema", schema, "--epsilon", 3, "-o", model)
+    assert "about another claim" in dperm("card", model, "--audit", found, "-o", page, expect=1).stderr
+
+
+def _card(model: Path, folder: Path) -> str:
+    dperm("card", model, "-o", folder / "plain.html")
+    return (folder / "plain.html").read_text()
+
+
+def test_audit_settings_without_a_model(tmp_path: Path) -> None:
+    out = tmp_path / "a.json"
+    done = dperm("audit", "--mechanism", "output", "--delta", 0, "--features", 3, "--trials", 400, "-o", out, "--json")
+    assert json.loads(done.stdout) == json.loads(out.read_text())
+    assert "Expected --members and --others together" in dperm("audit", "--members", "x.csv", expect=1).stderr
+    assert "Expected --public-size" in dperm("audit", "--relation", "replace_one", expect=1).stderr
+
+
+def test_a_refuted_certificate_exits_with_three(table: Path, schema: Path, tmp_path: Path) -> None:
+    """Half of the noise in the event, with the ε that this half would not have: found before any attack."""
+    model = tmp_path / "m.json"
+    dperm("train", table, "--schema", schema, "--epsilon", 2, "-o", model)
+    data = json.loads(model.read_text())
+    data["certificate"]["event"]["events"][0]["noise_std"] *= 2
+    model.write_text(json.dumps(data))
+    assert "states another event" in dperm("audit", model, expect=1).stderr
