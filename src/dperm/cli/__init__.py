@@ -200,6 +200,7 @@ def compare(
     mechanisms: Annotated[str | None, typer.Option(help="Comma-separated subset of the mechanisms.")] = None,
     repeats: Annotated[int, typer.Option(help="Repeats, on paired random splits.")] = 10,
     data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm.")] = 1.0,
+    attack: Annotated[bool, typer.Option("--audit", help="Also attack each mechanism, at the ε nearest 1.")] = False,
     jobs: Annotated[int | None, typer.Option(help="Processes [default: all cores].")] = None,
     seed: Annotated[int | None, typer.Option(help="Fix all randomness, for tests: nothing is private then.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Report to write.")] = Path("report.html"),
@@ -211,8 +212,10 @@ def compare(
     Examples:
       dperm compare
       dperm compare people.csv --target income --repeats 20
+      dperm compare people.csv --target income --audit
     """
     from dperm.report import Study, run_study, write_atomically
+    from dperm.report.audits import audit_study
     from dperm.report.candidates import CANDIDATES
     from dperm.report.page import comparison_page
     from dperm.report.summary import result_table, results_json
@@ -234,7 +237,11 @@ def compare(
             results.append(run_study(dataset, study, jobs, step))
         if not as_json:
             result_table(results[-1])
-    write_atomically(output, comparison_page(results))
+    audits: list[Any] = []
+    for result in results if attack else []:
+        with progress(f"{result.dataset}: attacking", not as_json) as step:
+            audits.append(audit_study(result, step))
+    write_atomically(output, comparison_page(results, audits))
     say(
         results_json(results)
         if as_json

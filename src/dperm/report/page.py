@@ -63,6 +63,18 @@ def _table(result: StudyResult) -> list[dict[str, Any]]:
     ]
 
 
+def _attack_rows(result: StudyResult) -> list[dict[str, Any]]:
+    """Means of the membership attack, without privacy and at each ε, beside what the certificate allows any attack."""
+    keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
+    return [
+        {
+            "title": CANDIDATES[key].title,
+            "cells": [result.cell(key, epsilon) for epsilon in result.study.epsilons],
+        }
+        for key in keys
+    ]
+
+
 def _noise_rows(result: StudyResult) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for cell in result.cells:
@@ -83,8 +95,11 @@ def _noise_rows(result: StudyResult) -> list[dict[str, Any]]:
     return rows
 
 
-def comparison_page(results: Sequence[StudyResult]) -> str:
-    """The report of `dperm compare`: one section a data set. For the data holder's eyes; it says which parts are private."""
+def comparison_page(results: Sequence[StudyResult], audits: Sequence[Sequence[tuple[str, Sequence[AuditResult]]]] = ()) -> str:
+    """The report of `dperm compare`: one section a data set. For the data holder's eyes; it says which parts are private.
+
+    `audits` are those of each result's mechanisms, in the same order (`audit_study`).
+    """
     sections = [
         {
             "result": result,
@@ -92,11 +107,16 @@ def comparison_page(results: Sequence[StudyResult]) -> str:
             "reference": result.cell("non-private", None),
             "rows": _table(result),
             "noise": _noise_rows(result),
+            "attacks": _attack_rows(result),
             "score_svg": score_figure(result),
             "excess_svg": excess_figure(result),
             "noise_svg": noise_figure(result),
             "releases": sum(cell.epsilon is not None for cell in result.cells) * result.study.repeats,
             "certificate": _shown_certificate(result),
+            "audits": [
+                {"title": CANDIDATES[key].title, "verdict": overall(found), "replay": found[0], "game": found[1]}
+                for key, found in (audits[number] if audits else ())
+            ],
         }
         for number, result in enumerate(results)
     ]

@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm.audit.statistics import area_under_curve
 from dperm.data import Dataset
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective, Records, RegularisedSum, Softmax
@@ -34,6 +35,8 @@ Array = NDArray[np.float64]
 #: Λ of the non-private reference, in sum form: enough to make it unique. On nearly separable records it still costs
 #: some hundredths of training loss, so that a private model can undercut the reference slightly.
 _REFERENCE_CONVEXITY = 1e-2
+
+_FALSE_POSITIVES = 0.01  # of the membership attack
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,18 @@ class Study:
 
 @dataclass(frozen=True)
 class Cell:
-    """All repeats of one mechanism at one ε (None: the non-private reference). Arrays are (repeats,)."""
+    """All repeats of one mechanism at one ε (None: the non-private reference). Arrays are (repeats,).
+
+    `attack_auc` and `attack_tpr` are of membership inference by loss, training against held-out records: the area under its
+    curve, and the share of members found while 1 % of others are accused.
+    """
 
     mechanism: str
     epsilon: float | None
     scores: Array
     excess: Array
+    attack_auc: Array
+    attack_tpr: Array
     noise: dict[str, Any] = field(default_factory=dict[str, Any])
     certificate: Certificate | None = None
 
@@ -116,6 +125,18 @@ class StudyResult:
         return next(cell for cell in self.cells if (cell.mechanism, cell.epsilon) == (mechanism, epsilon))
 
 
+class _Fit(NamedTuple):
+    """One model of one repeat."""
+
+    mechanism: str
+    epsilon: float | None
+    repeat: int
+    score: float
+    excess: float
+    attack: tuple[float, float]
+    trace: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class _Task:
     """One repeat of one mechanism at all its ε."""
@@ -138,7 +159,7 @@ def _start_worker(path: str) -> None:
     _worker = pickle.loads(Path(path).read_bytes())
 
 
-def _run_task(task: _Task) -> list[tuple[str, float | None, int, float, float, dict[str, Any]]]:
+def _run_task(task: _Task) -> list[_Fit]:
     dataset, study, problem, mechanisms, entropy = _worker
     split = _split(dataset, study, entropy, task.repeat)
     return list(_repeat(dataset, study, problem, mechanisms, task, split))
@@ -172,7 +193,7 @@ def _repeat(
     mechanisms: dict[tuple[str, float], Mechanism],
     task: _Task,
     split: tuple[NDArray[np.intp], NDArray[np.intp]],
-) -> Iterator[tuple[str, float | None, int, float, float, dict[str, Any]]]:
+) -> Iterator[_Fit]:
     train, test = split
     targets = _targets(dataset, problem)
     joint = task.mechanism == "non-private" or CANDIDATES[task.mechanism].joint
@@ -182,7 +203,8 @@ def _repeat(
     best = _non_private(objective, fit, problem)
     least = _risk(objective, fit, best, problem)
     if task.mechanism == "non-private":
-        yield task.mechanism, None, task.repeat, _score(objective, held_out, best, problem), 0.0, {}
+        attack = _attack(objective, fit, held_out, best, problem)
+        yield _Fit(task.mechanism, None, task.repeat, _score(objective, held_out, best, problem), 0.0, attack, {})
         return
     for epsilon in study.epsilons:
         seed = None if study.seed is None else f"{study.seed}/{task.mechanism}/{epsilon}/{task.repeat}"
@@ -190,7 +212,8 @@ def _repeat(
         release = mechanisms[task.mechanism, epsilon].release(objective, fit, channel)
         score = _score(objective, held_out, release.theta, problem)
         risk = _risk(objective, fit, release.theta, problem)
-        yield task.mechanism, epsilon, task.repeat, score, risk - least, dict(release.trace)
+        attack = _attack(objective, fit, held_out, release.theta, problem)
+        yield _Fit(task.mechanism, epsilon, task.repeat, score, risk - least, attack, dict(release.trace))
 
 
 def _non_private(objective: LinearObjective, records: Records, problem: Problem) -> Array:
@@ -241,11 +264,24 @@ def _score(objective: LinearObjective, records: Records, theta: Array, problem: 
 
 def _risk(objective: LinearObjective, records: Records, theta: Array, problem: Problem) -> float:
     """Mean training loss, without the regulariser (one-vs-rest: the mean over classes)."""
+    return float(_losses(objective, records, theta, problem).mean())
+
+
+def _losses(objective: LinearObjective, records: Records, theta: Array, problem: Problem) -> Array:
+    """(n,) losses; one-vs-rest: the mean over classes."""
     t, y = _predictions(objective, records, theta), records.targets
     if t.ndim == 2 and not isinstance(objective.loss, Softmax):
-        losses = [objective.loss.value(t[:, k], np.where(y == k, 1.0, -1.0)).mean() for k in range(problem.classes)]
-        return float(np.mean(losses))
-    return float(objective.loss.value(t, y).mean())
+        separate = [objective.loss.value(t[:, k], np.where(y == k, 1.0, -1.0)) for k in range(problem.classes)]
+        return np.mean(separate, axis=0)
+    return objective.loss.value(t, y)
+
+
+def _attack(objective: LinearObjective, members: Records, others: Records, theta: Array, problem: Problem) -> tuple[float, float]:
+    """Membership inference by loss: the area under its curve, and the share of members found at 1 % false positives."""
+    inside, outside = (-_losses(objective, records, theta, problem) for records in (members, others))
+    allowed = int(_FALSE_POSITIVES * len(outside))
+    cut = np.sort(outside)[len(outside) - allowed - 1]  # with fewer than 100 others: nobody may be accused wrongly
+    return area_under_curve(outside, inside)[0], float((inside > cut).mean())
 
 
 def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[[int, int], None] | None = None) -> StudyResult:
@@ -268,7 +304,7 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
         (key, epsilon): CANDIDATES[key].build(problem, epsilon, study.delta) for key in keys for epsilon in study.epsilons
     }
     tasks = [_Task(key, repeat) for repeat in range(study.repeats) for key in ("non-private", *keys)]
-    rows: list[tuple[str, float | None, int, float, float, dict[str, Any]]] = []
+    rows: list[_Fit] = []
     for number, found in enumerate(_map(tasks, (dataset, study, problem, mechanisms, entropy), jobs), start=1):
         rows += found
         if progress is not None:
@@ -320,13 +356,22 @@ def _baseline(dataset: Dataset, classes: int) -> float:
 def _cell(
     key: str,
     epsilon: float | None,
-    rows: Sequence[tuple[str, float | None, int, float, float, dict[str, Any]]],
+    rows: Sequence[_Fit],
     study: Study,
     certificate: Certificate | None,
 ) -> Cell:
-    mine = sorted((row for row in rows if row[0] == key and row[1] == epsilon), key=lambda row: row[2])
+    mine = sorted((row for row in rows if (row.mechanism, row.epsilon) == (key, epsilon)), key=lambda row: row.repeat)
     assert len(mine) == study.repeats
-    return Cell(key, epsilon, np.array([row[3] for row in mine]), np.array([row[4] for row in mine]), mine[0][5], certificate)
+    return Cell(
+        key,
+        epsilon,
+        scores=np.array([row.score for row in mine]),
+        excess=np.array([row.excess for row in mine]),
+        attack_auc=np.array([row.attack[0] for row in mine]),
+        attack_tpr=np.array([row.attack[1] for row in mine]),
+        noise=mine[0].trace,
+        certificate=certificate,
+    )
 
 
 def _map(tasks: list[_Task], shared: Any, jobs: int) -> Iterator[Any]:

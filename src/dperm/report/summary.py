@@ -70,6 +70,8 @@ def _study(result: StudyResult) -> dict[str, Any]:
                 "epsilon": cell.epsilon,
                 "scores": cell.scores.tolist(),
                 "excess_risk": cell.excess.tolist(),
+                "membership_auc": cell.attack_auc.tolist(),
+                "membership_tpr_at_1_percent": cell.attack_tpr.tolist(),
                 "certificate": json.loads(cell.certificate.to_json()) if cell.certificate else None,
             }
             for cell in result.cells
