@@ -101,7 +101,9 @@ def test_ridge_and_svm(tmp_path: Path, table: Path) -> None:
 
 def test_compare_a_table(table: Path, tmp_path: Path) -> None:
     report = tmp_path / "out" / "report.html"
-    done = dperm("compare", table, "--target", "income", "--epsilons", "1,5", "--repeats", 2, "--jobs", 1, "-o", report)
+    settings = ["--target", "income", "--epsilons", "1,5", "--repeats", 2, "--mechanisms", "output,gradient-poisson", "--audit"]
+    done = dperm("compare", table, *settings, "--jobs", 1, "-o", report)
+    assert "What attacks on the mechanisms found" in report.read_text()
     assert "read off the data" in done.stderr
     assert "DP-SGD" in done.stdout
     assert report.stat().st_size > 50_000

@@ -41,11 +41,13 @@ def test_readme_examples_run(number: int) -> None:
     exec(compile(code, f"README example {number}", "exec"), names)
 
 
-def test_the_examples_in_the_page_on_networks_run() -> None:
+@pytest.mark.parametrize(("page", "last"), [("networks.md", "trainer"), ("audit.md", "noisy_count")])
+def test_the_examples_in_pages_run(page: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "networks.md").read_text(encoding="utf-8"), flags=re.DOTALL):
-        exec(compile(code, "docs/networks.md", "exec"), names)
-    assert "certificate" in vars(names["trainer"])
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), flags=re.DOTALL):
+        exec(compile(code, page, "exec"), names)
+    assert callable(names[last]) or "certificate" in vars(names[last])
 
 
 @pytest.mark.parametrize(
