@@ -81,9 +81,7 @@ def _plan(noise: float) -> Plan:
 
 
 def linear() -> None:
-    print(
-        "\n| linear model, 20 features, n = 10,000 | ε | movement ÷ sensitivity | proven | estimate, 95 % | seconds, replay and game |"
-    )
+    print("\n| linear model, 20 features, n = 10,000 | ε | movement ÷ sensitivity | proven | estimate, 95 % | seconds |")
     print("| --- | --- | --- | --- | --- | --- |")
     objective = LinearObjective(Logistic(), 20, intercept_scale=0.5, public_size=10_000)
     facts = objective.facts

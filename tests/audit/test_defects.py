@@ -240,7 +240,7 @@ def test_published_m_ngp_is_refuted() -> None:
     x = np.tile([1.0, 0.0], (101, 1))
     labels = np.where(np.arange(101) % 2, -1.0, 1.0)  # one more of the first label
     pair = Pair.replacing("the label that decides", (x, labels), [1.0, 0.0], -1.0, index=0)
-    result = distinguish(published_m_ngp, pair, 2000, claim=ApproximateDP(1.0, 1e-5), delta=1e-5)
+    result = distinguish(published_m_ngp, pair, 2000, claim=ApproximateDP(1.0, 1e-5, Relation.REPLACE_ONE), delta=1e-5)
     assert result.refuted and result.epsilon_lower > 4.0
     assert "REFUTED" in str(result)
 
@@ -262,7 +262,7 @@ def test_the_certified_form_of_m_ngp_is_not_refuted() -> None:
 
     x = np.tile([1.0, 0.0], (101, 1))
     pair = Pair.replacing("the label that decides", (x, np.where(np.arange(101) % 2, -1.0, 1.0)), [1.0, 0.0], -1.0, index=0)
-    result = distinguish(certified, pair, 2000, claim=ApproximateDP(1.0, 1e-5), delta=1e-5)
+    result = distinguish(certified, pair, 2000, claim=ApproximateDP(1.0, 1e-5, Relation.REPLACE_ONE), delta=1e-5)
     assert not result.refuted and result.epsilon_lower <= 1.0
 
 

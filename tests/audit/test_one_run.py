@@ -10,7 +10,7 @@ import pytest
 from dperm.audit import AuditResult, member_scores, membership, one_run, record_losses
 from dperm.audit.one_run import guess, guesses_for
 from dperm.estimators import DPLogisticRegression, DPRidge
-from dperm.privacy import Gaussian, PureDP
+from dperm.privacy import Gaussian, PureDP, Relation
 from dperm.privacy.gaussian import gaussian_mu
 
 RNG = np.random.default_rng(0)
@@ -58,7 +58,9 @@ def test_swapped_twins_under_replace_one() -> None:
         return Memorising(data)
 
     twins = (-CANARY_ROWS, CANARY_LABELS)
-    result = audited(train, alternatives=twins, claim=PureDP(2.0), delta=0.0)
+    result = audited(train, alternatives=twins, claim=PureDP(2.0, Relation.REPLACE_ONE), delta=0.0)
+    with pytest.raises(ValueError, match="about neighbours under"):
+        audited(train, alternatives=twins, claim=PureDP(2.0), delta=0.0)
     assert result.refuted and sizes == [50 + CANARIES]
 
 

@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
+from dperm._random import Randomness
 from dperm.audit import AuditResult, Pair, Training, replay
+from dperm.audit.noise import NoiseSeen, noise_findings
 from dperm.gradient import SGD, Adam, Clip, Constant, ExponentialDecay, FullBatch, Normalise, Plan, Poisson
 from dperm.mechanisms import (
     Budget,
@@ -21,7 +24,22 @@ from dperm.mechanisms import (
     OutputPerturbation,
 )
 from dperm.objectives import Huber, LinearObjective, Logistic, SmoothedHinge, Softmax, Squared
-from dperm.privacy import Channel, Event, Gaussian, PureDP, Recorder, Relation, SpendLog
+from dperm.privacy import (
+    ApproximateDP,
+    Certificate,
+    Channel,
+    Composed,
+    Event,
+    Gaussian,
+    PureDP,
+    Recorder,
+    Recording,
+    Relation,
+    SelfComposed,
+    SpendLog,
+    SystemSource,
+)
+from dperm.privacy.channel import ReleaseRecord
 
 D = 4
 BUDGET = Budget(1e-5, 1.0)
@@ -113,9 +131,9 @@ def test_a_result_says_what_was_replayed() -> None:
 
 def test_neighbours_of_one_s_own() -> None:
     training = Training.of_mechanism(gradient(), linear(Logistic()))
-    pair = Pair.replacing("the other label", (ROWS, SIGNS), ROWS[-1], -SIGNS[-1])
-    assert replay(training, [pair]).refuted  # charged for one that comes or goes, not for one replaced
     assert not replay(training, [Pair.adding("one more", (ROWS, SIGNS), ROWS[-1], -SIGNS[-1])]).refuted
+    with pytest.raises(ValueError, match="about neighbours under add_or_remove_one"):
+        replay(training, [Pair.replacing("the other label", (ROWS, SIGNS), ROWS[-1], -SIGNS[-1])])
     with pytest.raises(ValueError, match="at least one pair"):
         replay(training, [])
 
@@ -293,3 +311,159 @@ def test_events_are_those_of_the_parts() -> None:
     event: Event = OUTPUT.event(facts)
     assert event == Gaussian(4.0)
     assert replace(OUTPUT, noise_multiplier=None, pure_epsilon=0.5).event(facts) == PureDP(0.5)
+
+
+# --- what replay refuses to judge, and what hides well -----------------------------------------------------------------
+
+
+def training_of(run: Any, event: Event) -> Training:
+    return Training("by hand", Certificate.issue(mechanism="by hand", event=event, delta=1e-5), run)
+
+
+def counting(event: Event, *, charge: Event | None = None, noise: float = 2.0, steps: int = 1, spoil: Any = None) -> Training:
+    """A noisy sum of rows, over and over."""
+
+    def run(data: Any, source: Any) -> Any:
+        channel = Channel.open(source)
+        channel.charge(charge or event, "count")
+        rows = np.clip(np.nan_to_num(data[0]), -0.5, 0.5)
+        noisy = [channel.release(rows.sum(axis=0), 1.0, noise) for _ in range(steps)]
+        return spoil(noisy, data) if spoil else {"sums": noisy}
+
+    return training_of(run, event)
+
+
+ONE_MORE = [Pair.adding("one more", (ROWS[:5], SIGNS[:5]), [0.5, 0.5, 0.5, 0.5], 1.0)]
+
+
+def test_another_charge_than_the_certificate_s_is_found() -> None:
+    assert replay(counting(Gaussian(2.0)), ONE_MORE).verdict == "consistent"
+    for stated in (PureDP(0.01), ApproximateDP(0.01, 1e-6), Composed((PureDP(0.01), ApproximateDP(0.01, 1e-6)))):
+        result = replay(counting(stated, charge=Gaussian(2.0)), ONE_MORE)
+        assert "charge" in result.details["kinds"]
+
+
+def test_equal_releases_in_one_event_are_counted_together() -> None:
+    event = Composed((Gaussian(2.0), Gaussian(50.0), Gaussian(2.0), SelfComposed(Gaussian(2.0), 2)))
+
+    def run(data: Any, source: Any) -> Any:
+        channel = Channel.open(source)
+        channel.charge(event, "sums")
+        return [channel.release(np.zeros(3), 1.0, noise) for noise in (2.0, 2.0, 50.0, 2.0, 2.0)]
+
+    assert replay(training_of(run, event), ONE_MORE).verdict == "consistent"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda noisy, data: {"sums": noisy, "seen": f"{len(data[1])} records"},
+        lambda noisy, data: {"sums": noisy, str(len(data[1])): 0},
+        lambda noisy, data: {"sums": noisy, "table": sp.csr_matrix(data[0].mean(axis=0, keepdims=True))},
+        lambda noisy, data: {"sums": noisy, "shape": np.zeros(len(data[1]))},
+    ],
+    ids=["text", "key", "sparse", "shape"],
+)
+def test_leaks_in_any_form_are_found(spoil: Any) -> None:
+    assert replay(counting(Gaussian(2.0), spoil=spoil), ONE_MORE).details["kinds"] == ["leak"]
+
+
+def test_what_cannot_be_compared_is_said() -> None:
+    with pytest.raises(ValueError, match="Expected a training to return arrays"):
+        replay(counting(Gaussian(2.0), spoil=lambda noisy, data: object()), ONE_MORE)
+    with pytest.raises(ValueError, match="made no release"):
+        replay(training_of(lambda data, source: np.zeros(2), Gaussian(1.0)), ONE_MORE)
+    jitter = np.random.default_rng(0)
+
+    def run(data: Any, source: Any) -> Any:
+        channel = Channel.open(source)
+        channel.charge(Gaussian(2.0), "random")
+        return channel.release(jitter.normal(size=3), 1.0, 2.0)
+
+    with pytest.raises(ValueError, match="random beyond its source"):
+        replay(training_of(run, Gaussian(2.0)), ONE_MORE)
+    with pytest.raises(ValueError, match="replayed with its mechanism"):
+        replay(replace(Training.of_mechanism(OBJECTIVE, linear(Logistic())), minimisations=None))
+
+
+class _Quiet(SystemSource):
+    """Too little noise in places."""
+
+    def __init__(self, where: Any) -> None:
+        super().__init__(Randomness.from_system())
+        self.where, self.count = where, 0
+
+    def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
+        noise = super().gaussian(query, sensitivity, std) - query
+        self.count += 1
+        return query + noise * self.where(self.count, query)
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        (lambda count, query: 0.05 if count > 98 else 1.0, "in release 99 has"),
+        (lambda count, query: np.where(np.arange(query.size) == 2, 0.0, 1.0), "its noise has 0.8"),
+    ],
+    ids=["late", "one coordinate"],
+)
+def test_noise_that_is_missing_in_places_is_found(where: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dperm.privacy.channel.SystemSource", lambda randomness: _Quiet(where))
+    pairs = [Pair.adding(str(number), (ROWS[:5], SIGNS[:5]), ROWS[number], 1.0) for number in range(12)]
+    result = replay(counting(SelfComposed(Gaussian(2.0), 100), steps=100), pairs)
+    assert result.refuted and any(text in finding for finding in result.findings)
+
+
+def test_one_coordinate_among_many_without_noise_is_found() -> None:
+    rng = np.random.default_rng(0)
+    runs: list[NoiseSeen] = []
+    for _ in range(200):
+        noise = rng.normal(size=50)
+        noise[7] = 0.0
+        runs.append(NoiseSeen.of(Recording([ReleaseRecord(np.zeros(50), 1.0, 1.0, noise)])))
+    assert [finding.text for finding in noise_findings(runs)] == ["coordinate 8 of 50 has less noise than stated"]
+    sound = [NoiseSeen.of(Recording([ReleaseRecord(np.zeros(50), 1.0, 1.0, rng.normal(size=50))])) for _ in range(200)]
+    assert noise_findings(sound) == []
+
+
+def test_a_replaced_record_is_drawn_in_every_step() -> None:
+    """At a small rate it would hardly ever be seen, and nothing would be compared."""
+    few = gradient(sampler=Poisson(0.01), steps=5, bounding=AddRemoveOnly(0.5))
+    result = replayed(few, linear(Logistic(), relation=REPLACE))
+    assert result.refuted and result.details["largest_movement"] > 1.4
+
+
+def test_single_precision_sums_may_round() -> None:
+    torch = pytest.importorskip("torch")
+    from dperm.torch import ModuleObjective, TorchRecords
+
+    torch.manual_seed(0)
+    rows = torch.ones(20_000, 20) + 1e-3 * torch.randn(20_000, 20)
+    data = (rows, torch.zeros(20_000, dtype=torch.int64))
+    objective = ModuleObjective(torch.nn.Linear(20, 3), torch.nn.CrossEntropyLoss(reduction="none"))
+    pair = Pair.adding("one more", data, torch.ones(20), 0)
+    mine = plan(sampler=FullBatch(), steps=2, public_size=20_000)
+    result = replay(Training.of_plan(mine, objective, TorchRecords, delta=1e-6, pairs=[pair]))
+    assert result.verdict == "consistent", str(result)
+
+
+def test_dropout_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    from dperm.torch import ModuleObjective, TorchRecords
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.5))
+    objective = ModuleObjective(model, torch.nn.CrossEntropyLoss(reduction="none"))
+    with pytest.raises(ValueError, match="Dropout draws at random"):
+        Training.of_plan(plan(), objective, TorchRecords, delta=1e-5)
+    Training.of_plan(plan(), ModuleObjective(model.eval(), objective.loss_fn), TorchRecords, delta=1e-5)
+
+
+def test_records_that_do_not_fit_are_refused() -> None:
+    data = (np.zeros((3, 2)), np.array(["a", "b", "a"]))
+    assert Pair.adding("longer label", data, [1.0, 2.0], "longer").second[1][-1] == "longer"
+    with pytest.raises(ValueError, match="record of shape"):
+        Pair.adding("short row", data, [1.0], "a")
+    with pytest.raises(ValueError, match="fits into int64"):
+        Pair.adding("half", (np.zeros((3, 1), dtype=np.int64), np.zeros(3)), [0.5], 0.0)
+    replaced = Pair.replacing("second", data, [1.0, 2.0], "b", index=1)
+    assert replaced.relation is REPLACE and replaced.changed.tolist() == [1] == replaced.reversed().changed.tolist()

@@ -223,3 +223,31 @@ def test_one_run_covers_on_randomised_response() -> None:
     truth = 1 / (1 + math.exp(-1.0))
     wrong = sum(one_run_epsilon(200, 200, int((rng.random(200) < truth).sum()), 0.0, 0.95) > 1.0 for _ in range(2000))
     assert 0.01 * 2000 < wrong <= 0.05 * 2000 + 4 * math.sqrt(0.05 * 0.95 * 2000)
+
+
+# What must not be judged
+
+
+def test_scores_that_are_not_numbers_are_refused() -> None:
+    rng = np.random.default_rng(9)
+    first, second = rng.normal(size=1000), rng.normal(size=1000)
+    first[3] = np.nan
+    with pytest.raises(ValueError, match="numbers, got NaN"):
+        compare_scores(first, second, claim=Gaussian(1.0), delta=DELTA)
+    for bad in ([1.0, 2.0], np.zeros((10, 1))):
+        with pytest.raises(ValueError, match="scores of each world"):
+            compare_scores(bad, second, delta=DELTA)
+    with pytest.raises(ValueError, match="confidence"):
+        compare_scores(second, second, delta=DELTA, confidence=95)
+
+
+def test_scores_that_never_overlap_have_no_upper_end() -> None:
+    estimate = compare_scores(np.zeros(20), np.ones(20), delta=DELTA).estimate
+    assert estimate.high is None and estimate.low < 20
+
+
+def test_a_tail_that_points_the_other_way_than_the_bulk_is_used() -> None:
+    rng = np.random.default_rng(10)
+    first, second = rng.normal(size=4000), rng.normal(size=4000) + 0.3
+    first[::40] = rng.normal(size=100) + 40  # 2.5 % of the first world, none of the second
+    assert compare_scores(first, second, delta=DELTA).epsilon_lower > 1.5

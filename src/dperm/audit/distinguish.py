@@ -22,9 +22,10 @@ from dperm.audit.statistics import (
     trade_off,
     upper_bound,
 )
-from dperm.privacy import Certificate, Event, epsilon
+from dperm.privacy import Certificate, Event, Relation, epsilon
+from dperm.privacy.events import relation_of
 
-__all__ = ["Score", "Train", "compare_scores", "distinguish", "learned_score", "roc_points", "split_claim"]
+__all__ = ["Score", "Train", "compare_scores", "distinguish", "learned_score", "roc_points", "same_relation", "split_claim"]
 
 Array = NDArray[np.float64]
 
@@ -35,6 +36,7 @@ Train = Callable[[Any, int], Any]
 Score = Callable[[Array], Array]
 
 _SHOWN_POINTS = 120
+_FEWEST = 4  # scores of a world
 
 
 def distinguish(
@@ -58,6 +60,7 @@ def distinguish(
     an event, then with `delta`. Raises ValueError where the outputs are not finite numbers.
     """
     trials = check.integer("trials", trials, minimum=20)
+    _checked(claim, delta, confidence, verdict_confidence, pair.relation)
     outputs: list[Array] = []
     for number, data in enumerate((pair.first, pair.second)):
         found = np.asarray(train(data, trials), dtype=np.float64)
@@ -99,11 +102,10 @@ def compare_scores(
     """The audit of scores from the two worlds; of independent runs each, in the order in which they were made.
 
     The first halves choose thresholds; the second halves decide. A score that was `learned` must have been learned on the
-    first halves too; the estimate then rests on the second halves alone.
+    first halves too; estimate, area and curve then rest on the second halves alone.
     """
-    event, at, claimed = split_claim(claim, delta)
-    check.fraction("confidence", confidence)
-    check.fraction("verdict_confidence", verdict_confidence)
+    event, at, claimed = _checked(claim, delta, confidence, verdict_confidence)
+    first, second = (_scores(scores) for scores in (first, second))
     half, other = len(first) // 2, len(second) // 2
     test, tested = (first[half:], second[other:]), (first[:half], second[:other])
 
@@ -125,6 +127,7 @@ def compare_scores(
                 f"which with {100 * verdict_confidence:g} % confidence is better than the claim allows any test to be"
             )
         extra["allowed"] = _allowed(curve, len(first))
+    shown = test if learned else (first, second)
     return AuditResult(
         attack=attack,
         mechanism=mechanism or getattr(claim, "mechanism", ""),
@@ -134,11 +137,11 @@ def compare_scores(
         epsilon_lower=lower,
         confidence=confidence,
         verdict_confidence=verdict_confidence,
-        estimate=gdp_estimate(*(test if learned else (first, second)), at, confidence),
+        estimate=gdp_estimate(*shown, at, confidence),
         trials=len(first),
         findings=tuple(findings),
-        auc=area_under_curve(first, second)[0],
-        curve=roc_points(first, second),
+        auc=area_under_curve(*shown)[0],
+        curve=roc_points(*shown),
         details={**(details or {}), **extra},
     )
 
@@ -165,6 +168,40 @@ def learned_score(first: Array, second: Array) -> Score:
     return lambda outputs: (outputs - centre) @ weights
 
 
+def _checked(
+    claim: Certificate | Event | None,
+    delta: float | None,
+    confidence: float,
+    verdict_confidence: float,
+    relation: Relation | None = None,
+) -> tuple[Event | None, float, float | None]:
+    """`split_claim`, and everything else that can be refused before anything is trained."""
+    check.fraction("confidence", confidence)
+    check.fraction("verdict_confidence", verdict_confidence)
+    event, at, claimed = split_claim(claim, delta)
+    if event is not None and relation is not None:
+        same_relation(event, relation)
+    return event, at, claimed
+
+
+def same_relation(event: Event, relation: Relation) -> None:
+    """ValueError where a claim speaks of other neighbours than those that are tried."""
+    if relation_of(event) is not relation:
+        raise ValueError(
+            f"The claim is about neighbours under {relation_of(event)}, the data sets tried are neighbours under {relation}: "
+            "a mechanism may keep the one promise and break the other."
+        )
+
+
+def _scores(values: Any) -> Array:
+    scores = np.asarray(values, dtype=np.float64)
+    if scores.ndim != 1 or len(scores) < _FEWEST:
+        raise ValueError(f"Expected at least {_FEWEST} scores of each world in one dimension, got shape {scores.shape}.")
+    if np.isnan(scores).any():
+        raise ValueError("Expected scores that are numbers, got NaN: give a training that fails a score of its own.")
+    return scores
+
+
 def split_claim(claim: Certificate | Event | None, delta: float | None) -> tuple[Event | None, float, float | None]:
     """The event to test, the δ to speak of, and the claimed ε there."""
     if isinstance(claim, Certificate):
@@ -189,9 +226,10 @@ def _box(errors: tuple[int, int], worlds: tuple[Array, Array], confidence: float
     return upper_bound(errors[0], len(worlds[0]), side), upper_bound(errors[1], len(worlds[1]), side)
 
 
-def roc_points(first: Array, second: Array) -> tuple[tuple[float, float], ...]:
-    """(FPR, TPR) at thresholds evenly spread over the logarithm of the false-positive rate."""
-    if area_under_curve(first, second)[0] < 0.5:
+def roc_points(first: Array, second: Array, *, oriented: bool = False) -> tuple[tuple[float, float], ...]:
+    """(FPR, TPR) at thresholds evenly spread over the logarithm of the false-positive rate; of the better of both
+    directions unless the scores are `oriented`."""
+    if not oriented and area_under_curve(first, second)[0] < 0.5:
         first, second = -first, -second
     low = np.sort(first)
     ranks = np.unique(np.round(np.logspace(0, math.log10(len(low)), _SHOWN_POINTS)).astype(int))

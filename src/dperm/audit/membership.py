@@ -75,7 +75,7 @@ def membership(
         trials=len(inside) + len(outside),
         auc=area,
         rates=tuple(found),
-        curve=roc_points(outside, inside),
+        curve=roc_points(outside, inside, oriented=True),
         details=details,
     )
 

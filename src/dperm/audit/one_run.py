@@ -6,15 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from dperm import _validate as check
-from dperm.audit.distinguish import roc_points, split_claim
+from dperm.audit.distinguish import roc_points, same_relation, split_claim
 from dperm.audit.pairs import Data
 from dperm.audit.result import AuditResult
-from dperm.audit.statistics import area_under_curve, gdp_estimate, one_run_epsilon, one_run_p_value
-from dperm.privacy import Certificate, Event
+from dperm.audit.statistics import COARSE, area_under_curve, gdp_estimate, one_run_epsilon, one_run_p_value
+from dperm.privacy import Certificate, Event, Relation
 from dperm.privacy import delta as profile
 from dperm.privacy.gaussian import gaussian_mu
 
@@ -23,7 +24,6 @@ __all__ = ["guess", "guesses_for", "one_run"]
 Array = NDArray[np.float64]
 
 _EPSILONS = np.linspace(0.0, 1.0, 33) ** 1.5
-_COARSE = 1e-2
 
 
 def one_run(
@@ -50,6 +50,16 @@ def one_run(
     """
     count = len(canaries[1])
     check.integer("canaries", count, minimum=10)
+    check.fraction("confidence", confidence)
+    check.fraction("verdict_confidence", verdict_confidence)
+    event, at, claimed = split_claim(claim, delta)
+    if event is not None:
+        same_relation(event, Relation.ADD_OR_REMOVE_ONE if alternatives is None else Relation.REPLACE_ONE)
+    if guesses is None:
+        guesses = max(2, count // 5) if claimed is None else guesses_for(count, claimed, at, confidence)
+    check.integer("guesses", guesses, minimum=2)
+    if any(sp.issparse(part) for part in (*data, *canaries)):
+        raise TypeError("Expected dense rows: canaries are added to them.")
     coins = np.random.default_rng(random_state).random(count) < 0.5
     chosen = [part[coins] for part in canaries]
     if alternatives is not None:
@@ -63,9 +73,6 @@ def one_run(
         scores = scores - np.asarray(score(model, alternatives), dtype=float)
     if scores.shape != (count,):
         raise ValueError(f"Expected one score per canary, shape ({count},), got {scores.shape}.")
-    _, at, claimed = split_claim(claim, delta)
-    if guesses is None:
-        guesses = max(2, count // 5) if claimed is None else guesses_for(count, claimed, at, confidence)
     return guess(
         scores,
         coins,
@@ -95,6 +102,8 @@ def guess(
     its own δ(ε).
     """
     event, at, claimed = split_claim(claim, delta)
+    if np.isnan(scores).any():
+        raise ValueError("Expected scores that are numbers, got NaN.")
     count = len(scores)
     guesses = min(check.integer("guesses", guesses, minimum=2), count)
     order = np.argsort(scores, kind="stable")
@@ -107,12 +116,13 @@ def guess(
         reach = max(2.0, 1.5 * (claimed or 4.0))
         allowed = (1 - verdict_confidence) / len(_EPSILONS)
         for epsilon in reach * _EPSILONS:
-            chance = one_run_p_value(count, guesses, correct, float(epsilon), profile(event, float(epsilon), _COARSE))
+            chance = one_run_p_value(count, guesses, correct, float(epsilon), profile(event, float(epsilon), COARSE))
             if chance < allowed:
                 findings.append(
                     f"{correct} of {guesses} guesses were right, which the claim allows with probability {chance:.2g} at most"
                 )
                 break
+    both = 1 < int(coins.sum()) < count - 1  # two of each kind at least, for an area and its error
     return AuditResult(
         attack="the one-run audit",
         mechanism=mechanism or getattr(claim, "mechanism", ""),
@@ -122,11 +132,11 @@ def guess(
         epsilon_lower=one_run_epsilon(count, guesses, correct, at, confidence),
         confidence=confidence,
         verdict_confidence=verdict_confidence,
-        estimate=gdp_estimate(scores[~coins], scores[coins], at, confidence),
+        estimate=gdp_estimate(scores[~coins], scores[coins], at, confidence) if both else None,
         trials=count,
         findings=tuple(findings),
-        auc=area_under_curve(scores[~coins], scores[coins])[0],
-        curve=roc_points(scores[~coins], scores[coins]),
+        auc=area_under_curve(scores[~coins], scores[coins])[0] if both else None,
+        curve=roc_points(scores[~coins], scores[coins]) if both else (),
         details={"canaries": count, "guesses": guesses, "correct": correct},
     )
 

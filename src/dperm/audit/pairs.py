@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device
+from array_api_compat import array_namespace, device, is_array_api_obj, to_device
 from numpy.typing import NDArray
 
 from dperm.objectives import LinearObjective, Softmax, Squared
@@ -25,7 +25,7 @@ class Pair:
     """Two neighbouring data sets.
 
     `index_map[i]` is the second's index of the first's record i, −1 if it left; `extra` are the second's records that the
-    first lacks.
+    first lacks; `changed` are the first's records that are replaced in the second.
     """
 
     name: str
@@ -33,10 +33,16 @@ class Pair:
     second: Data
     index_map: Indices
     extra: Indices
+    changed: Indices = field(default_factory=lambda: np.array([], dtype=np.intp))
+
+    @property
+    def relation(self) -> Relation:
+        """Which neighbours these are."""
+        return Relation.REPLACE_ONE if len(self.changed) else Relation.ADD_OR_REMOVE_ONE
 
     @classmethod
     def adding(cls, name: str, data: Data, row: Any, target: Any) -> Pair:
-        """`data` against `data` with one more record at the end."""
+        """`data` against `data` with one more record at the end. ValueError for one of another shape or type."""
         count = len(data[1])
         second = tuple(_appended(part, value) for part, value in zip(data, (row, target), strict=True))
         return cls(name, data, (second[0], second[1]), np.arange(count, dtype=np.intp), np.array([count], dtype=np.intp))
@@ -45,8 +51,9 @@ class Pair:
     def replacing(cls, name: str, data: Data, row: Any, target: Any, index: int = -1) -> Pair:
         """`data` against `data` with the record at `index` replaced: it keeps its place in every draw."""
         second = tuple(_replaced(part, index, value) for part, value in zip(data, (row, target), strict=True))
-        count = len(data[1])
-        return cls(name, data, (second[0], second[1]), np.arange(count, dtype=np.intp), np.array([], dtype=np.intp))
+        places = np.arange(len(data[1]), dtype=np.intp)
+        nobody = np.array([], dtype=np.intp)
+        return cls(name, data, (second[0], second[1]), places, nobody, places[index][None])
 
     @classmethod
     def neighbour(cls, relation: Relation, name: str, data: Data, row: Any, target: Any) -> Pair:
@@ -61,19 +68,36 @@ class Pair:
             if new >= 0:
                 backward[new] = old
         lost = np.flatnonzero(self.index_map < 0)
-        return Pair(f"{self.name}, reversed", self.second, self.first, backward, lost)
+        changed = self.index_map[self.changed]
+        return Pair(f"{self.name}, reversed", self.second, self.first, backward, lost, changed)
 
 
 def _appended(part: Any, value: Any) -> Any:
     xp = array_namespace(part)
-    return xp.concat([part, xp.asarray(value, dtype=part.dtype, device=device(part))[None]])
+    return xp.concat([part, _record_like(part, value)[None]])
 
 
 def _replaced(part: Any, index: int, value: Any) -> Any:
     xp = array_namespace(part)
     changed = xp.asarray(part, copy=True)
-    changed[index] = xp.asarray(value, dtype=part.dtype, device=device(part))
+    changed[index] = _record_like(part, value)
     return changed
+
+
+def _record_like(part: Any, value: Any) -> Any:
+    """One record of the type of `part`; ValueError where it does not fit without loss."""
+    xp = array_namespace(part)
+    plain = np.asarray(value if isinstance(value, np.ndarray) else to_device(value, "cpu") if is_array_api_obj(value) else value)
+    if plain.shape != tuple(part.shape[1:]):
+        raise ValueError(f"Expected a record of shape {tuple(part.shape[1:])}, got {plain.shape}.")
+    if isinstance(part, np.ndarray) and part.dtype.kind not in "fiub":  # texts: as wide as they need to be
+        return plain
+    with np.errstate(invalid="ignore"):
+        cast = xp.asarray(plain, dtype=part.dtype, device=device(part))
+    whole = np.asarray(to_device(cast, "cpu"), dtype=np.float64)
+    if not np.allclose(whole, plain.astype(np.float64), rtol=1e-6, atol=0, equal_nan=True):
+        raise ValueError(f"Expected a record that fits into {part.dtype}, got {value!r}.")
+    return cast
 
 
 def _targets(objective: LinearObjective) -> tuple[float, float]:
@@ -151,6 +175,8 @@ def network_pairs(data: Data, relation: Relation, classes: int, rng: np.random.G
     and inputs that are not numbers."""
     rng = rng or np.random.default_rng(0)
     inputs, targets = data
+    if not array_namespace(inputs).isdtype(inputs.dtype, "real floating"):
+        raise ValueError(f"Expected floating-point inputs, got {inputs.dtype}: make pairs by hand with Pair.adding.")
     shape = tuple(inputs.shape[1:])
     scale = float(abs(inputs).max())
     first, label = np.asarray(inputs[0]), int(targets[0])

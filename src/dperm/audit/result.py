@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from dperm.audit.statistics import Estimate
@@ -83,10 +83,9 @@ class AuditResult:
                 lines.append(f"It proves nothing about ε{tail}: a bound of 0.")
         if self.estimate is not None:
             low, high = self.estimate.low, self.estimate.high
-            lines.append(
-                f"Estimated ε, not proven: {self.estimate.epsilon:.3g} ({percent} interval {low:.3g} to {high:.3g}, "
-                f"{self.estimate.method})."
-            )
+            interval = f"{low:.3g} or more" if high is None else f"{low:.3g} to {high:.3g}"
+            shown = f"{self.estimate.epsilon:.3g} ({percent} interval {interval}, {self.estimate.method})"
+            lines.append(f"Estimated ε, not proven: {shown}.")
         if self.auc is not None and self.attack == MEMBERSHIP:
             lines.append(
                 f"Shown one member and one other, the attack names the member {100 * self.auc:.1f} times in 100; guessing: 50."
@@ -139,9 +138,6 @@ class AuditResult:
         from dperm.audit.figures import curve_figure
 
         return curve_figure(self)
-
-    def with_details(self, **more: Any) -> AuditResult:
-        return replace(self, details={**self.details, **more})
 
 
 def overall(results: Sequence[AuditResult]) -> Verdict:

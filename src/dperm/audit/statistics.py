@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 
 _GRID = 65  # values of ε at which a trade-off curve is bounded: a coarser grid refutes less, never more
 _CANDIDATES = 400  # thresholds that are looked at
-_COARSE = 1e-2  # relative grid error of the PLD here; its δ(ε) is an upper bound at any
+COARSE = 1e-2  # relative grid error of the PLD here; its δ(ε) is an upper bound at any
 
 
 def upper_bound(errors: ArrayLike, trials: int, confidence: float) -> Array:
@@ -79,7 +79,7 @@ class TradeOff:
         """δ at each ε of the grid, upper bounds."""
         found = np.zeros(_GRID)
         for index, epsilon in enumerate(self.epsilons):
-            found[index] = delta(self._event, float(epsilon), _COARSE)
+            found[index] = delta(self._event, float(epsilon), COARSE)
             if found[index] < 1e-12:  # smaller than any rate that can be measured: rounded up from here on
                 found[index:] = 1e-12
                 break
@@ -114,13 +114,28 @@ def choose_threshold(first: Array, second: Array, merit: Callable[[Array, Array]
 
     `confidence` is of the whole box: half of what may go wrong for each side.
     """
-    flipped = area_under_curve(first, second)[0] < 0.5
-    sign = -1.0 if flipped else 1.0
-    low, high = np.sort(sign * first), np.sort(sign * second)
-    candidates = np.unique(np.quantile(np.concatenate([low, high]), _levels(), method="nearest"))
-    a = upper_bound(len(low) - np.searchsorted(low, candidates, side="right"), len(low), 1 - (1 - confidence) / 2)
-    b = upper_bound(np.searchsorted(high, candidates, side="right"), len(high), 1 - (1 - confidence) / 2)
-    return Threshold(sign * float(candidates[int(np.argmax(merit(a, b)))]), flipped)
+    best, chosen = -math.inf, Threshold(0.0)
+    for flipped in (False, True):  # a tail may point the other way than the bulk
+        sign = -1.0 if flipped else 1.0
+        low, high = np.sort(sign * first), np.sort(sign * second)
+        candidates = _between(np.concatenate([low, high]))
+        a = upper_bound(len(low) - np.searchsorted(low, candidates, side="right"), len(low), 1 - (1 - confidence) / 2)
+        b = upper_bound(np.searchsorted(high, candidates, side="right"), len(high), 1 - (1 - confidence) / 2)
+        merits = merit(a, b)
+        place = int(np.argmax(merits))
+        if merits[place] > best:
+            best, chosen = float(merits[place]), Threshold(sign * float(candidates[place]), flipped)
+    return chosen
+
+
+def _between(scores: Array) -> Array:
+    """Thresholds halfway between neighbouring scores, at the quantiles of `_levels`: others' scores fall beside them."""
+    values = np.unique(scores)
+    if len(values) == 1:
+        return values
+    places = np.unique(np.round(_levels() * (len(values) - 2)).astype(int))
+    low, high = values[places], values[places + 1]
+    return np.where(np.isfinite(low) & np.isfinite(high), low + (high - low) / 2, low)
 
 
 def _levels() -> Array:
@@ -132,11 +147,14 @@ def _levels() -> Array:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate of ε, and its interval. It rests on a model of the scores: never a proof, never a verdict."""
+    """An estimate of ε, and its interval. It rests on a model of the scores: never a proof, never a verdict.
+
+    `high` is None where nothing bounds it from above: worlds that never overlap.
+    """
 
     epsilon: float
     low: float
-    high: float
+    high: float | None
     method: str
 
 
@@ -161,10 +179,16 @@ def gdp_estimate(first: Array, second: Array, delta: float, confidence: float) -
     area, error = area_under_curve(first, second)
     area = max(area, 1 - area)
     spread = float(ndtri(1 - (1 - confidence) / 2)) * error
-    sides = [float(np.clip(value, 0.5, 1 - 1e-12)) for value in (area, area - spread, area + spread)]
-    mus = [math.sqrt(2) * float(ndtri(value)) for value in sides]
-    middle, low, high = (gaussian_epsilon(1 / mu, delta) if mu > 1e-9 else 0.0 for mu in mus)
+    # scores that never overlap have no spread: as if one comparison in the smaller world might have gone wrong
+    seen = 1 - float(upper_bound(0, min(len(first), len(second)), 1 - (1 - confidence) / 2))
+    middle, low = (_epsilon_of_area(min(value, seen), delta) for value in (area, area - spread))
+    high = None if area + spread >= 1 - 1e-12 or area == 1 else _epsilon_of_area(area + spread, delta)
     return Estimate(middle, low, high, "Gaussian DP")
+
+
+def _epsilon_of_area(area: float, delta: float) -> float:
+    mu = math.sqrt(2) * float(ndtri(max(area, 0.5)))
+    return gaussian_epsilon(1 / mu, delta) if mu > 1e-9 else 0.0
 
 
 # One run (Steinke, Nasr, Jagielski 2023)

@@ -1,4 +1,4 @@
-"""All attacks that suit a training, with their confidence corrected for their number."""
+"""All attacks that suit a training."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def attack(
 ) -> list[AuditResult]:
     """Replay `training`, then play the distinguishing game on the pair that a pilot finds easiest to tell apart.
 
-    `trials` per world: None is 10,000 where a training is vectorised and 400 elsewhere. The verdict's confidence is that of
-    both attacks together.
+    `trials` per world: None is 10,000 where a training is vectorised and 400 elsewhere. Confidences are the game's; replay's
+    own tests err about once in 10⁹ times.
     """
     if trials is not None:
         check.integer("trials", trials, minimum=20)

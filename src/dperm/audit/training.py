@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from array_api_compat import is_array_api_obj, is_torch_array, to_device
 from numpy.typing import NDArray
 
@@ -26,7 +27,7 @@ from dperm.mechanisms import (
     OutputPerturbation,
 )
 from dperm.objectives import LinearObjective
-from dperm.privacy import Certificate, Channel, Event, Recording, Relation, Source, spend_log
+from dperm.privacy import Certificate, Channel, Event, Recording, Relation, Source, SpendLog, spend_log
 
 __all__ = ["Minimisation", "Training", "leaving", "one_at_a_time"]
 
@@ -43,6 +44,11 @@ class Minimisation:
     objective: LinearObjective
     records: Any
     first_release: int
+
+    @property
+    def solved(self) -> int | None:
+        """The release of the minimiser of a perturbed objective, after that of its linear term; None for output perturbation."""
+        return self.first_release + 1 if isinstance(self.mechanism, ObjectivePerturbation) else None
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,7 @@ class Training:
 
         `make_records(data)` gives what the descent loop reads: `TorchRecords`.
         """
+        _refuse_dropout(getattr(objective, "model", None))
         relation = objective.facts.relation
         event = plan.event(relation)
         theta = getattr(objective, "theta", None)
@@ -141,8 +148,10 @@ class Training:
 
         def run(records: Data, source: Source) -> Any:
             trainer = make(source)
+            _refuse_dropout(trainer.model)
             trainer.fit(records)
-            return {name: tensor.detach() for name, tensor in trainer.model.state_dict().items()}
+            weights = {name: tensor.detach() for name, tensor in trainer.model.state_dict().items()}
+            return {"weights": weights, "history": trainer.history, "facts": dict(trainer.certificate.public_facts)}
 
         with unlogged():
             certificate = make(_OwnNoise()).fit(data).certificate
@@ -162,13 +171,45 @@ class Training:
 
         def run(records: Data, source: Source) -> Any:
             model = fitted(records, source)
+            facts = dict(model.certificate_.public_facts)
             if hasattr(model, "module_"):
-                return {name: tensor.detach() for name, tensor in model.module_.state_dict().items()}
-            return {"coef": model.coef_, "intercept": model.intercept_, "trace": dict(model.trace_)}
+                _refuse_dropout(model.module_, asleep=True)
+                weights = {name: tensor.detach() for name, tensor in model.module_.state_dict().items()}
+                return {"weights": weights, "history": model.history_, "facts": facts}
+            return {"coef": model.coef_, "intercept": model.intercept_, "trace": dict(model.trace_), "facts": facts}
 
         with unlogged():
-            certificate = fitted(data, _OwnNoise()).certificate_
-        return cls(type(estimator).__name__, certificate, run, replay_pairs=pairs, candidate_pairs=pairs)
+            model = fitted(data, _OwnNoise())
+        certificate = model.certificate_
+        named: Callable[[Data, Recording], list[Minimisation]] | None = None
+        if hasattr(model, "mechanism_for"):
+            labels = getattr(model, "classes_", None)
+            size = len(data[1]) if certificate.relation is Relation.REPLACE_ONE else None
+            mechanism, objective = model.mechanism_for(model.n_features_in_, 0 if labels is None else len(labels), size)
+
+            def minimisations(records: Data, recording: Recording) -> list[Minimisation]:
+                rows, targets = records
+                if labels is not None:
+                    index = np.searchsorted(labels, targets)
+                    targets = 2.0 * index - 1 if len(labels) == 2 else index * 1.0
+                return _minimisations(mechanism, objective, (np.asarray(rows, dtype=np.float64), targets), recording)
+
+            named = minimisations
+        return cls(type(estimator).__name__, certificate, run, minimisations=named, replay_pairs=pairs, candidate_pairs=pairs)
+
+
+def _refuse_dropout(model: Any, *, asleep: bool = False) -> None:
+    """ValueError for a network whose dropout is awake, or would be in training: its masks depend on the batch's shape, so
+    that neighbours see others."""
+    if model is None or not hasattr(model, "modules"):
+        return
+    from dperm.torch.verify import DROPOUTS
+
+    if any(isinstance(module, DROPOUTS) and module.p and (asleep or module.training) for module in model.modules()):
+        raise ValueError(
+            "Dropout draws at random, and differently for neighbours: what it does cannot be told from what a record does. "
+            "Audit the model with dropout off (p = 0, or those layers in eval mode)."
+        )
 
 
 def open_for(theta: Any, source: Source) -> Channel:
@@ -211,27 +252,36 @@ def one_at_a_time(train: Callable[[Any], Any], progress: Callable[[int, int], No
 
 
 @contextmanager
-def unlogged() -> Iterator[None]:
+def unlogged() -> Iterator[SpendLog]:
     """Charges of audits go to a spend log that is thrown away: nothing that they train is released."""
-    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "audit.jsonl"):
-        yield
+    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "audit.jsonl") as log:
+        yield log
 
 
-def leaving(output: Any) -> list[Array]:
-    """All numbers in what a training gave, as arrays in a fixed order; texts and the like are left out."""
+def leaving(output: Any) -> list[Any]:
+    """Everything in what a training gave, in a fixed order: arrays (float64), and texts and the keys of dicts as they are.
+
+    TypeError for an object that it cannot look into: what cannot be compared cannot be audited.
+    """
+    if output is None or isinstance(output, str):
+        return [output]
     if isinstance(output, dict):
-        return [array for name in sorted(output, key=str) for array in leaving(output[name])]
+        return [item for name in sorted(output, key=str) for item in (str(name), *leaving(output[name]))]
     if isinstance(output, (list, tuple)):
-        return [array for item in output for array in leaving(item)]
-    if isinstance(output, (bool, int, float, np.number)):
+        return [item for part in output for item in leaving(part)]
+    if isinstance(output, (bool, int, float, np.number, np.bool_)):
         return [np.atleast_1d(np.float64(output))]
+    if sp.issparse(output):
+        return [np.asarray(output.toarray(), dtype=np.float64)]
     if is_array_api_obj(output):
         plain = output if isinstance(output, np.ndarray) else np.asarray(to_device(output, "cpu"))
-        return [np.asarray(plain, dtype=np.float64)] if plain.dtype.kind in "fiub" else []
-    return []
+        return [np.asarray(plain, dtype=np.float64)] if plain.dtype.kind in "fiub" else [str(plain.tolist())]
+    raise TypeError(f"Expected a training to return arrays, numbers, texts, or dicts and sequences of them, got {output!r}.")
 
 
-def flat(arrays: list[Array]) -> Array:
+def flat(items: list[Any]) -> Array:
+    """All numbers among `leaving`'s items, one after the other."""
+    arrays = [item for item in items if isinstance(item, np.ndarray)]
     if not arrays:
         raise TypeError("Expected a training to return numbers, got none.")
     return np.concatenate([array.ravel() for array in arrays])

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtrc, ndtri
+from scipy.special import bdtrc, chdtr, ndtri
 
 from dperm.audit.distinguish import compare_scores
-from dperm.audit.result import AuditResult
+from dperm.audit.result import AuditResult, finite
 from dperm.audit.statistics import Estimate
 from dperm.privacy import Composed, Event, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
 
@@ -18,7 +18,8 @@ __all__ = ["Watched", "judge"]
 
 Array = NDArray[np.float64]
 
-_SIGMAS = 6.0  # how far a normal statistic may be from its mean: one false alarm in 10⁹
+_SIGMAS = 6.0  # how far a normal statistic may be from its mean: one false alarm in 10⁹, or 10⁶ for the sums of draws
+_SURE = 1e-9  # chance of a false alarm of the tests of the noise's size
 _FEWEST = 500  # sums of fewer terms are not normal enough for that
 _GAMES = 40  # steps per world below which their rates prove nothing
 
@@ -62,19 +63,25 @@ def judge(
 
     `event` is what is claimed, at sampling `rate`. The verdict's confidence is split over draws, single steps and whole runs.
     """
+    if not all(np.isfinite(run.values).all() for run in absent + present):
+        raise ValueError("Expected finite releases, got some that are not: the training diverged, or a record was not finite.")
     part = 1 - (1 - verdict_confidence) / 3
     first, second = _Steps.of(absent), _Steps.of(present)
     seen = second.only(second.drawn)
     base = first if relation is Relation.ADD_OR_REMOVE_ONE else first.only(first.drawn)
     ratio, error = _signal_ratio(base, seen)
     findings = _draw_findings(rate, absent + present, size, part)
+    findings += _noise_findings(absent + present)
     findings += _step_findings(base, seen, relation, delta, part)
-    if (beyond := (ratio - 1) / error) > _SIGMAS:
+    if 0 < error < np.inf and (beyond := (ratio - 1) / error) > _SIGMAS:
         findings.append(
             f"a canary is {ratio:.3g} times as large against the noise as is claimed ({beyond:.0f} standard errors more)"
         )
-    spread = float(ndtri(1 - (1 - confidence) / 2)) * error
-    middle, low, high = (_epsilon_at(event, delta, value) for value in (ratio, ratio - spread, ratio + spread))
+    estimate = None  # without noise, or with too few draws to tell
+    if 0 < error < np.inf:
+        spread = float(ndtri(1 - (1 - confidence) / 2)) * error
+        middle, low, high = (_epsilon_at(event, delta, value) for value in (ratio, ratio - spread, ratio + spread))
+        estimate = Estimate(middle, low, high, "noise against signal in each step")
     scores = [np.concatenate([run.log_ratio(rate, relation) for run in world]) for world in (absent, present)]
     whole = compare_scores(*scores, claim=event, delta=delta, confidence=confidence, verdict_confidence=part)
     findings += whole.findings
@@ -87,7 +94,7 @@ def judge(
         epsilon_lower=whole.epsilon_lower,
         confidence=confidence,
         verdict_confidence=verdict_confidence,
-        estimate=Estimate(middle, low, high, "noise against signal in each step"),
+        estimate=estimate,
         trials=whole.trials,
         findings=tuple(findings),
         auc=whole.auc,
@@ -97,8 +104,8 @@ def judge(
             "allowed": whole.details["allowed"],
             "steps_with_canary": len(seen.values),
             "steps_without": len(base.values),
-            "signal_to_claimed_signal": ratio,
-            "standard_error": error,
+            "signal_to_claimed_signal": finite(ratio),
+            "standard_error": finite(error),
         },
     )
 
@@ -128,14 +135,33 @@ class _Steps(NamedTuple):
 def _signal_ratio(base: _Steps, seen: _Steps) -> tuple[float, float]:
     """The canary's size over the noise's, relative to what is claimed, and its standard error: 1 where the claim is exact."""
     if len(seen.values) < 2 or len(base.values) < 2:
-        return 0.0, np.inf
+        return np.nan, np.inf
     means = [float((part.values / part.noise**2).sum() / (1 / part.noise**2).sum()) for part in (base, seen)]
     residuals = np.concatenate([(part.values - mean) / part.noise for part, mean in zip((base, seen), means, strict=True)])
     scale = float(np.sqrt((residuals**2).sum() / (len(residuals) - 2)))
+    if scale == 0:
+        return np.inf, 0.0
     error = np.sqrt(sum(1 / (1 / part.noise**2).sum() for part in (base, seen)))
     ratio = (means[1] - means[0]) / scale
     # the scale's own error is that of a chi distribution
     return ratio, float(np.hypot(error, ratio / np.sqrt(2 * len(residuals))))
+
+
+def _noise_findings(runs: list[Watched]) -> list[str]:
+    """Steps whose noise is smaller than claimed: a few such steps drown in the mean.
+
+    Within a step all canaries that were drawn say the same, but for the noise; those that were not say nothing else.
+    """
+    chances: list[float] = []
+    for run in runs:
+        scaled = run.values / run.noise[:, None]
+        count = run.drawn.sum(axis=1)
+        mean = np.where(run.drawn, scaled, 0.0).sum(axis=1) / np.maximum(count, 1)
+        squares = ((scaled - np.where(run.drawn, mean[:, None], 0.0)) ** 2).sum(axis=1)
+        freedom = run.drawn.shape[1] - (count > 0)
+        chances += [float(chance) for chance in chdtr(freedom, squares)]
+    short = sum(chance < _SURE / len(chances) for chance in chances)
+    return [f"{short} of {len(chances)} steps have less noise than is claimed"] if short else []
 
 
 def _step_findings(base: _Steps, seen: _Steps, relation: Relation, delta: float, confidence: float) -> list[str]:

@@ -141,7 +141,8 @@ class SystemSource(Source):
 class ReleaseRecord:
     """One release: what was asked, at which declared sensitivity and noise, and what left.
 
-    `noise` is a standard deviation, or ε where `kind` is "pure"; "objective" is the linear term of an objective.
+    `noise` is a standard deviation, or ε where `kind` is "pure"; "objective" is the linear term of an objective. `precision`
+    is the machine epsilon of the query's type.
     """
 
     query: Array
@@ -149,6 +150,7 @@ class ReleaseRecord:
     noise: float
     released: Array
     kind: Literal["gaussian", "pure", "objective"] = "gaussian"
+    precision: float = 2.0**-52
 
 
 @dataclass
@@ -179,7 +181,8 @@ class Recorder(Source):
     def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
         asked = _kept(query)  # first: a source may add its noise in the query's memory
         released = self.source.gaussian(query, sensitivity, std)
-        self.recording.releases.append(ReleaseRecord(asked, sensitivity, std, _kept(released)))
+        record = ReleaseRecord(asked, sensitivity, std, _kept(released), precision=_precision(query))
+        self.recording.releases.append(record)
         return released
 
     def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
@@ -226,7 +229,7 @@ class Forced(Source):
         if at >= len(self.reference.releases):
             raise UnpaidReleaseError(f"Release {at + 1} has no counterpart in the recorded run.")
         released = self.reference.releases[at].released.copy()
-        self.recording.releases.append(ReleaseRecord(_kept(query), sensitivity, noise, released, kind))
+        self.recording.releases.append(ReleaseRecord(_kept(query), sensitivity, noise, released, kind, _precision(query)))
         return array_namespace(query).asarray(released, dtype=query.dtype, device=device(query), copy=True)
 
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
@@ -236,6 +239,10 @@ class Forced(Source):
             self.recording.inclusions.append(mine)
             self.recording.rates.append(rate)
             yield mine
+
+
+def _precision(values: Any) -> float:
+    return float(array_namespace(values).finfo(values.dtype).eps)
 
 
 def _kept(values: Any) -> Array:
