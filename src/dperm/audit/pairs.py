@@ -152,7 +152,7 @@ def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
     one, other = (0.0, 1.0) if classes else _targets(objective)
     x = bound * np.eye(d)[0]
     found: list[Pair] = []
-    for crowd in (0, 4, 30):
+    for crowd in (0, 4, 12):
         # the crowd pulls θ to where the record is misclassified, and its gradient longest
         rows, targets = np.tile(x, (crowd, 1)), np.full(crowd, other)
         if relation is Relation.ADD_OR_REMOVE_ONE:
@@ -164,8 +164,8 @@ def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
         # two records that θ misclassifies both, pulling in nearly opposite directions
         push, side = np.eye(d)[0], np.eye(d)[1]
         near, far = 0.2 * push + 0.98 * side, 0.2 * push - 0.98 * side
-        crowd = np.tile(x, (30, 1))
-        start = (np.vstack([crowd, bound * near[None]]), np.append(np.full(30, other), one))
+        crowd = np.tile(x, (12, 1))
+        start = (np.vstack([crowd, bound * near[None]]), np.append(np.full(12, other), one))
         found.append(Pair.replacing("a record replaced by one across", start, bound * far, one))
     return found
 

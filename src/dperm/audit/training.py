@@ -33,7 +33,7 @@ __all__ = ["Minimisation", "Training", "leaving", "one_at_a_time"]
 
 Array = NDArray[np.float64]
 
-_AT_ONCE = 1 << 22  # numbers in the largest array of trainings run at once
+_AT_ONCE = 1 << 17  # numbers in the largest array of trainings run at once: it is to stay in cache
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,9 @@ class Training:
             name=f"{mechanism.name}, {objective.loss.name} loss, {objective.relation.value}",
             certificate=certificate,
             run=train,
-            many=_many(train, objective) if _vectorises(mechanism, objective) else None,
+            many=_many(train, objective, curved=not isinstance(mechanism, GradientPerturbation))
+            if _vectorises(mechanism, objective)
+            else None,
             minimisations=lambda data, recording: _minimisations(mechanism, objective, data, recording),
             replay_pairs=extreme_pairs(objective, classes=classes),
             candidate_pairs=game_pairs(objective, classes=classes),
@@ -305,9 +307,13 @@ def _vectorises(mechanism: Mechanism, objective: LinearObjective) -> bool:
     return isinstance(mechanism, OutputPerturbation)
 
 
-def _many(train: Callable[[Data, Source], tuple[Array, Any]], objective: LinearObjective) -> Callable[[Data, int], Array]:
+def _many(
+    train: Callable[[Data, Source], tuple[Array, Any]], objective: LinearObjective, *, curved: bool
+) -> Callable[[Data, int], Array]:
+    """`curved`: whether the mechanism looks at Hessians, p × p for each training."""
+
     def outputs(data: Data, trials: int) -> Array:
-        widest = max(len(data[1]) * objective.outputs, objective.dimension**2, 1)
+        widest = max(len(data[1]) * objective.outputs, objective.dimension**2 if curved else objective.dimension, 1)
         at_once = max(1, min(trials, _AT_ONCE // widest))
         parts = [train(data, Trials(min(at_once, trials - start)))[0] for start in range(0, trials, at_once)]
         return np.concatenate(parts).reshape(trials, -1)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dperm import _validate as check
@@ -107,13 +108,20 @@ class LinearObjective:
         return t
 
     def _predict_many(self, theta: Array, batch: Batch) -> Array:
+        if not isinstance(self.loss, Softmax):
+            weights = theta[:, : self.features]
+            t = (batch.rows @ weights.T).T if sp.issparse(batch.rows) else weights @ batch.rows.T
+            t *= batch.factors
+            if self.intercept_scale:
+                t += self.intercept_scale * theta[:, -1:]
+            return t
         table = theta.reshape(len(theta), -1, self.outputs)  # (m, d, K)
         weights = table[:, : self.features].transpose(1, 0, 2).reshape(self.features, -1)
         t = (batch.rows @ weights).reshape(len(batch.targets), len(theta), self.outputs)
         t = t.transpose(1, 0, 2) * batch.factors[:, None]
         if self.intercept_scale:
             t += self.intercept_scale * table[:, -1:]
-        return t if isinstance(self.loss, Softmax) else t[..., 0]
+        return t
 
     def _split(self, theta: Array) -> tuple[Array, Any]:
         """Weights (d,) or (d, K), and the intercept's parameter(s)."""
