@@ -3,11 +3,12 @@
 from dperm.audit.distinguish import compare_scores, distinguish
 from dperm.audit.membership import member_scores, membership, record_losses
 from dperm.audit.one_run import one_run
+from dperm.audit.outputs import one_at_a_time
 from dperm.audit.pairs import Pair, extreme_pairs, game_pairs, network_pairs
 from dperm.audit.replay import replay
 from dperm.audit.result import AuditResult, overall, results_from_json, results_to_json
 from dperm.audit.suite import attack
-from dperm.audit.training import Training, one_at_a_time
+from dperm.audit.training import Training
 from dperm.audit.trials import Trials
 from dperm.audit.white_box import one_run_gradients, white_box
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm.audit.outputs import Progress
 from dperm.audit.pairs import Pair
 from dperm.audit.result import AuditResult, Verdict
 from dperm.audit.statistics import (
@@ -29,8 +31,8 @@ __all__ = ["Score", "Train", "compare_scores", "distinguish", "learned_score", "
 
 Array = NDArray[np.float64]
 
-#: (data, m) → outputs of m independent trainings, shape (m, …)
-Train = Callable[[Any, int], Any]
+#: (data, m) → outputs of m independent trainings, shape (m, …); a third parameter `progress(done, m)` is used if there is one
+Train = Callable[..., Any]
 
 #: outputs (m, k) → scores (m,), larger where the second data set is likelier
 Score = Callable[[Array], Array]
@@ -61,14 +63,17 @@ def distinguish(
     """
     trials = check.integer("trials", trials, minimum=20)
     _checked(claim, delta, confidence, verdict_confidence, pair.relation)
+    reports = "progress" in inspect.signature(train).parameters
     outputs: list[Array] = []
     for number, data in enumerate((pair.first, pair.second)):
-        found = np.asarray(train(data, trials), dtype=np.float64)
+        told = _shifted(progress, number * trials, 2 * trials) if reports else None
+        made = train(data, trials) if told is None else train(data, trials, told)
+        found = np.asarray(made, dtype=np.float64)
         if len(found) != trials:
             raise ValueError(f"Expected {trials} outputs from train, got {len(found)}.")
         outputs.append(found.reshape(trials, -1))
         if progress is not None:
-            progress(number + 1, 2)
+            progress((number + 1) * trials, 2 * trials)
     if not all(np.isfinite(found).all() for found in outputs):
         raise ValueError("Expected finite outputs: encode a failed training as a number of its own, for it tells worlds apart.")
     half = trials // 2
@@ -84,6 +89,11 @@ def distinguish(
         learned=score is None,
         details={"pair": pair.name},
     )
+
+
+def _shifted(progress: Progress | None, before: int, total: int) -> Progress | None:
+    """Progress in a part that begins when `before` of `total` are done."""
+    return None if progress is None else lambda done, _: progress(before + done, total)
 
 
 def compare_scores(

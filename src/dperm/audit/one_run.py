@@ -105,7 +105,8 @@ def guess(
     if np.isnan(scores).any():
         raise ValueError("Expected scores that are numbers, got NaN.")
     count = len(scores)
-    guesses = min(check.integer("guesses", guesses, minimum=2), count)
+    if check.integer("guesses", guesses, minimum=2) > count:
+        raise ValueError(f"Expected at most as many guesses as canaries, {count}, got {guesses}.")
     order = np.argsort(scores, kind="stable")
     top = guesses // 2
     correct = int(coins[order[count - top :]].sum() + (~coins[order[: guesses - top]]).sum())
@@ -144,7 +145,7 @@ def guess(
 def guesses_for(canaries: int, epsilon: float, delta: float, confidence: float) -> int:
     """The number of guesses that proves most where scores are those of a Gaussian mechanism of this ε: public numbers alone."""
     mu = gaussian_mu(max(epsilon, 1e-3), max(delta, 1e-9))
-    best, chosen = -1.0, 2
+    best, chosen = 0.0, max(2, canaries // 5)  # where nothing can be proven
     for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0):
         number = max(2, round(canaries * share))
         # the threshold above which half of `number` scores lie, and how many of those are members

@@ -35,6 +35,21 @@ class Pair:
     extra: Indices
     changed: Indices = field(default_factory=lambda: np.array([], dtype=np.intp))
 
+    def __post_init__(self) -> None:
+        """ValueError where these are not neighbours."""
+        count, other = len(self.first[1]), len(self.second[1])
+        lost = int((self.index_map < 0).sum())
+        if len(self.index_map) != count or count - lost + len(self.extra) != other or self.index_map.max(initial=-1) >= other:
+            raise ValueError(f"{self.name}: index_map and extra do not lead from {count} records to {other}.")
+        if lost + len(self.extra) + len(self.changed) != 1:
+            raise ValueError(f"{self.name}: expected one record added, removed or replaced, not several or none.")
+        kept = np.setdiff1d(np.flatnonzero(self.index_map >= 0), self.changed)
+        for before, after in zip(self.first, self.second, strict=True):
+            if isinstance(before, np.ndarray) and isinstance(after, np.ndarray) and before.dtype.kind in "fiub":
+                same = np.array_equal(before[kept], after[self.index_map[kept]], equal_nan=before.dtype.kind == "f")
+                if not same:
+                    raise ValueError(f"{self.name}: records that should be the same in both data sets differ.")
+
     @property
     def relation(self) -> Relation:
         """Which neighbours these are."""
@@ -43,6 +58,7 @@ class Pair:
     @classmethod
     def adding(cls, name: str, data: Data, row: Any, target: Any) -> Pair:
         """`data` against `data` with one more record at the end. ValueError for one of another shape or type."""
+        _arrays(data)
         count = len(data[1])
         second = tuple(_appended(part, value) for part, value in zip(data, (row, target), strict=True))
         return cls(name, data, (second[0], second[1]), np.arange(count, dtype=np.intp), np.array([count], dtype=np.intp))
@@ -50,6 +66,7 @@ class Pair:
     @classmethod
     def replacing(cls, name: str, data: Data, row: Any, target: Any, index: int = -1) -> Pair:
         """`data` against `data` with the record at `index` replaced: it keeps its place in every draw."""
+        _arrays(data)
         second = tuple(_replaced(part, index, value) for part, value in zip(data, (row, target), strict=True))
         places = np.arange(len(data[1]), dtype=np.intp)
         nobody = np.array([], dtype=np.intp)
@@ -70,6 +87,14 @@ class Pair:
         lost = np.flatnonzero(self.index_map < 0)
         changed = self.index_map[self.changed]
         return Pair(f"{self.name}, reversed", self.second, self.first, backward, lost, changed)
+
+
+def _arrays(data: Data) -> None:
+    for part in data:
+        if not is_array_api_obj(part):
+            raise TypeError(
+                f"Expected NumPy arrays or tensors, got {type(part).__name__}: convert it, or make a Pair(...) by hand."
+            )
 
 
 def _appended(part: Any, value: Any) -> Any:
@@ -156,7 +181,7 @@ def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
         # the crowd pulls θ to where the record is misclassified, and its gradient longest
         rows, targets = np.tile(x, (crowd, 1)), np.full(crowd, other)
         if relation is Relation.ADD_OR_REMOVE_ONE:
-            found.append(Pair.adding(f"a record against {crowd} opposite ones", (rows, targets), x, one))
+            found.append(Pair.adding(_crowd_name(crowd), (rows, targets), x, one))
         else:
             start = (np.vstack([rows, x[None]]), np.append(targets, other))
             found.append(Pair.replacing(f"a record's target flipped beside {crowd} others", start, x, one))
@@ -168,6 +193,10 @@ def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
         start = (np.vstack([crowd, bound * near[None]]), np.append(np.full(12, other), one))
         found.append(Pair.replacing("a record replaced by one across", start, bound * far, one))
     return found
+
+
+def _crowd_name(crowd: int) -> str:
+    return f"a record against {crowd} opposite ones" if crowd else "a record by itself"
 
 
 def network_pairs(data: Data, relation: Relation, classes: int, rng: np.random.Generator | None = None) -> list[Pair]:

@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.audit.distinguish import same_relation
+from dperm.audit.linear import Minimisation
 from dperm.audit.noise import Finding, NoiseSeen, noise_findings
+from dperm.audit.outputs import leaving, unlogged
 from dperm.audit.pairs import Pair
-from dperm.audit.result import AuditResult, finite
-from dperm.audit.training import Minimisation, Training, leaving, unlogged
+from dperm.audit.result import REPLAY, AuditResult, finite
+from dperm.audit.training import Training
 from dperm.mechanisms import ObjectivePerturbation
 from dperm.privacy import (
     Composed,
@@ -66,7 +68,7 @@ def replay(
     """
     pairs = list(training.replay_pairs if pairs is None else pairs)
     if not pairs:
-        raise ValueError("Expected at least one pair of neighbouring data sets to replay.")
+        raise ValueError("Expected at least one pair of neighbouring data sets to replay: pass pairs.")
     for pair in pairs:
         same_relation(training.event, pair.relation)
     _refuse_other_randomness(training, pairs[0])
@@ -88,7 +90,7 @@ def replay(
     for finding in noise_findings(seen):
         findings.setdefault(finding.kind, []).append(finding.text)
     return AuditResult(
-        attack="replay",
+        attack=REPLAY,
         mechanism=training.name,
         verdict="refuted" if findings else "consistent",
         delta=training.certificate.delta,
@@ -105,10 +107,16 @@ def _refuse_other_randomness(training: Training, pair: Pair) -> None:
     """The same records, releases and draws must give the same queries: otherwise nothing can be compared."""
     with unlogged():
         recorder = Recorder()
-        training.run(pair.first, recorder)
+        try:
+            training.run(pair.first, recorder)
+        except UnpaidReleaseError:
+            return  # found again, and reported, on each pair
         reference = recorder.recording
         if not reference.releases:
-            raise ValueError("The training made no release through the source that it was given: nothing can be replayed.")
+            raise ValueError(
+                "The training made no release through the source that it was given: nothing can be replayed. "
+                "Open its channel by Channel.open(source)."
+            )
         again = Forced(reference, np.arange(len(pair.first[1]), dtype=np.intp), np.array([], dtype=np.intp))
         training.run(pair.first, again)
     for a, b in zip(reference.releases, again.recording.releases, strict=True):

@@ -17,7 +17,7 @@ __all__ = ["AuditResult", "Verdict", "overall", "results_from_json", "results_to
 
 Verdict = Literal["refuted", "consistent", "not tested"]
 
-MEMBERSHIP = "membership inference"
+REPLAY, MEMBERSHIP = "replay", "membership inference"
 
 _FORMAT = 1
 _SHOWN = 5  # findings in a sentence
@@ -75,12 +75,22 @@ class AuditResult:
             lines.append("What a simple attacker achieves who holds records and the model; it does not test the claim.")
         else:
             lines.append(f"{_capital(self.attack)} was given no claim to test.")
+        if self.attack == REPLAY and (movement := self.details.get("largest_movement")) is not None:
+            lines.append(f"Over {self.trials} runs on neighbours a query moved by at most {movement:.4g} times its sensitivity.")
         if self.epsilon_lower is not None:
-            tail = f" ({percent} confidence, {self.trials:,} trials)"
+            counted = f"{self.trials:,} trials"
+            if "guesses" in self.details:
+                counted = f"{self.details['correct']} of {self.details['guesses']} guesses right, {self.trials:,} canaries"
+            tail = f" ({percent} confidence, {counted})"
             if self.epsilon_lower > 0:
                 lines.append(f"It proves that no ε below {self.epsilon_lower:.3g} would be true{tail}.")
             else:
                 lines.append(f"It proves nothing about ε{tail}: a bound of 0.")
+            claimed = self.claimed_epsilon
+            if claimed is not None and self.epsilon_lower > claimed and not self.refuted:
+                lines.append(
+                    f"That is more than is claimed; a verdict asks for {100 * self.verdict_confidence:g} %: try more runs."
+                )
         if self.estimate is not None:
             low, high = self.estimate.low, self.estimate.high
             interval = f"{low:.3g} or more" if high is None else f"{low:.3g} to {high:.3g}"
@@ -95,6 +105,7 @@ class AuditResult:
                     f"Accusing {100 * rate:g} % of others wrongly, it finds {100 * found:.2g} % of members "
                     f"(at most {100 * bound:.2g} %, {percent} confidence)."
                 )
+            lines.append("These numbers come from private records: for the data holder only.")
         return lines
 
     def corrected(self, audits: int) -> float:
@@ -112,6 +123,8 @@ class AuditResult:
     def from_dict(cls, data: Mapping[str, Any]) -> AuditResult:
         """Raises ValueError for another format or a missing field."""
         try:
+            if not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError("expected a table")
             fields = dict(data)
             if fields.pop("format") != _FORMAT:
                 raise ValueError(f"expected format {_FORMAT}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from dperm import _validate as check
 from dperm.audit.distinguish import Train, distinguish
 from dperm.audit.pairs import Pair
@@ -28,12 +30,12 @@ def attack(
 ) -> list[AuditResult]:
     """Replay `training`, then play the distinguishing game on the pair that a pilot finds easiest to tell apart.
 
-    `trials` per world: None is 10,000 where a training is vectorised and 400 elsewhere. Confidences are the game's; replay's
+    `trials` per world: None is `default_trials`. Confidences are the game's; replay's
     own tests err about once in 10⁹ times.
     """
     if trials is not None:
         check.integer("trials", trials, minimum=20)
-    count = trials or (_VECTORISED if training.many is not None else _ONE_BY_ONE)
+    count = trials or default_trials(training)
 
     def told(name: str) -> Callable[[int, int], None]:
         return lambda done, total: None if progress is None else progress(name, done, total)
@@ -56,6 +58,14 @@ def attack(
             )
         )
     return found
+
+
+def default_trials(training: Training) -> int:
+    """10,000 where a training is vectorised, fewer where each is of more than 30 parameters, and 400 elsewhere."""
+    if training.many is None:
+        return _ONE_BY_ONE
+    wide = training.certificate.public_facts.get("dimension") or 1
+    return int(np.clip(_VECTORISED * (30 / wide) ** 2, _ONE_BY_ONE, _VECTORISED))
 
 
 def easiest_pair(training: Training, trials: int, progress: Callable[[int, int], None] | None = None) -> Pair:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.audit.canaries import CanaryObjective, with_canaries
 from dperm.audit.one_run import guess, guesses_for
+from dperm.audit.outputs import unlogged
 from dperm.audit.result import AuditResult
-from dperm.audit.training import open_for, unlogged
+from dperm.audit.training import open_for
 from dperm.audit.watching import Watched, judge
 from dperm.gradient import Plan, descend
 from dperm.gradient.loop import BatchSource
@@ -145,6 +146,10 @@ class _Watcher(Source):
 
 
 def _watched(plan: Plan, objective: Objective, records: BatchSource, theta: Any, signs: Array) -> Watched:
+    if not hasattr(records, "stream"):
+        raise TypeError(
+            f"Expected records that the objective reads (objective.records(...) or TorchRecords), got {type(records).__name__}."
+        )
     watched_objective, watched_records = with_canaries(objective, records, signs)
     watcher = _Watcher(watched_objective)
     start, channel = _start(objective, theta, watcher)

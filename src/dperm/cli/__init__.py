@@ -214,6 +214,7 @@ def compare(
       dperm compare people.csv --target income --repeats 20
       dperm compare people.csv --target income --audit
     """
+    from dperm.audit import overall
     from dperm.report import Study, run_study, write_atomically
     from dperm.report.audits import audit_study
     from dperm.report.candidates import CANDIDATES
@@ -241,6 +242,8 @@ def compare(
     for result in results if attack else []:
         with progress(f"{result.dataset}: attacking", not as_json) as step:
             audits.append(audit_study(result, step))
+        for key, found in audits[-1] if not as_json else ():
+            say(f"{key}: {overall(found)}. {found[1]}")
     write_atomically(output, comparison_page(results, audits))
     say(
         results_json(results)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, progress, read, say
+from dperm.cli.shared import JsonFlag, dataset_of, probe_writable, progress, read, say
 
 if TYPE_CHECKING:
     from dperm.audit import AuditResult, Training
@@ -26,13 +26,13 @@ def audit(
         str | None, typer.Option(help="Records that the model was trained on: also try membership inference.")
     ] = None,
     others: Annotated[str | None, typer.Option(help="With --members: records of the same kind that it has not seen.")] = None,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")] = 1.0,
-    delta: Delta = 1e-5,
-    kind: Annotated[str, typer.Option("--model", help="logistic, svm or ridge.")] = "logistic",
-    mechanism: Annotated[str, typer.Option(help="auto, objective, output or gradient.")] = "auto",
-    relation: Relation = "add_or_remove_one",
-    features: Annotated[int, typer.Option(help="Number of features.")] = 5,
-    classes: Annotated[int, typer.Option(help="Number of classes.")] = 2,
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget ε [default: 1].")] = None,
+    delta: Annotated[float | None, typer.Option(help="The δ of the guarantee [default: 1e-5].")] = None,
+    kind: Annotated[str | None, typer.Option("--model", help="logistic, svm or ridge [default: logistic].")] = None,
+    mechanism: Annotated[str | None, typer.Option(help="auto, objective, output or gradient [default: auto].")] = None,
+    relation: Annotated[str | None, typer.Option(help="add_or_remove_one or replace_one [default: add_or_remove_one].")] = None,
+    features: Annotated[int | None, typer.Option(help="Number of features [default: 5].")] = None,
+    classes: Annotated[int | None, typer.Option(help="Number of classes [default: 2].")] = None,
     public_size: Annotated[int | None, typer.Option(help="Publicly known number of records, if it is public.")] = None,
     trials: Annotated[int | None, typer.Option(help="Trainings in each world [default: 10000, or 400 of slow ones].")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Results to write, as JSON.")] = Path("audit.json"),
@@ -48,6 +48,7 @@ def audit(
       dperm audit model.json --members train.csv --others test.csv
       dperm audit --mechanism gradient --epsilon 4 --features 20 --public-size 10000
     """
+    from dperm import _validate as check
     from dperm.audit import attack, overall, results_to_json
     from dperm.report import write_atomically
 
@@ -56,10 +57,17 @@ def audit(
     if members is not None and model is None:
         raise ValueError("Expected a model whose members are inferred.")
     inferred: list[AuditResult] = []
+    certificate: Certificate | None = None
+    given = {"epsilon": epsilon, "delta": delta, "relation": relation, "mechanism": mechanism, "public_size": public_size}
     if model is None:
-        settings = {"epsilon": epsilon, "delta": delta, "relation": relation, "mechanism": mechanism, "public_size": public_size}
-        training = _training(_estimator(kind, settings), features, 0 if kind == "ridge" else classes, None)
+        settings = {name: value for name, value in given.items() if value is not None}
+        count = 0 if kind == "ridge" else check.integer("--classes", 2 if classes is None else classes, minimum=2)
+        width = check.integer("--features", 5 if features is None else features)
+        training = _training(_estimator(kind or "logistic", settings), width, count, None)
     else:
+        more = {**given, "model": kind, "features": features, "classes": classes}
+        if unused := [f"--{name.replace('_', '-')}" for name, value in more.items() if value is not None]:
+            raise ValueError(f"Expected no {', '.join(unused)} with a model: its own settings are audited.")
         fitted, extra, certificate = _loaded(model)
         if members is not None and others is not None:
             inferred.append(_membership(fitted, extra, certificate, members, others))
@@ -82,6 +90,8 @@ def audit(
             for sentence in result.sentences():
                 say(f"  {sentence}")
             say()
+        if certificate is not None and certificate.epsilon is None:
+            say(f"The model's certificate is only claimed: {certificate.claim} What was attacked is the mechanism.")
         if verdict == "refuted":
             say("REFUTED: the certificate states less than this mechanism costs. Do not rely on it.")
         else:
@@ -103,8 +113,8 @@ def _estimator(kind: str, settings: dict[str, Any]) -> Any:
 
     kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge}
     choice("--model", kind, kinds)
-    if kind == "ridge" and settings["mechanism"] == "auto":
-        settings = {name: value for name, value in settings.items() if name != "mechanism"}
+    if kind == "ridge" and settings.get("mechanism") == "auto":
+        del settings["mechanism"]
     return kinds[kind](**settings)
 
 
