@@ -289,3 +289,15 @@ def test_a_refuted_certificate_exits_with_three(table: Path, schema: Path, tmp_p
     data["certificate"]["event"]["events"][0]["noise_std"] *= 2
     model.write_text(json.dumps(data))
     assert "states another event" in dperm("audit", model, expect=1).stderr
+
+
+def test_settings_beside_a_model_and_claimed_models(table: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.json"
+    dperm("train", table, "--target", "income", "--accept-proposed", "-o", model)
+    assert (
+        "Expected no --epsilon, --features with a model"
+        in dperm("audit", model, "--epsilon", 3, "--features", 2, expect=1).stderr
+    )
+    done = dperm("audit", model, "--trials", 200, "-o", tmp_path / "a.json")
+    assert "The model's certificate is only claimed" in done.stdout
+    assert "Expected --features" in dperm("audit", "--features", 0, expect=1).stderr

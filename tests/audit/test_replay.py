@@ -467,3 +467,21 @@ def test_records_that_do_not_fit_are_refused() -> None:
         Pair.adding("half", (np.zeros((3, 1), dtype=np.int64), np.zeros(3)), [0.5], 0.0)
     replaced = Pair.replacing("second", data, [1.0, 2.0], "b", index=1)
     assert replaced.relation is REPLACE and replaced.changed.tolist() == [1] == replaced.reversed().changed.tolist()
+
+
+def test_pairs_that_are_no_neighbours_are_refused() -> None:
+    places, nobody = np.arange(40), np.array([], dtype=np.intp)
+    longer = (np.vstack([-ROWS, ROWS[:1]]), np.append(SIGNS, 1.0))
+    with pytest.raises(ValueError, match="should be the same in both"):
+        Pair("mine", (ROWS, SIGNS), longer, places, np.array([40]))
+    with pytest.raises(ValueError, match="do not lead from 40 records to 41"):
+        Pair("mine", (ROWS, SIGNS), longer, places[:30], np.array([40]))
+    with pytest.raises(ValueError, match="one record added, removed or replaced"):
+        Pair("mine", (ROWS, SIGNS), (ROWS, SIGNS), places, nobody)
+    with pytest.raises(TypeError, match="Expected NumPy arrays or tensors, got csr"):
+        Pair.adding("sparse", (sp.csr_array(ROWS), SIGNS), ROWS[0], 1.0)
+
+
+def test_a_channel_that_refuses_is_a_finding() -> None:
+    result = replay(counting(Gaussian(2.0), noise=1.0), ONE_MORE)
+    assert result.details["kinds"] == ["unpaid"] and "not paid for" in str(result)
