@@ -47,9 +47,10 @@ def white_box(
     Under add/remove the canaries are there or not; under replace-one they point one way or the other. Each has noise and
     draws of its own — independent, by the definition of the event that is tested —, so that each is a trial of its own.
     From single steps: how large a canary is against the noise, which gives the estimate (the ε of the plan, were its
-    noise multiplier what it seems to be), and a game per noise level that can refute. From the draws: whether canaries are
-    seen as often, and records as independently, as the event says. From whole runs: a proven bound on ε, by each canary's
-    likelihood ratio; k trials can prove about ε = ln k. `theta` is the start; None: zeros, or the model's parameters.
+    noise multiplier what it seems to be); refuted six standard errors beyond the claim, where a step has less noise than
+    stated, and by a game per noise level. From the draws: whether canaries are seen as often, and records as independently,
+    as the event says. From whole runs: a proven bound on ε, by each canary's likelihood ratio; k trials can prove about
+    ε = ln k. `theta` is the start; None: zeros, or the model's parameters.
     """
     check.integer("runs", runs)
     check.integer("canaries", canaries, minimum=20)
