@@ -42,6 +42,5 @@ def test_nothing_certified_is_refuted(mechanism: Mechanism, objective: LinearObj
 @pytest.mark.slow
 @everything
 def test_nothing_certified_is_refuted_by_many_trials(mechanism: Mechanism, objective: LinearObjective) -> None:
-    replayed, game = audited(mechanism, objective, 50_000)
-    # the worlds do differ, where a query moves at all: an attack that sees nothing refutes nothing
-    assert game.auc > 0.52 or replayed.details["largest_movement"] < 0.1
+    _, game = audited(mechanism, objective, 50_000)
+    assert game.auc > 0.51  # the worlds do differ, by four standard errors and more: an attack that sees nothing refutes nothing
