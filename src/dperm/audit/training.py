@@ -219,16 +219,19 @@ def open_for(theta: Any, source: Source) -> Channel:
 
 
 class _OwnNoise(Source):
-    """Stands for "the run's own source", with the run marked as an audit's."""
+    """Stands for "the run's own source", with the run marked as an audit's; it never draws itself."""
 
     def over(self, own: Source) -> Source:
         return own
 
     def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError(_STANDS_IN)
 
     def pure(self, query: Any, sensitivity: float, epsilon: float) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError(_STANDS_IN)
 
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:
-        raise NotImplementedError
+        raise NotImplementedError(_STANDS_IN)
+
+
+_STANDS_IN = "Open the channel with Channel.open(source), which puts the run's own source in the place of this one."

@@ -158,8 +158,9 @@ def _watched(plan: Plan, objective: Objective, records: BatchSource, theta: Any,
     with unlogged():
         channel.charge(plan.event(objective.facts.relation), "audit")
         descend(_free(plan), watched_objective, watched_records, channel, watched_objective.start(start))
-    if getattr(objective, "theta", None) is not None:
-        objective.theta.copy_(before)  # type: ignore[attr-defined]
+    model = getattr(objective, "theta", None)
+    if model is not None:
+        model.copy_(before)
     size, count = len(records), len(signs)
     drawn = np.ones((len(watcher.values), count), dtype=bool)
     for step, included in enumerate(watcher.inclusions):
