@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from catalogue import ADD, REPLACE, plan
 
-torch = pytest.importorskip("torch")
-
-from catalogue import ADD, REPLACE, plan  # noqa: E402
-
-from dperm.audit import Training, attack, network_pairs, overall, replay  # noqa: E402
-from dperm.estimators import DPLogisticRegression, DPMLPClassifier  # noqa: E402
-from dperm.gradient import AdaptiveClip, Clip, FullBatch, Normalise, PerLayer  # noqa: E402
-from dperm.privacy import Relation, Source  # noqa: E402
-from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords  # noqa: E402
+from dperm.audit import Training, attack, network_pairs, overall, replay
+from dperm.estimators import DPLogisticRegression, DPMLPClassifier
+from dperm.gradient import AdaptiveClip, Clip, FullBatch, Normalise, PerLayer
+from dperm.privacy import Relation, Source
+from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.randn(30, 1, 6, 6, generator=GENERATOR)

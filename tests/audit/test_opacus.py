@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("opacus", reason="Opacus is not installed: pip install opacus")
-
-from dperm.audit.opacus import audit_opacus  # noqa: E402
+from dperm.audit.opacus import audit_opacus
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -434,7 +434,8 @@ def test_a_replaced_record_is_drawn_in_every_step() -> None:
 
 
 def test_single_precision_sums_may_round() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     from dperm.torch import ModuleObjective, TorchRecords
 
     torch.manual_seed(0)
@@ -448,7 +449,8 @@ def test_single_precision_sums_may_round() -> None:
 
 
 def test_dropout_is_refused() -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     from dperm.torch import ModuleObjective, TorchRecords
 
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.5))

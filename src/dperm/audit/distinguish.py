@@ -167,8 +167,7 @@ def learned_score(first: Array, second: Array) -> Score:
     width = first.shape[1]
     if width > min(1000, len(first) // 2):
         # too few runs for a covariance: each coordinate by itself, those that do not differ left out
-        noise = math.sqrt(2 / len(first))
-        direction = np.where(np.abs(difference) > 2 * noise * 0.5, difference, 0.0)
+        direction = np.where(np.abs(difference) > math.sqrt(2 / len(first)), difference, 0.0)
         direction = direction if direction.any() else difference
     else:
         covariance = (np.cov(a, rowvar=False) + np.cov(b, rowvar=False)) / 2

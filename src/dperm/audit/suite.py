@@ -30,8 +30,7 @@ def attack(
 ) -> list[AuditResult]:
     """Replay `training`, then play the distinguishing game on the pair that a pilot finds easiest to tell apart.
 
-    `trials` per world: None is `default_trials`. Confidences are the game's; replay's
-    own tests err about once in 10⁹ times.
+    `trials` per world: None is `default_trials`. Confidences are the game's; replay's own tests err about once in 10⁹ times.
     """
     if trials is not None:
         check.integer("trials", trials, minimum=20)

@@ -19,7 +19,7 @@ __all__ = ["Watched", "judge"]
 Array = NDArray[np.float64]
 
 _SIGMAS = 6.0  # how far a normal statistic may be from its mean: one false alarm in 10⁹, or 10⁶ for the sums of draws
-_SURE = 1e-9  # chance of a false alarm of the tests of the noise's size
+_SURE = 1e-9  # chance of a false alarm of the tests of the noise's size and of the canaries' rate
 _FEWEST = 500  # sums of fewer terms are not normal enough for that
 _GAMES = 40  # steps per world below which their rates prove nothing
 
@@ -61,16 +61,16 @@ def judge(
 ) -> AuditResult:
     """The audit of runs without (or with opposite) and with canaries; `size` counts all records, canaries included.
 
-    `event` is what is claimed, at sampling `rate`. The verdict's confidence is split over draws, single steps and whole runs.
+    `event` is what is claimed, at sampling `rate`. The verdict's confidence is split over single steps and whole runs.
     """
     if not all(np.isfinite(run.values).all() for run in absent + present):
         raise ValueError("Expected finite releases, got some that are not: the training diverged, or a record was not finite.")
-    part = 1 - (1 - verdict_confidence) / 3
+    part = 1 - (1 - verdict_confidence) / 2
     first, second = _Steps.of(absent), _Steps.of(present)
     seen = second.only(second.drawn)
     base = first if relation is Relation.ADD_OR_REMOVE_ONE else first.only(first.drawn)
     ratio, error = _signal_ratio(base, seen)
-    findings = _draw_findings(rate, absent + present, size, part)
+    findings = _draw_findings(rate, absent + present, size)
     findings += _noise_findings(absent + present)
     findings += _step_findings(base, seen, relation, delta, part)
     if 0 < error < np.inf and (beyond := (ratio - 1) / error) > _SIGMAS:
@@ -198,7 +198,7 @@ def _with_noise(event: Event, ratio: float) -> Event:
 # Draws
 
 
-def _draw_findings(rate: float, runs: list[Watched], size: int, confidence: float) -> list[str]:
+def _draw_findings(rate: float, runs: list[Watched], size: int) -> list[str]:
     """Whether the canary is drawn no more often, and records no less independently, than Poisson sampling says."""
     if rate == 1:
         return []
@@ -207,7 +207,7 @@ def _draw_findings(rate: float, runs: list[Watched], size: int, confidence: floa
     findings: list[str] = []
     drawn = np.concatenate([run.drawn.ravel() for run in runs])
     count = int(drawn.sum())
-    if count and bdtrc(count - 1, len(drawn), rate) < 1 - confidence:
+    if count and bdtrc(count - 1, len(drawn), rate) < _SURE:
         findings.append(f"canaries were drawn {count} times in {len(drawn)}, a share of {rate:g} is charged")
     batches = np.concatenate([[len(included) for included in run.inclusions] for run in runs])
     if _deviation(batches, size, rate) < -_SIGMAS:

@@ -90,10 +90,13 @@ def audit(
             for sentence in result.sentences():
                 say(f"  {sentence}")
             say()
-        if certificate is not None and certificate.epsilon is None:
-            say(f"The model's certificate is only claimed: {certificate.claim} What was attacked is the mechanism.")
+        claimed = certificate is not None and certificate.epsilon is None
+        if certificate is not None and claimed:
+            say(f"The model's certificate is only claimed: {certificate.claim}. What was attacked is its mechanism alone.")
         if verdict == "refuted":
             say("REFUTED: the certificate states less than this mechanism costs. Do not rely on it.")
+        elif claimed:
+            say("Not refuted, and not proven either: nothing here certifies this model.")
         else:
             say("Not refuted. That is not a proof: the proof is the theorem that the certificate names.")
         say(f"Results written to {output}.")
