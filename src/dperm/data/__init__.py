@@ -3,6 +3,7 @@
 from dperm.data.images import Images, load_images
 from dperm.data.read import DataError, Dataset, read_dataset, read_frame
 from dperm.data.registry import load, named, schema_of
+from dperm.data.reviews import Reviews, hashed_words, load_reviews
 from dperm.data.schema import Column, Schema, SchemaError, propose
 
 __all__ = [
@@ -10,10 +11,13 @@ __all__ = [
     "DataError",
     "Dataset",
     "Images",
+    "Reviews",
     "Schema",
     "SchemaError",
+    "hashed_words",
     "load",
     "load_images",
+    "load_reviews",
     "named",
     "propose",
     "read_dataset",
