@@ -82,11 +82,11 @@ class CanaryObjective:
         zeros = xp.zeros(self.groups * len(self.signs), dtype=theta.dtype, device=device(theta))
         return xp.concat([theta, zeros])
 
-    def per_example(self, theta: Any, batch: tuple[Any, Any]) -> Pass:
+    def per_example(self, theta: Any, batch: tuple[Any, Any], *, norms_only: bool = False) -> Pass:
         inner, which = batch
         own = theta[: len(theta) - self.groups * len(self.signs)]
         if inner is not None:
-            return _InnerPass(self._objective.per_example(own, inner), theta, len(own))
+            return _InnerPass(self._objective.per_example(own, inner, norms_only=norms_only), theta, len(own))
         return _CanaryPass(theta, len(own), self.groups, np.asarray(which), self.signs)
 
     def observed(self, released: Any) -> Array:

@@ -66,7 +66,7 @@ def white_box(
     return judge(
         *worlds,
         event=plan.event(relation),
-        rate=plan.sampler.rate,
+        rate=plan.rate,
         relation=relation,
         size=len(records) + canaries,
         delta=delta,
@@ -101,7 +101,7 @@ def one_run_gradients(
     absent = 0.0 if relation is Relation.ADD_OR_REMOVE_ONE else -1.0
     watched = _watched(plan, objective, records, theta, np.where(coins, 1.0, absent))
     return guess(
-        watched.log_ratio(plan.sampler.rate, relation),
+        watched.log_ratio(plan.rate, relation),
         coins,
         claim=event,
         delta=delta,

@@ -1,10 +1,13 @@
 """Gradient perturbation: samplers, bounding, noise, updates, the plan that binds them, and the one loop."""
 
-from dperm.gradient.bounding import AdaptiveClip, Bounding, Clip, Normalise, PerLayer
-from dperm.gradient.loop import NoisyGradients, descend
+from dperm.gradient.bounding import AdaptiveClip, Bounding, Clip, Normalise, PerLayer, Unit
+from dperm.gradient.importance import AdaptiveNorm, ImportancePlan
+from dperm.gradient.importance_run import ImportanceEpoch, ImportanceGradients
+from dperm.gradient.loop import descend, descend_by
 from dperm.gradient.noise import Constant, ExponentialDecay, NoiseSchedule
-from dperm.gradient.plan import Plan
+from dperm.gradient.plan import Plan, Policy
 from dperm.gradient.post import Identity, Post
+from dperm.gradient.run import Gradients, NoisyGradients
 from dperm.gradient.sampling import FullBatch, Poisson, Sampler
 from dperm.gradient.update import SGD, Adam, Averaged, ExponentialAverage, Update
 
@@ -12,6 +15,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AdaptiveClip",
+    "AdaptiveNorm",
     "Averaged",
     "Bounding",
     "Clip",
@@ -19,15 +23,22 @@ __all__ = [
     "ExponentialAverage",
     "ExponentialDecay",
     "FullBatch",
+    "Gradients",
     "Identity",
+    "ImportanceEpoch",
+    "ImportanceGradients",
+    "ImportancePlan",
     "NoiseSchedule",
     "NoisyGradients",
     "Normalise",
     "PerLayer",
     "Plan",
     "Poisson",
+    "Policy",
     "Post",
     "Sampler",
+    "Unit",
     "Update",
     "descend",
+    "descend_by",
 ]

@@ -18,7 +18,7 @@ from dperm import _validate as check
 from dperm.objectives.per_example import Pass
 from dperm.privacy.events import Relation
 
-__all__ = ["AdaptiveClip", "Bounding", "Clip", "Normalise", "PerLayer"]
+__all__ = ["AdaptiveClip", "Bounding", "Clip", "Normalise", "PerLayer", "Unit"]
 
 
 #: An adaptive clipping norm stays within this factor of its first value: gradients that vanish must not take it to zero.
@@ -97,6 +97,23 @@ class Normalise(Bounding):
 
     def factors(self, norms: Any) -> Any:
         return 1.0 / (norms + self.gamma)
+
+
+@dataclass(frozen=True)
+class Unit(Bounding):
+    """1/max(‖g‖, floor): every vector at least as long as `floor` becomes one of length 1, for samplers that draw by length."""
+
+    floor: float
+
+    def __post_init__(self) -> None:
+        check.positive("floor", self.floor)
+
+    @property
+    def bound(self) -> float:
+        return 1.0
+
+    def factors(self, norms: Any) -> Any:
+        return _clip_factors(norms, self.floor) / self.floor
 
 
 @dataclass(frozen=True)

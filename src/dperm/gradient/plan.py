@@ -2,17 +2,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
 
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding
 from dperm.gradient.noise import NoiseSchedule
 from dperm.gradient.post import Identity, Post
+from dperm.gradient.run import BatchSource, Gradients, NoisyGradients
 from dperm.gradient.sampling import Sampler
 from dperm.gradient.update import Update
+from dperm.objectives.per_example import Objective, Pass
+from dperm.privacy.channel import Channel
 from dperm.privacy.events import Composed, Event, Gaussian, Relation, SelfComposed
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "Policy"]
+
+
+class Policy(Protocol):
+    """What a run follows: immutable, and the only source of what it costs. `Plan` fixes all its noise beforehand;
+    `ImportancePlan` chooses it on the way, within a filter's budget."""
+
+    @property
+    def kind(self) -> str:
+        """How records are drawn, in words."""
+        ...
+
+    @property
+    def paper(self) -> str: ...
+
+    @property
+    def update(self) -> Update: ...
+
+    @property
+    def public_size(self) -> int | None:
+        """The number of records as publicly known; None until `sized`."""
+        ...
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def rate(self) -> float:
+        """Expected share of the records whose gradients make a step: steps × rate are the expected passes."""
+        ...
+
+    @property
+    def expected_batch_size(self) -> float: ...
+
+    def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
+        """What the whole run costs under `relation`, or its steps from `start` up to, not including, `stop`."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """The parts as JSON-ready values, for certificates and reports."""
+        ...
+
+    def sized(self, channel: Channel, records: int) -> Self:
+        """Itself, once the number of records is known: released through the channel where it is not."""
+        ...
+
+    def gradients(
+        self,
+        objective: Objective,
+        records: BatchSource,
+        channel: Channel,
+        *,
+        first: int = 0,
+        observe: Callable[[Pass], None] | None = None,
+    ) -> Gradients:
+        """A run from step `first` on. `observe` is handed every pass and is not private."""
+        ...
+
+    def rest(self, relation: Relation, done: int, public: dict[str, Any]) -> Event:
+        """What the steps from `done` on cost a run in this public state (`Gradients.public`)."""
+        ...
+
+    def pays_for(self, event: Event, relation: Relation, first: int) -> bool:
+        """Whether `event` is what this policy charges for its steps from `first` on."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -37,9 +106,39 @@ class Plan:
         if sum(count for _, count in self.noise.levels(self.steps)) != self.steps:
             raise ValueError(f"Expected a noise schedule of {self.steps} steps.")
 
+    paper = "Abadi et al. 2016; accounting by privacy loss distribution"
+
+    @property
+    def kind(self) -> str:
+        return "full batch" if self.sampler.rate == 1 else "Poisson"
+
+    @property
+    def rate(self) -> float:
+        return self.sampler.rate
+
     @property
     def expected_batch_size(self) -> float:
         return self.sampler.rate * self.public_size
+
+    def sized(self, channel: Channel, records: int) -> Self:
+        return self
+
+    def gradients(
+        self,
+        objective: Objective,
+        records: BatchSource,
+        channel: Channel,
+        *,
+        first: int = 0,
+        observe: Callable[[Pass], None] | None = None,
+    ) -> NoisyGradients:
+        return NoisyGradients(self, objective, records, channel, first=first, observe=observe)
+
+    def rest(self, relation: Relation, done: int, public: dict[str, Any]) -> Event:
+        return self.event(relation, done)
+
+    def pays_for(self, event: Event, relation: Relation, first: int) -> bool:
+        return event == self.event(relation, first)
 
     def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
         """What the whole run costs under `relation`, or its steps from `start` up to, not including, `stop`."""
@@ -53,7 +152,7 @@ class Plan:
                 parts.append(SelfComposed(self.sampler.amplify(Gaussian(multiplier, relation)), taken))
         return parts[0] if len(parts) == 1 else Composed(tuple(parts))
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, Any]:
         """The parts as JSON-ready text, for certificates and reports."""
         return {
             "sampler": repr(self.sampler),

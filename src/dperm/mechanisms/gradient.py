@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.gradient import Plan, descend
+from dperm.gradient import ImportanceGradients, Plan, Policy, descend_by
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Channel, Event, calibrate
@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 class GradientPerturbation(Mechanism):
     """Noisy descent from θ = 0 by `plan`; the last iterate or an average is released, all iterates are charged."""
 
-    plan: Plan
+    plan: Policy
 
     @classmethod
     def calibrate(
@@ -35,22 +35,29 @@ class GradientPerturbation(Mechanism):
 
     @property
     def name(self) -> str:
-        return "gradient perturbation" + (" (full batch)" if self.plan.sampler.rate == 1 else " (Poisson)")
+        return f"gradient perturbation ({self.plan.kind})"
 
     @property
     def paper(self) -> str:
-        return "Abadi et al. 2016; accounting by privacy loss distribution"
+        return self.plan.paper
 
     def event(self, facts: PublicFacts) -> Event:
         return self.plan.event(facts.relation)
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
         start = np.zeros(objective.dimension if channel.trials is None else (channel.trials, objective.dimension))
-        theta = descend(self.plan, objective, records, channel, start)
-        return theta, {"steps": self.plan.steps, "noise_levels": self.plan.noise.levels(self.plan.steps)}
+        plan = self.plan.sized(channel, len(records))
+        gradients = plan.gradients(objective, records, channel)
+        theta = descend_by(plan, gradients, objective, start)
+        trace: dict[str, Any] = {"steps": plan.steps}
+        if isinstance(plan, Plan):
+            trace["noise_levels"] = plan.noise.levels(plan.steps)
+        if isinstance(gradients, ImportanceGradients):
+            trace |= {"public_size": plan.public_size, "epochs": [asdict(epoch) for epoch in gradients.epochs]}
+        return theta, trace
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
-        if self.plan.public_size == facts.public_size:
+        if self.plan.public_size in (facts.public_size, None):
             return ()
         return (Assumption(f"The plan's number {self.plan.public_size} of records may be known.", "caller", "stated"),)
 

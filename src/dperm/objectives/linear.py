@@ -130,8 +130,8 @@ class LinearObjective:
         table = theta.reshape(-1, self.outputs)
         return (table[:-1], table[-1]) if self.intercept_scale else (table, 0.0)
 
-    def per_example(self, theta: Array, batch: Batch) -> LinearPass:
-        """The closed-form pass; see `Pass`."""
+    def per_example(self, theta: Array, batch: Batch, *, norms_only: bool = False) -> LinearPass:
+        """The closed-form pass; see `Pass`. It computes what it is asked for, so that `norms_only` makes no difference."""
         return LinearPass(self, theta, batch)
 
     def evaluate(self, theta: Array, records: Records, hessian: bool = False) -> tuple[float, Array, Array | None]:

@@ -12,6 +12,7 @@ from dperm.privacy.events import (
     Composed,
     Event,
     ExponentialMechanism,
+    FilteredRdp,
     Gaussian,
     Laplace,
     ObjectivePerturbationEvent,
@@ -22,22 +23,26 @@ from dperm.privacy.events import (
     Unsupported,
     UnsupportedEventError,
 )
+from dperm.privacy.filters import BudgetExceeded, RdpFilter, rdp_budget
 from dperm.privacy.ledger import SpendLog, spend_log
 
 __all__ = [
     "ApproximateDP",
     "Assumption",
+    "BudgetExceeded",
     "Certificate",
     "Channel",
     "Composed",
     "Event",
     "ExponentialMechanism",
+    "FilteredRdp",
     "Forced",
     "Gaussian",
     "Laplace",
     "ObjectivePerturbationEvent",
     "PoissonSampled",
     "PureDP",
+    "RdpFilter",
     "Recorder",
     "Recording",
     "Relation",
@@ -52,5 +57,6 @@ __all__ = [
     "calibrate_steps",
     "delta",
     "epsilon",
+    "rdp_budget",
     "spend_log",
 ]

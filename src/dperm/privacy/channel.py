@@ -8,7 +8,7 @@ keeps every query and draw of one run, `Forced` feeds them to a run on neighbour
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from dperm.privacy.accounting import epsilon
 from dperm.privacy.events import (
     ApproximateDP,
     Event,
+    FilteredRdp,
     Gaussian,
     ObjectivePerturbationEvent,
     PoissonSampled,
@@ -28,6 +29,7 @@ from dperm.privacy.events import (
     leaves,
     relation_of,
 )
+from dperm.privacy.filters import RdpFilter
 from dperm.privacy.ledger import SpendLog
 
 __all__ = [
@@ -75,6 +77,10 @@ class Source(ABC):
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:
         """For each step the sorted indices of the included records, each included independently; of m trials a table (m,
         records) of booleans."""
+
+    def thin(self, indices: Indices, keep: Array) -> Indices:
+        """Those of the drawn `indices` (m,) that stay, each independently with probability keep[i]."""
+        raise NotImplementedError(f"{type(self).__name__} has no draws that depend on the records: no importance sampling.")
 
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
         """The linear term of an objective perturbation: N(0, std²·I), shape (dimension,)."""
@@ -136,13 +142,16 @@ class SystemSource(Source):
             last -= trials
             done += block
 
+    def thin(self, indices: Indices, keep: Array) -> Indices:
+        return indices[self.randomness.sampling.random(len(indices)) < keep]
+
 
 @dataclass(frozen=True)
 class ReleaseRecord:
     """One release: what was asked, at which declared sensitivity and noise, and what left.
 
     `noise` is a standard deviation, or ε where `kind` is "pure"; "objective" is the linear term of an objective. `precision`
-    is the machine epsilon of the query's type.
+    is the machine epsilon of the query's type; `sampling_rate` that of the draw before it (1: none since the last release).
     """
 
     query: Array
@@ -151,15 +160,18 @@ class ReleaseRecord:
     released: Array
     kind: Literal["gaussian", "pure", "objective"] = "gaussian"
     precision: float = 2.0**-52
+    sampling_rate: float = 1.0
 
 
 @dataclass
 class Recording:
-    """A run's releases and inclusion draws, in order; `rates[i]` is the sampling rate that draw i was asked for."""
+    """A run's releases and inclusion draws, in order; `rates[i]` is the sampling rate that draw i was asked for, `thinned[i]`
+    who stayed after the i-th thinning."""
 
     releases: list[ReleaseRecord] = field(default_factory=list[ReleaseRecord])
     inclusions: list[Indices] = field(default_factory=list[Indices])
     rates: list[float] = field(default_factory=list[float])
+    thinned: list[Indices] = field(default_factory=list[Indices])
 
 
 class Recorder(Source):
@@ -172,6 +184,7 @@ class Recorder(Source):
         self._listens = source is None
         self.source = source or SystemSource(Randomness.from_system())
         self.recording = Recording()
+        self._rate = 1.0  # of the draw that the next release is of
 
     def over(self, own: Source) -> Source:
         if self._listens:
@@ -181,8 +194,10 @@ class Recorder(Source):
     def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
         asked = _kept(query)  # first: a source may add its noise in the query's memory
         released = self.source.gaussian(query, sensitivity, std)
-        record = ReleaseRecord(asked, sensitivity, std, _kept(released), precision=_precision(query))
+        rate = self._rate
+        record = ReleaseRecord(asked, sensitivity, std, _kept(released), precision=_precision(query), sampling_rate=rate)
         self.recording.releases.append(record)
+        self._rate = 1.0
         return released
 
     def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
@@ -199,17 +214,25 @@ class Recorder(Source):
         for included in self.source.poisson(records, rate, steps):
             self.recording.inclusions.append(included.copy())
             self.recording.rates.append(rate)
+            self._rate = rate
             yield included
+
+    def thin(self, indices: Indices, keep: Array) -> Indices:
+        stayed = self.source.thin(indices, keep)
+        self.recording.thinned.append(stayed.copy())
+        return stayed
 
 
 class Forced(Source):
     """Teacher-forces a run with another run's releases and inclusions, and keeps this run's own queries.
 
     `index_map[i]` is this data set's index of the recorded data set's record i, or −1 where it is absent;
-    `extra` are this data set's records that the recorded one lacks: included at every step, the worst case.
+    `extra` are this data set's records that the recorded one lacks: included at every step, the worst case. Records in
+    `always`, of the recorded data set, stay in every thinning too.
     """
 
-    def __init__(self, recording: Recording, index_map: Indices, extra: Indices) -> None:
+    def __init__(self, recording: Recording, index_map: Indices, extra: Indices, always: Indices | None = None) -> None:
+        self.always = np.array([], dtype=np.intp) if always is None else always
         self.reference = recording
         self.index_map = index_map
         self.extra = extra
@@ -240,6 +263,15 @@ class Forced(Source):
             self.recording.rates.append(rate)
             yield mine
 
+    def thin(self, indices: Indices, keep: Array) -> Indices:
+        at = len(self.recording.thinned)
+        if at >= len(self.reference.thinned):
+            raise UnpaidReleaseError(f"Thinning {at + 1} has no counterpart in the recorded run.")
+        mapped = self.index_map[np.union1d(self.reference.thinned[at], self.always)]
+        stayed = indices[np.isin(indices, np.concatenate([mapped[mapped >= 0], self.extra]))]
+        self.recording.thinned.append(stayed)
+        return stayed
+
 
 def _precision(values: Any) -> float:
     return float(array_namespace(values).finfo(values.dtype).eps)
@@ -267,6 +299,8 @@ class Channel:
         self.charge_id: str | None = None
         self._paid: dict[_Key, int] = {}
         self._promises: list[ApproximateDP] = []
+        self.filter: RdpFilter | None = None
+        self._keeps_parts = False
         self._drawn_rate: float | None = None
         self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
 
@@ -308,10 +342,18 @@ class Channel:
         if charged is None or charged.event != event:
             raise UnpaidReleaseError(f"The spend log {log.path} holds no charge {charge_id} of this event.")
         self.charge_id, self.event = charge_id, event
+        self._admit(event)
+        if self.filter is not None:
+            self.filter.spent = log.spent(charge_id)
+            self.keep_parts()
         self.private = self.private and charged.private
         if not charged.private:
             self.policy = "fixed by the caller in a part of the run: NOT PRIVATE"
-        self._admit(event)
+
+    def keep_parts(self) -> None:
+        """From now on write each part that the filter admits to the spend log first, so that an interrupted run can be
+        continued within its budget."""
+        self._keeps_parts = True
 
     @property
     def trials(self) -> int | None:
@@ -330,13 +372,19 @@ class Channel:
             raise UnpaidReleaseError(f"The spend log no longer holds the charge {self.charge_id}.")
         return taken
 
-    def allow(self, event: Event) -> None:
-        """Open the door for a part that was chosen after an earlier release, under a charged `ApproximateDP` or `PureDP`.
+    def allow(self, event: Event, note: Mapping[str, Any] | None = None) -> None:
+        """Open the door for a part that was chosen after an earlier release, under a charged promise: a filter's budget, an
+        `ApproximateDP` or a `PureDP`.
 
-        Whatever the choice depended on, the part must itself be within that promise: checked here.
+        Whatever the choice depended on, the part must itself be within that promise: checked here. BudgetExceeded where a
+        filter has too little left. `note` goes to the spend log with the part: public, what a continued run needs to know.
         """
         if relation_of(event) is not relation_of(self.event or event):
             raise UnpaidReleaseError("The part and its promise are about different neighbours.")
+        if self.filter is not None:
+            self._filtered(self.filter, event, note or {})
+            self._admit(event)
+            return
         for index, promise in enumerate(self._promises):
             if epsilon(event, promise.delta) <= promise.epsilon:
                 del self._promises[index]
@@ -351,9 +399,35 @@ class Channel:
                 return
         raise UnpaidReleaseError(f"No charged promise covers {event}.")
 
+    def _filtered(self, budget: RdpFilter, event: Event, note: Mapping[str, Any]) -> None:
+        if self._keeps_parts and self.charge_id is not None:
+            # other copies of this run may have spent since: the log counts, and knows first
+            log = self.log or SpendLog.current()
+            budget.spent = log.spent(self.charge_id)
+            total = log.add_part(self.charge_id, event, budget.cost(event), budget.budget.rdp_budget, note)
+            if total is not None:
+                budget.spent = total
+                return
+        budget.charge(event)
+
+    def parts(self) -> list[tuple[Event, Mapping[str, Any]]]:
+        """What the spend log says of this run's filter: the parts admitted so far, by any copy, with their notes."""
+        assert self.charge_id is not None
+        return (self.log or SpendLog.current()).parts(self.charge_id)
+
+    def reopen(self, part: Event) -> None:
+        """Open the door again for a part that was admitted before an interruption; `reserve` says what of it was drawn."""
+        if part not in [event for event, _ in self.parts()]:
+            raise UnpaidReleaseError(f"The spend log holds no part {part} of the charge {self.charge_id}.")
+        self._admit(part)
+
     def _admit(self, event: Event) -> None:
         for leaf, count in leaves(event).items():
-            if isinstance(leaf, ApproximateDP):
+            if isinstance(leaf, FilteredRdp):
+                if self.filter is not None or count > 1:
+                    raise UnpaidReleaseError("A channel holds one filter; open a new one for another run.")
+                self.filter = RdpFilter(leaf)
+            elif isinstance(leaf, ApproximateDP):
                 self._promises += [leaf] * count
             elif key := _release_key(leaf):
                 self._paid[key] = self._paid.get(key, 0) + count
@@ -381,6 +455,11 @@ class Channel:
         """Inclusion draws for `steps` steps; they never leave the run. Only their rate can be claimed by a release."""
         self._drawn_rate = rate
         return self.source.poisson(records, rate, steps)
+
+    def thin(self, indices: Indices, keep: Array) -> Indices:
+        """Drop drawn records, each by a coin of its own that may look at that record and what it kept: who stays is included
+        with no more than the probability of the draw, which is what is charged."""
+        return self.source.thin(indices, keep)
 
     def _settle(self) -> None:
         """Write the entry in use back."""

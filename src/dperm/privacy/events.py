@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ __all__ = [
     "Composed",
     "Event",
     "ExponentialMechanism",
+    "FilteredRdp",
     "Gaussian",
     "Laplace",
     "ObjectivePerturbationEvent",
@@ -142,6 +144,22 @@ class PoissonSampled(Event):
 
 
 @dataclass(frozen=True)
+class FilteredRdp(Event):
+    """Releases chosen one after another, each by what the earlier ones gave, for as long as their Rényi divergences at `order`
+    sum to no more than `rdp_budget`: a privacy filter (Feldman & Zrnic 2021, Theorem 4.3). See `dperm.privacy.filters`."""
+
+    order: float
+    rdp_budget: float
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        if not 1 < self.order < math.inf:
+            raise ValueError(f"Expected order > 1, got {self.order!r}.")
+        check.positive("rdp_budget", self.rdp_budget)
+        _relation(self)
+
+
+@dataclass(frozen=True)
 class Composed(Event):
     """All of `events`, in any order, each allowed to see the results of the others."""
 
@@ -213,7 +231,7 @@ class Unsupported(Event):
 _TYPES: dict[str, type[Event]] = {
     cls.__name__: cls
     for cls in (
-        Gaussian, Laplace, PureDP, ApproximateDP, ExponentialMechanism, PoissonSampled, Composed, SelfComposed,
+        Gaussian, Laplace, PureDP, ApproximateDP, ExponentialMechanism, PoissonSampled, FilteredRdp, Composed, SelfComposed,
         ObjectivePerturbationEvent, Unsupported,
     )
 }  # fmt: skip

@@ -12,7 +12,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ class SpendLog:
                     continue
                 data = json.loads(line)
                 known = known or data.get("id") == charge_id
-                if data.get("continues") == charge_id:
+                if data.get("continues") == charge_id and "stop" in data:
                     start = max(start, int(data["stop"]))
             if not known:
                 return None
@@ -91,6 +91,30 @@ class SpendLog:
             if stop > start:
                 _append(descriptor, {"continues": charge_id, "start": start, "stop": stop, "pid": os.getpid()})
             return start, max(start, stop)
+
+    def add_part(self, charge_id: str, part: Event, cost: float, limit: float, note: Mapping[str, Any]) -> float | None:
+        """Append a part of a filtered run, of this Rényi cost, and wait until it is on disk; returns the costs of all its parts.
+
+        None, and nothing appended, where they would exceed `limit`: also those of other copies of the run. `note` is public.
+        """
+        with self._opened() as descriptor:
+            total = cost + sum(float(data["cost"]) for data in _parts_in(_lines(descriptor), charge_id))
+            if not total <= limit:
+                return None
+            line = {"continues": charge_id, "part": part.to_dict(), "cost": cost, "note": dict(note), "pid": os.getpid()}
+            _append(descriptor, line)
+        return total
+
+    def parts(self, charge_id: str) -> list[tuple[Event, Mapping[str, Any]]]:
+        """The parts of a filtered run and their notes, oldest first."""
+        return [(event_from_dict(data["part"]), data["note"]) for data in _parts_in(self._text_lines(), charge_id)]
+
+    def spent(self, charge_id: str) -> float:
+        """What the filter of a charged run has spent, in all its copies."""
+        return sum(float(data["cost"]) for data in _parts_in(self._text_lines(), charge_id))
+
+    def _text_lines(self) -> list[str]:
+        return self.path.read_text().splitlines() if self.path.exists() else []
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
@@ -141,6 +165,11 @@ class SpendLog:
             if relation is not None:
                 groups.setdefault(relation, []).append(charge.event)
         return {relation: epsilon(Composed(tuple(events)), delta) for relation, events in groups.items()}
+
+
+def _parts_in(lines: list[str], charge_id: str) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in lines if charge_id in line]
+    return [data for data in found if data.get("continues") == charge_id and "part" in data]
 
 
 def _lines(descriptor: int) -> list[str]:

@@ -17,6 +17,7 @@ from dperm.privacy import objective_perturbation
 from dperm.privacy.events import (
     Event,
     ExponentialMechanism,
+    FilteredRdp,
     Gaussian,
     Laplace,
     ObjectivePerturbationEvent,
@@ -27,7 +28,7 @@ from dperm.privacy.events import (
     leaves,
 )
 
-__all__ = ["ORDERS", "rdp", "rdp_delta", "rdp_epsilon", "rdp_to_epsilon"]
+__all__ = ["ORDERS", "conversion", "orders_for", "rdp", "rdp_delta", "rdp_epsilon", "rdp_to_epsilon"]
 
 Array = NDArray[np.float64]
 
@@ -76,6 +77,12 @@ def _(event: PureDP, orders: Array) -> Array:
 @rdp_curve.register
 def _(event: ExponentialMechanism, orders: Array) -> Array:
     return orders * event.epsilon**2 / 8  # zCDP by Hoeffding's lemma: Cesar & Rogers 2021, Lemma 3.2
+
+
+@rdp_curve.register
+def _(event: FilteredRdp, orders: Array) -> Array:
+    # the divergence never falls as its order rises; above the filter's order nothing is known
+    return np.where(orders <= event.order, event.rdp_budget, np.inf)
 
 
 @rdp_curve.register
@@ -135,18 +142,31 @@ def _log_binomial_signed(n: float, k: Array) -> tuple[Array, Array]:
     return logs, np.concatenate([[1.0], np.cumprod(np.sign(factors))])
 
 
+def orders_for(event: Event) -> Array:
+    """The default orders, and those of the filters within `event`, beyond which nothing is known."""
+    own = [leaf.order for leaf in leaves(event) if isinstance(leaf, FilteredRdp)]
+    return np.union1d(ORDERS[min(own) >= ORDERS], own) if own else ORDERS
+
+
 def rdp_to_epsilon(orders: Array, curve: Array, delta: float) -> float:
     """Smallest ε over the orders (Canonne, Kamath, Steinke 2020, Proposition 12), at least 0."""
     with np.errstate(over="ignore", invalid="ignore"):
-        candidates = curve + (math.log(1 / delta) + (orders - 1) * np.log1p(-1 / orders) - np.log(orders)) / (orders - 1)
+        candidates = curve + conversion(orders, delta)
     return max(0.0, float(np.nanmin(candidates)))
 
 
-def rdp_epsilon(event: Event, delta: float, orders: Array = ORDERS) -> float:
+def conversion(orders: Array, delta: float) -> Array:
+    """What is added to a Rényi divergence at each order to make it an ε at `delta` (the same proposition)."""
+    return (math.log(1 / delta) + (orders - 1) * np.log1p(-1 / orders) - np.log(orders)) / (orders - 1)
+
+
+def rdp_epsilon(event: Event, delta: float, orders: Array | None = None) -> float:
+    orders = orders_for(event) if orders is None else orders
     return rdp_to_epsilon(orders, rdp(event, orders), delta)
 
 
-def rdp_delta(event: Event, epsilon: float, orders: Array = ORDERS) -> float:
+def rdp_delta(event: Event, epsilon: float, orders: Array | None = None) -> float:
     """Smallest δ over the orders: the same proposition, solved for δ."""
+    orders = orders_for(event) if orders is None else orders
     exponents = (orders - 1) * (rdp(event, orders) - epsilon) + (orders - 1) * np.log1p(-1 / orders) - np.log(orders)
     return min(1.0, float(np.exp(np.min(exponents))))

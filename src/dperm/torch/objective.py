@@ -150,13 +150,13 @@ class ModuleObjective:
         """The flat buffer (p,) that the trainable parameters are views of: changing it changes the model."""
         return self.flat.buffer
 
-    def per_example(self, theta: Tensor, batch: Any) -> TorchPass:
+    def per_example(self, theta: Tensor, batch: Any, *, norms_only: bool = False) -> TorchPass:
         """The pass at θ (p,) on a batch (inputs, targets); leaves the model at θ."""
         buffer = self.flat.buffer
         if theta is not buffer:
             buffer.copy_(theta)
         inputs, targets = batch
-        return self.evaluate(inputs, targets)
+        return self.evaluate(inputs, targets, norms_only=norms_only)
 
     def evaluate(self, inputs: Any, targets: Any, *, norms_only: bool = False) -> TorchPass:
         """The pass at the model's current parameters. With `norms_only` it has norms and losses, and holds no gradients."""

@@ -1,58 +1,109 @@
-"""What a caller states about a plan, as a function of its noise and of the number of records."""
+"""What a caller states about a plan, as a function of the budget and of the number of records."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from dperm import _validate as check
-from dperm.gradient import Plan
+from dperm.gradient import ImportancePlan, Plan, Policy
 from dperm.gradient.recipes import dp_sgd
+from dperm.privacy import Relation, calibrate
 
-__all__ = ["MakePlan", "Recipe", "planner"]
+__all__ = ["MakePlan", "Planner", "Recipe"]
 
 #: (noise_multiplier, public_size) → plan
 MakePlan = Callable[[float, int], Plan]
 
-#: a function of keywords, noise_multiplier and public_size among them, that returns a plan: `dperm.gradient.recipes`
-Recipe = Callable[..., Plan]
+#: a function of keywords that returns a plan: `dperm.gradient.recipes`. noise_multiplier and public_size are among them, or,
+#: where the noise is chosen on the way, epsilon, delta and public_size.
+Recipe = Callable[..., Policy]
 
 
-def planner(
-    plan: Plan | MakePlan | Recipe | None,
-    *,
-    noise_is_set: tuple[bool, bool],
-    epochs: float | None,
-    expected_batch_size: float | None,
-    clipping_norm: float | None,
-) -> MakePlan:
-    """The function that `calibrate` searches; `noise_is_set` says whether epsilon and noise_multiplier are given.
+class Planner:
+    """Makes the plan of a run once its budget and size are known. ValueError where settings are missing, unknown or stated
+    twice.
 
-    Raises ValueError where settings are missing, unknown or stated twice.
+    `fixed` is the caller's own plan, if it came with its noise; `adaptive` says that noise is chosen on the way: a plan is then
+    made from a budget, also before the number of records is known.
     """
-    simple = {"epochs": epochs, "expected_batch_size": expected_batch_size, "clipping_norm": clipping_norm}
-    settings: dict[str, Any] = {name: check.positive(name, value) for name, value in simple.items() if value is not None}
-    if isinstance(plan, Plan):
-        if any(noise_is_set):
-            raise ValueError("A Plan has its noise already: pass a recipe, or a function (noise_multiplier, public_size) → Plan.")
-        if settings:
-            raise ValueError(f"Expected {', '.join(settings)} inside the plan, not beside it.")
-        return lambda noise, size: plan
-    if sum(noise_is_set) != 1:
-        raise ValueError("Expected exactly one of epsilon and noise_multiplier.")
-    if plan is None:
-        if missing := [name for name in simple if name not in settings]:
-            raise ValueError(f"Expected {', '.join(missing)}, or a plan.")
-        plan = dp_sgd
-    recipe: Recipe = plan
-    known = inspect.signature(recipe).parameters
-    if "noise_multiplier" not in known or known["noise_multiplier"].kind is not inspect.Parameter.KEYWORD_ONLY:
-        if settings:
-            raise ValueError(f"Expected {', '.join(settings)} inside the plan, not beside it.")
-        return recipe  # a function (noise_multiplier, public_size) → plan
-    if unknown := [name for name in settings if name not in known]:
-        raise ValueError(f"Expected settings that the recipe has, got {', '.join(unknown)}.")
-    if "average_from" in known and "average_from" not in getattr(recipe, "keywords", {}):
-        settings["average_from"] = None  # averages of half the iterates are for convex problems
-    return lambda noise, size: recipe(noise_multiplier=noise, public_size=size, **settings)
+
+    def __init__(
+        self,
+        plan: Policy | MakePlan | Recipe | None,
+        *,
+        epsilon: float | None,
+        noise_multiplier: float | None,
+        epochs: float | None,
+        expected_batch_size: float | None,
+        clipping_norm: float | None,
+    ) -> None:
+        simple = {"epochs": epochs, "expected_batch_size": expected_batch_size, "clipping_norm": clipping_norm}
+        settings: dict[str, Any] = {name: check.positive(name, value) for name, value in simple.items() if value is not None}
+        self.noise_multiplier = noise_multiplier
+        self.fixed: Policy | None = None
+        self.adaptive = False
+        self._make: Callable[[float, int], Policy]
+        self._recipe: Recipe = dp_sgd
+        self._settings = settings
+        if isinstance(plan, (Plan, ImportancePlan)):
+            if epsilon is not None or noise_multiplier is not None:
+                raise ValueError(
+                    "A plan has its noise already: pass a recipe, or a function (noise_multiplier, public_size) → Plan."
+                )
+            if settings:
+                raise ValueError(f"Expected {', '.join(settings)} inside the plan, not beside it.")
+            self.fixed = plan
+            self.adaptive = isinstance(plan, ImportancePlan)
+            self._make = lambda noise, size: plan
+            return
+        if (epsilon is None) == (noise_multiplier is None):
+            raise ValueError("Expected exactly one of epsilon and noise_multiplier.")
+        if plan is None:
+            if missing := [name for name in simple if name not in settings]:
+                raise ValueError(f"Expected {', '.join(missing)}, or a plan.")
+            plan = dp_sgd
+        recipe = cast(Recipe, plan)
+        known = inspect.signature(recipe).parameters
+
+        def takes(name: str) -> bool:
+            return name in known and known[name].kind is inspect.Parameter.KEYWORD_ONLY
+
+        self.adaptive = takes("epsilon") and takes("delta")
+        if self.adaptive and noise_multiplier is not None:
+            raise ValueError("Expected epsilon, not noise_multiplier: this recipe chooses its noise on the way, within a budget.")
+        if not self.adaptive and not takes("noise_multiplier"):
+            if settings:
+                raise ValueError(f"Expected {', '.join(settings)} inside the plan, not beside it.")
+            self._make = recipe  # a function (noise_multiplier, public_size) → plan
+            return
+        if unknown := [name for name in settings if name not in known]:
+            raise ValueError(f"Expected settings that the recipe has, got {', '.join(unknown)}.")
+        if "average_from" in known and "average_from" not in getattr(recipe, "keywords", {}):
+            settings["average_from"] = None  # averages of half the iterates are for convex problems
+        self._recipe = recipe
+        self._make = lambda noise, size: recipe(noise_multiplier=noise, public_size=size, **settings)
+
+    def within(self, epsilon: float | None, delta: float, size: int, relation: Relation) -> tuple[Policy, float | None]:
+        """The plan for this budget and size, and its noise multiplier (None where there is not one)."""
+        if self.adaptive:
+            return self.within_budget(epsilon, delta, size), None
+        if epsilon is None:
+            noise = self.noise_multiplier or 0.0  # a Plan that has its noise ignores it
+        else:
+            noise = calibrate(lambda x: self._make(x, size).event(relation), epsilon, delta)
+        return self._make(noise, size), noise
+
+    def within_budget(self, epsilon: float | None, delta: float, size: int | None) -> Policy:
+        """An adaptive plan for this budget, also for a size that it releases itself."""
+        if self.fixed is not None:
+            return self.fixed
+        return self._recipe(epsilon=epsilon, delta=delta, public_size=size, **self._settings)
+
+    def again(self, epsilon: float | None, delta: float, noise: float | None, size: int, *, stated: bool) -> Policy:
+        """The plan of an interrupted run; `stated` says whether the caller gave its size, or the run released it."""
+        if not self.adaptive:
+            return self._make(noise or 0.0, size)
+        plan = self.within_budget(epsilon, delta, size if stated else None)
+        return plan.with_released_size(size) if isinstance(plan, ImportancePlan) and plan.public_size is None else plan

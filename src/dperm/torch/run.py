@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from dperm.gradient import NoisyGradients, Plan
+from dperm.gradient import Gradients, Policy
 from dperm.objectives.per_example import Pass
 from dperm.privacy import ApproximateDP, Certificate, Channel, Composed, Event, PureDP, Relation
 from dperm.privacy.accounting import best_epsilon
@@ -48,12 +49,12 @@ class PrivateRun:
     everything that may have been drawn, with fresh noise.
     """
 
-    plan: Plan
+    plan: Policy
     objective: ModuleObjective
     channel: Channel
     certificate: Certificate
     charged: Charged
-    gradients: NoisyGradients
+    gradients: Gradients
     folder: Path | None = None
     lost: int = 0
     _reserved: int = 0
@@ -64,7 +65,7 @@ class PrivateRun:
     @classmethod
     def start(
         cls,
-        plan: Plan,
+        plan: Policy,
         objective: ModuleObjective,
         records: TorchRecords,
         channel: Channel,
@@ -81,7 +82,7 @@ class PrivateRun:
         def note(found: Pass) -> None:
             seen.append((found.losses, found.norms))  # not the pass: it holds gradients
 
-        gradients = NoisyGradients(plan, objective, records, channel, first=first, observe=note if observe else None)
+        gradients = plan.gradients(objective, records, channel, first=first, observe=note if observe else None)
         return cls(plan, objective, channel, certificate, charged, gradients, folder, _seen=seen, _reserved=first)
 
     @property
@@ -113,7 +114,7 @@ class PrivateRun:
 
     def observed(self) -> tuple[float, float]:
         """Mean loss and share of bounded records of the last step's batch. Not private."""
-        bound = self.gradients.bounding_state.get("clipping_norm", getattr(self.plan.bounding, "clipping_norm", 0.0))
+        bound = self.gradients.clipping_norm
         count = max(1, sum(len(losses) for losses, _ in self._seen))
         loss = sum(float(losses.sum()) for losses, _ in self._seen)
         longer = sum(int((norms > bound).sum()) for _, norms in self._seen)
@@ -125,8 +126,8 @@ class PrivateRun:
         last = self.charged.events[-1]
         if is_promise(last):
             spent += [leaf for leaf in leaves(last) if isinstance(leaf, PureDP)]
-        if self.step > self.charged.first:
-            spent.append(self.plan.event(relation, self.charged.first, self.step))
+        if steps := self.gradients.spent(relation, self.charged.first):
+            spent.append(steps)
         if not spent:
             return 0.0
         return min(best_epsilon(Composed(tuple(spent)), delta, _COARSE)[0], self.certificate.epsilon or math.inf)
@@ -141,7 +142,8 @@ class PrivateRun:
             "first": self.charged.first,
             "events": [event.to_dict() for event in self.charged.events],
             "private": self.channel.private,
-            "bounding": dict(self.gradients.bounding_state),
+            "gradients": self.gradients.public(),
+            "private state": {name: torch.from_numpy(values) for name, values in self.gradients.private().items()},
             "plan": {name: str(value) for name, value in self.plan.describe().items() if name != "update"},
         }
         checkpoint.save(self.folder, self.step, {"run": run, **state})

@@ -8,14 +8,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dperm import _validate as check
-from dperm.gradient import Averaged, ExponentialAverage, Plan, Poisson
+from dperm.gradient import Averaged, ExponentialAverage, Plan, Policy
 from dperm.privacy import (
     ApproximateDP,
     Assumption,
@@ -25,7 +25,6 @@ from dperm.privacy import (
     Event,
     PureDP,
     Relation,
-    calibrate,
 )
 from dperm.privacy.events import event_from_dict
 from dperm.torch import checkpoint
@@ -33,7 +32,7 @@ from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
 from dperm.torch.memory import physical_batch_size as measured_batch_size
 from dperm.torch.noise import open_channel
 from dperm.torch.objective import ModuleObjective
-from dperm.torch.planning import MakePlan, Recipe, planner
+from dperm.torch.planning import MakePlan, Planner, Recipe
 from dperm.torch.records import TorchRecords
 from dperm.torch.run import Charged, PrivateRun, is_promise
 from dperm.torch.scores import mean_scores
@@ -55,7 +54,7 @@ class PrivateTrainer:
     model, loss_fn : the network, and `loss_fn(outputs, targets) -> (b,)`, one loss per record (`reduction="none"`).
     optimizer : any torch optimiser over the model's trainable parameters. None: the plan's own update.
     epsilon, delta : the budget; the noise is the least that keeps within it. `delta` is always needed.
-    noise_multiplier : instead of `epsilon`: noise standard deviation ÷ sensitivity.
+    noise_multiplier : instead of `epsilon`: noise standard deviation ÷ sensitivity. Not for recipes that choose their noise.
     epochs, expected_batch_size, clipping_norm : of DP-SGD with Poisson sampling (`dperm.gradient.recipes.dp_sgd`).
     plan : another recipe, with these as its settings or bound by functools.partial; a function
         (noise_multiplier, public_size) → `Plan`; or a `Plan` with its noise.
@@ -88,7 +87,7 @@ class PrivateTrainer:
         model: nn.Module,
         loss_fn: Callable[[Any, Any], Tensor],
         optimizer: torch.optim.Optimizer | None = None,
-        plan: Plan | MakePlan | Recipe | None = None,
+        plan: Policy | MakePlan | Recipe | None = None,
         *,
         epsilon: float | None = None,
         delta: float,
@@ -125,10 +124,10 @@ class PrivateTrainer:
         self.physical_batch_size = (
             None if physical_batch_size is None else check.integer("physical_batch_size", physical_batch_size)
         )
-        self._fixed = plan if isinstance(plan, Plan) else None
-        self._make_plan = planner(
+        self._planner = Planner(
             plan,
-            noise_is_set=(self.epsilon is not None, self.noise_multiplier is not None),
+            epsilon=self.epsilon,
+            noise_multiplier=self.noise_multiplier,
             epochs=epochs,
             expected_batch_size=expected_batch_size,
             clipping_norm=clipping_norm,
@@ -155,7 +154,7 @@ class PrivateTrainer:
         self.random_state = random_state
         self.history: list[dict[str, Any]] = []
         self.certificate: Certificate | None = None
-        self.plan: Plan | None = None
+        self.plan: Policy | None = None
         self._run: PrivateRun | None = None
         self._state: Any = None
         self._announced = self._own_loop = False
@@ -214,7 +213,7 @@ class PrivateTrainer:
 
     def _steps(self, dataset: Any, resume: bool) -> Iterator[PrivateStep]:
         run = self._begin(dataset, resume)
-        rate = run.plan.sampler.rate
+        rate = run.plan.rate
         watches = [parameter.register_post_accumulate_grad_hook(_refuse_backward) for parameter in self.objective.flat.parameters]
         try:
             while (gradient := run.next()) is not None:
@@ -227,7 +226,7 @@ class PrivateTrainer:
 
     def _after(self, run: PrivateRun, held_out: TorchRecords | None, callbacks: list[Callback]) -> None:
         """What follows an update: schedules, scores, checkpoints."""
-        rate = run.plan.sampler.rate
+        rate = run.plan.rate
         # an epoch ends with the step that brings the expected passes to a whole number
         epoch_ends = math.floor(run.step * rate + 1e-9) > math.floor((run.step - 1) * rate + 1e-9) or run.step == run.plan.steps
         if self.scheduler is not None and (self.scheduler_interval == "step" or epoch_ends):
@@ -293,7 +292,7 @@ class PrivateTrainer:
         for callback in callbacks if self._announced else []:
             callback.on_end(self.certificate)
 
-    def _with_update(self, plan: Plan) -> Plan:
+    def _with_update(self, plan: Policy) -> Policy:
         """The plan with the update that runs: the torch optimiser where there is one, averaged where asked for."""
         if self._own_loop:
             return plan
@@ -304,7 +303,7 @@ class PrivateTrainer:
             update = replace(update, update=inner) if averages else inner
         if self.ema_decay is not None:
             update = ExponentialAverage(update, self.ema_decay)
-        return plan if update is plan.update else replace(plan, update=update)
+        return plan if update is plan.update else replace(cast(Any, plan), update=update)
 
     # Starting: everything is checked before anything is charged
 
@@ -403,22 +402,25 @@ class PrivateTrainer:
 
     def _stated_size(self) -> int | None:
         """The number of records that the caller states: by itself, or within a plan that has its noise."""
-        return self.public_size or (self._fixed.public_size if self._fixed is not None else None)
+        fixed = self._planner.fixed
+        return self.public_size or (fixed.public_size if fixed is not None else None)
 
-    def _planned(self, size: int, epsilon: float | None, delta: float) -> tuple[Plan, Event]:
+    def _planned(self, size: int, epsilon: float | None, delta: float) -> tuple[Policy, Event]:
         relation = self.objective.relation
-        if epsilon is None:
-            noise = self.noise_multiplier or 0.0  # a Plan that has its noise ignores it
-        else:
-            noise = calibrate(lambda x: self._make_plan(x, size).event(relation), epsilon, delta)
-        plan = self._with_update(self._make_plan(noise, size))
-        self._noise = noise
+        plan, self._noise = self._planner.within(epsilon, delta, size, relation)
+        plan = self._with_update(plan)
         if plan.public_size != size:
             raise ValueError(f"Expected a plan for public_size={size}, got one for {plan.public_size}.")
         return plan, plan.event(relation)
 
-    def _sized(self, channel: Channel, records: int) -> tuple[Plan, Event]:
+    def _sized(self, channel: Channel, records: int) -> tuple[Policy, Event]:
         """Release the number of records with noise, then choose the plan by it."""
+        if self._planner.adaptive:  # the size is one of the plan's own releases
+            plan = self._with_update(self._planner.within_budget(self.epsilon, self.delta, None))
+            self._noise = None
+            event = plan.event(self.objective.relation)
+            self._charge(channel, event, plan)
+            return plan.sized(channel, records), event
         if self.epsilon is None:
             raise ValueError("Expected public_size where the noise is set by hand: rates and denominators need it.")
         first = self.size_share * self.epsilon
@@ -433,8 +435,10 @@ class PrivateTrainer:
         channel.allow(part)
         return plan, event
 
-    def _charge(self, channel: Channel, event: Event, plan: Plan | None) -> None:
+    def _charge(self, channel: Channel, event: Event, plan: Policy | None) -> None:
         self.certificate = self._certificate(event, channel, plan, self.epsilon)
+        if self.checkpoint is not None:
+            channel.keep_parts()
         channel.charge(event, self.certificate.mechanism)
 
     def _continued(self, records: TorchRecords, saved: dict[str, Any]) -> PrivateRun:
@@ -447,7 +451,9 @@ class PrivateTrainer:
         if changed := [f"{name} = {settings[name]!r}, not {value!r}" for name, value in mine.items() if settings[name] != value]:
             raise ValueError(f"The checkpoint was made with {'; '.join(changed)}.")
         self._noise = settings["noise_multiplier"]
-        plan = self.plan = self._with_update(self._make_plan(self._noise, settings["public_size"]))
+        stated = self._stated_size() is not None
+        again = self._planner.again(self.epsilon, self.delta, self._noise, settings["public_size"], stated=stated)
+        plan = self.plan = self._with_update(again)
         described = {name: str(value) for name, value in plan.describe().items() if name != "update"}
         if changed := [name for name, value in described.items() if state["plan"].get(name) != value]:
             raise ValueError(f"The checkpoint was made by another plan: {', '.join(changed)} differ.")
@@ -462,15 +468,17 @@ class PrivateTrainer:
         events = tuple(event_from_dict(event) for event in state["events"])
         done, first = state["step"], state["first"]
         charged = Charged(events, state["charge_id"], first)
-        if not is_promise(events[-1]) and plan.event(self.objective.relation, first) != events[-1]:
+        relation = self.objective.relation
+        if not is_promise(events[-1]) and not plan.pays_for(events[-1], relation, first):
             raise ValueError("The checkpoint's charge is not what this plan costs.")
         if channel.knows(charged.charge_id):
             channel.resume(charged.charge_id, events[-1])
             if is_promise(events[-1]):
-                channel.allow(plan.event(self.objective.relation))
+                channel.allow(plan.event(relation))
         elif done < plan.steps:
             # the log that was charged is not here: nobody can tell what was drawn since, so the rest is paid again
-            rest = plan.event(self.objective.relation, done)
+            rest = plan.rest(relation, done, state["gradients"])
+            channel.keep_parts()
             charged = Charged((*events, rest), channel.charge(rest, "continued private training"), done)
             channel.private = channel.private and state["private"]
         paid_once = len(charged.events) == 1
@@ -483,21 +491,20 @@ class PrivateTrainer:
             folder=self.checkpoint, first=done, observe=self.show_private,
         )  # fmt: skip
         run.lost = state["lost"]
-        run.gradients.bounding_state.update(state["bounding"])
+        run.gradients.restore(state["gradients"], {name: value.numpy() for name, value in state["private state"].items()})
         return run
 
-    def _certificate(self, event: Event, channel: Channel, plan: Plan | None, target: float | None) -> Certificate:
-        sampler = "" if plan is None else " (Poisson)" if isinstance(plan.sampler, Poisson) else " (full batch)"
+    def _certificate(self, event: Event, channel: Channel, plan: Policy | None, target: float | None) -> Certificate:
         facts = {name: value for name, value in self.objective.facts.to_dict().items() if value is not None}
         settings: dict[str, Any] = {} if plan is None else plan.describe()
         if self._own_loop:
             settings["update"] = "in the caller's own loop"
         return Certificate.issue(
-            mechanism="gradient perturbation of a network" + sampler,
+            mechanism="gradient perturbation of a network" + ("" if plan is None else f" ({plan.kind})"),
             event=event,
             delta=self.delta,
             target_epsilon=target,
-            paper="Abadi et al. 2016; accounting by privacy loss distribution",
+            paper=Plan.paper if plan is None else plan.paper,
             assumptions=self._assumptions(),
             public_facts={**facts, **settings, "vmap": list(self.objective.fallbacks)},
             not_charged=_NOT_CHARGED,

@@ -1,0 +1,219 @@
+"""DPIS in progress: the memory of norms, proposals and acceptance, and the noise of each epoch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from array_api_compat import array_namespace, device, to_device
+from numpy.typing import NDArray
+
+from dperm.gradient.bounding import Unit
+from dperm.gradient.run import BatchSource, Gradients
+from dperm.objectives.per_example import Objective, Pass
+from dperm.privacy.channel import Channel
+from dperm.privacy.events import Event, FilteredRdp, Gaussian, PoissonSampled, Relation, SelfComposed
+
+if TYPE_CHECKING:
+    from dperm.gradient.importance import ImportancePlan
+
+__all__ = ["ImportanceEpoch", "ImportanceGradients"]
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class ImportanceEpoch:
+    """What is public about an epoch of DPIS: all of it is released, or follows from releases.
+
+    `norm_sum` is K̃, `rate` the sampling rate bC/K̃ that a step is charged at, `noise_multiplier` its noise ÷ sensitivity (σ_e),
+    `gradient_noise` the paper's σ_G = σ_e·K̃/(N·C), `ratio` r = K̃/(N·C): a step costs as much as DP-SGD's with batches of b/r.
+    """
+
+    epoch: int
+    clipping_norm: float
+    norm_sum: float
+    rate: float
+    noise_multiplier: float
+    gradient_noise: float
+    ratio: float
+
+
+class ImportanceGradients(Gradients):
+    """An `ImportancePlan` in progress.
+
+    A record is included in three stages that together are no likelier than `rate`: Poisson sampling at `rate`, which is what
+    is charged; a coin that keeps it with ĝᵢ/C, ĝᵢ = min(k·nᵢ, C) from the norm last seen; and, once its gradient is known, a coin
+    with n'ᵢ/ĝᵢ. The memory of norms is private. `observe`, if given, is handed the passes over proposed records: not private.
+    """
+
+    def __init__(
+        self,
+        plan: ImportancePlan,
+        objective: Objective,
+        records: BatchSource,
+        channel: Channel,
+        *,
+        first: int = 0,
+        observe: Callable[[Pass], None] | None = None,
+    ) -> None:
+        if plan.public_size is None:
+            raise ValueError("Expected a plan that knows the number of records: call sized(channel, len(records)) first.")
+        if channel.filter is None:
+            raise ValueError("Expected a channel that was charged for the plan's event: DPIS runs within a filter.")
+        self.plan = plan
+        self.objective = objective
+        self.step = first
+        self.epochs: list[ImportanceEpoch] = []
+        self.proposed = self.accepted = 0  # records so far: not private
+        self._size = plan.public_size
+        self._records = records
+        self._channel = channel
+        self._filter = channel.filter
+        self._observe = observe
+        self._shrink = objective.strong_convexity / plan.public_size
+        self._norms = np.zeros(len(records))
+        self._clipping_norm = plan.clipping_norm
+        self._continued = first > 0
+        self._epoch: ImportanceEpoch | None = None
+        self._drawn: deque[tuple[Indices, Array]] = deque()
+
+    @property
+    def clipping_norm(self) -> float:
+        return self._clipping_norm
+
+    def skip(self, steps: int) -> None:
+        self.step += steps
+
+    def spent(self, relation: Relation, start: int) -> Event | None:
+        spent = self._filter.spent
+        return FilteredRdp(self.plan.budget.order, spent, relation) if spent > 0 else None
+
+    def public(self) -> dict[str, Any]:
+        return {
+            "left": self._filter.left,
+            "clipping_norm": self._clipping_norm,
+            "epochs": [asdict(epoch) for epoch in self.epochs],
+        }
+
+    def private(self) -> dict[str, Any]:
+        return {"norms": self._norms}
+
+    def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
+        norms = np.asarray(private["norms"], dtype=np.float64)
+        if norms.shape != self._norms.shape:
+            raise ValueError(f"The checkpoint remembers {len(norms)} records, the data set has {len(self._norms)}.")
+        self._norms = norms.copy()
+        self._clipping_norm = float(public["clipping_norm"])
+        self.epochs = [ImportanceEpoch(**epoch) for epoch in public["epochs"]]
+        self._continued = True
+
+    def __call__(self, theta: Any) -> Any:
+        number = self.step // self.plan.steps_per_epoch
+        if self._epoch is None or self._epoch.epoch != number:
+            self._epoch = self._open(number, theta)
+        epoch, plan = self._epoch, self.plan
+        unit = Unit(plan.norm_floor * epoch.clipping_norm)
+        total: Any = None
+        batches = next(self._batches)
+        indices, proposals = self._drawn.popleft()
+        start = 0
+        for batch in batches:
+            at_theta = self.objective.per_example(theta, batch)
+            if self._observe is not None:
+                self._observe(at_theta)
+            part = slice(start, start + len(at_theta.norms))
+            start = part.stop
+            total = self._add(total, at_theta, indices[part], proposals[part], unit)
+        if total is None:
+            total = unit.empty(theta)
+        sensitivity = unit.sensitivity(plan.budget.relation)
+        released = self._channel.release(total, sensitivity, epoch.noise_multiplier * sensitivity, epoch.rate)
+        self.step += 1
+        released *= epoch.norm_sum / (self._size * plan.expected_batch_size)  # in place: nobody else holds it
+        gradient = plan.post.apply(released)
+        return gradient + self._shrink * theta if self._shrink else gradient
+
+    def _add(self, total: Any, at_theta: Pass, indices: Indices, proposals: Array, unit: Unit) -> Any:
+        """Accept some of a physical batch of proposed records, and add their unit vectors."""
+        found = at_theta.norms
+        norms = _plain(found)
+        self._norms[indices] = norms
+        keep = np.minimum(self._counted(norms) / proposals, 1.0)
+        stayed = np.isin(indices, self._channel.thin(indices, keep), assume_unique=True)
+        self.proposed += len(indices)
+        self.accepted += int(stayed.sum())
+        xp = array_namespace(found)
+        mask = xp.asarray(stayed, dtype=found.dtype, device=device(found))
+        part = at_theta.weighted_sum(unit.factors(found) * mask)
+        return part if total is None else total + part
+
+    def _counted(self, norms: Array) -> Array:
+        """nᵢ: norms as they count, between the floor and C."""
+        return np.clip(norms, self.plan.norm_floor * self._clipping_norm, self._clipping_norm)
+
+    def _proposals(self, rate: float, steps: int) -> Iterator[Indices]:
+        """For each step the proposed records, of those that Poisson sampling at `rate` drew."""
+        plan = self.plan
+        for drawn in self._channel.poisson(len(self._norms), rate, steps):
+            ceilings = np.minimum(plan.proposal_factor * self._counted(self._norms[drawn]), self._clipping_norm)
+            proposed = self._channel.thin(drawn, ceilings / self._clipping_norm)
+            self._drawn.append((proposed, ceilings[np.isin(drawn, proposed, assume_unique=True)]))
+            yield proposed
+
+    # Epochs
+
+    def _open(self, number: int, theta: Any) -> ImportanceEpoch:
+        """This epoch as an interrupted run left it, or a new one."""
+        left = self.plan.steps_per_epoch - self.step % self.plan.steps_per_epoch
+        epoch = (self._found(number) if self._continued else None) or self._begin(number, left, theta)
+        self._clipping_norm = epoch.clipping_norm
+        self._drawn.clear()
+        self._batches = self._records.stream(self._proposals(epoch.rate, left))
+        self.epochs = [known for known in self.epochs if known.epoch < number] + [epoch]
+        return epoch
+
+    def _found(self, number: int) -> ImportanceEpoch | None:
+        """An epoch whose steps the spend log says are paid for already."""
+        for part, note in reversed(self._channel.parts()):
+            if note.get("what") == "steps" and note["epoch"]["epoch"] == number:
+                self._channel.reopen(part)
+                return ImportanceEpoch(**note["epoch"])
+        return None
+
+    def _begin(self, number: int, steps: int, theta: Any) -> ImportanceEpoch:
+        """Release K*, where the clipping norm adapts, and K; plan and pay for the epoch's steps."""
+        plan, channel = self.plan, self._channel
+        if plan.adaptive is not None and number > 0:
+            ceiling = plan.adaptive.ceiling * plan.clipping_norm
+            self._clipping_norm = plan.next_clipping_norm(self._released_sum(ceiling, "K*"))
+        norm = self._clipping_norm
+        start = 0
+        for batch in next(self._records.stream([None])):
+            found = _plain(self.objective.per_example(theta, batch, norms_only=True).norms)
+            self._norms[start : start + len(found)] = found
+            start += len(found)
+        norm_sum = plan.norm_sum(self._released_sum(norm, "K"), norm)
+        rate = plan.expected_batch_size * norm / norm_sum
+        ratio = norm_sum / (self._size * norm)
+        noise = plan.noise_multiplier(self._filter.left, number, steps, rate)
+        epoch = ImportanceEpoch(number, norm, norm_sum, rate, noise, noise * ratio, ratio)
+        part = SelfComposed(PoissonSampled(rate, Gaussian(noise)), steps)
+        channel.allow(part, {"what": "steps", "epoch": asdict(epoch)})
+        return epoch
+
+    def _released_sum(self, cut: float, what: str) -> float:
+        """Σ min(nᵢ, cut) of the norms last seen, plus noise: one record moves it by no more than `cut`."""
+        noise = self.plan.sum_noise
+        self._channel.allow(Gaussian(noise), {"what": what})
+        total = np.array([np.minimum(self._norms, cut).sum()])
+        return float(self._channel.release(total, cut, noise * cut)[0])
+
+
+def _plain(values: Any) -> Array:
+    """In double precision, on the host."""
+    return np.asarray(to_device(values, "cpu"), dtype=np.float64)
