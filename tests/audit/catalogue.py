@@ -17,19 +17,22 @@ import dperm.mechanisms
 from dperm.gradient import (
     SGD,
     AdaptiveClip,
+    AdaptiveNorm,
     Bounding,
     Clip,
     Constant,
     ExponentialDecay,
     FullBatch,
+    ImportancePlan,
     NoiseSchedule,
     Normalise,
     PerLayer,
     Plan,
     Poisson,
     Sampler,
+    Unit,
 )
-from dperm.gradient.recipes import dp_sgd, full_batch_descent
+from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
 from dperm.mechanisms import (
     Budget,
     GradientPerturbation,
@@ -115,6 +118,14 @@ def catalogue() -> Iterator[tuple[str, Mechanism, LinearObjective]]:
         o.facts, EPSILON, DELTA,
     )  # fmt: skip
     yield "recipe full_batch_descent", recipe, o
+    # few records, so that a record is drawn at half the rate there may be; norms far below and far above the clipping norm
+    for name, settings in {
+        "recipe dpis": {},
+        "recipe dpis, adaptive": {"adaptive": AdaptiveNorm(), "norm_noise": 10.0},
+        "recipe dpis, size released": {"public_size": None, "average_from": None},
+    }.items():
+        made = {"public_size": SIZE, "expected_batch_size": 15, "epochs": 4, "clipping_norm": 0.5, **settings}
+        yield name, GradientPerturbation(budget=BUDGET, plan=dpis(epsilon=EPSILON, delta=DELTA, **made)), o
 
 
 def concrete(base: type, package: Any) -> set[type]:
@@ -147,5 +158,7 @@ def parts_of(mechanism: Mechanism) -> set[type]:
     if isinstance(mechanism, OneVsRest):
         found |= parts_of(mechanism.mechanism)
     if isinstance(mechanism, GradientPerturbation):
+        if isinstance(mechanism.plan, ImportancePlan):
+            return found | {Unit}
         found |= {type(mechanism.plan.sampler), type(mechanism.plan.bounding), type(mechanism.plan.noise)}
     return found

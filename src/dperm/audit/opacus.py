@@ -62,11 +62,11 @@ def audit_opacus(
     for _ in range(runs):
         for world, sign in enumerate((0.0, 1.0)):
             made = watch(make_private, make_model, loss_fn, inputs, targets, sign, canaries, max_grad_norm, steps)
-            worlds[world].append(Watched(made.values, np.full(steps, noise_multiplier), made.drawn, made.inclusions))
+            rates = np.full(steps, rate)
+            worlds[world].append(Watched(made.values, np.full(steps, noise_multiplier), made.drawn, made.inclusions, rates))
     return judge(
         *worlds,
         event=SelfComposed(PoissonSampled(rate, Gaussian(noise_multiplier)), steps),
-        rate=rate,
         relation=Relation.ADD_OR_REMOVE_ONE,
         size=len(targets) + canaries,
         delta=delta,

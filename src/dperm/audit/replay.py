@@ -24,11 +24,13 @@ from dperm.mechanisms import ObjectivePerturbation
 from dperm.privacy import (
     Composed,
     Event,
+    FilteredRdp,
     Forced,
     Gaussian,
     ObjectivePerturbationEvent,
     PoissonSampled,
     PureDP,
+    RdpFilter,
     Recorder,
     Recording,
     Relation,
@@ -155,9 +157,9 @@ def replay_pair(training: Training, pair: Pair) -> ReplayedPair:
         reference = replace(recorder.recording, inclusions=inclusions)
         everyone = np.arange(len(pair.first[1]), dtype=np.intp)
         try:
-            same = Forced(reference, everyone, np.array([], dtype=np.intp))
+            same = Forced(reference, everyone, np.array([], dtype=np.intp), differ)
             one = training.run(pair.first, same)
-            forced = Forced(reference, pair.index_map, pair.extra)
+            forced = Forced(reference, pair.index_map, pair.extra, differ)
             other = training.run(pair.second, forced)
         except UnpaidReleaseError as error:
             return ReplayedPair(np.inf, (*findings, Finding("releases", f"the neighbour makes other releases ({error})")))
@@ -227,6 +229,8 @@ def _unpaid(recording: Recording, event: Event) -> list[Finding]:
     """Releases that the certificate's event does not hold; an (ε, δ) promise pays for what it names elsewhere."""
     left: dict[tuple[str, float, float | None], int] = {}  # kind, noise and sampling rate → releases paid for
     for leaf, count in leaves(event).items():
+        if isinstance(leaf, FilteredRdp):
+            return _beyond(leaf, recording)
         if isinstance(leaf, ApproximateDP):
             return []  # chosen after a release: the channel checks it against the promise
         key: tuple[str, float, float | None] | None = None
@@ -259,6 +263,23 @@ def _unpaid(recording: Recording, event: Event) -> list[Finding]:
     if len(sampled) > len(drawn) or any(abs(a - b) > 1e-9 * a for a, b in zip(sampled, drawn, strict=False)):
         text = f"{len(sampled)} steps were charged as sampled at {max(sampled):g}, but records were drawn {len(drawn)} times"
         return [Finding("draws", text + (f", at {max(drawn):g}" if drawn else ""))]
+    return []
+
+
+def _beyond(budget: FilteredRdp, recording: Recording) -> list[Finding]:
+    """What was released, added up at the filter's order."""
+    held = RdpFilter(budget)
+    cost = 0.0
+    for item in recording.releases:
+        if item.kind != "gaussian":
+            return [Finding("unpaid", f"a {item.kind} release is not what a Rényi filter was charged for")]
+        part = Gaussian(item.noise / item.sensitivity, budget.relation)
+        cost += held.cost(PoissonSampled(item.sampling_rate, part) if item.sampling_rate < 1 else part)
+    if cost > budget.rdp_budget * (1 + 1e-9):
+        text = (
+            f"its releases cost {cost:.6g} at order {budget.order:g}, the filter that was charged holds {budget.rdp_budget:.6g}"
+        )
+        return [Finding("unpaid", text)]
     return []
 
 

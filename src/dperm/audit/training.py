@@ -21,7 +21,7 @@ from dperm.audit.linear import (
 )
 from dperm.audit.outputs import Progress, one_at_a_time, unlogged
 from dperm.audit.pairs import Data, Pair, extreme_pairs, game_pairs
-from dperm.gradient import Plan, descend
+from dperm.gradient import Policy, descend
 from dperm.gradient.loop import BatchSource
 from dperm.mechanisms import (
     GradientPerturbation,
@@ -100,7 +100,13 @@ class Training:
 
     @classmethod
     def of_plan(
-        cls, plan: Plan, objective: Any, make_records: Callable[[Data], BatchSource], *, delta: float, pairs: Sequence[Pair] = ()
+        cls,
+        plan: Policy,
+        objective: Any,
+        make_records: Callable[[Data], BatchSource],
+        *,
+        delta: float,
+        pairs: Sequence[Pair] = (),
     ) -> Training:
         """A plan on any objective, a network's `ModuleObjective` for example, from its parameters as they are now.
 

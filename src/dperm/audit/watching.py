@@ -12,7 +12,8 @@ from scipy.special import bdtrc, chdtr, ndtri
 from dperm.audit.distinguish import compare_scores
 from dperm.audit.result import AuditResult, finite
 from dperm.audit.statistics import Estimate
-from dperm.privacy import Composed, Event, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
+from dperm.privacy import Composed, Event, FilteredRdp, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
+from dperm.privacy.events import leaves
 
 __all__ = ["Watched", "judge"]
 
@@ -27,14 +28,27 @@ _GAMES = 40  # steps per world below which their rates prove nothing
 @dataclass
 class Watched:
     """One run's view of its canaries: `values` (steps, canaries) in units of the sensitivity, the noise multipliers
-    (steps,) claimed, who was drawn (steps, canaries), and for each step the indices of all records drawn."""
+    (steps,) and sampling rates (steps,) claimed, who was drawn (steps, canaries), for each step the indices of all records
+    drawn, and the noise multipliers of releases that are no steps (counts, sums of norms)."""
 
     values: Array
     noise: Array
     drawn: NDArray[np.bool_]
     inclusions: list[NDArray[np.intp]]
+    rates: Array
+    others: tuple[float, ...] = ()
 
-    def log_ratio(self, rate: float, relation: Relation) -> Array:
+    @property
+    def event(self) -> Event:
+        """What was released, as it happened to be chosen."""
+        levels, counts = np.unique(np.stack([self.rates, self.noise]), axis=1, return_counts=True)
+        steps = [
+            SelfComposed(Gaussian(noise) if rate == 1 else PoissonSampled(rate, Gaussian(noise)), count)
+            for rate, noise, count in zip(*levels.tolist(), counts.tolist(), strict=True)
+        ]
+        return Composed((*steps, *map(Gaussian, self.others)))
+
+    def log_ratio(self, relation: Relation) -> Array:
         """(canaries,) ln of the likelihood of the run with the canary over the one without, if the claim is exact."""
         low, high = (0.0, 1.0) if relation is Relation.ADD_OR_REMOVE_ONE else (-0.5, 0.5)
         variance = (self.noise**2)[:, None]
@@ -42,7 +56,9 @@ class Watched:
         sides: list[Array] = []
         for shift in (low, high):
             there = -((self.values - shift) ** 2) / (2 * variance)
-            sides.append(there if rate == 1 else np.logaddexp(np.log1p(-rate) + nothing, np.log(rate) + there))
+            rate = self.rates[:, None]
+            with np.errstate(divide="ignore"):
+                sides.append(np.logaddexp(np.log1p(-rate) + nothing, np.log(rate) + there))
         return (sides[1] - sides[0]).sum(axis=0)
 
 
@@ -51,7 +67,6 @@ def judge(
     present: list[Watched],
     *,
     event: Event,
-    rate: float,
     relation: Relation,
     size: int,
     delta: float,
@@ -61,7 +76,7 @@ def judge(
 ) -> AuditResult:
     """The audit of runs without (or with opposite) and with canaries; `size` counts all records, canaries included.
 
-    `event` is what is claimed, at sampling `rate`. The verdict's confidence is split over single steps and whole runs.
+    `event` is what is claimed. The verdict's confidence is split over single steps and whole runs.
     """
     if not all(np.isfinite(run.values).all() for run in absent + present):
         raise ValueError("Expected finite releases, got some that are not: the training diverged, or a record was not finite.")
@@ -70,7 +85,8 @@ def judge(
     seen = second.only(second.drawn)
     base = first if relation is Relation.ADD_OR_REMOVE_ONE else first.only(first.drawn)
     ratio, error = _signal_ratio(base, seen)
-    findings = _draw_findings(rate, absent + present, size)
+    adaptive = any(isinstance(leaf, FilteredRdp) for leaf in leaves(event))
+    findings = _weighted_draw_findings(present) if adaptive else _draw_findings(absent + present, size)
     findings += _noise_findings(absent + present)
     findings += _step_findings(base, seen, relation, delta, part)
     if 0 < error < np.inf and (beyond := (ratio - 1) / error) > _SIGMAS:
@@ -80,9 +96,10 @@ def judge(
     estimate = None  # without noise, or with too few draws to tell
     if 0 < error < np.inf:
         spread = float(ndtri(1 - (1 - confidence) / 2)) * error
-        middle, low, high = (_epsilon_at(event, delta, value) for value in (ratio, ratio - spread, ratio + spread))
+        chosen = present[0].event if adaptive else event  # a filter's budget says nothing of single steps
+        middle, low, high = (_epsilon_at(chosen, delta, value) for value in (ratio, ratio - spread, ratio + spread))
         estimate = Estimate(middle, low, high, "noise against signal in each step")
-    scores = [np.concatenate([run.log_ratio(rate, relation) for run in world]) for world in (absent, present)]
+    scores = [np.concatenate([run.log_ratio(relation) for run in world]) for world in (absent, present)]
     whole = compare_scores(*scores, claim=event, delta=delta, confidence=confidence, verdict_confidence=part)
     findings += whole.findings
     return AuditResult(
@@ -198,8 +215,18 @@ def _with_noise(event: Event, ratio: float) -> Event:
 # Draws
 
 
-def _draw_findings(rate: float, runs: list[Watched], size: int) -> list[str]:
+def _weighted_draw_findings(runs: list[Watched]) -> list[str]:
+    """Whether canaries, of the largest importance there is, are included no more often than the rates that are charged."""
+    count = sum(int(run.drawn.sum()) for run in runs)
+    expected = sum(float(run.rates.sum()) * run.drawn.shape[1] for run in runs)
+    # Chernoff's bound for a sum of independent coins of different probabilities
+    chance = np.exp(-(count * np.log(count / expected) - count + expected)) if count > expected > 0 else 1.0
+    return [f"canaries were drawn {count} times, {expected:.0f} are expected at the rates charged"] if chance < _SURE else []
+
+
+def _draw_findings(runs: list[Watched], size: int) -> list[str]:
     """Whether the canary is drawn no more often, and records no less independently, than Poisson sampling says."""
+    rate = float(runs[0].rates[0])
     if rate == 1:
         return []
     if any(len(run.inclusions) != len(run.values) for run in runs):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from dperm.audit.outputs import unlogged
 from dperm.audit.result import AuditResult
 from dperm.audit.training import open_for
 from dperm.audit.watching import Watched, judge
-from dperm.gradient import Plan, descend
+from dperm.gradient import Policy, descend
 from dperm.gradient.loop import BatchSource
 from dperm.objectives.per_example import Objective
 from dperm.privacy import Channel, Relation, Source, epsilon
@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 
 
 def white_box(
-    plan: Plan,
+    plan: Policy,
     objective: Objective,
     records: BatchSource,
     theta: Any = None,
@@ -66,7 +66,6 @@ def white_box(
     return judge(
         *worlds,
         event=plan.event(relation),
-        rate=plan.rate,
         relation=relation,
         size=len(records) + canaries,
         delta=delta,
@@ -77,7 +76,7 @@ def white_box(
 
 
 def one_run_gradients(
-    plan: Plan,
+    plan: Policy,
     objective: Objective,
     records: BatchSource,
     theta: Any = None,
@@ -101,7 +100,7 @@ def one_run_gradients(
     absent = 0.0 if relation is Relation.ADD_OR_REMOVE_ONE else -1.0
     watched = _watched(plan, objective, records, theta, np.where(coins, 1.0, absent))
     return guess(
-        watched.log_ratio(plan.rate, relation),
+        watched.log_ratio(relation),
         coins,
         claim=event,
         delta=delta,
@@ -124,6 +123,8 @@ class _Watcher(Source):
     values: list[Array] = field(default_factory=list[Array])
     noise: list[float] = field(default_factory=list[float])
     inclusions: list[NDArray[np.intp]] = field(default_factory=list[NDArray[np.intp]])
+    rates: list[float] = field(default_factory=list[float])
+    others: list[float] = field(default_factory=list[float])
 
     def over(self, own: Source) -> Source:
         self.own = own
@@ -132,6 +133,9 @@ class _Watcher(Source):
     def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
         assert self.own is not None
         released = self.own.gaussian(query, sensitivity, std)
+        if released.shape[-1] < len(self.objective.signs):  # a count, or a sum of norms: no step
+            self.others.append(std / sensitivity)
+            return released
         self.values.append(self.objective.observed(released) / sensitivity)
         self.noise.append(std / sensitivity)
         return released
@@ -143,10 +147,17 @@ class _Watcher(Source):
         assert self.own is not None
         for included in self.own.poisson(records, rate, steps):
             self.inclusions.append(included.copy())
+            self.rates.append(rate)
             yield included
 
+    def thin(self, indices: NDArray[np.intp], keep: Array, coin: tuple[int, int]) -> NDArray[np.intp]:
+        assert self.own is not None
+        stayed = self.own.thin(indices, keep, coin)
+        self.inclusions[coin[0]] = np.setdiff1d(self.inclusions[coin[0]], np.setdiff1d(indices, stayed))
+        return stayed
 
-def _watched(plan: Plan, objective: Objective, records: BatchSource, theta: Any, signs: Array) -> Watched:
+
+def _watched(plan: Policy, objective: Objective, records: BatchSource, theta: Any, signs: Array) -> Watched:
     if not hasattr(records, "stream"):
         raise TypeError(
             f"Expected records that the objective reads (objective.records(...) or TorchRecords), got {type(records).__name__}."
@@ -165,7 +176,9 @@ def _watched(plan: Plan, objective: Objective, records: BatchSource, theta: Any,
     drawn = np.ones((len(watcher.values), count), dtype=bool)
     for step, included in enumerate(watcher.inclusions):
         drawn[step] = np.isin(np.arange(size, size + count), included)
-    return Watched(np.stack(watcher.values), np.array(watcher.noise), drawn, watcher.inclusions)
+    values = np.stack(watcher.values)
+    rates = np.array(watcher.rates) if watcher.rates else np.ones(len(values))
+    return Watched(values, np.array(watcher.noise), drawn, watcher.inclusions, rates, tuple(watcher.others))
 
 
 def _start(objective: Objective, theta: Any, watcher: _Watcher) -> tuple[Any, Channel]:
@@ -175,8 +188,8 @@ def _start(objective: Objective, theta: Any, watcher: _Watcher) -> tuple[Any, Ch
     return theta, open_for(theta, watcher)
 
 
-def _free(plan: Plan) -> Plan:
+def _free(plan: Policy) -> Policy:
     """The plan with an update that works on flat parameters: what updates do with a release costs nothing."""
     from dperm.gradient import SGD
 
-    return plan if not hasattr(plan.update, "optimizer") else replace(plan, update=SGD(0.05))
+    return plan if not hasattr(plan.update, "optimizer") else replace(cast(Any, plan), update=SGD(0.05))

@@ -25,6 +25,8 @@ __all__ = ["ImportanceEpoch", "ImportanceGradients"]
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
+_PROPOSED, _ACCEPTED = 0, 1  # the coins tossed on a draw
+
 
 @dataclass(frozen=True)
 class ImportanceEpoch:
@@ -80,7 +82,8 @@ class ImportanceGradients(Gradients):
         self._clipping_norm = plan.clipping_norm
         self._continued = first > 0
         self._epoch: ImportanceEpoch | None = None
-        self._drawn: deque[tuple[Indices, Array]] = deque()
+        self._drawn: deque[tuple[int, Indices, Array]] = deque()
+        self._draws = 0
 
     @property
     def clipping_norm(self) -> float:
@@ -97,8 +100,11 @@ class ImportanceGradients(Gradients):
         return {
             "left": self._filter.left,
             "clipping_norm": self._clipping_norm,
-            "epochs": [asdict(epoch) for epoch in self.epochs],
+            "epochs": self.trace(),
         }
+
+    def trace(self) -> list[dict[str, Any]]:
+        return [asdict(epoch) for epoch in self.epochs]
 
     def private(self) -> dict[str, Any]:
         return {"norms": self._norms}
@@ -120,7 +126,7 @@ class ImportanceGradients(Gradients):
         unit = Unit(plan.norm_floor * epoch.clipping_norm)
         total: Any = None
         batches = next(self._batches)
-        indices, proposals = self._drawn.popleft()
+        draw, indices, proposals = self._drawn.popleft()
         start = 0
         for batch in batches:
             at_theta = self.objective.per_example(theta, batch)
@@ -128,7 +134,7 @@ class ImportanceGradients(Gradients):
                 self._observe(at_theta)
             part = slice(start, start + len(at_theta.norms))
             start = part.stop
-            total = self._add(total, at_theta, indices[part], proposals[part], unit)
+            total = self._add(total, at_theta, draw, indices[part], proposals[part], unit)
         if total is None:
             total = unit.empty(theta)
         sensitivity = unit.sensitivity(plan.budget.relation)
@@ -138,13 +144,13 @@ class ImportanceGradients(Gradients):
         gradient = plan.post.apply(released)
         return gradient + self._shrink * theta if self._shrink else gradient
 
-    def _add(self, total: Any, at_theta: Pass, indices: Indices, proposals: Array, unit: Unit) -> Any:
+    def _add(self, total: Any, at_theta: Pass, draw: int, indices: Indices, proposals: Array, unit: Unit) -> Any:
         """Accept some of a physical batch of proposed records, and add their unit vectors."""
         found = at_theta.norms
         norms = _plain(found)
         self._norms[indices] = norms
         keep = np.minimum(self._counted(norms) / proposals, 1.0)
-        stayed = np.isin(indices, self._channel.thin(indices, keep), assume_unique=True)
+        stayed = np.isin(indices, self._channel.thin(indices, keep, (draw, _ACCEPTED)), assume_unique=True)
         self.proposed += len(indices)
         self.accepted += int(stayed.sum())
         xp = array_namespace(found)
@@ -161,8 +167,9 @@ class ImportanceGradients(Gradients):
         plan = self.plan
         for drawn in self._channel.poisson(len(self._norms), rate, steps):
             ceilings = np.minimum(plan.proposal_factor * self._counted(self._norms[drawn]), self._clipping_norm)
-            proposed = self._channel.thin(drawn, ceilings / self._clipping_norm)
-            self._drawn.append((proposed, ceilings[np.isin(drawn, proposed, assume_unique=True)]))
+            proposed = self._channel.thin(drawn, ceilings / self._clipping_norm, (self._draws, _PROPOSED))
+            self._drawn.append((self._draws, proposed, ceilings[np.isin(drawn, proposed, assume_unique=True)]))
+            self._draws += 1
             yield proposed
 
     # Epochs

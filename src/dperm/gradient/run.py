@@ -61,6 +61,10 @@ class Gradients(ABC):
         """JSON-ready state made from releases: for a checkpoint, or for anyone."""
         return {}
 
+    def trace(self) -> list[dict[str, Any]]:
+        """What was chosen on the way, by epoch: made from releases, so that anyone may see it."""
+        return []
+
     def private(self) -> dict[str, Any]:
         """State made from records, for a checkpoint and for nobody else: flat arrays by name."""
         return {}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.gradient import ImportanceGradients, Plan, Policy, descend_by
+from dperm.gradient import Plan, Policy, descend_by
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Channel, Event, calibrate
@@ -52,8 +52,8 @@ class GradientPerturbation(Mechanism):
         trace: dict[str, Any] = {"steps": plan.steps}
         if isinstance(plan, Plan):
             trace["noise_levels"] = plan.noise.levels(plan.steps)
-        if isinstance(gradients, ImportanceGradients):
-            trace |= {"public_size": plan.public_size, "epochs": [asdict(epoch) for epoch in gradients.epochs]}
+        else:
+            trace |= {"public_size": plan.public_size, "epochs": gradients.trace()}
         return theta, trace
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:

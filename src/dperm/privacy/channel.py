@@ -46,11 +46,14 @@ __all__ = [
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
+Coin = tuple[int, int]
+
 _Key = tuple[str, float, float]
 
 _SAMPLED_AT_ONCE = 1 << 16  # inclusions drawn per bulk call
 _SAME = 1e-9  # relative difference within which two noise levels are the same number
 _NOTHING: _Key = ("", 0.0, 0.0)
+_NOBODY: Indices = np.array([], dtype=np.intp)
 
 
 class UnpaidReleaseError(RuntimeError):
@@ -78,8 +81,12 @@ class Source(ABC):
         """For each step the sorted indices of the included records, each included independently; of m trials a table (m,
         records) of booleans."""
 
-    def thin(self, indices: Indices, keep: Array) -> Indices:
-        """Those of the drawn `indices` (m,) that stay, each independently with probability keep[i]."""
+    def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
+        """Those of the drawn `indices` (m,) that stay, each independently with probability keep[i].
+
+        `coin` = (the number of the draw in this run, which of its coins): one coin may be tossed in several calls, for parts
+        of a draw.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no draws that depend on the records: no importance sampling.")
 
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
@@ -142,7 +149,7 @@ class SystemSource(Source):
             last -= trials
             done += block
 
-    def thin(self, indices: Indices, keep: Array) -> Indices:
+    def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
         return indices[self.randomness.sampling.random(len(indices)) < keep]
 
 
@@ -165,13 +172,13 @@ class ReleaseRecord:
 
 @dataclass
 class Recording:
-    """A run's releases and inclusion draws, in order; `rates[i]` is the sampling rate that draw i was asked for, `thinned[i]`
-    who stayed after the i-th thinning."""
+    """A run's releases and inclusion draws, in order; `rates[i]` is the sampling rate that draw i was asked for, `thinned`
+    says for each coin tossed on a draw who stayed."""
 
     releases: list[ReleaseRecord] = field(default_factory=list[ReleaseRecord])
     inclusions: list[Indices] = field(default_factory=list[Indices])
     rates: list[float] = field(default_factory=list[float])
-    thinned: list[Indices] = field(default_factory=list[Indices])
+    thinned: dict[Coin, Indices] = field(default_factory=dict["Coin", Indices])
 
 
 class Recorder(Source):
@@ -217,9 +224,9 @@ class Recorder(Source):
             self._rate = rate
             yield included
 
-    def thin(self, indices: Indices, keep: Array) -> Indices:
-        stayed = self.source.thin(indices, keep)
-        self.recording.thinned.append(stayed.copy())
+    def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
+        stayed = self.source.thin(indices, keep, coin)
+        self.recording.thinned[coin] = np.union1d(self.recording.thinned.get(coin, _NOBODY), stayed)
         return stayed
 
 
@@ -232,7 +239,7 @@ class Forced(Source):
     """
 
     def __init__(self, recording: Recording, index_map: Indices, extra: Indices, always: Indices | None = None) -> None:
-        self.always = np.array([], dtype=np.intp) if always is None else always
+        self.always = _NOBODY if always is None else always
         self.reference = recording
         self.index_map = index_map
         self.extra = extra
@@ -263,13 +270,10 @@ class Forced(Source):
             self.recording.rates.append(rate)
             yield mine
 
-    def thin(self, indices: Indices, keep: Array) -> Indices:
-        at = len(self.recording.thinned)
-        if at >= len(self.reference.thinned):
-            raise UnpaidReleaseError(f"Thinning {at + 1} has no counterpart in the recorded run.")
-        mapped = self.index_map[np.union1d(self.reference.thinned[at], self.always)]
+    def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
+        mapped = self.index_map[np.union1d(self.reference.thinned.get(coin, _NOBODY), self.always)]
         stayed = indices[np.isin(indices, np.concatenate([mapped[mapped >= 0], self.extra]))]
-        self.recording.thinned.append(stayed)
+        self.recording.thinned[coin] = np.union1d(self.recording.thinned.get(coin, _NOBODY), stayed)
         return stayed
 
 
@@ -422,6 +426,7 @@ class Channel:
         self._admit(part)
 
     def _admit(self, event: Event) -> None:
+        self._settle()
         for leaf, count in leaves(event).items():
             if isinstance(leaf, FilteredRdp):
                 if self.filter is not None or count > 1:
@@ -456,10 +461,10 @@ class Channel:
         self._drawn_rate = rate
         return self.source.poisson(records, rate, steps)
 
-    def thin(self, indices: Indices, keep: Array) -> Indices:
+    def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
         """Drop drawn records, each by a coin of its own that may look at that record and what it kept: who stays is included
-        with no more than the probability of the draw, which is what is charged."""
-        return self.source.thin(indices, keep)
+        with no more than the probability of the draw, which is what is charged. `coin`: see `Source.thin`."""
+        return self.source.thin(indices, keep, coin)
 
     def _settle(self) -> None:
         """Write the entry in use back."""

@@ -8,16 +8,36 @@ refuses what does not fit; the run then costs its budget, whatever was chosen (F
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from dperm import _validate as check
 from dperm.privacy.events import Event, FilteredRdp, Relation, relation_of
-from dperm.privacy.rdp import conversion, rdp
+from dperm.privacy.rdp import ORDERS, conversion, rdp
 
 __all__ = ["BudgetExceeded", "RdpFilter", "rdp_budget"]
 
 _LARGEST_ORDER = 1 << 14
+
+
+def _best_order(planned: Sequence[Callable[[float], Event]], orders: NDArray[np.float64], epsilon: float, delta: float) -> float:
+    """The order at which the product of the runs' least noise levels is smallest."""
+    products = np.full(len(orders), math.inf)
+    for number, order in enumerate(orders):
+        left = epsilon - float(conversion(orders[number : number + 1], delta)[0])
+        if left > 0:
+            products[number] = sum(_log_noise(run, order, left) for run in planned)
+    return float(orders[np.argmin(products)])
+
+
+def _log_noise(run: Callable[[float], Event], order: float, budget: float) -> float:
+    def excess(log_noise: float) -> float:
+        return math.log(max(float(rdp(run(math.exp(log_noise)), np.array([order]))[0]), 1e-300) / budget)
+
+    return float(brentq(excess, math.log(1e-2), math.log(1e9), xtol=1e-4))
 
 
 class BudgetExceeded(RuntimeError):
@@ -58,13 +78,18 @@ class RdpFilter:
 
 
 def rdp_budget(
-    epsilon: float, delta: float, *, order: float | None = None, relation: Relation = Relation.ADD_OR_REMOVE_ONE
+    epsilon: float,
+    delta: float,
+    *,
+    order: float | None = None,
+    planned: Sequence[Callable[[float], Event]] = (),
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE,
 ) -> FilteredRdp:
     """The filter that keeps a run within (ε, δ): its budget at `order` is what the conversion leaves of ε.
 
-    Without an order: the integer that suits a Gaussian of the whole (ε, δ). Many steps on samples tend to that, so that it is
-    within a few per cent of the best order whatever their rates, and needs no public size. ValueError where an order
-    leaves nothing.
+    Without an order: the one at which the `planned` runs, each an event for each noise level, need least noise (the least
+    product, where there are several). Without those either: the one that suits a Gaussian of the whole (ε, δ), which many steps
+    on samples tend to; it needs no public size. ValueError where an order leaves nothing.
     """
     check.positive("epsilon", epsilon)
     check.fraction("delta", delta)
@@ -73,6 +98,9 @@ def rdp_budget(
         left = epsilon - conversion(orders, delta)
         with np.errstate(divide="ignore"):
             order = float(orders[np.argmin(np.where(left > 0, orders / np.maximum(left, 1e-300), math.inf))])
+        if planned:
+            near = ORDERS[(order / 2 <= ORDERS) & (order + 1 >= ORDERS) & (ORDERS >= 2)]
+            order = _best_order(planned, near[:: max(1, len(near) // 12)], epsilon, delta)
     budget = epsilon - float(conversion(np.array([order]), delta)[0])
     if budget <= 0:
         raise ValueError(

@@ -77,6 +77,7 @@ class PrivateTrainer:
     ----------
     certificate : what the run cost and on what assumptions; known from the charge on.
     history : one dict per expected epoch: epoch, step, epsilon so far, validation scores.
+    trace : by epoch, what a plan chose on the way that plans its noise by releases (`dpis`).
     plan : what ran. objective : the model's per-example gradients.
 
     Raises ValueError or TypeError for anything unusable before anything is charged. Whatever fails later, the charge stands.
@@ -162,6 +163,11 @@ class PrivateTrainer:
             raise TypeError(f"Expected a torch optimizer over the model's parameters, got {optimizer!r}.")
         if optimizer is not None:
             TorchOptimizer(optimizer, self.objective.flat)  # refused here rather than at the first step
+
+    @property
+    def trace(self) -> list[dict[str, Any]]:
+        """What an adaptive plan chose in each of its epochs: rates, noise, clipping norms. Public; empty for other plans."""
+        return [] if self._run is None else self._run.gradients.trace()
 
     # Fitting
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from dperm import _validate as check
 from dperm.gradient.importance import AdaptiveNorm, ImportancePlan
 from dperm.gradient.update import SGD, Averaged, Update
+from dperm.privacy.events import Event, Gaussian, PoissonSampled, SelfComposed
 from dperm.privacy.filters import rdp_budget
 
 __all__ = ["dpis"]
+
+
+#: K ÷ (N·C) at the start of training, and about where it falls to: the filter's order is to suit both.
+_RATIOS = (1.0, 0.2)
 
 
 def dpis(
@@ -38,11 +45,18 @@ def dpis(
     iterate), which needs `public_size`. `order`: of the Rényi filter; None: `rdp_budget`'s.
     """
     update = update or SGD(1.0, momentum=0.9)
-    check.integer("epochs", epochs)
+    epochs = check.integer("epochs", epochs)
+    check.positive("expected_batch_size", expected_batch_size)
+    planned: list[Callable[[float], Event]] = []
+    if public_size is not None:
+        steps = max(1, round(epochs * public_size / expected_batch_size))
+        for ratio in _RATIOS:
+            rate = min(expected_batch_size / (ratio * public_size), 1.0)
+            planned.append(functools.partial(_run, rate, steps))
     plan = ImportancePlan(
-        budget=rdp_budget(epsilon, delta, order=order),
+        budget=rdp_budget(epsilon, delta, order=order, planned=planned),
         expected_batch_size=expected_batch_size,
-        epochs=int(epochs),
+        epochs=epochs,
         clipping_norm=clipping_norm,
         update=update,
         public_size=public_size,
@@ -59,3 +73,7 @@ def dpis(
         raise ValueError("Averaging from a fraction of the steps needs public_size: state it, or pass average_from=None.")
     skip = math.floor(check.fraction("average_from", average_from, zero=True) * plan.steps)
     return replace(plan, update=Averaged(update, skip=skip))
+
+
+def _run(rate: float, steps: int, noise_multiplier: float) -> Event:
+    return SelfComposed(PoissonSampled(rate, Gaussian(noise_multiplier)), steps)

@@ -1,0 +1,126 @@
+"""One cell: train, test, keep the certificate."""
+
+from __future__ import annotations
+
+import functools
+import json
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import dperm
+from dperm.gradient import AdaptiveNorm, Normalise, Plan
+from dperm.gradient.recipes import dp_sgd, dpis
+from dperm.privacy import Event, Relation, calibrate, spend_log
+from dperm.privacy.rdp import rdp_epsilon
+from dperm.torch import PrivateTrainer
+from papers.dpis.cells import RESULTS, Cell
+from papers.dpis.data import load_split
+from papers.dpis.models import make_model
+
+__all__ = ["run_cell"]
+
+DELTA = 1e-5
+
+
+def run_cell(cell: Cell) -> dict[str, Any]:
+    """Accuracy on the test set, in per cent, the certificate, what the run's noise was, and what it took."""
+    train, test = load_split(cell.dataset, cell.model == "scattering")
+    if cell.records is not None:
+        train = (train[0][: cell.records], train[1][: cell.records])
+    torch.manual_seed(cell.seed)
+    model = make_model(cell.dataset, cell.model)
+    seen = 0
+
+    def loss_fn(outputs: Tensor, targets: Tensor) -> Tensor:
+        nonlocal seen
+        seen += len(targets)
+        return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if cell.optimizer == "adam":
+        optimizer: torch.optim.Optimizer = torch.optim.Adam(parameters, cell.learning_rate)
+    else:
+        optimizer = torch.optim.SGD(parameters, cell.learning_rate, momentum=0.9)
+    size = len(train[0])
+    trainer = PrivateTrainer(model, loss_fn, optimizer, plan_of(cell, size), delta=DELTA, label="papers/dpis", public_size=size)
+    RESULTS.parent.mkdir(exist_ok=True)
+    started = time.perf_counter()
+    with spend_log(RESULTS.parent / "spend.jsonl"):
+        trainer.fit(train)
+    seconds = time.perf_counter() - started
+    assert trainer.certificate is not None and trainer.plan is not None
+    return {
+        "accuracy": accuracy(model, test),
+        "seconds": seconds,
+        "steps": trainer.plan.steps,
+        "gradient evaluations": seen,
+        "noise": noise_of(trainer),
+        "certificate": json.loads(trainer.certificate.to_json()),
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} thread(s), torch {torch.__version__}, dperm {dperm.__version__}",
+    }
+
+
+def plan_of(cell: Cell, size: int) -> Any:
+    """The plan of a cell: with its noise, where Poisson sampling fixes it beforehand."""
+    if cell.sampler == "importance":
+        return dpis(
+            epsilon=cell.epsilon,
+            delta=DELTA,
+            expected_batch_size=cell.batch,
+            epochs=cell.epochs,
+            clipping_norm=cell.clipping_norm,
+            public_size=size,
+            proposal_factor=cell.k,
+            norm_noise=None if cell.norm_noise is None else cell.norm_noise * size,
+            worst_case_share=cell.worst_case_share,
+            adaptive=AdaptiveNorm(cell.scale, cell.ceiling) if cell.adaptive else None,
+            average_from=None,
+        )
+    bounding: dict[str, Any] = {"clipping_norm": cell.clipping_norm}
+    if cell.bounding == "normalise":
+        bounding = {"bounding": Normalise(0.01)}
+    make = functools.partial(
+        dp_sgd,
+        public_size=size,
+        expected_batch_size=cell.batch,
+        epochs=cell.epochs,
+        average_from=None,
+        decay=cell.decay,
+        **bounding,
+    )
+    return make(noise_multiplier=calibrated(lambda noise: make(noise_multiplier=noise), cell))
+
+
+def calibrated(make: Callable[..., Plan], cell: Cell) -> float:
+    """The least noise multiplier under the cell's accounting."""
+
+    def event(noise: float) -> Event:
+        return make(noise).event(Relation.ADD_OR_REMOVE_ONE)
+
+    if cell.accounting == "pld":
+        return calibrate(event, cell.epsilon, DELTA)
+    low, high = 0.2, 200.0
+    while high / low > 1 + 1e-5:
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if rdp_epsilon(event(middle), DELTA) <= cell.epsilon else (middle, high)
+    return high
+
+
+def noise_of(trainer: PrivateTrainer) -> list[dict[str, float]]:
+    """By epoch: noise of the mean gradient in units of C (σ_G), and for importance sampling all that is public."""
+    if trainer.trace:
+        return [dict(epoch) for epoch in trainer.trace]
+    assert isinstance(trainer.plan, Plan)
+    return [{"gradient_noise": level, "steps": count} for level, count in trainer.plan.noise.levels(trainer.plan.steps)]
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, test: tuple[Tensor, Tensor]) -> float:
+    model.eval()
+    right = sum(int((model(x).argmax(1) == y).sum()) for x, y in zip(test[0].split(1000), test[1].split(1000), strict=True))
+    return 100 * right / len(test[1])
