@@ -8,11 +8,14 @@ from dperm import _validate as check
 from dperm.privacy import objective_perturbation
 from dperm.privacy.events import (
     ApproximateDP,
+    Composed,
     Event,
+    FilteredRdp,
     Gaussian,
     Laplace,
     ObjectivePerturbationEvent,
     PureDP,
+    SelfComposed,
     UnsupportedEventError,
     leaves,
     relation_of,
@@ -62,9 +65,23 @@ def best_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> tu
             continue
         if name == "PLD" and candidates[-1][0] < math.inf:
             break  # an RDP bound is never smaller than a finite PLD beyond the grid's tolerance
+    if not candidates and (found := _separately(event, delta, tolerance)):
+        candidates.append(found)
     if not candidates:
         raise refusals[0]
     return min(candidates)
+
+
+def _separately(event: Event, delta: float, tolerance: float) -> tuple[float, str] | None:
+    """Filters by RDP and the rest by what bounds it, half of δ each: basic composition, where no accountant knows both."""
+    filters: list[Event] = []
+    others: list[Event] = []
+    for leaf, count in leaves(event).items():
+        (filters if isinstance(leaf, FilteredRdp) else others).append(SelfComposed(leaf, count))
+    if not filters or not others:
+        return None
+    held = rdp_epsilon(Composed(tuple(filters)), delta / 2)
+    return held + best_epsilon(Composed(tuple(others)), delta / 2, tolerance)[0], "RDP, then basic composition"
 
 
 def delta(event: Event, epsilon: float, tolerance: float = TOLERANCE) -> float:
@@ -82,8 +99,23 @@ def delta(event: Event, epsilon: float, tolerance: float = TOLERANCE) -> float:
         return objective_perturbation.delta(leaf, epsilon)
     try:
         return pld_delta(event, epsilon, tolerance)
-    except UnsupportedEventError:
-        return rdp_delta(event, epsilon)
+    except UnsupportedEventError as refusal:
+        try:
+            return rdp_delta(event, epsilon)
+        except UnsupportedEventError:
+            return _least_delta(event, epsilon, tolerance, refusal)
+
+
+def _least_delta(event: Event, epsilon: float, tolerance: float, refusal: UnsupportedEventError) -> float:
+    """The same by bisection of `_separately`."""
+    low, high = -700.0, 0.0  # of ln δ
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        found = _separately(event, math.exp(middle), tolerance)
+        if found is None:
+            raise refusal
+        low, high = (low, middle) if found[0] <= epsilon else (middle, high)
+    return math.exp(high)
 
 
 def _basic(event: Event) -> tuple[float, float]:

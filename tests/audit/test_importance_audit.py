@@ -1,0 +1,197 @@
+"""Importance sampling under attack: tight where it should be, and every way to get it wrong is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from catalogue import BUDGET, DELTA, EPSILON, SIZE, objective
+
+from dperm.audit import Training, one_run_gradients, replay, white_box
+from dperm.gradient import SGD, AdaptiveNorm, ImportanceGradients, ImportancePlan, Unit
+from dperm.gradient.recipes import dpis
+from dperm.mechanisms import GradientPerturbation
+from dperm.privacy import FilteredRdp, RdpFilter, SystemSource
+
+RNG = np.random.default_rng(0)
+COUNT = 20_000
+ROWS, SIGNS = RNG.normal(size=(COUNT, 3)), np.where(RNG.random(COUNT) < 0.5, 1.0, -1.0)
+
+
+def long_plan(epsilon: float, **changes: Any) -> ImportancePlan:
+    parts = {
+        "public_size": COUNT, "expected_batch_size": 400, "epochs": 20, "clipping_norm": 0.5, "update": SGD(0.1),
+        "average_from": None,
+    }  # fmt: skip
+    return dpis(epsilon=epsilon, delta=DELTA, **(parts | changes))
+
+
+@pytest.mark.parametrize("target", [1.0, 4.0])
+def test_the_estimate_is_within_a_fifth_of_the_certified_epsilon(target: float) -> None:
+    """What is missing is what the filter's one Rényi order costs: the game knows the steps that ran, and their exact profile."""
+    problem = objective(public_size=COUNT)
+    result = white_box(long_plan(target), problem, problem.records(ROWS, SIGNS), delta=DELTA, canaries=1000, runs=2)
+    assert result.verdict == "consistent", str(result)
+    assert 0.8 * target < result.estimate.epsilon < 1.02 * target
+    assert result.epsilon_lower <= target
+    assert result.claimed_epsilon == pytest.approx(target, rel=1e-6)
+
+
+def test_one_run_proves_something_of_four() -> None:
+    problem = objective(public_size=COUNT)
+    found = [
+        one_run_gradients(
+            long_plan(4.0, expected_batch_size=400),
+            problem,
+            problem.records(ROWS, SIGNS),
+            delta=DELTA,
+            canaries=1000,
+            random_state=seed,
+        )
+        for seed in range(5)
+    ]
+    assert all(result.verdict == "consistent" for result in found)
+    assert 0.5 < np.median([result.epsilon_lower for result in found]) <= 4.0
+
+
+# Defects
+
+
+def mechanism(**changes: Any) -> GradientPerturbation:
+    parts = {"public_size": SIZE, "expected_batch_size": 15, "epochs": 4, "clipping_norm": 0.5, **changes}
+    return GradientPerturbation(budget=BUDGET, plan=dpis(epsilon=EPSILON, delta=DELTA, **parts))
+
+
+def _published_weights(run: pytest.MonkeyPatch) -> None:
+    """1/(q·p) of the paper's line 26, in units of what its sensitivity is said to be: a record that is capped weighs more."""
+
+    class Weighted(Unit):
+        def factors(self, norms: Any) -> Any:
+            return 1.5 * super().factors(norms)
+
+    run.setattr("dperm.gradient.importance_run.Unit", Weighted)
+
+
+def _norms_uncut(run: pytest.MonkeyPatch) -> None:
+    def released(self: ImportanceGradients, cut: float, what: str) -> float:
+        return original(self, cut, what, self._norms * 5)
+
+    def original(self: Any, cut: float, what: str, norms: Any) -> float:
+        noise = self.plan.sum_noise
+        from dperm.privacy import Gaussian
+
+        self._channel.allow(Gaussian(noise), {"what": what})
+        return float(self._channel.release(np.array([norms.sum()]), cut, noise * cut)[0])
+
+    run.setattr(ImportanceGradients, "_released_sum", released)
+
+
+def _rate_from_the_true_sum(run: pytest.MonkeyPatch) -> None:
+    """K without its noise decides the rate."""
+
+    def released(self: ImportanceGradients, cut: float, what: str) -> float:
+        noisy(self, cut, what)
+        return float(np.minimum(self._norms, cut).sum())
+
+    noisy = ImportanceGradients._released_sum
+    run.setattr(ImportanceGradients, "_released_sum", released)
+
+
+def _norms_in_the_trace(run: pytest.MonkeyPatch) -> None:
+    run.setattr(ImportanceGradients, "trace", lambda self: [{"norms": self._norms.sum()}])
+
+
+def _counts_in_the_trace(run: pytest.MonkeyPatch) -> None:
+    run.setattr(ImportanceGradients, "trace", lambda self: [{"accepted": self.accepted}])
+
+
+def _no_filter(run: pytest.MonkeyPatch) -> None:
+    """Parts are let through whatever they cost, and planned as if twice the budget were there."""
+    original = ImportancePlan.noise_multiplier
+    run.setattr(ImportancePlan, "noise_multiplier", lambda self, left, *rest: original(self, 2 * left + 1, *rest))
+    run.setattr(RdpFilter, "charge", lambda self, event: 0.0)
+
+
+def _half_the_noise(run: pytest.MonkeyPatch) -> None:
+    original = SystemSource.gaussian
+    run.setattr(SystemSource, "gaussian", lambda self, query, sensitivity, std: original(self, query, sensitivity, std / 2))
+
+
+def _scaled_by_the_number_of_records(run: pytest.MonkeyPatch) -> None:
+    original = ImportanceGradients.__call__
+
+    def call(self: ImportanceGradients, theta: Any) -> Any:
+        self._size = max(1, len(self._norms))
+        return original(self, theta)
+
+    run.setattr(ImportanceGradients, "__call__", call)
+
+
+@pytest.mark.parametrize(
+    ("defect", "kind"),
+    [
+        (_published_weights, "movement"),
+        (_norms_uncut, "movement"),
+        (_rate_from_the_true_sum, "sensitivity"),
+        (_norms_in_the_trace, "leak"),
+        (_counts_in_the_trace, "leak"),
+        (_no_filter, "unpaid"),
+        (_half_the_noise, "noise"),
+        (_scaled_by_the_number_of_records, "leak"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_replay_finds_the_defect(
+    defect: Callable[[pytest.MonkeyPatch], None], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training.of_mechanism(mechanism(), objective())
+    defect(monkeypatch)
+    result = replay(training)
+    assert result.verdict == "refuted"
+    assert any(kind in found for found in result.details["kinds"]), str(result)
+
+
+def test_replay_of_the_adaptive_norm_is_exact() -> None:
+    """K* moves by no more than C*, and by nearly that for the longest gradient there is."""
+    made = mechanism(adaptive=AdaptiveNorm(ceiling=2.0), norm_noise=15.0)
+    result = replay(Training.of_mechanism(made, objective()))
+    assert result.verdict == "consistent", str(result)
+    assert 0.99 < result.details["largest_movement"] <= 1 + 1e-6
+
+
+def test_the_white_box_sees_canaries_that_are_drawn_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps drawn twice as often as is charged, behind the channel's back."""
+    original = SystemSource.poisson
+
+    def often(self: SystemSource, records: int, rate: float, steps: int) -> Any:
+        return original(self, records, min(2 * rate, 1.0), steps)
+
+    monkeypatch.setattr(SystemSource, "poisson", often)
+    problem = objective(public_size=COUNT)
+    result = white_box(long_plan(4.0, epochs=2), problem, problem.records(ROWS, SIGNS), delta=DELTA, canaries=500)
+    assert result.verdict == "refuted"
+    assert any("canaries were drawn" in text for text in result.findings)
+
+
+def test_less_noise_than_is_charged_is_seen_by_the_white_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = objective(public_size=COUNT)
+    original = SystemSource.gaussian
+    monkeypatch.setattr(
+        SystemSource, "gaussian", lambda self, query, sensitivity, std: original(self, query, sensitivity, 0.8 * std)
+    )
+    result = white_box(long_plan(4.0, epochs=2), problem, problem.records(ROWS, SIGNS), delta=DELTA, canaries=500)
+    assert result.verdict == "refuted"
+
+
+def test_a_smaller_budget_than_was_spent_is_refuted() -> None:
+    """The certificate of another filter does not cover this run."""
+    training = Training.of_mechanism(mechanism(), objective())
+    plan = training.certificate.event
+    assert isinstance(plan, FilteredRdp)
+    cheaper = replace(training.certificate, event=replace(plan, rdp_budget=plan.rdp_budget / 2))
+    result = replay(replace(training, certificate=cheaper))
+    assert result.verdict == "refuted"
+    assert "unpaid" in result.details["kinds"] or "charge" in result.details["kinds"]

@@ -1,0 +1,408 @@
+"""DPIS against plain code fed with the same draws, its estimator, its probabilities, its budget, and bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dperm._random import Randomness
+from dperm.gradient import SGD, Adam, AdaptiveNorm, Averaged, ImportanceGradients, ImportancePlan, Unit, descend
+from dperm.gradient.recipes import dpis
+from dperm.mechanisms import Budget, GradientPerturbation
+from dperm.objectives import LinearObjective, Logistic, Softmax
+from dperm.privacy import (
+    BudgetExceeded,
+    Channel,
+    Composed,
+    Gaussian,
+    PoissonSampled,
+    RdpFilter,
+    Recorder,
+    Relation,
+    SelfComposed,
+    Source,
+    SystemSource,
+    epsilon,
+    rdp_budget,
+)
+
+RNG = np.random.default_rng(0)
+SIZE = 400
+ROWS = RNG.normal(size=(SIZE, 4)) * RNG.uniform(0.05, 1.0, size=(SIZE, 1))
+LABELS = np.where(RNG.random(SIZE) < 0.5, 1.0, -1.0)
+OBJECTIVE = LinearObjective(Logistic(), 4, public_size=SIZE)
+
+
+def plan(**changes: Any) -> ImportancePlan:
+    settings = {
+        "epsilon": 2.0, "delta": 1e-5, "public_size": SIZE, "expected_batch_size": 40, "epochs": 4, "clipping_norm": 0.3,
+        "update": SGD(0.5, 0.9), "average_from": None,
+    }  # fmt: skip
+    return dpis(**(settings | changes))
+
+
+def started(made: ImportancePlan, source: Source | None = None, rows: Any = ROWS, labels: Any = LABELS) -> ImportanceGradients:
+    channel = Channel(source or SystemSource(Randomness.fixed(1)), private=False)
+    channel.charge(made.event(OBJECTIVE.relation), "test")
+    return made.gradients(OBJECTIVE, OBJECTIVE.records(rows, labels), channel)
+
+
+def gradients_at(theta: np.ndarray) -> np.ndarray:
+    scaled = ROWS * np.minimum(1, 1 / np.linalg.norm(ROWS, axis=1))[:, None]
+    return scaled * (-LABELS / (1 + np.exp(LABELS * (scaled @ theta))))[:, None]
+
+
+def test_against_plain_code_with_the_same_draws() -> None:
+    made = plan(adaptive=AdaptiveNorm(scale=0.9))
+    recorder = Recorder(SystemSource(Randomness.fixed(3)))
+    channel = Channel(recorder, private=False)
+    channel.charge(made.event(OBJECTIVE.relation), "test")
+    objective = replace(OBJECTIVE, strong_convexity=2.0)
+    theta = descend(made, objective, objective.records(ROWS, LABELS), channel, np.zeros(4))
+
+    recording = recorder.recording
+    releases = iter(recording.releases)
+    here, velocity = np.zeros(4), np.zeros(4)
+    known = np.zeros(SIZE)
+    norm, draw = 0.3, 0
+    for epoch in range(4):
+        if epoch:
+            release = next(releases)
+            assert release.query[0] == pytest.approx(np.minimum(known, 1.2).sum())
+            assert (release.sensitivity, release.noise) == (1.2, pytest.approx(1.2 * made.sum_noise))
+            norm = min(max(0.9 * release.released[0] / SIZE, 0.003), 1.2)
+        known = np.linalg.norm(gradients_at(here), axis=1)
+        release = next(releases)
+        assert release.query[0] == pytest.approx(np.minimum(known, norm).sum())
+        assert (release.sensitivity, release.noise) == (pytest.approx(norm), pytest.approx(norm * made.sum_noise))
+        norm_sum = max(min(release.released[0], SIZE * norm), 40 * norm / 0.8)
+        for _ in range(10):
+            proposed, accepted = recording.thinned[draw, 0], recording.thinned[draw, 1]
+            assert set(accepted) <= set(proposed) <= set(recording.inclusions[draw])
+            assert recording.rates[draw] == pytest.approx(40 * norm / norm_sum)
+            found = gradients_at(here)
+            lengths = np.linalg.norm(found, axis=1)
+            known[proposed] = lengths[proposed]
+            release = next(releases)
+            units = found[accepted] / np.maximum(lengths[accepted], 0.01 * norm)[:, None]
+            assert np.allclose(release.query, units.sum(axis=0))
+            assert release.sensitivity == 1.0
+            assert release.sampling_rate == recording.rates[draw]
+            gradient = release.released * norm_sum / (SIZE * 40) + 2.0 / SIZE * here
+            velocity = 0.9 * velocity + gradient
+            here = here - 0.5 * velocity
+            draw += 1
+    assert next(releases, None) is None
+    assert np.allclose(here, theta)
+
+
+class _NoNoise(SystemSource):
+    """Draws, and adds nothing."""
+
+    def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
+        return query + 0.0
+
+
+@pytest.mark.parametrize("k", [1.0, 2.0, 5.0])
+def test_the_update_is_unbiased_for_the_clipped_mean(k: float) -> None:
+    """At one θ over many epochs: whatever K̃ says, and for norms below the floor and above C alike."""
+    made = plan(epochs=400, proposal_factor=k, norm_floor=0.2, norm_noise=30.0, epsilon=20.0)
+    gradients = started(made, _NoNoise(Randomness.fixed(7)))
+    theta = np.array([1.0, -2.0, 0.5, 0.0])
+    seen = np.array([gradients(theta) for _ in range(made.steps)])
+    every = gradients_at(theta)
+    norms = np.linalg.norm(every, axis=1)
+    assert (norms < 0.06).mean() > 0.02 and (norms > 0.3).mean() > 0.05
+    target = (every * np.minimum(1, 0.3 / norms)[:, None]).mean(axis=0)
+    error = (seen.mean(axis=0) - target) / (seen.std(axis=0) / np.sqrt(len(seen)))
+    assert np.abs(error).max() < 5
+    assert np.linalg.norm(target) > 20 * np.linalg.norm(seen.std(axis=0)) / np.sqrt(len(seen))
+
+
+class _Coins(SystemSource):
+    """Keeps what each coin was to show."""
+
+    def __init__(self) -> None:
+        super().__init__(Randomness.fixed(5))
+        self.tossed: list[tuple[Any, np.ndarray, tuple[int, int]]] = []
+        self.rates: list[float] = []
+
+    def thin(self, indices: Any, keep: np.ndarray, coin: tuple[int, int]) -> Any:
+        self.tossed.append((indices, np.array(keep), coin))
+        return super().thin(indices, keep, coin)
+
+    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:
+        for drawn in super().poisson(records, rate, steps):
+            self.rates.append(rate)
+            yield drawn
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.one_of(st.floats(0, 1e9), st.just(0.0), st.floats(1e-300, 1e-200)), min_size=1, max_size=12),
+    st.floats(1.0, 50.0),
+    st.floats(1e-6, 0.9),
+)
+def test_no_memory_makes_a_record_likelier_than_is_charged(memory: list[float], k: float, floor: float) -> None:
+    made = plan(proposal_factor=k, norm_floor=floor, epochs=1)
+    source = _Coins()
+    gradients = started(made, source)
+    theta = np.array([0.5, 0.0, -3.0, 1.0])
+    gradients(theta)
+    state = gradients.public()
+    gradients.restore(state, {"norms": np.resize(memory, SIZE)})
+    source.tossed.clear()
+    for _ in range(3):
+        gradients(theta)
+    norms = np.linalg.norm(gradients_at(theta), axis=1)
+    epoch = gradients.epochs[-1]
+    assert set(source.rates) == {epoch.rate} and epoch.rate == pytest.approx(40 * 0.3 / epoch.norm_sum)
+    proposals = {coin[0]: (indices, keep) for indices, keep, coin in source.tossed if coin[1] == 0}
+    for indices, keep, (draw, which) in source.tossed:
+        assert np.all((keep > 0) & (keep <= 1))
+        if which == 1:
+            drawn, first = proposals[draw]
+            both = first[np.searchsorted(drawn, indices)] * keep
+            counted = np.clip(norms[indices], floor * 0.3, 0.3)
+            # never above what importance sampling asks for, which is never above the rate; as much where the proposal allows
+            assert np.all(both * epoch.rate <= counted * 40 / epoch.norm_sum * (1 + 1e-12))
+            full = first[np.searchsorted(drawn, indices)] * 0.3 >= counted
+            assert np.allclose((both * epoch.rate)[full], (counted * 40 / epoch.norm_sum)[full])
+
+
+def test_records_are_included_as_often_as_their_norms_say() -> None:
+    made = plan(epochs=200, epsilon=20.0)
+    recorder = Recorder(_NoNoise(Randomness.fixed(11)))
+    gradients = started(made, recorder)
+    theta = np.array([1.0, -2.0, 0.5, 0.0])
+    for _ in range(made.steps):
+        gradients(theta)
+    counts = np.bincount(np.concatenate([recorder.recording.thinned[draw, 1] for draw in range(made.steps)]), minlength=SIZE)
+    norms = np.clip(np.linalg.norm(gradients_at(theta), axis=1), 0.003, 0.3)
+    expected = sum(made.steps_per_epoch * 40 * norms / epoch.norm_sum for epoch in gradients.epochs)
+    deviations = (counts - expected) / np.sqrt(expected)
+    assert np.abs(deviations).max() < 6
+    assert abs((deviations**2).mean() - 1) < 0.4  # Poisson-like: independent from step to step
+
+
+# The budget
+
+
+def spent(made: ImportancePlan, gradients: ImportanceGradients) -> float:
+    steps = made.steps_per_epoch
+    parts = [SelfComposed(PoissonSampled(e.rate, Gaussian(e.noise_multiplier)), steps) for e in gradients.epochs]
+    sums = made.epochs + (0 if made.adaptive is None else made.epochs - 1)
+    parts.append(SelfComposed(Gaussian(made.sum_noise), sums))
+    return RdpFilter(made.budget).cost(Composed(tuple(parts)))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("adaptive", [None, AdaptiveNorm()], ids=["fixed", "adaptive"])
+def test_the_whole_budget_is_spent_and_no_more(share: float, adaptive: AdaptiveNorm | None) -> None:
+    made = plan(epochs=10, worst_case_share=share, adaptive=adaptive, norm_noise=40.0)
+    gradients = started(made)
+    theta = np.zeros(4)
+    for _ in range(made.steps):
+        theta = theta - 0.5 * gradients(theta)
+    total = spent(made, gradients)
+    assert total <= made.budget.rdp_budget
+    assert total >= (1 - 1e-5) * made.budget.rdp_budget
+    assert gradients.spent(made.budget.relation, 0).rdp_budget == pytest.approx(total)
+    levels = [epoch.gradient_noise for epoch in gradients.epochs]
+    if share > 0 and adaptive is None:
+        assert levels[-1] < levels[0] * 1.001  # noise planned for the worst case never has to rise
+
+
+def test_noise_in_later_epochs_is_planned_as_stated() -> None:
+    made = plan(epochs=10, worst_case_share=0.5, epsilon=1.0)
+    rate = made.rate / 0.25  # K = N·C/4
+    left = made.budget.rdp_budget
+    held = RdpFilter(made.budget)
+
+    def cost(at: float, noise: float) -> float:
+        return made.steps_per_epoch * held.cost(PoissonSampled(at, Gaussian(noise)))
+
+    early = made.noise_multiplier(left, 2, made.steps_per_epoch, rate)
+    later = made.statistics_cost(3)
+    assert cost(rate, early) + 7 * cost(made.rate, early * 0.25) + later == pytest.approx(left, rel=1e-6)
+    late = made.noise_multiplier(left, 6, made.steps_per_epoch, rate)
+    assert 4 * cost(rate, late) + made.statistics_cost(7) == pytest.approx(left, rel=1e-6)
+    assert late < early
+    last = made.noise_multiplier(left, 9, made.steps_per_epoch, rate)
+    assert cost(rate, last) == pytest.approx(left, rel=1e-6)
+    with pytest.raises(BudgetExceeded, match="Nothing is left"):
+        made.noise_multiplier(made.statistics_cost(3) * 0.99, 2, 10, rate)
+
+
+def test_the_certificate_is_the_filters_budget_and_lists_the_releases() -> None:
+    made = plan()
+    mechanism = GradientPerturbation(budget=Budget(1e-5, 2.0), plan=made)
+    release = mechanism.release(OBJECTIVE, OBJECTIVE.records(ROWS, LABELS), Channel.open())
+    certificate = release.certificate
+    assert certificate.status == "certified" and certificate.event == made.budget
+    assert 1.999 < certificate.epsilon <= 2.0
+    facts = certificate.public_facts
+    assert [text.split(",")[0] for text in facts["releases"]] == ["K", "gradients"]
+    assert any("unit vectors" in text for text in facts["differs from the paper"])
+    assert [epoch["epoch"] for epoch in release.trace["epochs"]] == [0, 1, 2, 3]
+    assert type(certificate).from_json(certificate.to_json()) == certificate
+
+
+def test_a_private_number_of_records_is_released_within_the_budget() -> None:
+    made = plan(public_size=None, epsilon=4.0)
+    recorder = Recorder(SystemSource(Randomness.fixed(2)))
+    channel = Channel(recorder, private=False)
+    mechanism = GradientPerturbation(budget=Budget(1e-5, 4.0), plan=made)
+    release = mechanism.release(OBJECTIVE, OBJECTIVE.records(ROWS, LABELS), channel)
+    first = recorder.recording.releases[0]
+    assert first.query == pytest.approx([SIZE]) and first.sensitivity == 1.0
+    size = release.trace["public_size"]
+    assert size == round(first.released[0])
+    assert release.trace["steps"] == 4 * round(size / 40)
+    assert channel.filter.spent <= made.budget.rdp_budget
+    assert release.certificate.epsilon <= 4.0
+    assert release.certificate.public_facts["releases"][0].startswith("N once")
+    # far too few records for the batches: what is released is taken for the least that is not
+    few = OBJECTIVE.records(ROWS[:3], LABELS[:3])
+    release = mechanism.release(OBJECTIVE, few, Channel(SystemSource(Randomness.fixed(2)), private=False))
+    assert release.trace["public_size"] == 50 and np.isfinite(release.theta).all()
+
+
+# Defined behaviour
+
+
+def test_vanishing_gradients_leave_noise_alone() -> None:
+    rows = np.zeros((SIZE, 4))
+    recorder = Recorder(SystemSource(Randomness.fixed(4)))
+    gradients = started(plan(), recorder, rows)
+    theta = np.zeros(4)
+    for _ in range(plan().steps):
+        theta = theta - 0.5 * gradients(theta)
+    assert all(0.6 < epoch.rate <= 0.8 for epoch in gradients.epochs)  # K̃ is noise: at its lower bound, or a little above
+    assert all(epoch.norm_sum >= 40 * 0.3 / 0.8 for epoch in gradients.epochs)
+    steps = [release for release in recorder.recording.releases if release.query.size == 4]
+    assert all(np.all(release.query == 0) for release in steps)
+    assert np.isfinite(theta).all() and theta.any()
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_none_and_one_record_are_ordinary(count: int) -> None:
+    theta = np.zeros(4)
+    gradients = started(plan(), None, ROWS[:count], LABELS[:count])
+    for _ in range(plan().steps):
+        theta = theta - 0.5 * gradients(theta)
+    assert np.isfinite(theta).all()
+
+
+def test_a_record_that_is_not_finite_counts_as_zero() -> None:
+    rows = ROWS.copy()
+    rows[7] = np.nan
+    recorder = Recorder(SystemSource(Randomness.fixed(4)))
+    gradients = started(plan(), recorder, rows)
+    for _ in range(10):
+        gradients(np.zeros(4))
+    zeroed = ROWS.copy()
+    zeroed[7] = 0.0
+    again = Recorder(SystemSource(Randomness.fixed(4)))
+    other = started(plan(), again, zeroed)
+    for _ in range(10):
+        other(np.zeros(4))
+    for a, b in zip(recorder.recording.releases, again.recording.releases, strict=True):
+        assert np.array_equal(a.query, b.query)
+
+
+@pytest.mark.parametrize(
+    ("update", "average"), [(SGD(0.5), 0.5), (SGD(0.5, 0.9), None), (Adam(0.05), None)], ids=["averaged", "momentum", "Adam"]
+)
+def test_it_learns_with_any_update(update: Any, average: float | None) -> None:
+    objective = LinearObjective(Softmax(3), 2, intercept_scale=1.0, public_size=3000)
+    centres = np.array([[1.0, 0.0], [-0.5, 0.8], [-0.5, -0.8]])
+    labels = np.arange(3000) % 3
+    rows = 0.6 * centres[labels] + 0.15 * RNG.normal(size=(3000, 2))
+    made = plan(public_size=3000, expected_batch_size=100, epochs=8, epsilon=4.0, update=update, average_from=average)
+    assert isinstance(made.update, Averaged) == (average is not None)
+    mechanism = GradientPerturbation(budget=Budget(1e-5, 4.0), plan=made)
+    theta = mechanism.release(objective, objective.records(rows, labels * 1.0), Channel.open()).theta
+    table = theta.reshape(3, 3)
+    scores = rows @ table[:2] + table[2]
+    assert (scores.argmax(axis=1) == labels).mean() > 0.85
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"expected_batch_size": 400}, "at most 80 % of the records"),
+        ({"expected_batch_size": 4000}, "at most 80 % of the records"),
+        ({"proposal_factor": 0.99}, "proposal_factor >= 1"),
+        ({"norm_floor": 1.0}, "norm_floor"),
+        ({"norm_floor": 0.0}, "norm_floor"),
+        ({"clipping_norm": 0.0}, "clipping_norm"),
+        ({"epochs": 0}, "epochs"),
+        ({"epochs": 1.5}, "epochs"),
+        ({"worst_case_share": 1.1}, "worst_case_share"),
+        ({"norm_noise": 0.5}, "cannot pay for N and K"),
+        ({"public_size": None, "size_noise": 0.1}, "cannot pay for N and K"),
+        ({"norm_noise": -1.0}, "norm_noise"),
+        ({"public_size": None, "average_from": 0.5}, "needs public_size"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_charged(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        plan(**changes)
+
+
+def test_adaptive_norms_keep_within_public_bounds() -> None:
+    made = plan(adaptive=AdaptiveNorm(scale=1.0, ceiling=3.0, least=0.1))
+    assert made.next_clipping_norm(-1e9) == pytest.approx(0.03)
+    assert made.next_clipping_norm(1e9) == pytest.approx(0.9)
+    assert made.next_clipping_norm(0.2 * SIZE) == pytest.approx(0.2)
+    with pytest.raises(ValueError, match="least <= 1 <= ceiling"):
+        AdaptiveNorm(ceiling=0.5)
+
+
+def test_replace_one_is_refused() -> None:
+    objective = LinearObjective(Logistic(), 4, relation=Relation.REPLACE_ONE, public_size=SIZE)
+    with pytest.raises(ValueError, match="DPIS has no other"):
+        GradientPerturbation(budget=Budget(1e-5, 1.0), plan=plan()).event(objective.facts)
+    with pytest.raises(ValueError, match="add/remove only"):
+        ImportancePlan(rdp_budget(1.0, 1e-5, relation=Relation.REPLACE_ONE), 40, 4, 0.3, SGD(0.5), SIZE)
+
+
+def test_a_channel_without_a_filter_is_refused() -> None:
+    channel = Channel(SystemSource(Randomness.fixed(1)), private=False)
+    channel.charge(Gaussian(1.0), "test")
+    with pytest.raises(ValueError, match="within a filter"):
+        plan().gradients(OBJECTIVE, OBJECTIVE.records(ROWS, LABELS), channel)
+    with pytest.raises(ValueError, match="call sized"):
+        plan(public_size=None).gradients(OBJECTIVE, OBJECTIVE.records(ROWS, LABELS), channel)
+
+
+def test_a_step_costs_what_dp_sgd_with_a_larger_batch_costs() -> None:
+    """r = K/(N·C): the event at (b, σ_e) is DP-SGD's with b/r, and so is the noise of the mean gradient."""
+    made = plan(epsilon=1.0)
+    ratio = 0.25
+    rate = made.rate / ratio
+    noise = made.noise_multiplier(made.budget.rdp_budget, 0, 10, rate)
+    larger = 40 / ratio
+    assert rate == pytest.approx(larger / SIZE)
+    # DP-SGD: noise σ·C/b' on the mean; DPIS: σ_e·K̃/(N·b)
+    assert noise * 0.3 / larger == pytest.approx(noise * (ratio * SIZE * 0.3) / (SIZE * 40))
+    assert epsilon(SelfComposed(PoissonSampled(rate, Gaussian(noise)), 10), 1e-5) <= 1.0
+
+
+def test_units_are_never_longer_than_one() -> None:
+    norms = np.array([0.0, 1e-300, 0.05, 0.1, 3.0, 1e12])
+    assert np.all(Unit(0.1).factors(norms) * norms <= 1 + 1e-15)
+    assert Unit(0.1).factors(norms)[3:] == pytest.approx(1 / norms[3:])
+    assert Unit(0.1).sensitivity(Relation.ADD_OR_REMOVE_ONE) == 1.0
