@@ -6,6 +6,7 @@ left with what the certificate says.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -17,6 +18,8 @@ from torch import nn
 
 import dperm.torch.checkpoint as checkpoint
 import dperm.torch.run as run_module
+from dperm.gradient import AdaptiveNorm
+from dperm.gradient.recipes import dpis
 from dperm.privacy import Channel, SpendLog
 from dperm.torch import PrivateTrainer
 from dperm.torch.noise import TorchSource
@@ -55,6 +58,8 @@ owners: dict[str, tuple[Any, str]] = {
     "charge": (SpendLog, "charge"),
     "reserve": (Channel, "reserve"),
     "release": (Channel, "release"),
+    "allow": (Channel, "allow"),
+    "part": (SpendLog, "add_part"),
     "save": (checkpoint, "save"),
     "sync": (checkpoint, "_sync"),
     "write": (checkpoint, "save_file"),
@@ -80,6 +85,7 @@ trainer = PrivateTrainer(
     expected_batch_size=10,
     clipping_norm=1.0,
     public_size=None if os.environ.get("NOISY_SIZE") else 40,
+    plan=functools.partial(dpis, adaptive=AdaptiveNorm(), norm_noise=8.0) if os.environ.get("DPIS") else None,
     checkpoint=folder / "run",
     checkpoint_every=5,
     progress=False,

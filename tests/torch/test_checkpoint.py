@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,21 @@ from torch import nn
 
 from dperm.gradient import Plan
 from dperm.gradient.recipes import dp_sgd
-from dperm.privacy import Certificate, Channel, Gaussian, PoissonSampled, Relation, SelfComposed, SpendLog
+from dperm.privacy import (
+    Certificate,
+    Channel,
+    Composed,
+    FilteredRdp,
+    Gaussian,
+    PoissonSampled,
+    RdpFilter,
+    Relation,
+    SelfComposed,
+    SpendLog,
+)
 from dperm.privacy.channel import UnpaidReleaseError
 from dperm.privacy.events import leaves
+from dperm.privacy.ledger import Charge
 from dperm.torch import Callback, PrivateTrainer, checkpoint
 
 SCRIPT = Path(__file__).with_name("killed.py")
@@ -58,10 +71,31 @@ def finish(folder: Path, **environment: str) -> Certificate:
     certificate.verify()
     mine = certificate.event if not environment.get("NOISY_SIZE") else _plan_of(folder)
     charged = SpendLog(environment.get("log", folder / "spend.jsonl")).charges()
+    if environment.get("DPIS"):
+        # killed before the first checkpoint a run is charged again: whatever left is of the last charge
+        assert {charge.event for charge in charged} == {certificate.event}
+        assert_within_the_filter(folder, charged[-1])
+        return certificate
     if resume:
         assert released(folder) <= paid(mine), "more was released than the certificate says"
     assert environment.get("NOISY_SIZE") or released(folder) <= sum(paid(charge.event) for charge in charged)
     return certificate
+
+
+def assert_within_the_filter(folder: Path, charge: Charge) -> None:
+    """Every release is of a part that the log holds, as often as it holds it, and the parts are within the budget."""
+    parts = [part for part, _ in SpendLog(folder / "spend.jsonl").parts(charge.id)]
+    assert isinstance(charge.event, FilteredRdp)
+    held = RdpFilter(charge.event)
+    for part in parts:
+        held.charge(part)
+    paid_for: Counter[str] = Counter()
+    for leaf, count in leaves(Composed(tuple(parts))).items():
+        gaussian = leaf.event if isinstance(leaf, PoissonSampled) else leaf
+        assert isinstance(gaussian, Gaussian)
+        paid_for[f"{gaussian.noise_multiplier:.6f}"] += count
+    left = Counter(f"{float(line.split()[0]):.6f}" for line in (folder / "released").read_text().splitlines())
+    assert left <= paid_for
 
 
 def _plan_of(folder: Path) -> Any:
@@ -164,6 +198,47 @@ def test_checkpoints_hold_no_random_state(tmp_path: Path) -> None:
     trainer(tmp_path).fit(data())
     text = "".join(path.read_text() for path in tmp_path.rglob("state.json"))
     assert "rng" not in text.lower() and "generator" not in text and "seed" not in text
+
+
+DPIS_POINTS = [("allow-after", 2), ("part-after", 4), ("reserve-after", 3), ("release-after", 9), ("save-before", 3)]
+MORE_DPIS_POINTS = [
+    ("charge-after", 1),
+    ("allow-before", 2),
+    ("part-before", 3),
+    ("part-after", 1),
+    ("part-after", 2),
+    ("part-after", 3),
+    ("part-after", 5),
+    ("release-after", 1),
+    ("release-after", 2),
+    ("release-after", 6),
+    ("release-after", 7),
+    ("release-after", 30),
+    ("save-after", 2),
+    ("sync-after", 6),
+]
+
+
+@pytest.mark.parametrize(
+    ("point", "count"), [*DPIS_POINTS, *(pytest.param(*more, marks=pytest.mark.slow) for more in MORE_DPIS_POINTS)]
+)
+@pytest.mark.parametrize("seconds", ["10", pytest.param("0", marks=pytest.mark.slow)])
+def test_importance_sampling_killed_keeps_within_its_filter(tmp_path: Path, point: str, count: int, seconds: str) -> None:
+    """Also where the kill falls between a part's charge, the releases it pays for, and the checkpoint."""
+    settings = {"DPIS": "1", "SECONDS_AT_ONCE": seconds}
+    assert run(tmp_path, point, count, **settings) == -signal.SIGKILL
+    certificate = finish(tmp_path, **settings)
+    assert certificate.epsilon is not None and certificate.epsilon <= 4.0
+
+
+@pytest.mark.parametrize("size", ["", "1"], ids=["stated size", "released size"])
+def test_importance_sampling_killed_again_and_again(tmp_path: Path, size: str) -> None:
+    settings = {"DPIS": "1", "SECONDS_AT_ONCE": "0", "NOISY_SIZE": size}
+    assert run(tmp_path, "release-after", 5, **settings) == -signal.SIGKILL
+    for point, count in (("release-after", 4), ("part-after", 1), ("reserve-after", 2)):
+        assert run(tmp_path, point, count, resume=True, **settings) == -signal.SIGKILL
+    certificate = finish(tmp_path, **settings)
+    assert certificate.epsilon is not None and certificate.epsilon <= 4.0
 
 
 # Within one process

@@ -98,6 +98,7 @@ class ImportanceGradients(Gradients):
 
     def public(self) -> dict[str, Any]:
         return {
+            "spent": self._filter.spent,
             "left": self._filter.left,
             "clipping_norm": self._clipping_norm,
             "epochs": self.trace(),
@@ -114,6 +115,8 @@ class ImportanceGradients(Gradients):
         if norms.shape != self._norms.shape:
             raise ValueError(f"The checkpoint remembers {len(norms)} records, the data set has {len(self._norms)}.")
         self._norms = norms.copy()
+        if public["spent"] + public["left"] == self._filter.spent + self._filter.left:  # the same charge: its log may be short
+            self._filter.spent = max(self._filter.spent, float(public["spent"]))
         self._clipping_norm = float(public["clipping_norm"])
         self.epochs = [ImportanceEpoch(**epoch) for epoch in public["epochs"]]
         self._continued = True

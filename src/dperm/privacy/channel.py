@@ -407,11 +407,12 @@ class Channel:
         if self._keeps_parts and self.charge_id is not None:
             # other copies of this run may have spent since: the log counts, and knows first
             log = self.log or SpendLog.current()
-            budget.spent = log.spent(self.charge_id)
-            total = log.add_part(self.charge_id, event, budget.cost(event), budget.budget.rdp_budget, note)
+            limit, cost = budget.budget.rdp_budget, budget.cost(event)
+            total = log.add_part(self.charge_id, event, cost, spent=budget.spent, limit=limit, note=note)
             if total is not None:
                 budget.spent = total
                 return
+            budget.spent = max(budget.spent, log.spent(self.charge_id))
         budget.charge(event)
 
     def parts(self) -> list[tuple[Event, Mapping[str, Any]]]:

@@ -92,13 +92,16 @@ class SpendLog:
                 _append(descriptor, {"continues": charge_id, "start": start, "stop": stop, "pid": os.getpid()})
             return start, max(start, stop)
 
-    def add_part(self, charge_id: str, part: Event, cost: float, limit: float, note: Mapping[str, Any]) -> float | None:
+    def add_part(
+        self, charge_id: str, part: Event, cost: float, *, spent: float, limit: float, note: Mapping[str, Any]
+    ) -> float | None:
         """Append a part of a filtered run, of this Rényi cost, and wait until it is on disk; returns the costs of all its parts.
 
-        None, and nothing appended, where they would exceed `limit`: also those of other copies of the run. `note` is public.
+        None, and nothing appended, where they would exceed `limit`: also those of other copies of the run. `spent` is known to
+        be spent, whatever the log says; `note` is public.
         """
         with self._opened() as descriptor:
-            total = cost + sum(float(data["cost"]) for data in _parts_in(_lines(descriptor), charge_id))
+            total = cost + max(spent, sum(float(data["cost"]) for data in _parts_in(_lines(descriptor), charge_id)))
             if not total <= limit:
                 return None
             line = {"continues": charge_id, "part": part.to_dict(), "cost": cost, "note": dict(note), "pid": os.getpid()}

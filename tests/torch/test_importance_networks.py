@@ -1,0 +1,281 @@
+"""Importance sampling on networks: through the trainer, with its optimisers, batches, checkpoints and neighbours."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from oracle import cross_entropy
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from dperm._random import Randomness
+from dperm.audit import Training, network_pairs, replay, white_box
+from dperm.gradient import SGD, AdaptiveNorm, ImportancePlan
+from dperm.gradient.recipes import dpis
+from dperm.privacy import Channel, FilteredRdp, Forced, Recorder, Relation, SpendLog
+from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TemperedSigmoid, TorchRecords, checkpoint
+from dperm.torch.noise import TorchSource
+
+N, D = 200, 5
+
+
+def data(n: int = N) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, D, generator=generator)
+    return x, (x[:, 0] > 0).long()
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(D, 6), TemperedSigmoid(), nn.Linear(6, 2))
+
+
+SETTINGS: dict[str, Any] = {
+    "epsilon": 3.0, "delta": 1e-4, "epochs": 3, "expected_batch_size": 20, "clipping_norm": 0.5, "public_size": N, "plan": dpis,
+}  # fmt: skip
+
+
+def trainer(model: nn.Module | None = None, optimizer: Any = None, **changes: Any) -> PrivateTrainer:
+    model = model or net()
+    made = (optimizer or functools.partial(torch.optim.SGD, lr=0.5))(model.parameters())
+    return PrivateTrainer(model, cross_entropy, made, **({"random_state": 0} | SETTINGS | changes))
+
+
+def test_the_certificate_is_the_filters_budget_and_is_logged_first() -> None:
+    run = trainer(random_state=None).fit(data())
+    assert isinstance(run.plan, ImportancePlan)
+    assert run.certificate.event == run.plan.budget and run.certificate.status == "certified"
+    assert 2.999 < run.certificate.epsilon <= 3.0
+    assert run.certificate.mechanism.endswith("(importance sampling)")
+    assert [charge.event for charge in SpendLog.current().charges()] == [run.plan.budget]
+    assert [epoch["epoch"] for epoch in run.trace] == [0, 1, 2]
+    assert all(0 < epoch["rate"] <= 0.8 for epoch in run.trace)
+    assert [record["epsilon"] for record in run.history] == sorted(record["epsilon"] for record in run.history)
+    assert run.history[-1]["epsilon"] <= 3.0
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        functools.partial(torch.optim.SGD, lr=0.3, momentum=0.9),
+        functools.partial(torch.optim.Adam, lr=0.02),
+        functools.partial(torch.optim.AdamW, lr=0.02),
+    ],
+    ids=["momentum", "Adam", "AdamW"],
+)
+def test_it_learns_with_optimisers_schedules_and_averages(optimizer: Any) -> None:
+    x, y = data(3000)
+    model = net()
+    made = optimizer(model.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(made, 3, 0.5)
+    plan = functools.partial(dpis, adaptive=AdaptiveNorm(ceiling=2.0))
+    settings = SETTINGS | {"plan": plan, "public_size": 3000, "expected_batch_size": 100, "epochs": 8, "ema_decay": 0.9}
+    run = PrivateTrainer(model, cross_entropy, made, scheduler=schedule, **settings).fit((x, y), validation=(x, y))
+    assert run.history[-1]["validation_accuracy"] > 0.9
+    assert {epoch["clipping_norm"] for epoch in run.trace} != {0.5}
+
+
+def recorded(size: int, source: Any) -> Recorder:
+    torch.manual_seed(0)
+    model = net().double()
+    x, y = data()
+    run = PrivateTrainer(
+        model,
+        cross_entropy,
+        torch.optim.SGD(model.parameters(), lr=0.5),
+        physical_batch_size=size,
+        random_state=source,
+        **SETTINGS,
+    )
+    run.fit((x.double(), y))
+    return source
+
+
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_physical_batches_change_nothing(size: int) -> None:
+    whole = recorded(1000, Recorder(TorchSource(Randomness.fixed(1), torch.device("cpu"))))
+    nobody = np.array([], dtype=np.intp)
+    parts = recorded(size, Forced(whole.recording, np.arange(N, dtype=np.intp), nobody))
+    for a, b in zip(whole.recording.releases, parts.recording.releases, strict=True):
+        assert np.allclose(a.query, b.query, rtol=1e-9, atol=1e-9)
+        assert (a.sensitivity, a.noise) == (b.sensitivity, b.noise)
+    assert len(whole.recording.releases) == 3 * (1 + 10)
+
+
+class Pairs(Dataset):
+    """A map-style data set, one record at a time."""
+
+    def __init__(self) -> None:
+        self.x, self.y = data()
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.x[index], self.y[index]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_data_sets_and_workers_that_read_ahead(workers: int) -> None:
+    run = trainer(random_state=None).fit(data())
+    ahead = trainer(num_workers=workers, physical_batch_size=16).fit(Pairs())
+    assert ahead.certificate.event == run.certificate.event
+    assert torch.isfinite(ahead.objective.theta).all()
+    assert ahead._run.gradients.accepted > 0
+
+
+def test_a_loop_of_ones_own() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    run = PrivateTrainer(model, cross_entropy, optimizer, random_state=0, **SETTINGS)
+    for step in run.steps(data()):
+        assert step.gradient.shape == (sum(p.numel() for p in model.parameters()),)
+        optimizer.step()
+    assert step.number == step.total == 30
+    assert torch.equal(run.objective.theta, trainer(random_state=0).fit(data()).objective.theta)
+
+
+def test_a_private_size_is_one_of_the_releases() -> None:
+    run = trainer(public_size=None, size_share=0.5).fit(data())
+    assert run.certificate.epsilon <= 3.0 and run.certificate.event == run.plan.budget
+    assert run.certificate.public_facts["releases"][0].startswith("N once")
+    assert run.plan.public_size != 0 and run.plan.steps == 3 * round(run.plan.public_size / 20)
+
+
+@pytest.mark.parametrize("public_size", [N, None])
+def test_replay_on_neighbours(public_size: int | None) -> None:
+    def make(source: Any) -> PrivateTrainer:
+        settings = SETTINGS | {
+            "plan": functools.partial(dpis, adaptive=AdaptiveNorm(), norm_noise=20.0),
+            "public_size": public_size,
+        }
+        model = net().double()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        return PrivateTrainer(model, cross_entropy, optimizer, random_state=source, **settings)
+
+    x, y = data()
+    pairs = network_pairs((x.double(), y), Relation.ADD_OR_REMOVE_ONE, 2)
+    result = replay(Training.of_trainer(make, (x.double(), y), pairs), pairs)
+    assert result.verdict == "consistent", str(result)
+    assert 0.9 < result.details["largest_movement"] <= 1 + 1e-6
+
+
+def test_the_white_box_audit_of_a_network() -> None:
+    torch.manual_seed(0)
+    model = net()
+    objective = ModuleObjective(model, cross_entropy)
+    plan = dpis(
+        epsilon=4.0, delta=1e-5, public_size=N * 20, expected_batch_size=150, epochs=15, clipping_norm=0.5, update=SGD(0.1),
+        average_from=None,
+    )  # fmt: skip
+    x, y = data(N * 20)
+    result = white_box(plan, objective, TorchRecords((x, y)), delta=1e-5, canaries=500)
+    assert result.verdict == "consistent", str(result)
+    assert 0.8 * 4 < result.estimate.epsilon < 1.05 * 4
+
+
+class Stop(Exception):
+    """Raised by a callback: a run that ends early."""
+
+
+class After(Callback):
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_step(self, step: Any) -> None:
+        if step.number == self.steps:
+            raise Stop
+
+
+@pytest.mark.parametrize("stop", [4, 10, 14])
+def test_memory_of_norms_is_in_the_checkpoint_and_nowhere_else(tmp_path: Path, stop: int) -> None:
+    with pytest.raises(Stop):
+        trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2, callbacks=[After(stop)]).fit(data())
+    found = checkpoint.load(checkpoint.latest(tmp_path))
+    memory = found["run"]["private state"]["norms"]
+    assert memory.shape == (N,) and memory.dtype == torch.float64 and memory.gt(0).all()
+    run = trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2).fit(data(), resume=True)
+    assert run._run.step == 30
+    assert run.certificate.event == run.plan.budget
+    assert [epoch["epoch"] for epoch in run.trace] == [0, 1, 2]
+    public = str(run.history) + str(run.trace) + run.certificate.to_json()
+    assert "norms'" not in public
+    parts = SpendLog.current().parts(SpendLog.current().charges()[0].id)
+    assert len([part for part, note in parts if note["what"] == "steps"]) == 3  # no epoch was paid for twice
+
+
+def test_a_memory_of_other_records_is_not_continued(tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        trainer(checkpoint=tmp_path, checkpoint_every=2, callbacks=[After(6)]).fit(data())
+    with pytest.raises(ValueError, match="remembers 200 records, the data set has 190"):
+        trainer(checkpoint=tmp_path, checkpoint_every=2).fit(data(190), resume=True)
+
+
+def test_continued_with_another_log_the_rest_is_paid_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Stop):
+        trainer(random_state=None, checkpoint=tmp_path / "run", checkpoint_every=2, callbacks=[After(14)]).fit(data())
+    monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "other.jsonl"))
+    run = trainer(random_state=None, checkpoint=tmp_path / "run", checkpoint_every=2).fit(data(), resume=True)
+    whole, rest = run.certificate.event.events
+    assert isinstance(rest, FilteredRdp) and rest.order == whole.order and 0 < rest.rdp_budget < whole.rdp_budget
+    assert run.certificate.epsilon > 3.0 and run.certificate.target_epsilon is None
+    assert [charge.event for charge in SpendLog.current().charges()] == [rest]
+
+
+def test_a_log_that_lost_its_parts_spends_nothing_twice(tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2, callbacks=[After(14)]).fit(data())
+    path = SpendLog.current().path
+    path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if "continues" not in line))
+    before = checkpoint.load(checkpoint.latest(tmp_path))["run"]["gradients"]["spent"]
+    run = trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2).fit(data(), resume=True)
+    log = SpendLog.current()
+    assert before + log.spent(log.charges()[0].id) <= run.plan.budget.rdp_budget
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"noise_multiplier": 1.0, "epsilon": None}, "chooses its noise on the way"),
+        ({"relation": "replace_one"}, "DPIS has no other"),
+        ({"expected_batch_size": 190}, "at most 80 %"),
+        ({"plan": functools.partial(dpis, norm_noise=0.1)}, "cannot pay for N and K"),
+        ({"epochs": 2.5}, "epochs"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_charged(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        trainer(**changes).fit(data())
+    assert SpendLog.current().charges() == []
+
+
+def test_a_ready_plan_is_taken_as_it_is() -> None:
+    made = dpis(
+        epsilon=3.0, delta=1e-4, public_size=N, expected_batch_size=20, epochs=3, clipping_norm=0.5, update=SGD(0.5),
+        average_from=None,
+    )  # fmt: skip
+    run = PrivateTrainer(net(), cross_entropy, plan=made, delta=1e-4, random_state=0).fit(data())
+    assert run.plan == made and run.certificate.target_epsilon is None
+    unsized = dpis(epsilon=3.0, delta=1e-4, expected_batch_size=20, epochs=3, clipping_norm=0.5, average_from=None)
+    run = PrivateTrainer(net(), cross_entropy, plan=unsized, delta=1e-4, random_state=0).fit(data())
+    assert run.plan.public_size is not None and run.certificate.event == unsized.budget
+
+
+def test_a_channel_of_another_filter_is_no_way_around() -> None:
+    """What is left in the filter, not what the plan hopes for, decides the noise."""
+    x, y = data()
+    objective = ModuleObjective(net(), cross_entropy)
+    plan = dpis(
+        epsilon=3.0, delta=1e-4, public_size=N, expected_batch_size=20, epochs=3, clipping_norm=0.5, average_from=None
+    )  # fmt: skip
+    channel = Channel(TorchSource(Randomness.fixed(1), torch.device("cpu")), private=False)
+    channel.charge(FilteredRdp(plan.budget.order, plan.budget.rdp_budget / 2), "test")
+    gradients = plan.gradients(objective, TorchRecords((x, y)), channel)
+    for _ in range(plan.steps):
+        gradients(objective.theta)
+    assert channel.filter.spent <= plan.budget.rdp_budget / 2
