@@ -176,6 +176,21 @@ def test_no_memory_makes_a_record_likelier_than_is_charged(memory: list[float], 
             assert np.allclose((both * epoch.rate)[full], (counted * 40 / epoch.norm_sum)[full])
 
 
+def test_between_passes_k_is_of_the_norms_last_seen() -> None:
+    made = plan(pass_every=2, epochs=4)
+    recorder = Recorder(SystemSource(Randomness.fixed(3)))
+    gradients = started(made, recorder)
+    theta = np.zeros(4)
+    for _ in range(made.steps_per_epoch):
+        theta = theta - 0.5 * gradients(theta)
+    remembered = gradients.private()["norms"].copy()
+    fresh = np.linalg.norm(gradients_at(theta), axis=1)
+    gradients(theta)
+    sums = [release for release in recorder.recording.releases if release.query.size == 1]
+    assert sums[1].query[0] == pytest.approx(np.minimum(remembered, 0.3).sum())
+    assert sums[1].query[0] != pytest.approx(np.minimum(fresh, 0.3).sum())
+
+
 def test_records_are_included_as_often_as_their_norms_say() -> None:
     made = plan(epochs=200, epsilon=20.0)
     recorder = Recorder(_NoNoise(Randomness.fixed(11)))
@@ -348,6 +363,7 @@ def test_it_learns_with_any_update(update: Any, average: float | None) -> None:
         ({"clipping_norm": 0.0}, "clipping_norm"),
         ({"epochs": 0}, "epochs"),
         ({"epochs": 1.5}, "epochs"),
+        ({"pass_every": 0}, "pass_every"),
         ({"worst_case_share": 1.1}, "worst_case_share"),
         ({"norm_noise": 0.5}, "cannot pay for N and K"),
         ({"public_size": None, "size_noise": 0.1}, "cannot pay for N and K"),

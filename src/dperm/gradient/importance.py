@@ -77,6 +77,8 @@ class ImportancePlan:
     norm_noise, size_noise : σ_K and σ_N, noise of K (and K*) ÷ C and of N. None: at most 5 % and 1 % of the budget.
     worst_case_share : a_E. In this share of the epochs noise is planned as if all later K were N·C, so that it never has to
         rise; after that as if K stayed.
+    pass_every : epochs between the passes over all records that refresh the norms; between them K is of the norms last seen.
+        Unbiased either way: stale norms cost efficiency.
     adaptive : how the clipping norm changes from epoch to epoch; None: it does not.
 
     Raises ValueError where the parameters contradict each other or the budget cannot pay for N and K.
@@ -93,12 +95,14 @@ class ImportancePlan:
     norm_noise: float | None = None
     size_noise: float | None = None
     worst_case_share: float = 0.8
+    pass_every: int = 1
     adaptive: AdaptiveNorm | None = None
     post: Post = field(default_factory=Identity)
 
     def __post_init__(self) -> None:
         check.positive("expected_batch_size", self.expected_batch_size)
         check.integer("epochs", self.epochs)
+        check.integer("pass_every", self.pass_every)
         check.positive("clipping_norm", self.clipping_norm)
         check.fraction("norm_floor", self.norm_floor)
         check.fraction("worst_case_share", self.worst_case_share, zero=True, one=True)
@@ -198,7 +202,8 @@ class ImportancePlan:
             releases.append(f"K*, {self.epochs - 1} times: Gaussian({least}{self.sum_noise:.6g})")
         releases.append(f"gradients, {self.steps or 'N/b an epoch'} times: sampled Gaussians, planned at the start of each epoch")
         return {
-            "sampler": f"importance sampling, k = {self.proposal_factor:g}, norm_floor = {self.norm_floor:g}",
+            "sampler": f"importance sampling, k = {self.proposal_factor:g}, norm_floor = {self.norm_floor:g}, "
+            f"norms of all every {self.pass_every} epochs",
             "bounding": f"unit vectors in proportion to norms clipped at {self.clipping_norm:g}",
             "adaptive": repr(self.adaptive),
             "noise": f"within {self.budget.rdp_budget:.6g} at Rényi order {self.budget.order:g}; a_E = {self.worst_case_share:g}",

@@ -202,11 +202,8 @@ class ImportanceGradients(Gradients):
             ceiling = plan.adaptive.ceiling * plan.clipping_norm
             self._clipping_norm = plan.next_clipping_norm(self._released_sum(ceiling, "K*"))
         norm = self._clipping_norm
-        start = 0
-        for batch in next(self._records.stream([None])):
-            found = _plain(self.objective.per_example(theta, batch, norms_only=True).norms)
-            self._norms[start : start + len(found)] = found
-            start += len(found)
+        if number % plan.pass_every == 0:
+            self._look(theta)
         norm_sum = plan.norm_sum(self._released_sum(norm, "K"), norm)
         rate = plan.expected_batch_size * norm / norm_sum
         ratio = norm_sum / (self._size * norm)
@@ -215,6 +212,14 @@ class ImportanceGradients(Gradients):
         part = SelfComposed(PoissonSampled(rate, Gaussian(noise)), steps)
         channel.allow(part, {"what": "steps", "epoch": asdict(epoch)})
         return epoch
+
+    def _look(self, theta: Any) -> None:
+        """All records' norms at θ."""
+        start = 0
+        for batch in next(self._records.stream([None])):
+            found = _plain(self.objective.per_example(theta, batch, norms_only=True).norms)
+            self._norms[start : start + len(found)] = found
+            start += len(found)
 
     def _released_sum(self, cut: float, what: str) -> float:
         """Σ min(nᵢ, cut) of the norms last seen, plus noise: one record moves it by no more than `cut`."""

@@ -33,6 +33,7 @@ def dpis(
     norm_noise: float | None = None,
     size_noise: float | None = None,
     worst_case_share: float = 0.8,
+    pass_every: int = 1,
     adaptive: AdaptiveNorm | None = None,
     update: Update | None = None,
     average_from: float | None = 0.5,
@@ -65,6 +66,7 @@ def dpis(
         norm_noise=norm_noise,
         size_noise=size_noise,
         worst_case_share=worst_case_share,
+        pass_every=pass_every,
         adaptive=adaptive,
     )
     if average_from is None:
