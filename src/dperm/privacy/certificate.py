@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.accounting import delta as event_delta
-from dperm.privacy.events import Event, Relation, Unsupported, event_from_dict, leaves, relation_of
+from dperm.privacy.events import Composed, Event, Relation, Unsupported, event_from_dict, leaves, relation_of
 from dperm.privacy.tradeoff import AttackView, attack_view
 
 __all__ = ["Assumption", "Certificate"]
@@ -116,6 +116,34 @@ class Certificate:
             versions=dict(_versions()),
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
+
+    @classmethod
+    def of_all(
+        cls, certificates: Sequence[Certificate], delta: float | None = None, target_epsilon: float | None = None
+    ) -> Certificate:
+        """One certificate for several releases from the same records, in the order in which they were made.
+
+        ε is that of their composition at `delta` (None: the last one's); assumptions and facts are those of all of them.
+        """
+        if not certificates:
+            raise ValueError("Expected at least one certificate, got none.")
+        last = certificates[-1]
+        assumptions = dict.fromkeys(item for certificate in certificates for item in certificate.assumptions)
+        unpaid = dict.fromkeys(text for certificate in certificates for text in certificate.not_charged)
+        found = cls.issue(
+            mechanism=", then ".join(certificate.mechanism for certificate in certificates),
+            event=Composed(tuple(certificate.event for certificate in certificates)),
+            delta=last.delta if delta is None else delta,
+            target_epsilon=target_epsilon,
+            paper="; ".join(dict.fromkeys(certificate.paper for certificate in certificates if certificate.paper)),
+            assumptions=[item for item in assumptions if item != REAL_ARITHMETIC],
+            public_facts={certificate.mechanism: dict(certificate.public_facts) for certificate in certificates},
+            not_charged=tuple(unpaid),
+            seed_policy="; ".join(dict.fromkeys(certificate.seed_policy for certificate in certificates)),
+            private=all(certificate.private for certificate in certificates),
+        )
+        claims = [certificate.claim for certificate in certificates if certificate.claim]
+        return found.only_claimed("; ".join(claims)) if claims else found
 
     @property
     def private(self) -> bool:

@@ -83,13 +83,15 @@ def rdp_budget(
     *,
     order: float | None = None,
     planned: Sequence[Callable[[float], Event]] = (),
+    earlier: Event | None = None,
     relation: Relation = Relation.ADD_OR_REMOVE_ONE,
 ) -> FilteredRdp:
     """The filter that keeps a run within (ε, δ): its budget at `order` is what the conversion leaves of ε.
 
     Without an order: the one at which the `planned` runs, each an event for each noise level, need least noise (the least
     product, where there are several). Without those either: the one that suits a Gaussian of the whole (ε, δ), which many steps
-    on samples tend to; it needs no public size. ValueError where an order leaves nothing.
+    on samples tend to; it needs no public size. `earlier` was released from the same records and is paid from the same (ε, δ).
+    ValueError where nothing is left.
     """
     check.positive("epsilon", epsilon)
     check.fraction("delta", delta)
@@ -102,6 +104,11 @@ def rdp_budget(
             near = ORDERS[(order / 2 <= ORDERS) & (order + 1 >= ORDERS) & (ORDERS >= 2)]
             order = _best_order(planned, near[:: max(1, len(near) // 12)], epsilon, delta)
     budget = epsilon - float(conversion(np.array([order]), delta)[0])
+    if earlier is not None and budget > 0:
+        cost = RdpFilter(FilteredRdp(order, budget, relation)).cost(earlier)
+        if cost >= budget:
+            raise ValueError(f"Earlier releases cost {cost:.4g} at order {order:g}, all of the budget of {budget:.4g}.")
+        budget -= cost
     if budget <= 0:
         raise ValueError(
             f"Expected a larger epsilon or delta: at order {order:g} the conversion alone costs {epsilon - budget:.4g} of "

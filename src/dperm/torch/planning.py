@@ -9,7 +9,7 @@ from typing import Any, cast
 from dperm import _validate as check
 from dperm.gradient import ImportancePlan, Plan, Policy
 from dperm.gradient.recipes import dp_sgd
-from dperm.privacy import Relation, calibrate
+from dperm.privacy import Composed, Event, Relation, calibrate
 
 __all__ = ["MakePlan", "Planner", "Recipe"]
 
@@ -25,6 +25,7 @@ class Planner:
     """Makes the plan of a run once its budget and size are known. ValueError where settings are missing, unknown or stated
     twice.
 
+    `earlier` events are of the same records and to be kept within the same budget.
     `fixed` is the caller's own plan, if it came with its noise; `adaptive` says that noise is chosen on the way: a plan is then
     made from a budget, also before the number of records is known.
     """
@@ -38,10 +39,14 @@ class Planner:
         epochs: float | None,
         expected_batch_size: float | None,
         clipping_norm: float | None,
+        earlier: tuple[Event, ...] = (),
     ) -> None:
         simple = {"epochs": epochs, "expected_batch_size": expected_batch_size, "clipping_norm": clipping_norm}
         settings: dict[str, Any] = {name: check.positive(name, value) for name, value in simple.items() if value is not None}
         self.noise_multiplier = noise_multiplier
+        self._earlier = earlier
+        if earlier and epsilon is None:
+            raise ValueError("Expected epsilon where spent is given: it is what both are to keep within.")
         self.fixed: Policy | None = None
         self.adaptive = False
         self._make: Callable[[float, int], Policy]
@@ -92,14 +97,15 @@ class Planner:
         if epsilon is None:
             noise = self.noise_multiplier or 0.0  # a Plan that has its noise ignores it
         else:
-            noise = calibrate(lambda x: self._make(x, size).event(relation), epsilon, delta)
+            noise = calibrate(lambda x: Composed((*self._earlier, self._make(x, size).event(relation))), epsilon, delta)
         return self._make(noise, size), noise
 
     def within_budget(self, epsilon: float | None, delta: float, size: int | None) -> Policy:
         """An adaptive plan for this budget, also for a size that it releases itself."""
         if self.fixed is not None:
             return self.fixed
-        return self._recipe(epsilon=epsilon, delta=delta, public_size=size, **self._settings)
+        settings = self._settings | ({"earlier": Composed(self._earlier)} if self._earlier else {})
+        return self._recipe(epsilon=epsilon, delta=delta, public_size=size, **settings)
 
     def again(self, epsilon: float | None, delta: float, noise: float | None, size: int, *, stated: bool) -> Policy:
         """The plan of an interrupted run; `stated` says whether the caller gave its size, or the run released it."""

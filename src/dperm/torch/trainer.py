@@ -60,6 +60,7 @@ class PrivateTrainer:
         (noise_multiplier, public_size) → `Plan`; or a `Plan` with its noise.
     relation : "add_or_remove_one" (the number of records is private) or "replace_one" (it is public).
     public_size : publicly known number of records. None under add/remove: released with noise at `size_share` of epsilon.
+    spent : certificates of earlier releases from the same records (normalisation, other models) that `epsilon` is to cover too.
     physical_batch_size : most records at once in memory. None: measured on the first records.
     scheduler, scheduler_interval : a torch learning-rate scheduler, stepped every "epoch" or "step".
     ema_decay : average the weights exponentially; `fit` leaves the average in the model.
@@ -76,6 +77,7 @@ class PrivateTrainer:
     Attributes
     ----------
     certificate : what the run cost and on what assumptions; known from the charge on.
+    total_certificate : that, and what was spent before.
     history : one dict per expected epoch: epoch, step, epsilon so far, validation scores.
     trace : by epoch, what a plan chose on the way that plans its noise by releases (`dpis`).
     plan : what ran. objective : the model's per-example gradients.
@@ -99,6 +101,7 @@ class PrivateTrainer:
         relation: Relation | str = Relation.ADD_OR_REMOVE_ONE,
         public_size: int | None = None,
         size_share: float = 0.05,
+        spent: Sequence[Certificate] = (),
         physical_batch_size: int | None = None,
         scheduler: Any = None,
         scheduler_interval: str = "epoch",
@@ -132,7 +135,9 @@ class PrivateTrainer:
             epochs=epochs,
             expected_batch_size=expected_batch_size,
             clipping_norm=clipping_norm,
+            earlier=tuple(certificate.event for certificate in spent),
         )
+        self.spent = tuple(spent)
         self.scheduler = scheduler
         check.choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
         self.scheduler_interval = scheduler_interval
@@ -168,6 +173,13 @@ class PrivateTrainer:
     def trace(self) -> list[dict[str, Any]]:
         """What an adaptive plan chose in each of its epochs: rates, noise, clipping norms. Public; empty for other plans."""
         return [] if self._run is None else self._run.gradients.trace()
+
+    @property
+    def total_certificate(self) -> Certificate:
+        """The certificate of this run and of what was `spent` before it: what all of it costs."""
+        if self.certificate is None:
+            raise ValueError("Expected a run: nothing is charged yet.")
+        return Certificate.of_all([*self.spent, self.certificate], self.delta, self.epsilon) if self.spent else self.certificate
 
     # Fitting
 
@@ -394,7 +406,7 @@ class PrivateTrainer:
             self._charge(channel, event, plan)
         else:
             plan, event = self._sized(channel, len(records))
-            self.certificate = self._certificate(event, channel, plan, self.epsilon)
+            self.certificate = self._certificate(event, channel, plan, self._target)
         self.plan = plan
         assert channel.charge_id is not None and self.certificate is not None
         run = PrivateRun.start(
@@ -427,6 +439,8 @@ class PrivateTrainer:
             event = plan.event(self.objective.relation)
             self._charge(channel, event, plan)
             return plan.sized(channel, records), event
+        if self.spent:
+            raise ValueError("Expected public_size where spent is given: a promise for the rest composes with nothing finer.")
         if self.epsilon is None:
             raise ValueError("Expected public_size where the noise is set by hand: rates and denominators need it.")
         first = self.size_share * self.epsilon
@@ -442,7 +456,7 @@ class PrivateTrainer:
         return plan, event
 
     def _charge(self, channel: Channel, event: Event, plan: Policy | None) -> None:
-        self.certificate = self._certificate(event, channel, plan, self.epsilon)
+        self.certificate = self._certificate(event, channel, plan, self._target)
         if self.checkpoint is not None:
             channel.keep_parts()
         channel.charge(event, self.certificate.mechanism)
@@ -490,7 +504,7 @@ class PrivateTrainer:
         paid_once = len(charged.events) == 1
         # what was paid twice may exceed the target: the certificate then states the sum and no target
         self.certificate = self._certificate(
-            charged.events[0] if paid_once else Composed(charged.events), channel, plan, self.epsilon if paid_once else None
+            charged.events[0] if paid_once else Composed(charged.events), channel, plan, self._target if paid_once else None
         )
         run = PrivateRun.start(
             plan, self.objective, records, channel, self.certificate, charged,
@@ -499,6 +513,11 @@ class PrivateTrainer:
         run.lost = state["lost"]
         run.gradients.restore(state["gradients"], {name: value.numpy() for name, value in state["private state"].items()})
         return run
+
+    @property
+    def _target(self) -> float | None:
+        """What this run alone is to keep within; nothing where it shares `epsilon` with what was spent before."""
+        return None if self.spent else self.epsilon
 
     def _certificate(self, event: Event, channel: Channel, plan: Policy | None, target: float | None) -> Certificate:
         facts = {name: value for name, value in self.objective.facts.to_dict().items() if value is not None}

@@ -38,12 +38,14 @@ def dpis(
     update: Update | None = None,
     average_from: float | None = 0.5,
     order: float | None = None,
+    earlier: Event | None = None,
 ) -> ImportancePlan:
     """`epochs` epochs in batches of `expected_batch_size` that are drawn by gradient norm, all within (`epsilon`, `delta`).
 
     Parameters are those of `ImportancePlan`; k = 2 where the paper has 5, which its proposals, capped at C here, do not need.
     `update` defaults to SGD(1.0, momentum 0.9); iterates after the fraction `average_from` are averaged (None: the last
-    iterate), which needs `public_size`. `order`: of the Rényi filter; None: `rdp_budget`'s.
+    iterate), which needs `public_size`. `order`: of the Rényi filter; None: `rdp_budget`'s. `earlier`: what was released from the
+    same records before, to be paid from the same (ε, δ).
     """
     update = update or SGD(1.0, momentum=0.9)
     epochs = check.integer("epochs", epochs)
@@ -55,7 +57,7 @@ def dpis(
             rate = min(expected_batch_size / (ratio * public_size), 1.0)
             planned.append(functools.partial(_run, rate, steps))
     plan = ImportancePlan(
-        budget=rdp_budget(epsilon, delta, order=order, planned=planned),
+        budget=rdp_budget(epsilon, delta, order=order, planned=planned, earlier=earlier),
         expected_batch_size=expected_batch_size,
         epochs=epochs,
         clipping_norm=clipping_norm,
