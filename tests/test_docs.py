@@ -41,7 +41,9 @@ def test_readme_examples_run(number: int) -> None:
     exec(compile(code, f"README example {number}", "exec"), names)
 
 
-@pytest.mark.parametrize(("page", "last"), [("networks.md", "trainer"), ("audit.md", "noisy_count"), ("importance-sampling.md", "trainer")])
+@pytest.mark.parametrize(
+    ("page", "last"), [("networks.md", "trainer"), ("audit.md", "noisy_count"), ("importance-sampling.md", "trainer")]
+)
 def test_the_examples_in_pages_run(page: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

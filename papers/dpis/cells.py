@@ -32,6 +32,7 @@ class Cell:
     k: float = 2.0
     norm_noise: float | None = None  # σ_K ÷ N; None: the library's rule
     worst_case_share: float = 0.8  # a_E
+    pass_every: int = 1
     adaptive: bool = False
     ceiling: float = 4.0  # C* ÷ C₁
     scale: float = 1.0  # λ

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from papers.dpis.cells import Cell
 
-__all__ = ["EPSILONS", "PAPER", "TABLES", "comparison", "settings"]
+__all__ = ["EPSILONS", "PAPER", "PAPER_ABLATIONS", "TABLES", "comparison", "methods", "own_questions", "settings", "variants"]
 
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 4.0)
 
@@ -144,12 +144,13 @@ def own_questions() -> dict[str, Cell]:
         "DPIS": base,
         "DP-SGD (RDP)": poisson,
         "DP-SGD (PLD)": replace(poisson, accounting="pld"),
-        "DP-SGD (RDP), twice the batch": replace(poisson, batch=1024, learning_rate=0.5),
-        "DP-SGD (RDP), 2.2 times the batch: equal gradient evaluations": replace(poisson, batch=1126),
+        "DP-SGD (RDP), 2.2 times the batch, as many steps: equal gradient evaluations": replace(poisson, batch=1126, epochs=44),
+        "DP-SGD (RDP), batch b/r, r = 0.32 (the mean of DPIS), as many steps": replace(poisson, batch=1600, epochs=62),
         "normalised gradients (RDP)": replace(poisson, bounding="normalise", learning_rate=0.05),
         "DPIS, k = 1": replace(base, k=1.0),
         "DPIS, k = 5": replace(base, k=5.0),
         "DPIS, noisy K (0.02 N)": replace(base, norm_noise=0.02),
+        "DPIS, norms of all every fourth epoch": replace(base, pass_every=4),
         "DPIS, a_E = 0": replace(base, worst_case_share=0.0),
         "DPIS, a_E = 1": replace(base, worst_case_share=1.0),
     }

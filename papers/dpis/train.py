@@ -61,7 +61,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         "gradient evaluations": seen,
         "noise": noise_of(trainer),
         "certificate": json.loads(trainer.certificate.to_json()),
-        "machine": f"{platform.machine()}, {torch.get_num_threads()} thread(s), torch {torch.__version__}, dperm {dperm.__version__}",
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} thread(s), torch {torch.__version__}",
+        "version": dperm.__version__,
     }
 
 
@@ -78,6 +79,7 @@ def plan_of(cell: Cell, size: int) -> Any:
             proposal_factor=cell.k,
             norm_noise=None if cell.norm_noise is None else cell.norm_noise * size,
             worst_case_share=cell.worst_case_share,
+            pass_every=cell.pass_every,
             adaptive=AdaptiveNorm(cell.scale, cell.ceiling) if cell.adaptive else None,
             average_from=None,
         )
