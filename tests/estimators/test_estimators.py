@@ -31,6 +31,7 @@ ESTIMATORS = [
     DPLogisticRegression(),
     DPLogisticRegression(mechanism="output", epsilon=30.0),
     DPLogisticRegression(mechanism="gradient", epochs=5),
+    DPLogisticRegression(mechanism="gradient", sampling="importance", epochs=5, epsilon=8.0),
     DPLogisticRegression(relation="replace_one", delta=1e-6),
     DPLinearSVC(),
     DPRidge(),
@@ -319,3 +320,18 @@ print(peak[0] - before)
     table.flush()
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 70, f"{done.stdout.strip()} MB for 400,000 records of 100 float32 (160 MB)"
+
+
+@pytest.mark.parametrize("public_size", [3000, None])
+def test_importance_sampling_by_a_word(public_size: int | None) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3000, 4)) / 4
+    labels = np.where(rows[:, 0] + 0.1 * rng.normal(size=3000) > 0, 1, 0)
+    model = DPLogisticRegression(
+        epsilon=2.0, mechanism="gradient", sampling="importance", public_size=public_size, classes=[0, 1], epochs=10
+    ).fit(rows, labels)
+    assert model.score(rows, labels) > 0.85
+    assert model.certificate_.epsilon <= 2.0
+    assert len(model.trace_["epochs"]) == 10
+    with pytest.raises(ValueError, match="DPIS has no other"):
+        clone(model).set_params(relation="replace_one", public_size=None).fit(rows, labels)

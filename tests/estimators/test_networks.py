@@ -34,6 +34,7 @@ class TwoLayers:
 ESTIMATORS = [
     DPMLPClassifier(epsilon=50.0, epochs=10),
     DPTorchClassifier(TwoLayers(), epsilon=50.0, epochs=10),
+    DPTorchClassifier(TwoLayers(), epsilon=50.0, epochs=10, sampling="importance"),
     DPMLPClassifier((), epsilon=50.0, relation="replace_one", delta=1e-6),
 ]
 
@@ -103,3 +104,19 @@ def test_importing_the_estimators_does_not_import_torch() -> None:
     code = "import sys, dperm.estimators; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("public_size", [2000, None])
+def test_importance_sampling_by_a_word(public_size: int | None) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 5))
+    y = np.where(X[:, 0] > 0, "yes", "no")
+    model = DPMLPClassifier(sampling="importance", epsilon=3.0, public_size=public_size, epochs=8, classes=["no", "yes"])
+    model.fit(X, y)
+    assert model.score(X, y) > 0.9
+    assert model.certificate_.epsilon <= 3.0
+    assert model.certificate_.mechanism.endswith("(importance sampling)")
+    with pytest.raises(ValueError, match="DPIS has no other"):
+        clone(model).set_params(relation="replace_one", public_size=None).fit(X, y)
+    with pytest.raises(ValueError, match="sampling"):
+        clone(model).set_params(sampling="full").fit(X, y)

@@ -13,7 +13,6 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
-from dperm.gradient import Plan
 from dperm.mechanisms import (
     Budget,
     GradientPerturbation,
@@ -25,7 +24,6 @@ from dperm.mechanisms import (
     Release,
 )
 from dperm.mechanisms.minimiser import default_tolerance, solver_assumption
-from dperm.mechanisms.rules import gradient_plan
 from dperm.objectives import LinearObjective, Loss, PublicFacts, Softmax
 from dperm.privacy import Assumption, Channel, Relation
 
@@ -77,7 +75,7 @@ class PrivateLinearModel(BaseEstimator):
         if type(self.label) is not str:
             raise TypeError(f"Expected label to be text, got {self.label!r}.")
         check.choice("mechanism", self.mechanism, self._mechanisms)
-        check.choice("sampling", self.sampling, ("poisson", "full"))
+        check.choice("sampling", self.sampling, ("poisson", "importance", "full"))
         check.choice("calibration", self.calibration, ("sharp", "generic", "kifer"))
         check.choice("relation", self.relation, [relation.value for relation in Relation])
         if self.delta == 0 and self.mechanism not in ("output", "auto"):
@@ -183,7 +181,16 @@ class PrivateLinearModel(BaseEstimator):
 
         def make(facts: PublicFacts, epsilon: float, delta: float) -> Mechanism:
             if self._chosen == "gradient":
-                return GradientPerturbation.calibrate(self._plan(facts, epsilon, delta), facts, epsilon, delta)
+                return GradientPerturbation.by_rule(
+                    facts,
+                    epsilon,
+                    delta,
+                    sampling=self.sampling,
+                    expected_batch_size=self.expected_batch_size,
+                    epochs=self.epochs,
+                    clipping_norm=self.clipping_norm,
+                    learning_rate=self.learning_rate,
+                )
             if self._chosen == "output":
                 part: Mechanism = OutputPerturbation.calibrate(facts, epsilon, delta, strong_convexity=modulus, copies=copies)
             else:
@@ -198,18 +205,6 @@ class PrivateLinearModel(BaseEstimator):
             return OneVsRest.of(part, classes) if copies > 1 else part
 
         return make
-
-    def _plan(self, facts: PublicFacts, epsilon: float, delta: float) -> Callable[[float], Plan]:
-        return gradient_plan(
-            facts,
-            epsilon,
-            delta,
-            sampling=self.sampling,
-            expected_batch_size=self.expected_batch_size,
-            epochs=self.epochs,
-            clipping_norm=self.clipping_norm,
-            learning_rate=self.learning_rate,
-        )
 
     def _scores(self, X: Any) -> Array:
         """Predictions x̂ᵀw + intercept for rows scaled to norm ≤ data_norm: (n,) or (n, K)."""

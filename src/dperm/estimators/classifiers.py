@@ -67,7 +67,7 @@ class DPLogisticRegression(_PrivateLinearClassifier):
     mechanism : "objective", "output", "gradient", or "auto" (default): objective perturbation for two classes, gradient
         perturbation of a softmax model for more, pure output perturbation for `delta` = 0.
     calibration : for "objective": "sharp" (default), "generic" or "kifer".
-    sampling : for "gradient": "poisson" (DP-SGD, default) or "full" batches.
+    sampling : for "gradient": "poisson" (DP-SGD, default), "importance" (DPIS: add/remove only) or "full" batches.
     data_norm : public bound on a row's L2 norm; longer rows are scaled down to it. Never learned.
     relation : "add_or_remove_one" (n is private) or "replace_one" (n is public).
     classes : all possible labels. None takes those present and records "label set taken as public".

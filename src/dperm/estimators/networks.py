@@ -16,8 +16,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm.estimators.labels import admit_labels
-from dperm.gradient import Plan
-from dperm.gradient.recipes import dp_sgd
+from dperm.gradient import ImportancePlan, Plan
+from dperm.gradient.recipes import dp_sgd, dpis
 from dperm.privacy import Relation, Source
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
     epochs: float
     expected_batch_size: float | None
     clipping_norm: float
+    sampling: str
     learning_rate: float
     label: str
     random_state: Any
@@ -51,7 +52,7 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
         """A new module from (b, features) to (b, classes) scores."""
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train privately on rows X (n, d) and labels y (n,), by DP-SGD with Adam.
+        """Train privately on rows X (n, d) and labels y (n,), by DP-SGD or DPIS with Adam.
 
         Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
         """
@@ -66,6 +67,7 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
         check.fraction("delta", self.delta)
         if self.expected_batch_size is not None:
             check.positive("expected_batch_size", self.expected_batch_size)
+        check.choice("sampling", self.sampling, ("poisson", "importance"))
         check.choice("relation", self.relation, [relation.value for relation in Relation])
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1)
         self.classes_, index, labels = admit_labels(y, self.classes)
@@ -86,7 +88,7 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
             torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=self.learning_rate),
             epsilon=self.epsilon,
             delta=self.delta,
-            plan=self._plan,
+            plan=self._importance if self.sampling == "importance" else self._plan,
             relation=self.relation,
             public_size=self.public_size,
             progress=False,
@@ -106,6 +108,17 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
             public_size=public_size,
             expected_batch_size=self.expected_batch_size or min(256.0, public_size / 4),
             epochs=self.epochs,
+            clipping_norm=self.clipping_norm,
+            average_from=None,
+        )
+
+    def _importance(self, *, epsilon: float, delta: float, public_size: int | None) -> ImportancePlan:
+        return dpis(
+            epsilon=epsilon,
+            delta=delta,
+            public_size=public_size,
+            expected_batch_size=self.expected_batch_size or min(256.0, (public_size or 1024) / 4),
+            epochs=max(1, round(self.epochs)),
             clipping_norm=self.clipping_norm,
             average_from=None,
         )
@@ -151,6 +164,7 @@ class DPTorchClassifier(_PrivateNetworkClassifier):
     classes : all possible labels. None takes those present and records "label set taken as public".
     public_size : publicly known number of records. None under add/remove: released with noise and charged.
     epochs, expected_batch_size, clipping_norm, learning_rate : of DP-SGD with Adam; the batch is 256 or n/4 by default.
+    sampling : "poisson" (DP-SGD) or "importance" (DPIS: by gradient norm, add/remove only).
     label : names the data set in the spend log.
     random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
 
@@ -171,6 +185,7 @@ class DPTorchClassifier(_PrivateNetworkClassifier):
         epochs: float = 20.0,
         expected_batch_size: float | None = None,
         clipping_norm: float = 1.0,
+        sampling: str = "poisson",
         learning_rate: float = 0.02,
         label: str = "",
         random_state: Any = None,
@@ -184,6 +199,7 @@ class DPTorchClassifier(_PrivateNetworkClassifier):
         self.epochs = epochs
         self.expected_batch_size = expected_batch_size
         self.clipping_norm = clipping_norm
+        self.sampling = sampling
         self.learning_rate = learning_rate
         self.label = label
         self.random_state = random_state
@@ -221,6 +237,7 @@ class DPMLPClassifier(_PrivateNetworkClassifier):
         epochs: float = 20.0,
         expected_batch_size: float | None = None,
         clipping_norm: float = 1.0,
+        sampling: str = "poisson",
         learning_rate: float = 0.02,
         label: str = "",
         random_state: Any = None,
@@ -235,6 +252,7 @@ class DPMLPClassifier(_PrivateNetworkClassifier):
         self.epochs = epochs
         self.expected_batch_size = expected_batch_size
         self.clipping_norm = clipping_norm
+        self.sampling = sampling
         self.learning_rate = learning_rate
         self.label = label
         self.random_state = random_state

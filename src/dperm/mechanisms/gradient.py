@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dperm.gradient import Plan, Policy, descend_by
 from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.rules import gradient_plan, importance_plan
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Channel, Event, calibrate
 
@@ -32,6 +33,15 @@ class GradientPerturbation(Mechanism):
         """The least noise for a recipe: `make_plan` maps a noise multiplier to a plan."""
         noise = calibrate(lambda x: make_plan(x).event(facts.relation), epsilon, delta)
         return cls(budget=Budget(delta, epsilon), plan=make_plan(noise))
+
+    @classmethod
+    def by_rule(
+        cls, facts: PublicFacts, epsilon: float, delta: float, *, sampling: str = "poisson", **settings: Any
+    ) -> GradientPerturbation:
+        """By `sampling` "poisson" (DP-SGD), "importance" (DPIS) or "full" batches; settings left open by `GradientSettings`."""
+        if sampling == "importance":
+            return cls(budget=Budget(delta, epsilon), plan=importance_plan(facts, epsilon, delta, **settings))
+        return cls.calibrate(gradient_plan(facts, epsilon, delta, sampling=sampling, **settings), facts, epsilon, delta)
 
     @property
     def name(self) -> str:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
-from dperm.gradient import SGD, Plan
-from dperm.gradient.recipes import dp_sgd, full_batch_descent
+from dperm.gradient import SGD, ImportancePlan, Plan, Update
+from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
 from dperm.objectives import PublicFacts
 from dperm.privacy.gaussian import gaussian_mu
 
-__all__ = ["gradient_plan", "objective_strong_convexity", "output_strong_convexity"]
+__all__ = ["GradientSettings", "gradient_plan", "importance_plan", "objective_strong_convexity", "output_strong_convexity"]
 
 TYPICAL_NORM = 40.0
 _MOMENTUM = 0.9
@@ -60,54 +62,81 @@ def signal_to_noise(facts: PublicFacts, epsilon: float, delta: float) -> float:
     return facts.public_size * gaussian_mu(epsilon, delta) / math.sqrt(facts.dimension)
 
 
-def gradient_plan(
-    facts: PublicFacts,
-    epsilon: float,
-    delta: float,
-    *,
-    sampling: str = "poisson",
-    expected_batch_size: float | None = None,
-    epochs: float | None = None,
-    clipping_norm: float | None = None,
-    learning_rate: float | None = None,
-) -> Callable[[float], Plan]:
-    """Noise multiplier → DP-SGD or full-batch plan, every setting left open filled by a rule of the public facts.
+@dataclass(frozen=True)
+class GradientSettings:
+    """What gradient perturbation runs with: every setting left open filled by a rule of the public facts.
 
     With S the signal-to-noise ratio of the whole budget, iterates may travel 30·S^1.4 clipped gradients: noise adds
-    travel/S to them whatever the number of steps. DP-SGD spreads that over 60 epochs of batches of 512 (or n/4), full
+    travel/S to them whatever the number of steps. Sampling spreads that over 60 epochs of batches of 512 (or n/4), full
     batches over S steps (30 to 1,000; each costs a pass over the data). Squared loss: S/2 steps near 1/β.
     """
-    signal = signal_to_noise(facts, epsilon, delta)
-    assert facts.public_size is not None
-    size = facts.public_size
-    batch = expected_batch_size or min(512.0, size / 4)
-    squared = facts.target_bound is not None
-    if sampling == "full":
-        low, high = (5, 100) if squared else (30, 1000)
-        steps = max(1, round(epochs or min(max(signal / 2 if squared else signal, low), high)))
-    else:
-        steps = math.ceil((epochs or 60.0) * size / batch)
-    if facts.target_bound is not None:
-        bound = clipping_norm or facts.data_norm * facts.target_bound  # the largest gradient at θ = 0
-        step_size = 2.0 / facts.smoothness
-    else:
-        bound = clipping_norm or 0.3 * facts.data_norm
-        travel = 30 * signal**1.4 * (1 - _MOMENTUM)
-        step_size = min(travel / steps, 8.0) / (facts.data_norm * bound)
-    update = SGD(learning_rate or step_size, momentum=_MOMENTUM)
+
+    public_size: int
+    expected_batch_size: float
+    epochs: float
+    steps: int
+    clipping_norm: float
+    update: Update
+
+    @classmethod
+    def by_rule(
+        cls,
+        facts: PublicFacts,
+        epsilon: float,
+        delta: float,
+        *,
+        sampling: str = "poisson",
+        expected_batch_size: float | None = None,
+        epochs: float | None = None,
+        clipping_norm: float | None = None,
+        learning_rate: float | None = None,
+    ) -> GradientSettings:
+        signal = signal_to_noise(facts, epsilon, delta)
+        assert facts.public_size is not None
+        size = facts.public_size
+        batch = expected_batch_size or min(512.0, size / 4)
+        squared = facts.target_bound is not None
+        if sampling == "full":
+            low, high = (5, 100) if squared else (30, 1000)
+            steps = max(1, round(epochs or min(max(signal / 2 if squared else signal, low), high)))
+        else:
+            steps = math.ceil((epochs or 60.0) * size / batch)
+        if facts.target_bound is not None:
+            bound = clipping_norm or facts.data_norm * facts.target_bound  # the largest gradient at θ = 0
+            step_size = 2.0 / facts.smoothness
+        else:
+            bound = clipping_norm or 0.3 * facts.data_norm
+            travel = 30 * signal**1.4 * (1 - _MOMENTUM)
+            step_size = min(travel / steps, 8.0) / (facts.data_norm * bound)
+        return cls(size, batch, epochs or 60.0, steps, bound, SGD(learning_rate or step_size, momentum=_MOMENTUM))
+
+
+def gradient_plan(
+    facts: PublicFacts, epsilon: float, delta: float, *, sampling: str = "poisson", **settings: Any
+) -> Callable[[float], Plan]:
+    """Noise multiplier → DP-SGD or, with `sampling` = "full", full-batch plan; settings left open by `GradientSettings`."""
+    found = GradientSettings.by_rule(facts, epsilon, delta, sampling=sampling, **settings)
+    common: dict[str, Any] = {"public_size": found.public_size, "clipping_norm": found.clipping_norm, "update": found.update}
 
     def make(noise_multiplier: float) -> Plan:
         if sampling == "full":
-            return full_batch_descent(
-                noise_multiplier=noise_multiplier, public_size=size, steps=steps, clipping_norm=bound, update=update
-            )
+            return full_batch_descent(noise_multiplier=noise_multiplier, steps=found.steps, **common)
         return dp_sgd(
-            noise_multiplier=noise_multiplier,
-            public_size=size,
-            expected_batch_size=batch,
-            epochs=epochs or 60.0,
-            clipping_norm=bound,
-            update=update,
+            noise_multiplier=noise_multiplier, expected_batch_size=found.expected_batch_size, epochs=found.epochs, **common
         )
 
     return make
+
+
+def importance_plan(facts: PublicFacts, epsilon: float, delta: float, **settings: Any) -> ImportancePlan:
+    """DPIS within (ε, δ), with the settings that DP-SGD would have."""
+    found = GradientSettings.by_rule(facts, epsilon, delta, **settings)
+    return dpis(
+        epsilon=epsilon,
+        delta=delta,
+        public_size=found.public_size,
+        expected_batch_size=found.expected_batch_size,
+        epochs=max(1, round(found.epochs)),
+        clipping_norm=found.clipping_norm,
+        update=found.update,
+    )

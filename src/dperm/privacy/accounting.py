@@ -63,6 +63,8 @@ def best_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> tu
         except UnsupportedEventError as error:
             refusals.append(error)
             continue
+        if name == "RDP" and any(isinstance(leaf, FilteredRdp) for leaf in counts):
+            candidates[-1] = (candidates[-1][0], "Rényi filter")
         if name == "PLD" and candidates[-1][0] < math.inf:
             break  # an RDP bound is never smaller than a finite PLD beyond the grid's tolerance
     if not candidates and (found := _separately(event, delta, tolerance)):

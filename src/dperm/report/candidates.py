@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dperm.mechanisms import GradientPerturbation, Mechanism, ObjectivePerturbation, OneVsRest, OutputPerturbation
-from dperm.mechanisms.rules import gradient_plan
 from dperm.objectives import LinearObjective, Logistic, Softmax, Squared
 
 __all__ = ["CANDIDATES", "Candidate", "Problem"]
@@ -84,7 +83,7 @@ def _objective(calibration: str) -> Callable[[Problem, float, float], Mechanism]
 def _gradient(sampling: str) -> Callable[[Problem, float, float], Mechanism]:
     def build(problem: Problem, epsilon: float, delta: float) -> Mechanism:
         facts = problem.objective(joint=True).facts
-        return GradientPerturbation.calibrate(gradient_plan(facts, epsilon, delta, sampling=sampling), facts, epsilon, delta)
+        return GradientPerturbation.by_rule(facts, epsilon, delta, sampling=sampling)
 
     return build
 
