@@ -195,3 +195,9 @@ def test_a_smaller_budget_than_was_spent_is_refuted() -> None:
     result = replay(replace(training, certificate=cheaper))
     assert result.verdict == "refuted"
     assert "unpaid" in result.details["kinds"] or "charge" in result.details["kinds"]
+
+
+@pytest.mark.parametrize("batch", [0.5, 2.0])
+def test_empty_draws_are_not_taken_for_unpaid_steps(batch: float) -> None:
+    result = replay(Training.of_mechanism(mechanism(expected_batch_size=batch), objective()))
+    assert result.verdict == "consistent", str(result)

@@ -219,3 +219,25 @@ def test_releases_that_are_not_finite_are_said(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(SystemSource, "gaussian", lambda self, query, sensitivity, std: query * np.nan)
     with pytest.raises(ValueError, match="Expected finite releases"):
         audited(calibrated(4.0))
+
+
+@dataclass(frozen=True)
+class Liar(Poisson):
+    """Draws every record in every step, and asks for draws at the rate that it states but never looks at them."""
+
+    asks: bool = True
+
+    def draws(self, channel: Any, records: int, steps: int) -> Iterator[Any]:
+        if self.asks:
+            iter(channel.poisson(records, self.sampling_rate, steps))
+        else:
+            channel._drawn_rate = self.sampling_rate
+        for _ in range(steps):
+            yield np.arange(records)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_draws_that_are_asked_for_and_never_used_are_seen(asks: bool) -> None:
+    mine = replace(calibrated(4.0), sampler=Liar(0.3, asks))
+    result = audited(mine, canaries=200)
+    assert result.verdict == "refuted"

@@ -46,6 +46,9 @@ def trainer(model: nn.Module | None = None, optimizer: Any = None, **changes: An
     return PrivateTrainer(model, cross_entropy, made, **({"random_state": 0} | SETTINGS | changes))
 
 
+make_trainer = trainer
+
+
 def test_the_certificate_is_the_filters_budget_and_is_logged_first() -> None:
     run = trainer(random_state=None).fit(data())
     assert isinstance(run.plan, ImportancePlan)
@@ -55,8 +58,8 @@ def test_the_certificate_is_the_filters_budget_and_is_logged_first() -> None:
     assert [charge.event for charge in SpendLog.current().charges()] == [run.plan.budget]
     assert [epoch["epoch"] for epoch in run.trace] == [0, 1, 2]
     assert all(0 < epoch["rate"] <= 0.8 for epoch in run.trace)
-    assert [record["epsilon"] for record in run.history] == sorted(record["epsilon"] for record in run.history)
-    assert run.history[-1]["epsilon"] <= 3.0
+    # what was spent so far depends on releases: the budget is the only ε that the filter vouches for
+    assert {record["epsilon"] for record in run.history} == {run.certificate.epsilon}
 
 
 @pytest.mark.parametrize(
@@ -238,11 +241,42 @@ def test_continued_with_another_log_the_rest_is_paid_again(tmp_path: Path, monke
     assert isinstance(rest, FilteredRdp) and rest.order == whole.order and 0 < rest.rdp_budget < whole.rdp_budget
     assert run.certificate.epsilon > 3.0 and run.certificate.target_epsilon is None
     assert [charge.event for charge in SpendLog.current().charges()] == [rest]
+    assert rest.rdp_budget == pytest.approx(whole.rdp_budget * 18 / 30)  # public: steps left, not what was spent
 
 
-def test_a_log_that_lost_its_parts_spends_nothing_twice(tmp_path: Path) -> None:
+def test_a_charge_in_another_log_is_not_forgotten_when_killed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Stop):
-        trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2, callbacks=[After(14)]).fit(data())
+        trainer(random_state=None, checkpoint=tmp_path / "run", checkpoint_every=10, callbacks=[After(14)]).fit(data())
+    monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "other.jsonl"))
+    with pytest.raises(Stop):
+        again = trainer(random_state=None, checkpoint=tmp_path / "run", checkpoint_every=10, callbacks=[After(11)])
+        again.fit(data(), resume=True)
+    run = trainer(random_state=None, checkpoint=tmp_path / "run", checkpoint_every=10).fit(data(), resume=True)
+    charges = SpendLog.current().charges()
+    assert len(charges) == 1 and run.certificate.event.events[1:] == (charges[0].event,)
+
+
+def test_a_function_that_makes_an_adaptive_plan_is_refused() -> None:
+    def make(noise: float, size: int) -> Any:
+        return dpis(
+            epsilon=3.0, delta=1e-4, public_size=size, expected_batch_size=20, epochs=3, clipping_norm=0.5, average_from=None
+        )  # fmt: skip
+
+    settings = {"plan": make, "epochs": None, "expected_batch_size": None, "clipping_norm": None}
+    for size in (N, None):
+        with pytest.raises(ValueError, match="got ImportancePlan: pass a recipe"):
+            trainer(**settings, public_size=size).fit(data())
+    assert SpendLog.current().charges() == []
+
+
+@pytest.mark.parametrize("target", [1.3, 1.7, 2.1, 3.0, 6.0])
+@pytest.mark.parametrize("stop", [4, 14])
+def test_a_log_that_lost_its_parts_spends_nothing_twice(tmp_path: Path, target: float, stop: int) -> None:
+    def trainer(**changes: Any) -> PrivateTrainer:
+        return make_trainer(epsilon=target, **changes)
+
+    with pytest.raises(Stop):
+        trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2, callbacks=[After(stop)]).fit(data())
     path = SpendLog.current().path
     path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if "continues" not in line))
     before = checkpoint.load(checkpoint.latest(tmp_path))["run"]["gradients"]["spent"]

@@ -275,6 +275,10 @@ def _beyond(budget: FilteredRdp, recording: Recording) -> list[Finding]:
             return [Finding("unpaid", f"a {item.kind} release is not what a Rényi filter was charged for")]
         part = Gaussian(item.noise / item.sensitivity, budget.relation)
         cost += held.cost(PoissonSampled(item.sampling_rate, part) if item.sampling_rate < 1 else part)
+    claimed = [item.sampling_rate for item in recording.releases if item.sampling_rate < 1]
+    if len(claimed) > len(recording.rates) or any(a < b * (1 - 1e-9) for a, b in zip(claimed, recording.rates, strict=False)):
+        text = f"{len(claimed)} steps were charged as sampled, but records were drawn {len(recording.rates)} times, or more often"
+        return [Finding("draws", text)]
     if cost > budget.rdp_budget * (1 + 1e-9):
         text = (
             f"its releases cost {cost:.6g} at order {budget.order:g}, the filter that was charged holds {budget.rdp_budget:.6g}"

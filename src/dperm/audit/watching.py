@@ -86,7 +86,10 @@ def judge(
     base = first if relation is Relation.ADD_OR_REMOVE_ONE else first.only(first.drawn)
     ratio, error = _signal_ratio(base, seen)
     adaptive = any(isinstance(leaf, FilteredRdp) for leaf in leaves(event))
-    findings = _weighted_draw_findings(present) if adaptive else _draw_findings(absent + present, size)
+    if any(len(run.inclusions) != len(run.values) for run in absent + present if (run.rates < 1).any()):
+        findings = ["steps released without drawing their records at the rate that was charged"]
+    else:
+        findings = _weighted_draw_findings(present) if adaptive else _draw_findings(absent + present, size)
     findings += _noise_findings(absent + present)
     findings += _step_findings(base, seen, relation, delta, part)
     if 0 < error < np.inf and (beyond := (ratio - 1) / error) > _SIGMAS:
@@ -229,8 +232,6 @@ def _draw_findings(runs: list[Watched], size: int) -> list[str]:
     rate = float(runs[0].rates[0])
     if rate == 1:
         return []
-    if any(len(run.inclusions) != len(run.values) for run in runs):
-        return ["steps released without drawing their records at the rate that was charged"]
     findings: list[str] = []
     drawn = np.concatenate([run.drawn.ravel() for run in runs])
     count = int(drawn.sum())

@@ -123,7 +123,7 @@ class _Watcher(Source):
     values: list[Array] = field(default_factory=list[Array])
     noise: list[float] = field(default_factory=list[float])
     inclusions: list[NDArray[np.intp]] = field(default_factory=list[NDArray[np.intp]])
-    rates: list[float] = field(default_factory=list[float])
+    rates: list[float] = field(default_factory=list[float])  # as claimed
     others: list[float] = field(default_factory=list[float])
 
     def over(self, own: Source) -> Source:
@@ -136,6 +136,7 @@ class _Watcher(Source):
         if released.shape[-1] < len(self.objective.signs):  # a count, or a sum of norms: no step
             self.others.append(std / sensitivity)
             return released
+        self.rates.append(self.sampling_rate)
         self.values.append(self.objective.observed(released) / sensitivity)
         self.noise.append(std / sensitivity)
         return released
@@ -147,7 +148,6 @@ class _Watcher(Source):
         assert self.own is not None
         for included in self.own.poisson(records, rate, steps):
             self.inclusions.append(included.copy())
-            self.rates.append(rate)
             yield included
 
     def thin(self, indices: NDArray[np.intp], keep: Array, coin: tuple[int, int]) -> NDArray[np.intp]:
@@ -174,11 +174,10 @@ def _watched(plan: Policy, objective: Objective, records: BatchSource, theta: An
         model.copy_(before)
     size, count = len(records), len(signs)
     drawn = np.ones((len(watcher.values), count), dtype=bool)
-    for step, included in enumerate(watcher.inclusions):
+    for step, included in enumerate(watcher.inclusions[: len(drawn)]):
         drawn[step] = np.isin(np.arange(size, size + count), included)
     values = np.stack(watcher.values)
-    rates = np.array(watcher.rates) if watcher.rates else np.ones(len(values))
-    return Watched(values, np.array(watcher.noise), drawn, watcher.inclusions, rates, tuple(watcher.others))
+    return Watched(values, np.array(watcher.noise), drawn, watcher.inclusions, np.array(watcher.rates), tuple(watcher.others))
 
 
 def _start(objective: Objective, theta: Any, watcher: _Watcher) -> tuple[Any, Channel]:

@@ -77,9 +77,12 @@ class Clip(Bounding):
 
 
 def _clip_factors(norms: Any, clipping_norm: float) -> Any:
+    return clipping_norm / _at_least(norms, clipping_norm)
+
+
+def _at_least(norms: Any, bound: float) -> Any:
     # NumPy's own function for its arrays: the method costs three times as much, and this runs every step
-    longest = np.maximum(norms, clipping_norm) if isinstance(norms, np.ndarray) else norms.clip(min=clipping_norm)
-    return clipping_norm / longest
+    return np.maximum(norms, bound) if isinstance(norms, np.ndarray) else norms.clip(min=bound)
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ class Unit(Bounding):
         return 1.0
 
     def factors(self, norms: Any) -> Any:
-        return _clip_factors(norms, self.floor) / self.floor
+        return 1.0 / _at_least(norms, self.floor)
 
 
 @dataclass(frozen=True)

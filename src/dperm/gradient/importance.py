@@ -26,10 +26,10 @@ from dperm.privacy.channel import Channel
 from dperm.privacy.events import Event, FilteredRdp, Gaussian, PoissonSampled, Relation
 from dperm.privacy.filters import BudgetExceeded, RdpFilter
 
-__all__ = ["AdaptiveNorm", "ImportancePlan"]
+__all__ = ["LARGEST_RATE", "AdaptiveNorm", "ImportancePlan"]
 
 #: No record is ever drawn with a larger probability: K̃ is kept above bC ÷ this.
-_LARGEST_RATE = 0.8
+LARGEST_RATE = 0.8
 _SIZE_SHARE = 0.01  # of the budget, for N, where its noise is not stated
 _NORM_SHARE = 0.05  # of the budget, at most, for all K and K*, where their noise is not stated
 _NORM_NOISE = 0.005  # noise of K in units of N·C, if that keeps within the share
@@ -58,6 +58,7 @@ class AdaptiveNorm:
     def __post_init__(self) -> None:
         check.positive("scale", self.scale)
         check.positive("least", self.least)
+        check.positive("ceiling", self.ceiling)
         if not self.least <= 1 <= self.ceiling:
             raise ValueError(f"Expected least <= 1 <= ceiling, got {self.least} and {self.ceiling}: the first norm lies between.")
 
@@ -101,10 +102,11 @@ class ImportancePlan:
 
     def __post_init__(self) -> None:
         check.positive("expected_batch_size", self.expected_batch_size)
-        check.integer("epochs", self.epochs)
-        check.integer("pass_every", self.pass_every)
+        for name in ("epochs", "pass_every"):
+            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
         check.positive("clipping_norm", self.clipping_norm)
         check.fraction("norm_floor", self.norm_floor)
+        check.at_least("norm_floor", self.norm_floor, 1e-6)  # below, single precision could not tell floors from nothing
         check.fraction("worst_case_share", self.worst_case_share, zero=True, one=True)
         if not 1 <= self.proposal_factor < math.inf:
             raise ValueError(f"Expected proposal_factor >= 1, got {self.proposal_factor!r}: norms that grew would be cut.")
@@ -114,10 +116,10 @@ class ImportancePlan:
             if getattr(self, name) is not None:
                 check.positive(name, getattr(self, name))
         if self.public_size is not None:
-            check.integer("public_size", self.public_size)
-            if self.expected_batch_size > _LARGEST_RATE * self.public_size:
+            object.__setattr__(self, "public_size", check.integer("public_size", self.public_size))
+            if self.expected_batch_size > LARGEST_RATE * self.public_size:
                 raise ValueError(
-                    f"Expected batches of at most {100 * _LARGEST_RATE:g} % of the records, got {self.expected_batch_size:g} of "
+                    f"Expected batches of at most {100 * LARGEST_RATE:g} % of the records, got {self.expected_batch_size:g} of "
                     f"{self.public_size}: nothing is left of sampling. Use full_batch_descent."
                 )
         spent = self.statistics_cost(0) + (0.0 if self.public_size else self._cost(Gaussian(self._size_noise)))
@@ -173,12 +175,10 @@ class ImportancePlan:
         self._same(relation)
         return self.budget
 
-    def rest(self, relation: Relation, done: int, public: dict[str, Any]) -> Event:
+    def rest(self, relation: Relation, done: int) -> Event:
+        """The steps' share of the budget: what is left of it depends on releases, and would be no budget to state."""
         self._same(relation)
-        left = float(public["left"])
-        if left <= 0:
-            raise BudgetExceeded("The checkpoint's budget is spent.")
-        return replace(self.budget, rdp_budget=left)
+        return replace(self.budget, rdp_budget=self.budget.rdp_budget * (self.steps - done) / self.steps)
 
     def pays_for(self, event: Event, relation: Relation, first: int) -> bool:
         return (
@@ -224,7 +224,7 @@ class ImportancePlan:
         channel.allow(Gaussian(noise), {"what": "N"})
         noisy = float(channel.release(np.array([float(records)]), 1.0, noise)[0])
         # a released size that is too small for the batches is taken for the least that is not: the charge is made
-        return self.with_released_size(max(round(noisy), math.ceil(self.expected_batch_size / _LARGEST_RATE), 1))
+        return self.with_released_size(max(round(noisy), math.ceil(self.expected_batch_size / LARGEST_RATE), 1))
 
     def with_released_size(self, size: int) -> Self:
         """The plan after N was released as `size`."""
@@ -245,7 +245,7 @@ class ImportancePlan:
     def norm_sum(self, noisy: float, clipping_norm: float) -> float:
         """K̃: a noisy K within what it can be, and large enough for rates below 0.8 (eq. 12, the lower bound last)."""
         assert self.public_size is not None
-        least = self.expected_batch_size * clipping_norm / _LARGEST_RATE
+        least = self.expected_batch_size * clipping_norm / LARGEST_RATE
         return max(min(noisy, self.public_size * clipping_norm), least)
 
     def next_clipping_norm(self, noisy: float) -> float:

@@ -15,7 +15,7 @@ from dperm.gradient.bounding import Unit
 from dperm.gradient.run import BatchSource, Gradients
 from dperm.objectives.per_example import Objective, Pass
 from dperm.privacy.channel import Channel
-from dperm.privacy.events import Event, FilteredRdp, Gaussian, PoissonSampled, Relation, SelfComposed
+from dperm.privacy.events import Event, Gaussian, PoissonSampled, Relation, SelfComposed
 
 if TYPE_CHECKING:
     from dperm.gradient.importance import ImportancePlan
@@ -93,13 +93,13 @@ class ImportanceGradients(Gradients):
         self.step += steps
 
     def spent(self, relation: Relation, start: int) -> Event | None:
-        spent = self._filter.spent
-        return FilteredRdp(self.plan.budget.order, spent, relation) if spent > 0 else None
+        # what was spent so far depends on what was released: a filter vouches for its budget and for nothing less
+        return self._filter.budget
 
     def public(self) -> dict[str, Any]:
         return {
             "spent": self._filter.spent,
-            "left": self._filter.left,
+            "charge_id": self._channel.charge_id,
             "clipping_norm": self._clipping_norm,
             "epochs": self.trace(),
         }
@@ -115,7 +115,7 @@ class ImportanceGradients(Gradients):
         if norms.shape != self._norms.shape:
             raise ValueError(f"The checkpoint remembers {len(norms)} records, the data set has {len(self._norms)}.")
         self._norms = norms.copy()
-        if public["spent"] + public["left"] == self._filter.spent + self._filter.left:  # the same charge: its log may be short
+        if public["charge_id"] == self._channel.charge_id:  # its log may have lost parts
             self._filter.spent = max(self._filter.spent, float(public["spent"]))
         self._clipping_norm = float(public["clipping_norm"])
         self.epochs = [ImportanceEpoch(**epoch) for epoch in public["epochs"]]
@@ -180,17 +180,22 @@ class ImportanceGradients(Gradients):
     def _open(self, number: int, theta: Any) -> ImportanceEpoch:
         """This epoch as an interrupted run left it, or a new one."""
         left = self.plan.steps_per_epoch - self.step % self.plan.steps_per_epoch
-        epoch = (self._found(number) if self._continued else None) or self._begin(number, left, theta)
+        epoch = self._found(number, left) if self._continued else None
+        if epoch is None:
+            epoch = self._begin(number, left, theta)
+        else:
+            self._look(theta)  # the memory may be of another epoch, or empty; a look releases nothing
         self._clipping_norm = epoch.clipping_norm
         self._drawn.clear()
         self._batches = self._records.stream(self._proposals(epoch.rate, left))
         self.epochs = [known for known in self.epochs if known.epoch < number] + [epoch]
         return epoch
 
-    def _found(self, number: int) -> ImportanceEpoch | None:
-        """An epoch whose steps the spend log says are paid for already."""
+    def _found(self, number: int, steps: int) -> ImportanceEpoch | None:
+        """An epoch whose last `steps` steps the spend log says are paid for already."""
         for part, note in reversed(self._channel.parts()):
-            if note.get("what") == "steps" and note["epoch"]["epoch"] == number:
+            # a part pays for the last `count` steps of its epoch: a copy that entered late paid for no more than those
+            if note.get("what") == "steps" and note["epoch"]["epoch"] == number and getattr(part, "count", 0) >= steps:
                 self._channel.reopen(part)
                 return ImportanceEpoch(**note["epoch"])
         return None

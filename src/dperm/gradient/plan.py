@@ -75,8 +75,8 @@ class Policy(Protocol):
         """A run from step `first` on. `observe` is handed every pass and is not private."""
         ...
 
-    def rest(self, relation: Relation, done: int, public: dict[str, Any]) -> Event:
-        """What the steps from `done` on cost a run in this public state (`Gradients.public`)."""
+    def rest(self, relation: Relation, done: int) -> Event:
+        """What the steps from `done` on are charged where a run is continued without what it paid."""
         ...
 
     def pays_for(self, event: Event, relation: Relation, first: int) -> bool:
@@ -134,7 +134,7 @@ class Plan:
     ) -> NoisyGradients:
         return NoisyGradients(self, objective, records, channel, first=first, observe=observe)
 
-    def rest(self, relation: Relation, done: int, public: dict[str, Any]) -> Event:
+    def rest(self, relation: Relation, done: int) -> Event:
         return self.event(relation, done)
 
     def pays_for(self, event: Event, relation: Relation, first: int) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dperm.gradient import SGD, ImportancePlan, Plan, Update
+from dperm.gradient.importance import LARGEST_RATE
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
 from dperm.objectives import PublicFacts
 from dperm.privacy.gaussian import gaussian_mu
@@ -135,7 +136,7 @@ def importance_plan(facts: PublicFacts, epsilon: float, delta: float, **settings
         epsilon=epsilon,
         delta=delta,
         public_size=found.public_size,
-        expected_batch_size=found.expected_batch_size,
+        expected_batch_size=min(found.expected_batch_size, LARGEST_RATE * found.public_size),  # as DP-SGD's rate ends at 1
         epochs=max(1, round(found.epochs)),
         clipping_norm=found.clipping_norm,
         update=found.update,

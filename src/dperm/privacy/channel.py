@@ -67,6 +67,7 @@ class Source(ABC):
     """
 
     trials: int | None = None
+    sampling_rate: float = 1.0
 
     @abstractmethod
     def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
@@ -88,6 +89,10 @@ class Source(ABC):
         of a draw.
         """
         raise NotImplementedError(f"{type(self).__name__} has no draws that depend on the records: no importance sampling.")
+
+    def claimed(self, sampling_rate: float) -> None:
+        """Told before each Gaussian release: the rate at which its records were drawn, as paid for (1: all of them)."""
+        self.sampling_rate = sampling_rate
 
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
         """The linear term of an objective perturbation: N(0, std²·I), shape (dimension,)."""
@@ -158,7 +163,7 @@ class ReleaseRecord:
     """One release: what was asked, at which declared sensitivity and noise, and what left.
 
     `noise` is a standard deviation, or ε where `kind` is "pure"; "objective" is the linear term of an objective. `precision`
-    is the machine epsilon of the query's type; `sampling_rate` that of the draw before it (1: none since the last release).
+    is the machine epsilon of the query's type; `sampling_rate` is the one that it is paid for at.
     """
 
     query: Array
@@ -191,7 +196,6 @@ class Recorder(Source):
         self._listens = source is None
         self.source = source or SystemSource(Randomness.from_system())
         self.recording = Recording()
-        self._rate = 1.0  # of the draw that the next release is of
 
     def over(self, own: Source) -> Source:
         if self._listens:
@@ -201,10 +205,10 @@ class Recorder(Source):
     def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
         asked = _kept(query)  # first: a source may add its noise in the query's memory
         released = self.source.gaussian(query, sensitivity, std)
-        rate = self._rate
-        record = ReleaseRecord(asked, sensitivity, std, _kept(released), precision=_precision(query), sampling_rate=rate)
+        record = ReleaseRecord(
+            asked, sensitivity, std, _kept(released), precision=_precision(query), sampling_rate=self.sampling_rate
+        )
         self.recording.releases.append(record)
-        self._rate = 1.0
         return released
 
     def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
@@ -221,7 +225,6 @@ class Recorder(Source):
         for included in self.source.poisson(records, rate, steps):
             self.recording.inclusions.append(included.copy())
             self.recording.rates.append(rate)
-            self._rate = rate
             yield included
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
@@ -304,7 +307,7 @@ class Channel:
         self._paid: dict[_Key, int] = {}
         self._promises: list[ApproximateDP] = []
         self.filter: RdpFilter | None = None
-        self._keeps_parts = False
+        self._keeps_parts = self._resumed = False
         self._drawn_rate: float | None = None
         self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
 
@@ -328,6 +331,8 @@ class Channel:
         """Pay for `event`, on disk, before anything is released; returns the charge's id. Once per channel."""
         if self.event is not None:
             raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
+        if sum(count for leaf, count in leaves(event).items() if isinstance(leaf, FilteredRdp)) > 1:
+            raise UnpaidReleaseError("A channel holds one filter: nothing was charged.")
         log = self.log or SpendLog.current()
         self.charge_id = log.charge(event, mechanism=mechanism, label=self.label, private=self.private)
         self.event = event
@@ -346,10 +351,8 @@ class Channel:
         if charged is None or charged.event != event:
             raise UnpaidReleaseError(f"The spend log {log.path} holds no charge {charge_id} of this event.")
         self.charge_id, self.event = charge_id, event
+        self._resumed = True
         self._admit(event)
-        if self.filter is not None:
-            self.filter.spent = log.spent(charge_id)
-            self.keep_parts()
         self.private = self.private and charged.private
         if not charged.private:
             self.policy = "fixed by the caller in a part of the run: NOT PRIVATE"
@@ -430,9 +433,12 @@ class Channel:
         self._settle()
         for leaf, count in leaves(event).items():
             if isinstance(leaf, FilteredRdp):
-                if self.filter is not None or count > 1:
+                if self.filter is not None:
                     raise UnpaidReleaseError("A channel holds one filter; open a new one for another run.")
                 self.filter = RdpFilter(leaf)
+                if self._resumed and self.charge_id is not None:
+                    self.filter.spent = (self.log or SpendLog.current()).spent(self.charge_id)
+                    self.keep_parts()
             elif isinstance(leaf, ApproximateDP):
                 self._promises += [leaf] * count
             elif key := _release_key(leaf):
@@ -445,6 +451,7 @@ class Channel:
                 f"A release claims the sampling rate {sampling_rate:g}, but records were drawn at {self._drawn_rate}."
             )
         self._pay("gaussian", noise_std / sensitivity, sampling_rate)
+        self.source.claimed(sampling_rate)
         return self.source.gaussian(query, sensitivity, noise_std)
 
     def release_pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:

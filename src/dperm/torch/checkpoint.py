@@ -21,7 +21,7 @@ __all__ = ["latest", "load", "probe", "save", "to_device"]
 
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 _PREFIX = "step-"
-_FORMAT = 1
+_FORMAT = 2
 
 
 def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, cast
@@ -81,7 +82,7 @@ class Planner:
         if not self.adaptive and not takes("noise_multiplier"):
             if settings:
                 raise ValueError(f"Expected {', '.join(settings)} inside the plan, not beside it.")
-            self._make = recipe  # a function (noise_multiplier, public_size) → plan
+            self._make = functools.partial(_planned, cast(MakePlan, recipe))
             return
         if unknown := [name for name in settings if name not in known]:
             raise ValueError(f"Expected settings that the recipe has, got {', '.join(unknown)}.")
@@ -113,3 +114,14 @@ class Planner:
             return self._make(noise or 0.0, size)
         plan = self.within_budget(epsilon, delta, size if stated else None)
         return plan.with_released_size(size) if isinstance(plan, ImportancePlan) and plan.public_size is None else plan
+
+
+def _planned(make: MakePlan, noise: float, size: int) -> Policy:
+    """A caller's own (noise_multiplier, public_size) → plan."""
+    plan: Any = make(noise, size)
+    if not isinstance(plan, Plan):
+        raise ValueError(
+            f"Expected a function (noise_multiplier, public_size) → Plan, got {type(plan).__name__}: pass a recipe that takes "
+            "epsilon and delta, such as functools.partial(dpis, ...)."
+        )
+    return plan

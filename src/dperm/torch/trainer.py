@@ -497,7 +497,7 @@ class PrivateTrainer:
                 channel.allow(plan.event(relation))
         elif done < plan.steps:
             # the log that was charged is not here: nobody can tell what was drawn since, so the rest is paid again
-            rest = plan.rest(relation, done, state["gradients"])
+            rest = plan.rest(relation, done)
             channel.keep_parts()
             charged = Charged((*events, rest), channel.charge(rest, "continued private training"), done)
             channel.private = channel.private and state["private"]
@@ -512,6 +512,9 @@ class PrivateTrainer:
         )  # fmt: skip
         run.lost = state["lost"]
         run.gradients.restore(state["gradients"], {name: value.numpy() for name, value in state["private state"].items()})
+        if charged.charge_id != state["charge_id"]:  # killed now, the run must know of this charge too
+            self._run = run
+            self.save()
         return run
 
     @property
