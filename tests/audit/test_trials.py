@@ -80,7 +80,9 @@ def test_trials_at_once_are_trials_one_by_one(mechanism: Mechanism, objective: L
 
 
 def test_nearly_everything_linear_is_vectorised() -> None:
-    assert len(VECTORISED) >= len(list(catalogue())) - 4
+    one_by_one = {name for name, *_ in catalogue()} - {name for name, *_ in VECTORISED}
+    adapts = ("adaptive", "noisy size", "recipe dpis")  # a state or a plan of its own for each run
+    assert [name for name in one_by_one if not name.startswith(adapts)] == []
 
 
 def test_many_problems_report_what_they_cannot_reach() -> None:
