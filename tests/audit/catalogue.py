@@ -122,7 +122,6 @@ def catalogue() -> Iterator[tuple[str, Mechanism, LinearObjective]]:
     for name, settings in {
         "recipe dpis": {},
         "recipe dpis, adaptive": {"adaptive": AdaptiveNorm(), "norm_noise": 10.0},
-        "recipe dpis, stale norms": {"pass_every": 2, "proposal_factor": 1.0},
         "recipe dpis, size released": {"public_size": None, "average_from": None},
     }.items():
         made = {"public_size": SIZE, "expected_batch_size": 15, "epochs": 4, "clipping_norm": 0.5, **settings}

@@ -154,6 +154,12 @@ def test_replay_finds_the_defect(
     assert any(kind in found for found in result.details["kinds"]), str(result)
 
 
+def test_replay_of_stale_norms_is_exact() -> None:
+    result = replay(Training.of_mechanism(mechanism(pass_every=2, proposal_factor=1.0), objective()))
+    assert result.verdict == "consistent", str(result)
+    assert 0.99 < result.details["largest_movement"] <= 1 + 1e-6
+
+
 def test_replay_of_the_adaptive_norm_is_exact() -> None:
     """K* moves by no more than C*, and by nearly that for the longest gradient there is."""
     made = mechanism(adaptive=AdaptiveNorm(ceiling=2.0), norm_noise=15.0)
@@ -197,7 +203,6 @@ def test_a_smaller_budget_than_was_spent_is_refuted() -> None:
     assert "unpaid" in result.details["kinds"] or "charge" in result.details["kinds"]
 
 
-@pytest.mark.parametrize("batch", [0.5, 2.0])
-def test_empty_draws_are_not_taken_for_unpaid_steps(batch: float) -> None:
-    result = replay(Training.of_mechanism(mechanism(expected_batch_size=batch), objective()))
+def test_empty_draws_are_not_taken_for_unpaid_steps() -> None:
+    result = replay(Training.of_mechanism(mechanism(expected_batch_size=0.8, epochs=1), objective()))
     assert result.verdict == "consistent", str(result)

@@ -41,7 +41,7 @@ parts = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(parts, max_size=30), st.sampled_from([0.05, 1.0, 4.0]), st.integers(0, 10))
 def test_whatever_is_asked_for_the_budget_is_never_exceeded(asked: list, target: float, greed: int) -> None:
     """A strategy that shrinks what it asks for by what is left, as adaptive runs do."""
