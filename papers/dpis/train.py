@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import platform
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from scipy.optimize import brentq
 from torch import Tensor, nn
 
 import dperm
@@ -106,11 +108,14 @@ def calibrated(make: Callable[..., Plan], cell: Cell) -> float:
 
     if cell.accounting == "pld":
         return calibrate(event, cell.epsilon, DELTA)
-    low, high = 0.2, 200.0
-    while high / low > 1 + 1e-5:
-        middle = (low * high) ** 0.5
-        low, high = (low, middle) if rdp_epsilon(event(middle), DELTA) <= cell.epsilon else (middle, high)
-    return high
+
+    def excess(log_noise: float) -> float:
+        return math.log(rdp_epsilon(event(math.exp(log_noise)), DELTA) / cell.epsilon)
+
+    found = float(brentq(excess, math.log(0.2), math.log(200.0), xtol=1e-5))
+    while excess(found) > 0:
+        found += 1e-5
+    return math.exp(found)
 
 
 def noise_of(trainer: PrivateTrainer) -> list[dict[str, float]]:
