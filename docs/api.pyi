@@ -446,6 +446,8 @@ class ImportancePlan:  # A policy for DPIS: `epochs` times N/`expected_batch_siz
     @property
     def rate(self): ...
     @property
+    def least_rate(self): ...
+    @property
     def sum_noise(self): ...
     def statistics_cost(self, epoch: int) -> float: ...
     def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event: ...
@@ -563,7 +565,7 @@ def descend_by(plan: Policy, gradients: Gradients, objective: Objective, theta: 
 
 def dp_sgd(*, noise_multiplier: float, public_size: int, expected_batch_size: float, epochs: float, clipping_norm: float | None = None, bounding: Bounding | None = None, update: Update | None = None, average_from: float | None = 0.5, decay: float = 0.0) -> Plan: ...  # `epochs` expected passes in Poisson draws of `expected_batch_size` of `public_size` records.
 
-def dpis(*, epsilon: float, delta: float, expected_batch_size: float, epochs: int, clipping_norm: float, public_size: int | None = None, proposal_factor: float = 2.0, norm_floor: float = 0.01, norm_noise: float | None = None, size_noise: float | None = None, worst_case_share: float = 0.8, pass_every: int = 1, adaptive: AdaptiveNorm | None = None, update: Update | None = None, average_from: float | None = 0.5, order: float | None = None, earlier: Event | None = None) -> ImportancePlan: ...  # `epochs` epochs in batches of `expected_batch_size` that are drawn by gradient norm, all within (`epsilon`, `delta`).
+def dpis(*, epsilon: float, delta: float, expected_batch_size: float, epochs: float, clipping_norm: float, public_size: int | None = None, proposal_factor: float = 2.0, norm_floor: float = 0.01, norm_noise: float | None = None, size_noise: float | None = None, worst_case_share: float = 0.8, pass_every: int = 1, adaptive: AdaptiveNorm | None = None, update: Update | None = None, average_from: float | None = 0.5, order: float | None = None, earlier: Event | None = None) -> ImportancePlan: ...  # `epochs` epochs in batches of `expected_batch_size` that are drawn by gradient norm, all within (`epsilon`, `delta`).
 
 def full_batch_descent(*, noise_multiplier: float, public_size: int, steps: int, clipping_norm: float | None = None, bounding: Bounding | None = None, update: Update | None = None, average_from: float | None = 0.5) -> Plan: ...  # `steps` steps over all records; the other parameters as in `dp_sgd`.
 

@@ -134,7 +134,7 @@ def ablation(number: str) -> str:
                 rows.append([NAMES[dataset], name, "–" if theirs is None else f"{theirs:.1f}", shown(found)])
     if number == "8":
         for (dataset, name), value in PAPER_ABLATIONS["8"].items():
-            rows.append([NAMES[dataset], name, f"{value:.1f}", "see λ above"])
+            rows.append([NAMES[dataset], name, f"{value:.1f}", "–"])
     return f"Table {number}\n\n" + table(["", "", "paper", "here"], rows)
 
 

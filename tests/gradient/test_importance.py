@@ -407,7 +407,7 @@ def test_adaptive_norms_keep_within_public_bounds() -> None:
 def test_replace_one_is_refused() -> None:
     objective = LinearObjective(Logistic(), 4, relation=Relation.REPLACE_ONE, public_size=SIZE)
     with pytest.raises(ValueError, match="DPIS has no other"):
-        GradientPerturbation(budget=Budget(1e-5, 1.0), plan=plan()).event(objective.facts)
+        GradientPerturbation(budget=Budget(1e-5, 2.0), plan=plan()).event(objective.facts)
     with pytest.raises(ValueError, match="add/remove only"):
         ImportancePlan(rdp_budget(1.0, 1e-5, relation=Relation.REPLACE_ONE), 40, 4, 0.3, SGD(0.5), SIZE)
 
@@ -515,3 +515,19 @@ def test_a_released_size_that_is_too_small_for_the_batch_is_ordinary(size: int) 
     )
     for _ in range(3):
         assert np.isfinite(model.fit(rows, labels).coef_).all()
+
+
+def test_a_plan_beyond_its_budget_is_refused() -> None:
+    with pytest.raises(ValueError, match="may spend epsilon = 2, its budget is 1"):
+        GradientPerturbation(budget=Budget(1e-5, 1.0), plan=plan(epsilon=2.0))
+    with pytest.raises(TypeError, match="call the recipe"):
+        GradientPerturbation(budget=Budget(1e-5, 1.0), plan=dpis)
+
+
+def test_importance_sampling_without_gradients_is_refused() -> None:
+    model = DPLogisticRegression(epsilon=2.0, sampling="importance", classes=[False, True])
+    with pytest.raises(ValueError, match="mechanism='gradient' with sampling='importance'"):
+        model.fit(ROWS, LABELS > 0)
+    with pytest.raises(ValueError, match="epochs"):
+        model.set_params(mechanism="gradient", epochs=2.5, public_size=SIZE).fit(ROWS, LABELS > 0)
+    assert SpendLog.current().charges() == []

@@ -17,7 +17,7 @@ from dperm._random import Randomness
 from dperm.audit import Training, network_pairs, replay, white_box
 from dperm.gradient import SGD, AdaptiveNorm, ImportancePlan
 from dperm.gradient.recipes import dpis
-from dperm.privacy import Channel, FilteredRdp, Forced, Recorder, Relation, SpendLog
+from dperm.privacy import Channel, FilteredRdp, Forced, Gaussian, Recorder, Relation, SpendLog
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TemperedSigmoid, TorchRecords, checkpoint
 from dperm.torch.noise import TorchSource
 
@@ -326,3 +326,44 @@ def test_a_channel_of_another_filter_is_no_way_around() -> None:
     for _ in range(plan.steps):
         gradients(objective.theta)
     assert channel.filter.spent <= plan.budget.rdp_budget / 2
+
+
+@pytest.mark.parametrize(("size", "batch"), [(200, 20), (195, 26), (200, 70)])
+def test_epochs_are_the_plans(size: int, batch: int) -> None:
+    """Schedules, scores and the trace agree on what an epoch is, also where the batch does not divide the records."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=5)
+    settings = SETTINGS | {"public_size": size, "expected_batch_size": batch, "epochs": 4}
+    run = PrivateTrainer(model, cross_entropy, optimizer, scheduler=schedule, random_state=0, **settings).fit(data(size))
+    assert [record["epoch"] for record in run.history] == [1, 2, 3, 4]
+    assert len(run.trace) == 4
+
+
+@pytest.mark.parametrize(
+    ("bound", "text"),
+    [
+        ({"epsilon": 0.5}, "epsilon beside the recipe"),
+        ({"epochs": 20}, "epochs beside the recipe"),
+        ({"public_size": 500}, "public_size beside the recipe"),
+        ({"earlier": Gaussian(5.0)}, "spent="),
+    ],
+)
+def test_what_is_stated_twice_is_refused(bound: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        trainer(plan=functools.partial(dpis, **bound))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"plan": "dpis"},
+        {"spent": [Gaussian(3.0)]},
+        {"plan": functools.partial(dpis, adaptive=True)},
+        {"plan": functools.partial(dpis, update="sgd")},
+    ],
+)
+def test_what_is_of_another_kind_is_refused_before_anything_is_charged(changes: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="Expected"):
+        trainer(**changes).fit(data())
+    assert SpendLog.current().charges() == []

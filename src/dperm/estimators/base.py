@@ -136,6 +136,8 @@ class PrivateLinearModel(BaseEstimator):
 
     def _problem(self, loss: Loss, features: int, classes: int, size: int | None) -> tuple[Mechanism, LinearObjective]:
         self._chosen = self._choice(classes)
+        if self.sampling == "importance" and self._chosen != "gradient":
+            raise ValueError(f"Expected mechanism='gradient' with sampling='importance', got {self._chosen} perturbation.")
         if classes > 2 and self._chosen == "gradient":
             loss = Softmax(classes)
         objective = LinearObjective(

@@ -117,8 +117,8 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
             epsilon=epsilon,
             delta=delta,
             public_size=public_size,
-            expected_batch_size=self.expected_batch_size or min(256.0, (public_size or 1024) / 4),
-            epochs=max(1, round(self.epochs)),
+            expected_batch_size=self.expected_batch_size or min(256.0, (public_size or 4096) / 16),
+            epochs=self.epochs,
             clipping_norm=self.clipping_norm,
             average_from=None,
         )

@@ -101,6 +101,10 @@ class ImportancePlan:
     post: Post = field(default_factory=Identity)
 
     def __post_init__(self) -> None:
+        for name, kind in (("budget", FilteredRdp), ("update", Update), ("adaptive", AdaptiveNorm), ("post", Post)):
+            value = getattr(self, name)
+            if not (isinstance(value, kind) or (name == "adaptive" and value is None)):
+                raise TypeError(f"Expected {name} to be of type {kind.__name__}, got {value!r}.")
         check.positive("expected_batch_size", self.expected_batch_size)
         for name in ("epochs", "pass_every"):
             object.__setattr__(self, name, check.integer(name, getattr(self, name)))
@@ -108,7 +112,7 @@ class ImportancePlan:
         check.fraction("norm_floor", self.norm_floor)
         check.at_least("norm_floor", self.norm_floor, 1e-6)  # below, single precision could not tell floors from nothing
         check.fraction("worst_case_share", self.worst_case_share, zero=True, one=True)
-        if not 1 <= self.proposal_factor < math.inf:
+        if check.positive("proposal_factor", self.proposal_factor) < 1:
             raise ValueError(f"Expected proposal_factor >= 1, got {self.proposal_factor!r}: norms that grew would be cut.")
         if self.budget.relation is not Relation.ADD_OR_REMOVE_ONE:
             raise ValueError("DPIS is private under add/remove only: K and N would move twice under replace-one.")
@@ -144,6 +148,12 @@ class ImportancePlan:
 
     @property
     def rate(self) -> float:
+        """A step's share of an epoch, as the plan counts epochs."""
+        return 1 / self.steps_per_epoch if self.steps_per_epoch else 0.0
+
+    @property
+    def least_rate(self) -> float:
+        """b/N: the sampling rate of a step where K = N·C."""
         return 0.0 if self.public_size is None else self.expected_batch_size / self.public_size
 
     @property
@@ -261,9 +271,9 @@ class ImportancePlan:
         are taken to have r = 1 in the first part of the run, and this epoch's r after it (section 4.2 of the paper).
         """
         later = self.epochs - epoch - 1
-        ratio = self.rate / rate
+        ratio = self.least_rate / rate
         pessimistic = epoch < self.worst_case_share * self.epochs
-        later_rate, later_ratio = (self.rate, 1.0) if pessimistic else (rate, ratio)
+        later_rate, later_ratio = (self.least_rate, 1.0) if pessimistic else (rate, ratio)
         # what is still to be released at this epoch's end and after it
         target = (left - (self.statistics_cost(epoch + 1) if later else 0.0)) * (1 - 1e-9)
         if target <= 0:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.gradient import Plan, Policy, descend_by
+from dperm.gradient import ImportancePlan, Plan, Policy, descend_by
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.rules import gradient_plan, importance_plan
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.privacy import Assumption, Channel, Event, calibrate
+from dperm.privacy import Assumption, Channel, Event, calibrate, epsilon
 
 __all__ = ["GradientPerturbation"]
 
@@ -25,6 +25,14 @@ class GradientPerturbation(Mechanism):
     """Noisy descent from θ = 0 by `plan`; the last iterate or an average is released, all iterates are charged."""
 
     plan: Policy
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.plan, (Plan, ImportancePlan)):
+            raise TypeError(f"Expected a plan, got {self.plan!r}: call the recipe with its settings.")
+        if isinstance(self.plan, ImportancePlan) and self.budget.epsilon is not None:
+            spent = epsilon(self.plan.budget, self.budget.delta)
+            if spent > self.budget.epsilon * (1 + 1e-9):
+                raise ValueError(f"The plan may spend epsilon = {spent:.6g}, its budget is {self.budget.epsilon:g}.")
 
     @classmethod
     def calibrate(

@@ -95,7 +95,8 @@ class GradientSettings:
         signal = signal_to_noise(facts, epsilon, delta)
         assert facts.public_size is not None
         size = facts.public_size
-        batch = expected_batch_size or min(512.0, size / 4)
+        # importance sampling draws more often than b/n: smaller batches leave it room
+        batch = expected_batch_size or min(512.0, size / (16 if sampling == "importance" else 4))
         squared = facts.target_bound is not None
         if sampling == "full":
             low, high = (5, 100) if squared else (30, 1000)
@@ -131,13 +132,13 @@ def gradient_plan(
 
 def importance_plan(facts: PublicFacts, epsilon: float, delta: float, **settings: Any) -> ImportancePlan:
     """DPIS within (ε, δ), with the settings that DP-SGD would have."""
-    found = GradientSettings.by_rule(facts, epsilon, delta, **settings)
+    found = GradientSettings.by_rule(facts, epsilon, delta, sampling="importance", **settings)
     return dpis(
         epsilon=epsilon,
         delta=delta,
         public_size=found.public_size,
         expected_batch_size=min(found.expected_batch_size, LARGEST_RATE * found.public_size),  # as DP-SGD's rate ends at 1
-        epochs=max(1, round(found.epochs)),
+        epochs=found.epochs,  # refused where it is not whole
         clipping_norm=found.clipping_norm,
         update=found.update,
     )

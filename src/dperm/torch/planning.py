@@ -64,6 +64,13 @@ class Planner:
             self.adaptive = isinstance(plan, ImportancePlan)
             self._make = lambda noise, size: plan
             return
+        if plan is not None and not callable(plan):
+            raise TypeError(f"Expected a plan or a recipe such as dperm.gradient.recipes.dpis, got {plan!r}.")
+        bound = getattr(plan, "keywords", {})
+        own = {"epsilon", "delta", "noise_multiplier", "public_size", "earlier", *settings}
+        if twice := sorted(own & set(bound)):
+            advice = " Earlier releases go to spent=[certificate]." if "earlier" in twice else ""
+            raise ValueError(f"Expected {', '.join(twice)} beside the recipe, not bound in it: the trainer sets them.{advice}")
         if (epsilon is None) == (noise_multiplier is None):
             raise ValueError("Expected exactly one of epsilon and noise_multiplier.")
         if plan is None:

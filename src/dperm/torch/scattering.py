@@ -120,10 +120,12 @@ def scattering_features(images: Tensor, J: int = 2, batch: int = 128, *, L: int 
 
     They take `batch` images at a time in memory, on the device of the images. Images should be in [0, 1]; TypeError for bytes.
     """
+    if not isinstance(images, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"Expected a tensor, got {type(images).__name__}: torch.from_numpy(images).float() / 255 for bytes.")
     if images.ndim not in (3, 4):
         raise ValueError(f"Expected images (n, H, W) or (n, C, H, W), got {tuple(images.shape)}.")
     if not images.is_floating_point():
-        raise TypeError(f"Expected images of floating-point numbers in [0, 1], got {images.dtype}.")
+        raise TypeError(f"Expected images of floating-point numbers in [0, 1], got {images.dtype}: bytes are .float() / 255.")
     check.integer("batch", batch)
     height, width = images.shape[-2:]
     transform = Scattering2D(J, (height, width), L, max_order).to(images.device)

@@ -128,6 +128,10 @@ class PrivateTrainer:
         self.physical_batch_size = (
             None if physical_batch_size is None else check.integer("physical_batch_size", physical_batch_size)
         )
+        self.spent: tuple[Certificate, ...] = tuple(spent)
+        given_spent: list[Any] = list(self.spent)
+        if wrong := [item for item in given_spent if not isinstance(item, Certificate)]:
+            raise TypeError(f"Expected spent to hold certificates, got {wrong[0]!r}.")
         self._planner = Planner(
             plan,
             epsilon=self.epsilon,
@@ -137,7 +141,6 @@ class PrivateTrainer:
             clipping_norm=clipping_norm,
             earlier=tuple(certificate.event for certificate in spent),
         )
-        self.spent = tuple(spent)
         self.scheduler = scheduler
         check.choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
         self.scheduler_interval = scheduler_interval

@@ -25,7 +25,7 @@ def dpis(
     epsilon: float,
     delta: float,
     expected_batch_size: float,
-    epochs: int,
+    epochs: float,
     clipping_norm: float,
     public_size: int | None = None,
     proposal_factor: float = 2.0,
