@@ -115,7 +115,7 @@ class ImportancePlan:
         if check.positive("proposal_factor", self.proposal_factor) < 1:
             raise ValueError(f"Expected proposal_factor >= 1, got {self.proposal_factor!r}: norms that grew would be cut.")
         if self.budget.relation is not Relation.ADD_OR_REMOVE_ONE:
-            raise ValueError("DPIS is private under add/remove only: K and N would move twice under replace-one.")
+            raise ValueError("DPIS is certified under add/remove only: nothing here accounts for its steps under replace-one.")
         for name in ("norm_noise", "size_noise"):
             if getattr(self, name) is not None:
                 check.positive(name, getattr(self, name))
