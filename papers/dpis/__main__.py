@@ -10,7 +10,8 @@ import time
 
 import torch
 
-from papers.dpis.cells import load, save
+from dperm.data import DataError
+from papers.dpis.cells import Cell, load, save
 from papers.dpis.tables import TABLES
 
 
@@ -22,6 +23,7 @@ def main() -> None:
     run.add_argument("--minutes", type=float, default=float("inf"), help="start no cell after so many minutes")
     run.add_argument("--threads", type=int, default=torch.get_num_threads())
     run.add_argument("--only", default="", help="cells whose name contains this")
+    run.add_argument("--list", action="store_true", help="name the cells that are missing, and train none")
     commands.add_parser("report", help="write report.md and its figures")
     options = parser.parse_args()
     if options.command == "report":
@@ -29,18 +31,34 @@ def main() -> None:
 
         write()
         return
+    if options.threads < 1 or not options.minutes > 0:
+        parser.error("expected --threads and --minutes above 0")
     torch.set_num_threads(options.threads)
     if unknown := [table for table in options.tables if table not in TABLES]:
         parser.error(f"no table {', '.join(unknown)}: there are {', '.join(TABLES)}")
-    train(options.tables, options.minutes, options.only)
+    if options.list:
+        for cell in missing(options.tables, options.only):
+            print(cell.name)
+        return
+    try:
+        train(options.tables, options.minutes, options.only)
+    except DataError as error:
+        raise SystemExit(str(error)) from None
+
+
+def missing(tables: list[str], only: str) -> list[Cell]:
+    """Cells of these tables that were not trained yet. SystemExit where no cell has such a name."""
+    cells = list(dict.fromkeys(cell for table in tables for cell in TABLES[table]() if only in cell.name))
+    if not cells:
+        raise SystemExit(f"No cell of {', '.join(tables)} has {only!r} in its name.")
+    return [cell for cell in cells if load(cell) is None]
 
 
 def train(tables: list[str], minutes: float, only: str) -> None:
     from papers.dpis.train import run_cell
 
-    cells = list(dict.fromkeys(cell for table in tables for cell in TABLES[table]() if only in cell.name))
-    waiting = [cell for cell in cells if load(cell) is None]
-    print(f"{len(cells)} cells, {len(waiting)} to train", flush=True)
+    waiting = missing(tables, only)
+    print(f"{len(waiting)} cells to train", flush=True)
     started = time.monotonic()
     for number, cell in enumerate(waiting, start=1):
         if time.monotonic() - started > 60 * minutes:
@@ -48,9 +66,10 @@ def train(tables: list[str], minutes: float, only: str) -> None:
             return
         if load(cell) is not None:  # another process trained it meanwhile
             continue
+        print(f"{number}/{len(waiting)}  {cell.name}", end=": ", flush=True)
         result = run_cell(cell)
         save(cell, result)
-        print(f"{number}/{len(waiting)}  {cell.name}: {result['accuracy']:.2f} %, {result['seconds']:.0f} s", flush=True)
+        print(f"{result['accuracy']:.2f} %, {result['seconds']:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -95,3 +95,8 @@ def test_a_reduced_table_runs_and_is_continued(folder: Path, data_folder: Path, 
     report.write()
     text = (folder / "report.md").read_text()
     assert "3: 4 of 4" in text and "| HF | paper | 96.1 |" in text
+
+
+def test_a_name_that_no_cell_has_is_refused() -> None:
+    with pytest.raises(SystemExit, match="No cell of 3 has 'nonsense'"):
+        train_missing(["3"], float("inf"), "nonsense")
