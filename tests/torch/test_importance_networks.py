@@ -367,3 +367,8 @@ def test_what_is_of_another_kind_is_refused_before_anything_is_charged(changes: 
     with pytest.raises(TypeError, match="Expected"):
         trainer(**changes).fit(data())
     assert SpendLog.current().charges() == []
+
+
+def test_batches_that_are_large_for_the_records_are_told_before_the_charge() -> None:
+    with pytest.warns(UserWarning, match="Batches of 150 are expected, but there are 200 records"):
+        trainer(public_size=None, expected_batch_size=150).fit(data())

@@ -382,6 +382,13 @@ class PrivateTrainer:
         if asleep and not self.model.training:
             warnings.warn("The model is in eval mode: dropout is off. Call model.train() if that is not meant.", stacklevel=5)
         size = self._stated_size()
+        if size is None and self._planner.adaptive and self.objective.relation is Relation.ADD_OR_REMOVE_ONE:
+            batch = self._planner.within_budget(self.epsilon, self.delta, None).expected_batch_size
+            if batch > records / 2:
+                warnings.warn(
+                    f"Batches of {batch:g} are expected, but there are {records} records: hardly anything is left of sampling.",
+                    stacklevel=5,
+                )
         if size is not None and not records / 2 <= size <= 2 * records:
             warnings.warn(
                 f"public_size = {size}, but there are {records} records: batches will be {records / size:.2g} times what is "
