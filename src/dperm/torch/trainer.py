@@ -78,6 +78,7 @@ class PrivateTrainer:
     ----------
     certificate : what the run cost and on what assumptions; known from the charge on.
     total_certificate : that, and what was spent before.
+    steps_lost : steps that an interrupted run had reserved and that were skipped.
     history : one dict per expected epoch: epoch, step, epsilon so far, validation scores.
     trace : by epoch, what a plan chose on the way that plans its noise by releases (`dpis`).
     plan : what ran. objective : the model's per-example gradients.
@@ -176,6 +177,11 @@ class PrivateTrainer:
     def trace(self) -> list[dict[str, Any]]:
         """What an adaptive plan chose in each of its epochs: rates, noise, clipping norms. Public; empty for other plans."""
         return [] if self._run is None else self._run.gradients.trace()
+
+    @property
+    def steps_lost(self) -> int:
+        """Steps that were paid for and reserved before an interruption, and will not run."""
+        return 0 if self._run is None else self._run.lost
 
     @property
     def total_certificate(self) -> Certificate:
