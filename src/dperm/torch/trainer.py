@@ -18,7 +18,6 @@ from dperm import _validate as check
 from dperm.gradient import Averaged, ExponentialAverage, Plan, Policy
 from dperm.privacy import (
     ApproximateDP,
-    Assumption,
     Certificate,
     Channel,
     Composed,
@@ -36,6 +35,7 @@ from dperm.torch.planning import MakePlan, Planner, Recipe
 from dperm.torch.records import TorchRecords
 from dperm.torch.run import Charged, PrivateRun, is_promise
 from dperm.torch.scores import mean_scores
+from dperm.torch.statements import NOT_CHARGED, assumptions
 from dperm.torch.structure import tensors
 from dperm.torch.update import TorchOptimizer, assign
 from dperm.torch.verify import DROPOUTS
@@ -549,33 +549,12 @@ class PrivateTrainer:
             delta=self.delta,
             target_epsilon=target,
             paper=Plan.paper if plan is None else plan.paper,
-            assumptions=self._assumptions(),
+            assumptions=assumptions(self._stated_size() if self.objective.relation is Relation.ADD_OR_REMOVE_ONE else None),
             public_facts={**facts, **settings, "vmap": list(self.objective.fallbacks)},
-            not_charged=_NOT_CHARGED,
+            not_charged=NOT_CHARGED,
             seed_policy=channel.policy,
             private=channel.private,
         )
-
-    def _assumptions(self) -> list[Assumption]:
-        found = [
-            Assumption("One person contributes at most one record.", "caller", "stated"),
-            Assumption(
-                "Data loading, the model and the loss treat each record by itself; code, initial weights and pretraining do not "
-                "depend on these records.",
-                "caller",
-                "on up to 16 records: gradients compared with autograd, losses under exchange of records and with fewer of them, "
-                "buffers after other records",
-            ),
-            Assumption(
-                "Norms and sums in floating point are those of real numbers.",
-                "library",
-                "not checked: their rounding, about 1e-6 relative in single precision, is not in the noise",
-            ),
-        ]
-        size = self._stated_size()
-        if size is not None and self.objective.relation is Relation.ADD_OR_REMOVE_ONE:
-            found.append(Assumption(f"The number {size} of records may be known.", "caller", "stated"))
-        return found
 
     def _scores(self, batches: Iterable[Any]) -> dict[str, float]:
         """Means over a held-out set of the model that `fit` would leave now."""
@@ -589,13 +568,6 @@ class PrivateTrainer:
             return mean_scores(self.model, self.loss_fn, self.metrics, batches)
         finally:
             theta.copy_(kept)
-
-
-_NOT_CHARGED = (
-    "settings chosen by looking at the same data (hyper-parameters, architecture, preprocessing), if any were",
-    "validation scores, if the validation set is private",
-    "errors and warnings of the checks on records, before training and for batches of a new shape: for the data holder only",
-)
 
 
 def _refuse_backward(parameter: Tensor) -> None:

@@ -1,0 +1,35 @@
+"""What the certificate of a network's training says it rests on, and what it does not charge."""
+
+from __future__ import annotations
+
+from dperm.privacy import Assumption
+
+__all__ = ["NOT_CHARGED", "assumptions"]
+
+NOT_CHARGED = (
+    "settings chosen by looking at the same data (hyper-parameters, architecture, preprocessing), if any were",
+    "validation scores, if the validation set is private",
+    "errors and warnings of the checks on records, before training and for batches of a new shape: for the data holder only",
+)
+
+
+def assumptions(stated_size: int | None) -> list[Assumption]:
+    """`stated_size`: the number of records that the caller gives away although it is private, or None."""
+    found = [
+        Assumption("One person contributes at most one record.", "caller", "stated"),
+        Assumption(
+            "Data loading, the model and the loss treat each record by itself; code, initial weights and pretraining do not "
+            "depend on these records.",
+            "caller",
+            "on up to 16 records: gradients compared with autograd, losses under exchange of records and with fewer of them, "
+            "buffers after other records",
+        ),
+        Assumption(
+            "Norms and sums in floating point are those of real numbers.",
+            "library",
+            "not checked: their rounding, about 1e-6 relative in single precision, is not in the noise",
+        ),
+    ]
+    if stated_size is not None:
+        found.append(Assumption(f"The number {stated_size} of records may be known.", "caller", "stated"))
+    return found
