@@ -21,7 +21,7 @@ class Cell:
     epsilon: float
     model: str = "tanh"  # tanh, relu: the CNN of Papernot et al. 2021; scattering: of Tramèr & Boneh 2021; on IMDb the RNN
     sampler: str = "poisson"  # or importance
-    accounting: str = "rdp"  # of Poisson sampling: rdp or pld; importance sampling is held by a Rényi filter
+    accounting: str = "rdp"  # rdp: the Rényi accountant, or filter; pld: exact, or the filter by privacy profiles
     bounding: str = "clip"  # or normalise
     batch: float = 512
     epochs: int = 20

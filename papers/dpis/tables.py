@@ -102,8 +102,9 @@ def comparison(dataset: str, epsilon: float, seed: int) -> dict[str, Cell]:
     same = replace(settings(dataset, "tanh", epsilon), seed=seed)
     return {
         "DP-SGD (RDP)": same,
-        "DPIS": replace(same, sampler="importance"),
+        "DPIS (RDP)": replace(same, sampler="importance"),
         "DP-SGD (PLD)": replace(same, accounting="pld"),
+        "DPIS (profiles)": replace(same, sampler="importance", accounting="pld"),
     }
 
 

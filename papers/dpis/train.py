@@ -50,7 +50,6 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         optimizer = torch.optim.SGD(parameters, cell.learning_rate, momentum=0.9)
     size = len(train[0])
     trainer = PrivateTrainer(model, loss_fn, optimizer, plan_of(cell, size), delta=DELTA, label="papers/dpis", public_size=size)
-    RESULTS.parent.mkdir(exist_ok=True)
     started = time.perf_counter()
     with spend_log(RESULTS.parent / "spend.jsonl"):
         trainer.fit(train)
@@ -80,7 +79,8 @@ def plan_of(cell: Cell, size: int) -> Any:
             public_size=size,
             proposal_factor=cell.k,
             norm_noise=None if cell.norm_noise is None else cell.norm_noise * size,
-            worst_case_share=cell.worst_case_share,
+            filter="renyi" if cell.accounting == "rdp" else "profile",
+            worst_case_share=cell.worst_case_share if cell.accounting == "rdp" else None,
             pass_every=cell.pass_every,
             adaptive=AdaptiveNorm(cell.scale, cell.ceiling) if cell.adaptive else None,
             average_from=None,

@@ -25,16 +25,15 @@ from dperm.privacy import (
     Certificate,
     Channel,
     Composed,
-    FilteredRdp,
     Gaussian,
     PoissonSampled,
-    RdpFilter,
     Relation,
     SelfComposed,
     SpendLog,
 )
 from dperm.privacy.channel import UnpaidReleaseError
 from dperm.privacy.events import leaves
+from dperm.privacy.filters import filter_of
 from dperm.privacy.ledger import Charge
 from dperm.torch import Callback, PrivateTrainer, checkpoint
 
@@ -85,8 +84,8 @@ def finish(folder: Path, **environment: str) -> Certificate:
 def assert_within_the_filter(folder: Path, charge: Charge) -> None:
     """Every release is of a part that the log holds, as often as it holds it, and the parts are within the budget."""
     parts = [part for part, _ in SpendLog(folder / "spend.jsonl").parts(charge.id)]
-    assert isinstance(charge.event, FilteredRdp)
-    held = RdpFilter(charge.event)
+    held = filter_of(charge.event)
+    assert held is not None
     for part in parts:
         held.charge(part)
     paid_for: Counter[str] = Counter()

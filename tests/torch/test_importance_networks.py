@@ -17,7 +17,20 @@ from dperm._random import Randomness
 from dperm.audit import Training, network_pairs, replay, white_box
 from dperm.gradient import SGD, AdaptiveNorm, ImportancePlan
 from dperm.gradient.recipes import dpis
-from dperm.privacy import Channel, FilteredRdp, Forced, Gaussian, Recorder, Relation, SpendLog
+from dperm.privacy import (
+    BudgetExceeded,
+    Channel,
+    FilteredRdp,
+    Forced,
+    Gaussian,
+    PoissonSampled,
+    Recorder,
+    Relation,
+    SelfComposed,
+    SpendLog,
+)
+from dperm.privacy.events import leaves
+from dperm.privacy.filters import excess
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TemperedSigmoid, TorchRecords, checkpoint
 from dperm.torch.noise import TorchSource
 
@@ -48,18 +61,24 @@ def trainer(model: nn.Module | None = None, optimizer: Any = None, **changes: An
 
 make_trainer = trainer
 
+PLANS = {"profile": dpis, "renyi": functools.partial(dpis, filter="renyi")}
 
-def test_the_certificate_is_the_filters_budget_and_is_logged_first() -> None:
-    run = trainer(random_state=None).fit(data())
+
+@pytest.mark.parametrize("plan", PLANS, ids=PLANS)
+def test_the_certificate_is_what_the_run_was_held_to_and_is_logged_first(plan: str) -> None:
+    run = trainer(plan=PLANS[plan], random_state=None).fit(data())
     assert isinstance(run.plan, ImportancePlan)
-    assert run.certificate.event == run.plan.budget and run.certificate.status == "certified"
+    assert run.certificate.event == run.plan.event(Relation.ADD_OR_REMOVE_ONE) and run.certificate.status == "certified"
     assert 2.999 < run.certificate.epsilon <= 3.0
     assert run.certificate.mechanism.endswith("(importance sampling)")
-    assert [charge.event for charge in SpendLog.current().charges()] == [run.plan.budget]
+    assert [charge.event for charge in SpendLog.current().charges()] == [run.certificate.event]
     assert [epoch["epoch"] for epoch in run.trace] == [0, 1, 2]
     assert all(0 < epoch["rate"] <= 0.8 for epoch in run.trace)
-    # what was spent so far depends on releases: the budget is the only ε that the filter vouches for
-    assert {record["epsilon"] for record in run.history} == {run.certificate.epsilon}
+    spent = [record["epsilon"] for record in run.history]
+    if plan == "renyi":  # what was spent so far depends on releases: the filter vouches for its budget alone
+        assert set(spent) == {run.certificate.epsilon}
+    else:  # places are fixed: what two of three hold is known
+        assert spent[0] < 0.7 * spent[2] and spent[0] < spent[1] < spent[2] == pytest.approx(run.certificate.epsilon, rel=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +145,16 @@ class Pairs(Dataset):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_data_sets_and_workers_that_read_ahead(workers: int) -> None:
     run = trainer(random_state=None).fit(data())
-    ahead = trainer(num_workers=workers, physical_batch_size=16).fit(Pairs())
+    listener = Recorder()
+    ahead = trainer(num_workers=workers, physical_batch_size=16, random_state=listener).fit(Pairs())
     assert ahead.certificate.event == run.certificate.event
     assert torch.isfinite(ahead.objective.theta).all()
-    assert ahead._run.gradients.accepted > 0
+    recording = listener.recording
+    accepted = [len(recording.thinned.get((draw, 1), ())) for draw in range(30)]
+    assert len(recording.inclusions) == 30 and 10 < np.mean(accepted) < 30
+    # each step's sum is of those that its own draw accepted: no sum is longer than their number
+    steps = [release for release in recording.releases if release.query.size > 1]
+    assert all(np.linalg.norm(step.query) <= count + 1e-4 for step, count in zip(steps, accepted, strict=True))
 
 
 def test_a_loop_of_ones_own() -> None:
@@ -208,17 +233,21 @@ class After(Callback):
             raise Stop
 
 
+@pytest.mark.parametrize("plan", PLANS, ids=PLANS)
 @pytest.mark.parametrize("stop", [4, 10, 14])
-def test_memory_of_norms_is_in_the_checkpoint_and_nowhere_else(tmp_path: Path, stop: int) -> None:
+def test_memory_of_norms_is_in_the_checkpoint_and_nowhere_else(tmp_path: Path, stop: int, plan: str) -> None:
+    def trainer(**changes: Any) -> PrivateTrainer:
+        return make_trainer(plan=PLANS[plan], random_state=None, checkpoint=tmp_path, checkpoint_every=2, **changes)
+
     with pytest.raises(Stop):
-        trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2, callbacks=[After(stop)]).fit(data())
+        trainer(callbacks=[After(stop)]).fit(data())
     found = checkpoint.load(checkpoint.latest(tmp_path))
     memory = found["run"]["private state"]["norms"]
     assert memory.shape == (N,) and memory.dtype == torch.float64 and memory.gt(0).all()
-    run = trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2).fit(data(), resume=True)
+    run = trainer().fit(data(), resume=True)
     assert run._run.step == 30
     assert 0 <= run.steps_lost <= 15  # reserved in blocks that double while they take less than ten seconds
-    assert run.certificate.event == run.plan.budget
+    assert run.certificate.event == run.plan.event(Relation.ADD_OR_REMOVE_ONE)
     assert [epoch["epoch"] for epoch in run.trace] == [0, 1, 2]
     public = str(run.history) + str(run.trace) + run.certificate.to_json()
     assert "norms'" not in public
@@ -233,16 +262,24 @@ def test_a_memory_of_other_records_is_not_continued(tmp_path: Path) -> None:
         trainer(checkpoint=tmp_path, checkpoint_every=2).fit(data(190), resume=True)
 
 
-def test_continued_with_another_log_the_rest_is_paid_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("plan", PLANS, ids=PLANS)
+def test_continued_with_another_log_the_rest_is_paid_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: str) -> None:
+    def trainer(**changes: Any) -> PrivateTrainer:
+        return make_trainer(plan=PLANS[plan], random_state=None, checkpoint=tmp_path / "run", checkpoint_every=2, **changes)
+
     with pytest.raises(Stop):
-        trainer(random_state=None, checkpoint=tmp_path / "run", checkpoint_every=2, callbacks=[After(14)]).fit(data())
+        trainer(callbacks=[After(14)]).fit(data())
     monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "other.jsonl"))
-    run = trainer(random_state=None, checkpoint=tmp_path / "run", checkpoint_every=2).fit(data(), resume=True)
+    run = trainer().fit(data(), resume=True)
     whole, rest = run.certificate.event.events
-    assert isinstance(rest, FilteredRdp) and rest.order == whole.order and 0 < rest.rdp_budget < whole.rdp_budget
     assert run.certificate.epsilon > 3.0 and run.certificate.target_epsilon is None
     assert [charge.event for charge in SpendLog.current().charges()] == [rest]
-    assert rest.rdp_budget == pytest.approx(whole.rdp_budget * 18 / 30)  # public: steps left, not what was spent
+    if plan == "renyi":
+        assert isinstance(rest, FilteredRdp) and rest.order == whole.order
+        assert rest.rdp_budget == pytest.approx(whole.rdp_budget * 18 / 30)  # public: steps left, not what was spent
+    else:  # the epoch in progress has to be paid as a whole
+        assert leaves(rest) == {Gaussian(run.plan.sum_noise): 2, run.plan.budget: 2}
+    assert len(run.trace) == 3
 
 
 def test_a_charge_in_another_log_is_not_forgotten_when_killed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,20 +307,42 @@ def test_a_function_that_makes_an_adaptive_plan_is_refused() -> None:
     assert SpendLog.current().charges() == []
 
 
+def _log_without_parts() -> None:
+    path = SpendLog.current().path
+    path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if "continues" not in line))
+
+
+@pytest.mark.parametrize("stop", [4, 14])
+def test_places_taken_before_a_log_lost_its_parts_stay_taken(tmp_path: Path, stop: int) -> None:
+    with pytest.raises(Stop):
+        trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2, callbacks=[After(stop)]).fit(data())
+    _log_without_parts()
+    before = checkpoint.load(checkpoint.latest(tmp_path))["run"]["gradients"]["spent"]
+    again = trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2)
+    with pytest.raises(BudgetExceeded, match="No epoch that was charged is left"):
+        again.fit(data(), resume=True)
+    log = SpendLog.current()
+    charge = log.charges()[0]
+    after = log.accounts(charge.id)
+    places = list(leaves(charge.event).values())
+    for number, account in enumerate(sorted(set(before) | set(after))):
+        assert before.get(account, 0) + after.get(account, 0) <= places[number]
+    assert sum(before.values()) + sum(after.values()) == 6
+
+
 @pytest.mark.parametrize("target", [1.3, 1.7, 2.1, 3.0, 6.0])
 @pytest.mark.parametrize("stop", [4, 14])
 def test_a_log_that_lost_its_parts_spends_nothing_twice(tmp_path: Path, target: float, stop: int) -> None:
     def trainer(**changes: Any) -> PrivateTrainer:
-        return make_trainer(epsilon=target, **changes)
+        return make_trainer(epsilon=target, plan=PLANS["renyi"], **changes)
 
     with pytest.raises(Stop):
         trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2, callbacks=[After(stop)]).fit(data())
-    path = SpendLog.current().path
-    path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if "continues" not in line))
-    before = checkpoint.load(checkpoint.latest(tmp_path))["run"]["gradients"]["spent"]
+    _log_without_parts()
+    (before,) = checkpoint.load(checkpoint.latest(tmp_path))["run"]["gradients"]["spent"].values()
     run = trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2).fit(data(), resume=True)
     log = SpendLog.current()
-    assert before + log.spent(log.charges()[0].id) <= run.plan.budget.rdp_budget
+    assert before + sum(log.accounts(log.charges()[0].id).values()) <= run.plan.budget.rdp_budget
 
 
 @pytest.mark.parametrize(
@@ -292,7 +351,8 @@ def test_a_log_that_lost_its_parts_spends_nothing_twice(tmp_path: Path, target: 
         ({"noise_multiplier": 1.0, "epsilon": None}, "chooses its noise on the way"),
         ({"relation": "replace_one"}, "DPIS has no other"),
         ({"expected_batch_size": 190}, "at most 80 %"),
-        ({"plan": functools.partial(dpis, norm_noise=0.1)}, "cannot pay for N and K"),
+        ({"plan": functools.partial(dpis, norm_noise=0.1)}, "cannot pay for K"),
+        ({"plan": functools.partial(dpis, norm_noise=0.1, filter="renyi")}, "cannot pay for N and K"),
         ({"epochs": 2.5}, "epochs"),
     ],
 )
@@ -314,12 +374,28 @@ def test_a_ready_plan_is_taken_as_it_is() -> None:
     assert run.plan.public_size is not None and run.certificate.event == unsized.budget
 
 
+def test_a_channel_of_other_profiles_is_no_way_around() -> None:
+    x, y = data()
+    objective = ModuleObjective(net(), cross_entropy)
+    kept = {"public_size": N, "expected_batch_size": 20, "epochs": 3, "clipping_norm": 0.5, "norm_noise": 30.0}
+    plan, other = (dpis(epsilon=target, delta=1e-4, average_from=None, **kept) for target in (3.0, 1.0))
+    recorder = Recorder(TorchSource(Randomness.fixed(1), torch.device("cpu")))
+    channel = Channel(recorder, private=False)
+    channel.charge(other.event(Relation.ADD_OR_REMOVE_ONE), "test")
+    gradients = plan.gradients(objective, TorchRecords((x, y)), channel)
+    for _ in range(plan.steps):
+        gradients(objective.theta)
+    for epoch in gradients.epochs:
+        assert excess(SelfComposed(PoissonSampled(epoch.rate, Gaussian(epoch.noise_multiplier)), 10), other.budget) <= 0
+
+
 def test_a_channel_of_another_filter_is_no_way_around() -> None:
     """What is left in the filter, not what the plan hopes for, decides the noise."""
     x, y = data()
     objective = ModuleObjective(net(), cross_entropy)
     plan = dpis(
-        epsilon=3.0, delta=1e-4, public_size=N, expected_batch_size=20, epochs=3, clipping_norm=0.5, average_from=None
+        filter="renyi", epsilon=3.0, delta=1e-4, public_size=N, expected_batch_size=20, epochs=3, clipping_norm=0.5,
+        average_from=None,
     )  # fmt: skip
     channel = Channel(TorchSource(Randomness.fixed(1), torch.device("cpu")), private=False)
     channel.charge(FilteredRdp(plan.budget.order, plan.budget.rdp_budget / 2), "test")

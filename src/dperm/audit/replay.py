@@ -6,6 +6,7 @@ the same θ before every query, so that any difference is the neighbour's (cf. R
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,13 +31,13 @@ from dperm.privacy import (
     ObjectivePerturbationEvent,
     PoissonSampled,
     PureDP,
-    RdpFilter,
     Recorder,
     Recording,
     Relation,
     UnpaidReleaseError,
 )
-from dperm.privacy.events import ApproximateDP, leaves
+from dperm.privacy.events import ApproximateDP, PrivacyProfile, SelfComposed, chosen_on_the_way, leaves, relation_of
+from dperm.privacy.filters import BudgetExceeded, filter_of
 
 __all__ = ["ReplayedPair", "replay", "replay_pair"]
 
@@ -227,10 +228,10 @@ def _equal(first: list[Any], second: list[Any]) -> bool:
 
 def _unpaid(recording: Recording, event: Event) -> list[Finding]:
     """Releases that the certificate's event does not hold; an (ε, δ) promise pays for what it names elsewhere."""
+    if chosen_on_the_way(event):
+        return _beyond(event, recording)
     left: dict[tuple[str, float, float | None], int] = {}  # kind, noise and sampling rate → releases paid for
     for leaf, count in leaves(event).items():
-        if isinstance(leaf, FilteredRdp):
-            return _beyond(leaf, recording)
         if isinstance(leaf, ApproximateDP):
             return []  # chosen after a release: the channel checks it against the promise
         key: tuple[str, float, float | None] | None = None
@@ -266,25 +267,46 @@ def _unpaid(recording: Recording, event: Event) -> list[Finding]:
     return []
 
 
-def _beyond(budget: FilteredRdp, recording: Recording) -> list[Finding]:
-    """What was released, added up at the filter's order."""
-    held = RdpFilter(budget)
-    cost = 0.0
-    for item in recording.releases:
-        if item.kind != "gaussian":
-            return [Finding("unpaid", f"a {item.kind} release is not what a Rényi filter was charged for")]
-        part = Gaussian(item.noise / item.sensitivity, budget.relation)
-        cost += held.cost(PoissonSampled(item.sampling_rate, part) if item.sampling_rate < 1 else part)
+def _beyond(event: Event, recording: Recording) -> list[Finding]:
+    """What was released, against the filter that was charged."""
+    if any(item.kind != "gaussian" for item in recording.releases):
+        return [Finding("unpaid", "a release that is not Gaussian is not what a filter was charged for")]
     claimed = [item.sampling_rate for item in recording.releases if item.sampling_rate < 1]
     if len(claimed) > len(recording.rates) or any(a < b * (1 - 1e-9) for a, b in zip(claimed, recording.rates, strict=False)):
         text = f"{len(claimed)} steps were charged as sampled, but records were drawn {len(recording.rates)} times, or more often"
         return [Finding("draws", text)]
-    if cost > budget.rdp_budget * (1 + 1e-9):
-        text = (
-            f"its releases cost {cost:.6g} at order {budget.order:g}, the filter that was charged holds {budget.rdp_budget:.6g}"
-        )
-        return [Finding("unpaid", text)]
+    # steps in a row with the same noise and rate were one part; by profiles, their noise leaves nothing to rounding
+    held = filter_of(_with_slack(event))
+    assert held is not None
+    relation = relation_of(event)
+    assert relation is not None
+    parts = itertools.groupby(
+        recording.releases, lambda item: (float(f"{item.noise / item.sensitivity:.12g}"), item.sampling_rate)
+    )
+    for (noise, rate), items in parts:
+        count = len(list(items))
+        gaussian = Gaussian(noise, relation)
+        together = [SelfComposed(PoissonSampled(rate, gaussian), count)] if rate < 1 else [gaussian] * count
+        try:
+            for part in together:
+                held.charge(part)
+        except BudgetExceeded as error:
+            return [Finding("unpaid", f"the filter that was charged does not hold what was released: {error}")]
     return []
+
+
+def _with_slack(event: Event) -> Event:
+    """The same budget, a hair larger than rounding."""
+    parts: list[Event] = []
+    for leaf, count in leaves(event).items():
+        if isinstance(leaf, FilteredRdp):
+            leaf = replace(leaf, rdp_budget=leaf.rdp_budget * (1 + 1e-9))
+        elif isinstance(leaf, PrivacyProfile):
+            leaf = replace(leaf, deltas=tuple(min(1.0, value * (1 + 1e-6)) for value in leaf.deltas))
+        elif isinstance(leaf, Gaussian):
+            leaf = replace(leaf, noise_multiplier=float(f"{leaf.noise_multiplier:.12g}"))
+        parts.append(SelfComposed(leaf, count))
+    return Composed(tuple(parts))
 
 
 # Minimisers

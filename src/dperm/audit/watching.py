@@ -12,8 +12,8 @@ from scipy.special import bdtrc, chdtr, ndtri
 from dperm.audit.distinguish import compare_scores
 from dperm.audit.result import AuditResult, finite
 from dperm.audit.statistics import Estimate
-from dperm.privacy import Composed, Event, FilteredRdp, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
-from dperm.privacy.events import leaves
+from dperm.privacy import Composed, Event, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
+from dperm.privacy.events import chosen_on_the_way
 
 __all__ = ["Watched", "judge"]
 
@@ -85,7 +85,7 @@ def judge(
     seen = second.only(second.drawn)
     base = first if relation is Relation.ADD_OR_REMOVE_ONE else first.only(first.drawn)
     ratio, error = _signal_ratio(base, seen)
-    adaptive = any(isinstance(leaf, FilteredRdp) for leaf in leaves(event))
+    adaptive = chosen_on_the_way(event)
     if any(len(run.inclusions) != len(run.values) for run in absent + present if (run.rates < 1).any()):
         findings = ["steps released without drawing their records at the rate that was charged"]
     else:
@@ -99,7 +99,7 @@ def judge(
     estimate = None  # without noise, or with too few draws to tell
     if 0 < error < np.inf:
         spread = float(ndtri(1 - (1 - confidence) / 2)) * error
-        chosen = present[0].event if adaptive else event  # a filter's budget says nothing of single steps
+        chosen = present[0].event if adaptive else event  # a budget says nothing of single steps
         middle, low, high = (_epsilon_at(chosen, delta, value) for value in (ratio, ratio - spread, ratio + spread))
         estimate = Estimate(middle, low, high, "noise against signal in each step")
     scores = [np.concatenate([run.log_ratio(relation) for run in world]) for world in (absent, present)]

@@ -16,6 +16,7 @@ from dperm.gradient.run import BatchSource, Gradients
 from dperm.objectives.per_example import Objective, Pass
 from dperm.privacy.channel import Channel
 from dperm.privacy.events import Event, Gaussian, PoissonSampled, Relation, SelfComposed
+from dperm.privacy.filters import BudgetExceeded
 
 if TYPE_CHECKING:
     from dperm.gradient.importance import ImportancePlan
@@ -71,7 +72,6 @@ class ImportanceGradients(Gradients):
         self.objective = objective
         self.step = first
         self.epochs: list[ImportanceEpoch] = []
-        self.proposed = self.accepted = 0  # records so far: not private
         self._size = plan.public_size
         self._records = records
         self._channel = channel
@@ -93,12 +93,11 @@ class ImportanceGradients(Gradients):
         self.step += steps
 
     def spent(self, relation: Relation, start: int) -> Event | None:
-        # what was spent so far depends on what was released: a filter vouches for its budget and for nothing less
-        return self._filter.budget
+        return self.plan.spent(self._filter, start, self.step)
 
     def public(self) -> dict[str, Any]:
         return {
-            "spent": self._filter.spent,
+            "spent": dict(self._filter.accounts),
             "charge_id": self._channel.charge_id,
             "clipping_norm": self._clipping_norm,
             "epochs": self.trace(),
@@ -116,7 +115,7 @@ class ImportanceGradients(Gradients):
             raise ValueError(f"The checkpoint remembers {len(norms)} records, the data set has {len(self._norms)}.")
         self._norms = norms.copy()
         if public["charge_id"] == self._channel.charge_id:  # its log may have lost parts
-            self._filter.spent = max(self._filter.spent, float(public["spent"]))
+            self._filter.know(public["spent"])
         self._clipping_norm = float(public["clipping_norm"])
         self.epochs = [ImportanceEpoch(**epoch) for epoch in public["epochs"]]
         self._continued = True
@@ -154,8 +153,6 @@ class ImportanceGradients(Gradients):
         self._norms[indices] = norms
         keep = np.minimum(self._counted(norms) / proposals, 1.0)
         stayed = np.isin(indices, self._channel.thin(indices, keep, (draw, _ACCEPTED)), assume_unique=True)
-        self.proposed += len(indices)
-        self.accepted += int(stayed.sum())
         xp = array_namespace(found)
         mask = xp.asarray(stayed, dtype=found.dtype, device=device(found))
         part = at_theta.weighted_sum(unit.factors(found) * mask)
@@ -205,14 +202,15 @@ class ImportanceGradients(Gradients):
         plan, channel = self.plan, self._channel
         if plan.adaptive is not None and number > 0:
             ceiling = plan.adaptive.ceiling * plan.clipping_norm
-            self._clipping_norm = plan.next_clipping_norm(self._released_sum(ceiling, "K*"))
+            unchanged = self._clipping_norm * self._size / plan.adaptive.scale
+            self._clipping_norm = plan.next_clipping_norm(self._released_sum(ceiling, "K*", unchanged))
         norm = self._clipping_norm
         if number % plan.pass_every == 0:
             self._look(theta)
-        norm_sum = plan.norm_sum(self._released_sum(norm, "K"), norm)
-        rate = plan.expected_batch_size * norm / norm_sum
+        rate = plan.draw_rate(self._released_sum(norm, "K", self._size * norm), norm)
+        norm_sum = plan.expected_batch_size * norm / rate
         ratio = norm_sum / (self._size * norm)
-        noise = plan.noise_multiplier(self._filter.left, number, steps, rate)
+        noise = plan.noise_multiplier(self._filter, number, steps, rate)
         epoch = ImportanceEpoch(number, norm, norm_sum, rate, noise, noise * ratio, ratio)
         part = SelfComposed(PoissonSampled(rate, Gaussian(noise)), steps)
         channel.allow(part, {"what": "steps", "epoch": asdict(epoch)})
@@ -226,10 +224,14 @@ class ImportanceGradients(Gradients):
             self._norms[start : start + len(found)] = found
             start += len(found)
 
-    def _released_sum(self, cut: float, what: str) -> float:
-        """Σ min(nᵢ, cut) of the norms last seen, plus noise: one record moves it by no more than `cut`."""
+    def _released_sum(self, cut: float, what: str, otherwise: float) -> float:
+        """Σ min(nᵢ, cut) of the norms last seen, plus noise: one record moves it by no more than `cut`. `otherwise`, where
+        interrupted runs spent what it costs."""
         noise = self.plan.sum_noise
-        self._channel.allow(Gaussian(noise), {"what": what})
+        try:
+            self._channel.allow(Gaussian(noise), {"what": what})
+        except BudgetExceeded:
+            return otherwise
         total = np.array([np.minimum(self._norms, cut).sum()])
         return float(self._channel.release(total, cut, noise * cut)[0])
 

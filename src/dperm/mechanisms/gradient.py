@@ -30,7 +30,7 @@ class GradientPerturbation(Mechanism):
         if not isinstance(self.plan, (Plan, ImportancePlan)):
             raise TypeError(f"Expected a plan, got {self.plan!r}: call the recipe with its settings.")
         if isinstance(self.plan, ImportancePlan) and self.budget.epsilon is not None:
-            spent = epsilon(self.plan.budget, self.budget.delta)
+            spent = epsilon(self.plan.event(self.plan.budget.relation), self.budget.delta)
             if spent > self.budget.epsilon * (1 + 1e-9):
                 raise ValueError(f"The plan may spend epsilon = {spent:.6g}, its budget is {self.budget.epsilon:g}.")
 

@@ -17,13 +17,14 @@ from dperm.privacy.events import (
     Laplace,
     ObjectivePerturbationEvent,
     PoissonSampled,
+    PrivacyProfile,
     PureDP,
     Relation,
     SelfComposed,
     Unsupported,
     UnsupportedEventError,
 )
-from dperm.privacy.filters import BudgetExceeded, RdpFilter, rdp_budget
+from dperm.privacy.filters import BudgetExceeded, ProfileFilter, RdpFilter, privacy_profile, rdp_budget
 from dperm.privacy.ledger import SpendLog, spend_log
 
 __all__ = [
@@ -41,6 +42,8 @@ __all__ = [
     "Laplace",
     "ObjectivePerturbationEvent",
     "PoissonSampled",
+    "PrivacyProfile",
+    "ProfileFilter",
     "PureDP",
     "RdpFilter",
     "Recorder",
@@ -57,6 +60,7 @@ __all__ = [
     "calibrate_steps",
     "delta",
     "epsilon",
+    "privacy_profile",
     "rdp_budget",
     "spend_log",
 ]

@@ -21,7 +21,6 @@ from dperm.privacy.accounting import epsilon
 from dperm.privacy.events import (
     ApproximateDP,
     Event,
-    FilteredRdp,
     Gaussian,
     ObjectivePerturbationEvent,
     PoissonSampled,
@@ -29,7 +28,7 @@ from dperm.privacy.events import (
     leaves,
     relation_of,
 )
-from dperm.privacy.filters import RdpFilter
+from dperm.privacy.filters import Filter, ProfileFilter, filter_of
 from dperm.privacy.ledger import SpendLog
 
 __all__ = [
@@ -306,7 +305,7 @@ class Channel:
         self.charge_id: str | None = None
         self._paid: dict[_Key, int] = {}
         self._promises: list[ApproximateDP] = []
-        self.filter: RdpFilter | None = None
+        self.filter: Filter | None = None
         self._keeps_parts = self._resumed = False
         self._drawn_rate: float | None = None
         self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
@@ -331,8 +330,7 @@ class Channel:
         """Pay for `event`, on disk, before anything is released; returns the charge's id. Once per channel."""
         if self.event is not None:
             raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
-        if sum(count for leaf, count in leaves(event).items() if isinstance(leaf, FilteredRdp)) > 1:
-            raise UnpaidReleaseError("A channel holds one filter: nothing was charged.")
+        filter_of(event)  # what it refuses is not charged
         log = self.log or SpendLog.current()
         self.charge_id = log.charge(event, mechanism=mechanism, label=self.label, private=self.private)
         self.event = event
@@ -406,17 +404,18 @@ class Channel:
                 return
         raise UnpaidReleaseError(f"No charged promise covers {event}.")
 
-    def _filtered(self, budget: RdpFilter, event: Event, note: Mapping[str, Any]) -> None:
+    def _filtered(self, held: Filter, event: Event, note: Mapping[str, Any]) -> None:
         if self._keeps_parts and self.charge_id is not None:
             # other copies of this run may have spent since: the log counts, and knows first
             log = self.log or SpendLog.current()
-            limit, cost = budget.budget.rdp_budget, budget.cost(event)
-            total = log.add_part(self.charge_id, event, cost, spent=budget.spent, limit=limit, note=note)
+            held.know(log.accounts(self.charge_id))
+            price = held.price(event)
+            total = log.add_part(self.charge_id, event, price, spent=held.accounts.get(price.account, 0.0), note=note)
             if total is not None:
-                budget.spent = total
+                held.know({price.account: total})
                 return
-            budget.spent = max(budget.spent, log.spent(self.charge_id))
-        budget.charge(event)
+            held.know(log.accounts(self.charge_id))
+        held.charge(event)
 
     def parts(self) -> list[tuple[Event, Mapping[str, Any]]]:
         """What the spend log says of this run's filter: the parts admitted so far, by any copy, with their notes."""
@@ -431,15 +430,18 @@ class Channel:
 
     def _admit(self, event: Event) -> None:
         self._settle()
+        held = filter_of(event)
+        if held is not None:
+            if self.filter is not None:
+                raise UnpaidReleaseError("A channel holds one filter; open a new one for another run.")
+            self.filter = held
+            if self._resumed and self.charge_id is not None:
+                held.know((self.log or SpendLog.current()).accounts(self.charge_id))
+                self.keep_parts()
+            if isinstance(held, ProfileFilter):
+                return  # its places are taken one by one, by `allow`
         for leaf, count in leaves(event).items():
-            if isinstance(leaf, FilteredRdp):
-                if self.filter is not None:
-                    raise UnpaidReleaseError("A channel holds one filter; open a new one for another run.")
-                self.filter = RdpFilter(leaf)
-                if self._resumed and self.charge_id is not None:
-                    self.filter.spent = (self.log or SpendLog.current()).spent(self.charge_id)
-                    self.keep_parts()
-            elif isinstance(leaf, ApproximateDP):
+            if isinstance(leaf, ApproximateDP):
                 self._promises += [leaf] * count
             elif key := _release_key(leaf):
                 self._paid[key] = self._paid.get(key, 0) + count

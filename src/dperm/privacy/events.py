@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -26,11 +27,13 @@ __all__ = [
     "Laplace",
     "ObjectivePerturbationEvent",
     "PoissonSampled",
+    "PrivacyProfile",
     "PureDP",
     "Relation",
     "SelfComposed",
     "Unsupported",
     "UnsupportedEventError",
+    "chosen_on_the_way",
     "event_from_dict",
     "leaves",
     "relation_of",
@@ -159,6 +162,37 @@ class FilteredRdp(Event):
         _relation(self)
 
 
+@dataclass(frozen=True, repr=False)
+class PrivacyProfile(Event):
+    """Any mechanism that is (epsilons[j], deltas[j])-differentially private for every j.
+
+    The event of a part chosen after earlier releases, when every possible choice was held to all of these: `ApproximateDP` with
+    many points, which lose next to nothing where one point loses much. ε rises from point to point, δ does not.
+    """
+
+    epsilons: tuple[float, ...]
+    deltas: tuple[float, ...]
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        for name in ("epsilons", "deltas"):
+            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+        if not self.epsilons or len(self.epsilons) != len(self.deltas):
+            raise ValueError(f"Expected as many deltas as epsilons, got {len(self.deltas)} and {len(self.epsilons)}.")
+        check.non_negative("epsilons", self.epsilons[0])
+        for value in self.deltas:
+            check.fraction("deltas", value, one=True)
+        rising = all(low < high < math.inf for low, high in itertools.pairwise(self.epsilons))
+        falling = all(high >= low for high, low in itertools.pairwise(self.deltas))
+        if not (rising and falling):
+            raise ValueError("Expected finite epsilons that rise, and deltas that do not.")
+        _relation(self)
+
+    def __repr__(self) -> str:
+        points = f"({self.epsilons[0]:.4g}, {self.deltas[0]:.4g}) to ({self.epsilons[-1]:.4g}, {self.deltas[-1]:.4g})"
+        return f"PrivacyProfile({len(self.epsilons)} points (ε, δ) from {points}, {self.relation})"
+
+
 @dataclass(frozen=True)
 class Composed(Event):
     """All of `events`, in any order, each allowed to see the results of the others."""
@@ -231,8 +265,8 @@ class Unsupported(Event):
 _TYPES: dict[str, type[Event]] = {
     cls.__name__: cls
     for cls in (
-        Gaussian, Laplace, PureDP, ApproximateDP, ExponentialMechanism, PoissonSampled, FilteredRdp, Composed, SelfComposed,
-        ObjectivePerturbationEvent, Unsupported,
+        Gaussian, Laplace, PureDP, ApproximateDP, ExponentialMechanism, PoissonSampled, FilteredRdp, PrivacyProfile, Composed,
+        SelfComposed, ObjectivePerturbationEvent, Unsupported,
     )
 }  # fmt: skip
 
@@ -246,7 +280,7 @@ def event_from_dict(data: dict[str, Any]) -> Event:
         if isinstance(value, dict):
             value = event_from_dict(value)
         elif isinstance(value, list):
-            value = tuple(event_from_dict(item) for item in value)
+            value = tuple(event_from_dict(item) if isinstance(item, dict) else item for item in value)
         elif name == "relation":
             value = Relation(value)
         if name != "type":
@@ -266,6 +300,11 @@ def leaves(event: Event) -> Counter[Event]:
     if isinstance(event, PoissonSampled) and event.rate == 1.0:
         return leaves(event.event)
     return Counter({event: 1})
+
+
+def chosen_on_the_way(event: Event) -> bool:
+    """Whether `event` is a promise that parts are held to: the releases' own events are then known only afterwards."""
+    return any(isinstance(leaf, FilteredRdp | PrivacyProfile) for leaf in leaves(event))
 
 
 def relation_of(event: Event) -> Relation | None:

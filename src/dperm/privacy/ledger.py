@@ -19,6 +19,7 @@ from typing import Any
 
 from dperm.privacy.accounting import epsilon
 from dperm.privacy.events import Composed, Event, Relation, event_from_dict, relation_of
+from dperm.privacy.filters import Price
 
 __all__ = ["Charge", "SpendLog", "spend_log"]
 
@@ -92,29 +93,27 @@ class SpendLog:
                 _append(descriptor, {"continues": charge_id, "start": start, "stop": stop, "pid": os.getpid()})
             return start, max(start, stop)
 
-    def add_part(
-        self, charge_id: str, part: Event, cost: float, *, spent: float, limit: float, note: Mapping[str, Any]
-    ) -> float | None:
-        """Append a part of a filtered run, of this Rényi cost, and wait until it is on disk; returns the costs of all its parts.
+    def add_part(self, charge_id: str, part: Event, price: Price, *, spent: float, note: Mapping[str, Any]) -> float | None:
+        """Append a part of a filtered run, at this price, and wait until it is on disk; returns what its account then holds.
 
-        None, and nothing appended, where they would exceed `limit`: also those of other copies of the run. `spent` is known to
-        be spent, whatever the log says; `note` is public.
+        None, and nothing appended, where that would exceed the account's limit: parts of other copies of the run count. `spent`
+        is known to be spent, whatever the log says; `note` is public.
         """
         with self._opened() as descriptor:
-            total = cost + max(spent, sum(float(data["cost"]) for data in _parts_in(_lines(descriptor), charge_id)))
-            if not total <= limit:
+            total = price.cost + max(spent, _accounts(_lines(descriptor), charge_id).get(price.account, 0.0))
+            if not total <= price.limit:
                 return None
-            line = {"continues": charge_id, "part": part.to_dict(), "cost": cost, "note": dict(note), "pid": os.getpid()}
-            _append(descriptor, line)
+            line = {"continues": charge_id, "part": part.to_dict(), "account": price.account, "cost": price.cost}
+            _append(descriptor, line | {"note": dict(note), "pid": os.getpid()})
         return total
 
     def parts(self, charge_id: str) -> list[tuple[Event, Mapping[str, Any]]]:
         """The parts of a filtered run and their notes, oldest first."""
         return [(event_from_dict(data["part"]), data["note"]) for data in _parts_in(self._text_lines(), charge_id)]
 
-    def spent(self, charge_id: str) -> float:
-        """What the filter of a charged run has spent, in all its copies."""
-        return sum(float(data["cost"]) for data in _parts_in(self._text_lines(), charge_id))
+    def accounts(self, charge_id: str) -> dict[str, float]:
+        """What the filter of a charged run has spent, in all its copies, by account."""
+        return _accounts(self._text_lines(), charge_id)
 
     def _text_lines(self) -> list[str]:
         return self.path.read_text().splitlines() if self.path.exists() else []
@@ -168,6 +167,13 @@ class SpendLog:
             if relation is not None:
                 groups.setdefault(relation, []).append(charge.event)
         return {relation: epsilon(Composed(tuple(events)), delta) for relation, events in groups.items()}
+
+
+def _accounts(lines: list[str], charge_id: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for data in _parts_in(lines, charge_id):
+        found[data["account"]] = found.get(data["account"], 0.0) + float(data["cost"])
+    return found
 
 
 def _parts_in(lines: list[str], charge_id: str) -> list[dict[str, Any]]:

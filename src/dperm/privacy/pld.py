@@ -11,6 +11,7 @@ Chernoff bound, not to 1, and are added to δ. Every result is an upper bound.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from dperm.privacy.events import (
     Laplace,
     ObjectivePerturbationEvent,
     PoissonSampled,
+    PrivacyProfile,
     PureDP,
     Relation,
     UnsupportedEventError,
@@ -48,6 +50,7 @@ _ALIASED = 1e-11  # mass of the tilted composition allowed outside the window
 _OUTSIDE = 3e-40  # P-mass of one event outside its support
 _LOSS_CAP = 600.0  # larger losses count as infinite: e^600 still is a double
 _MAX_POINTS = 1 << 22
+_ANCHORS = (0.02, 0.3, 0.9)  # where `deltas` composes, in units of the largest ε
 _STEPS = (7.0, 5.0, 3.0, 1.5, 0.5, 0.15, 0.05, 0.015)  # exponents tried in Chernoff bounds, in units of 1/std
 
 
@@ -223,6 +226,36 @@ def _(event: ApproximateDP) -> _Directions:
 
 
 @loss_pairs.register
+def _(event: PrivacyProfile) -> _Directions:
+    # A profile is convex in x = e^ε, 1 at x = 0, falls, and 1 − x + x·δ(1/x) is the profile with its pair exchanged, which the
+    # points hold for as well. Above all such functions lies the lower hull of the points and of their mirror images; its
+    # slope's jump at x is the Q-mass of the loss ln x.
+    x, y = np.exp(np.array(event.epsilons)), np.array(event.deltas)
+    inside = x > 1.0
+    mirrored = 1 / x[inside]
+    points = [(0.0, 1.0), *zip(mirrored[::-1], (1 - mirrored + mirrored * y[inside])[::-1], strict=True), *zip(x, y, strict=True)]
+    hull: list[tuple[float, float]] = []
+    for point in points:
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    slopes = [_slope(a, b) for a, b in itertools.pairwise(hull)] + [0.0]
+    # only losses above 0 are read off: those below mirror them, and what is left is 0
+    upper = [
+        (place, after - before) for (place, _), before, after in zip(hull[1:], slopes[:-1], slopes[1:], strict=True) if place > 1
+    ]
+    losses = [math.log(place) for place, _ in upper]
+    p, q = [mass * place for place, mass in upper], [mass for _, mass in upper]
+    infinite = event.deltas[-1]
+    middle = max(0.0, 1.0 - infinite - sum(p) - sum(q))
+    return _symmetric(_Atoms((*(-loss for loss in losses), 0.0, *losses), (*q, middle, *p)), infinite=infinite)
+
+
+def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
+    return (right[1] - left[1]) / (right[0] - left[0])
+
+
+@loss_pairs.register
 def _(event: ObjectivePerturbationEvent) -> _Directions:
     return _symmetric(objective_perturbation.loss_bound(event))
 
@@ -387,6 +420,16 @@ class PrivacyLossDistribution:
         """Upper bound on δ(ε)."""
         return max((math.exp(self._log_delta(pairs, epsilon)) for pairs in self._directions), default=0.0)
 
+    def deltas(self, epsilons: Sequence[float]) -> Array:
+        """The same at each of `epsilons`, from few compositions: in the tails a little above `delta`."""
+        largest = max(*epsilons, 1e-6)
+        found = np.zeros(len(epsilons))
+        for pairs in self._directions:
+            compositions = [self._at(pairs, share * largest) for share in _ANCHORS]
+            logs = [[each.log_delta(epsilon) for epsilon in epsilons] for each in compositions]
+            found = np.maximum(found, np.exp(np.min(logs, axis=0)))
+        return found
+
     def _epsilon(self, pairs: list[tuple[LossPair, int]], delta: float) -> float:
         log_target = math.log(delta)
         if self._infinite_mass(pairs) >= delta:
@@ -403,11 +446,15 @@ class PrivacyLossDistribution:
     def _log_delta(self, pairs: list[tuple[LossPair, int]], epsilon: float) -> float:
         if self._infinite_mass(pairs) >= 0.5:  # all but hopeless, and perhaps nothing left to compose
             return 0.0
+        return self._at(pairs, epsilon).log_delta(epsilon)
+
+    def _at(self, pairs: list[tuple[LossPair, int]], epsilon: float) -> _Composition:
+        """The composition tilted for `epsilon`."""
 
         def chernoff(parts: Sequence[_Discrete], t: float) -> float:
             return sum(part.count * part.log_moment(t) for part in parts) - t * epsilon + _log_peak(t)
 
-        return self._compose(pairs, chernoff, lambda _: max(epsilon, 1e-2))[0].log_delta(epsilon)
+        return self._compose(pairs, chernoff, lambda _: max(epsilon, 1e-2))[0]
 
     def _infinite_mass(self, pairs: list[tuple[LossPair, int]]) -> float:
         """Bound on the P-mass of an infinite loss, from a coarse grid."""

@@ -6,18 +6,26 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, Literal
 
 from dperm import _validate as check
-from dperm.gradient.importance import AdaptiveNorm, ImportancePlan
+from dperm.gradient.importance import LARGEST_RATE, AdaptiveNorm, ImportancePlan
+from dperm.gradient.importance_budget import epoch_event, sum_noise
 from dperm.gradient.update import SGD, Averaged, Update
-from dperm.privacy.events import Event, Gaussian, PoissonSampled, SelfComposed
-from dperm.privacy.filters import rdp_budget
+from dperm.privacy.accounting import epsilon as best_epsilon
+from dperm.privacy.calibration import calibrate
+from dperm.privacy.events import Composed, Event, Gaussian, PrivacyProfile, SelfComposed
+from dperm.privacy.filters import privacy_profile, rdp_budget
+from dperm.privacy.gaussian import gaussian_mu
 
 __all__ = ["dpis"]
 
 
-#: K ÷ (N·C) at the start of training, and about where it falls to: the filter's order is to suit both.
+#: K ÷ (N·C) at the start of training, and about where it falls to: a Rényi filter's order is to suit both.
 _RATIOS = (1.0, 0.2)
+#: Those whose profiles an epoch's lies above: between and beyond them others need next to no more noise.
+_PROFILED_RATIOS = (1.0, 0.5, 0.2)
+_UNSEEN = 1e-3  # of δ: what all epochs together may give away beyond the last points of their profiles
 
 
 def dpis(
@@ -28,11 +36,12 @@ def dpis(
     epochs: float,
     clipping_norm: float,
     public_size: int | None = None,
+    filter: Literal["profile", "renyi"] | None = None,
     proposal_factor: float = 2.0,
     norm_floor: float = 0.01,
     norm_noise: float | None = None,
     size_noise: float | None = None,
-    worst_case_share: float = 0.8,
+    worst_case_share: float | None = None,
     pass_every: int = 1,
     adaptive: AdaptiveNorm | None = None,
     update: Update | None = None,
@@ -43,34 +52,46 @@ def dpis(
     """`epochs` epochs in batches of `expected_batch_size` that are drawn by gradient norm, all within (`epsilon`, `delta`).
 
     Parameters are those of `ImportancePlan`; k = 2 where the paper has 5, which its proposals, capped at C here, do not need.
-    `update` defaults to SGD(1.0, momentum 0.9); iterates after the fraction `average_from` are averaged (None: the last
-    iterate), which needs `public_size`. `order`: of the Rényi filter; None: `rdp_budget`'s. `earlier`: what was released from the
-    same records before, to be paid from the same (ε, δ).
+    `filter` "profile" holds each epoch to one privacy profile, above those of epochs with any r = K/(N·C), which composes
+    exactly and needs `public_size`; "renyi" adds up divergences at one `order` (None: `rdp_budget`'s), as the paper does, and
+    can pay for N too; None takes the first where it can. `update` defaults to SGD(1.0, momentum 0.9); iterates after the
+    fraction `average_from` are averaged (None: the last iterate), which needs `public_size`. `earlier`: what was released from
+    the same records before, to be paid from the same (ε, δ).
     """
     update = update or SGD(1.0, momentum=0.9)
+    check.positive("epsilon", epsilon)
+    check.fraction("delta", delta)
     epochs = check.integer("epochs", epochs)
     check.positive("expected_batch_size", expected_batch_size)
-    planned: list[Callable[[float], Event]] = []
-    if public_size is not None:
-        steps = max(1, round(epochs * public_size / expected_batch_size))
-        for ratio in _RATIOS:
-            rate = min(expected_batch_size / (ratio * public_size), 1.0)
-            planned.append(functools.partial(_run, rate, steps))
-    plan = ImportancePlan(
-        budget=rdp_budget(epsilon, delta, order=order, planned=planned, earlier=earlier),
-        expected_batch_size=expected_batch_size,
-        epochs=epochs,
-        clipping_norm=clipping_norm,
-        update=update,
-        public_size=public_size,
-        proposal_factor=proposal_factor,
-        norm_floor=norm_floor,
-        norm_noise=norm_noise,
-        size_noise=size_noise,
-        worst_case_share=worst_case_share,
-        pass_every=pass_every,
-        adaptive=adaptive,
-    )
+    if filter is None:
+        filter = "renyi" if public_size is None else "profile"
+    check.choice("filter", filter, ("profile", "renyi"))
+    settings: dict[str, Any] = {
+        "expected_batch_size": expected_batch_size,
+        "epochs": epochs,
+        "clipping_norm": clipping_norm,
+        "update": update,
+        "public_size": public_size,
+        "proposal_factor": proposal_factor,
+        "norm_floor": norm_floor,
+        "norm_noise": norm_noise,
+        "size_noise": size_noise,
+        "worst_case_share": worst_case_share,
+        "pass_every": pass_every,
+        "adaptive": adaptive,
+    }
+    if filter == "profile":
+        if order is not None or worst_case_share is not None:
+            raise ValueError("order and worst_case_share are settings of a Rényi filter: pass filter='renyi' with them.")
+        plan = _by_profile(epsilon, delta, earlier, settings)
+    else:
+        planned: list[Callable[[float], Event]] = []
+        if public_size is not None:
+            steps = max(1, round(epochs * public_size / expected_batch_size))
+            for ratio in _RATIOS:
+                rate = min(expected_batch_size / (ratio * public_size), 1.0)
+                planned.append(functools.partial(epoch_event, rate, steps=steps))
+        plan = ImportancePlan(budget=rdp_budget(epsilon, delta, order=order, planned=planned, earlier=earlier), **settings)
     if average_from is None:
         return plan
     if public_size is None:
@@ -79,5 +100,36 @@ def dpis(
     return replace(plan, update=Averaged(update, skip=skip))
 
 
-def _run(rate: float, steps: int, noise_multiplier: float) -> Event:
-    return SelfComposed(PoissonSampled(rate, Gaussian(noise_multiplier)), steps)
+def _by_profile(epsilon: float, delta: float, earlier: Event | None, settings: dict[str, Any]) -> ImportancePlan:
+    """Epochs held to the largest profile of which all, with their K and what was `earlier`, spend (ε, δ)."""
+    if settings["public_size"] is None:
+        raise ValueError("Expected public_size: without it a Rényi filter is needed, which can pay for the number of records.")
+    # everything but the noise is checked here, before any of it is computed with
+    any_noise: dict[str, Any] = settings | {"norm_noise": settings["norm_noise"] or 1.0}
+    draft = ImportancePlan(budget=PrivacyProfile((0.0,), (1.0,)), **any_noise)
+    if settings["norm_noise"] is None:
+        settings = settings | {"norm_noise": sum_noise(draft.sums(0), gaussian_mu(epsilon, delta), draft.public_size)}
+    others: list[Event] = [SelfComposed(Gaussian(settings["norm_noise"]), draft.sums(0))]
+    if earlier is not None:
+        others.append(earlier)
+    spent = best_epsilon(Composed(tuple(others)), delta)
+    if spent > 0.9 * epsilon:
+        raise ValueError(
+            f"The budget cannot pay for K: with what was released earlier it takes {spent:.4g} of epsilon = {epsilon:g}. Raise "
+            "norm_noise, or lower the number of epochs."
+        )
+
+    # epochs of these ratios, each with the noise at which DP-SGD of that rate would spend the whole: K decides which of them runs
+    ratios = {max(ratio, draft.least_rate / LARGEST_RATE) for ratio in _PROFILED_RATIOS}
+    alone: dict[float, float] = {}
+    for rate in (draft.least_rate / ratio for ratio in sorted(ratios)):
+        alone[rate] = calibrate(functools.partial(epoch_event, rate, steps=draft.steps), epsilon, delta, draft=True)
+
+    def profile(scale: float) -> PrivacyProfile:
+        epochs = [epoch_event(rate, scale * noise, draft.steps_per_epoch) for rate, noise in alone.items()]
+        return privacy_profile(*epochs, smallest_delta=_UNSEEN * delta / draft.epochs)
+
+    def whole(scale: float) -> Event:
+        return Composed((*others, SelfComposed(profile(scale), draft.epochs)))
+
+    return ImportancePlan(budget=profile(calibrate(whole, epsilon, delta, start=1.02)), **settings)

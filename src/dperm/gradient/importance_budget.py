@@ -1,0 +1,273 @@
+"""What a run of DPIS is charged, and what noise that leaves to each of its epochs: by Rényi filter or by privacy profiles."""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from scipy.optimize import brentq
+from scipy.special import ndtri
+
+from dperm.privacy.events import Composed, Event, FilteredRdp, Gaussian, PoissonSampled, PrivacyProfile, SelfComposed, leaves
+from dperm.privacy.filters import BudgetExceeded, Filter, ProfileFilter, RdpFilter, excess
+
+if TYPE_CHECKING:
+    from dperm.gradient.importance import ImportancePlan
+
+__all__ = ["ByProfile", "ByRenyi", "Spending", "epoch_event"]
+
+_WORST_CASE_SHARE = 0.8
+_SIZE_SHARE = 0.01  # of the budget, for N, where its noise is not stated
+_NORM_SHARE = 0.05  # of the budget, at most, for all K and K*, where their noise is not stated
+_RATES = 1.02  # neighbouring sampling rates ÷ each other, by profiles
+_NORM_NOISE = 0.005  # noise of K in units of N·C, if that keeps within the share
+
+
+def epoch_event(rate: float, noise_multiplier: float, steps: int) -> SelfComposed:
+    return SelfComposed(PoissonSampled(rate, Gaussian(noise_multiplier)), steps)
+
+
+def sum_noise(releases: int, mu: float, public_size: int | None) -> float:
+    """σ_K where it is not stated: all K take at most 5 % of a budget that is worth one Gaussian of noise 1/`mu`."""
+    return max(math.sqrt(releases / _NORM_SHARE) / mu, _NORM_NOISE * (public_size or 0))
+
+
+class Spending(ABC):
+    """How a plan's noise is held to its budget."""
+
+    def __init__(self, plan: ImportancePlan) -> None:
+        self.plan = plan
+
+    @abstractmethod
+    def check(self) -> None:
+        """ValueError where the budget cannot pay for N and K."""
+
+    @property
+    @abstractmethod
+    def sum_noise(self) -> float:
+        """σ_K."""
+
+    @property
+    @abstractmethod
+    def size_noise(self) -> float:
+        """σ_N."""
+
+    @abstractmethod
+    def event(self, start: int, stop: int) -> Event:
+        """What the steps from `start` to `stop` are charged."""
+
+    @abstractmethod
+    def rest(self, done: int) -> Event: ...
+
+    @abstractmethod
+    def pays_for(self, event: Event, first: int) -> bool: ...
+
+    @abstractmethod
+    def spent(self, held: Filter, start: int, stop: int) -> Event | None:
+        """What a run is known to have spent on its steps from `start` to `stop`."""
+
+    @abstractmethod
+    def noise_multiplier(self, held: Filter, epoch: int, steps: int, rate: float) -> float:
+        """σ_e: noise of each of the `steps` left of `epoch`, drawn at `rate`. BudgetExceeded where nothing is left for them."""
+
+    def rate(self, wanted: float) -> float:
+        """The sampling rate to use for one that the released K asks for: no larger."""
+        return wanted
+
+    @abstractmethod
+    def describe(self) -> str: ...
+
+    #: where the published algorithm is not followed in this
+    deviation: str
+    #: what holds the budget, for `paper`
+    source: str
+
+
+class ByRenyi(Spending):
+    """Divergences at the filter's order are added up. The noise of the mean gradient, σ_G = σ_e·r with r = K̃/(N·C) =
+    b/(N·rate), is the same in all epochs to come: those are taken to have r = 1 in the first part of the run, and this epoch's
+    r after it (section 4.2 of the paper)."""
+
+    deviation = "noise is held by a filter at an order fixed beforehand: the best order afterwards is no bound"
+    source = "Feldman & Zrnic 2021 (Rényi filter)"
+
+    def __init__(self, plan: ImportancePlan, budget: FilteredRdp) -> None:
+        super().__init__(plan)
+        self.budget = budget
+        self._filter = RdpFilter(budget)
+        self._pessimistic = _WORST_CASE_SHARE if plan.worst_case_share is None else plan.worst_case_share
+
+    def check(self) -> None:
+        spent = self.statistics_cost(0) + (0.0 if self.plan.public_size else self._filter.cost(Gaussian(self.size_noise)))
+        if spent >= 0.9 * self.budget.rdp_budget:
+            raise ValueError(
+                f"The budget cannot pay for N and K: they would take {spent:.3g} of {self.budget.rdp_budget:.3g} at order "
+                f"{self.budget.order:g}. Raise norm_noise and size_noise, or lower the number of epochs."
+            )
+
+    @property
+    def _mu(self) -> float:
+        """1 ÷ the noise of the Gaussian that costs the budget."""
+        return math.sqrt(2 * self.budget.rdp_budget / self.budget.order)
+
+    @property
+    def sum_noise(self) -> float:
+        return self.plan.norm_noise or sum_noise(self.plan.sums(0), self._mu, self.plan.public_size)
+
+    @property
+    def size_noise(self) -> float:
+        return self.plan.size_noise or math.sqrt(1 / _SIZE_SHARE) / self._mu
+
+    def statistics_cost(self, epoch: int) -> float:
+        """Rényi cost of all K and K* from the start of `epoch` on."""
+        return self.plan.sums(epoch) * self._filter.cost(Gaussian(self.sum_noise))
+
+    def event(self, start: int, stop: int) -> Event:
+        """The filter's budget, whatever part of the run is asked for: how it is spread is only known afterwards."""
+        return self.budget
+
+    def rest(self, done: int) -> Event:
+        """The steps' share of the budget: what is left of it depends on releases, and would be no budget to state."""
+        steps = self.plan.steps
+        return replace(self.budget, rdp_budget=self.budget.rdp_budget * (steps - done) / steps)
+
+    def pays_for(self, event: Event, first: int) -> bool:
+        return (
+            isinstance(event, FilteredRdp)
+            and event.order == self.budget.order
+            and event.rdp_budget <= self.budget.rdp_budget * (1 + 1e-9)
+            and event.relation is self.budget.relation
+        )
+
+    def spent(self, held: Filter, start: int, stop: int) -> Event | None:
+        # what was spent so far depends on what was released: a filter vouches for its budget and for nothing less
+        return held.charged
+
+    def noise_multiplier(self, held: Filter, epoch: int, steps: int, rate: float) -> float:
+        assert isinstance(held, RdpFilter)
+        plan = self.plan
+        later = plan.epochs - epoch - 1
+        ratio = plan.least_rate / rate
+        pessimistic = epoch < self._pessimistic * plan.epochs
+        later_rate, later_ratio = (plan.least_rate, 1.0) if pessimistic else (rate, ratio)
+        # what is still to be released at this epoch's end and after it
+        target = (held.left - (self.statistics_cost(epoch + 1) if later else 0.0)) * (1 - 1e-9)
+        if target <= 0:
+            raise BudgetExceeded("Nothing is left of the budget for gradients: interrupted runs spent it.")
+
+        def cost(log_noise: float) -> float:
+            noise = math.exp(log_noise)
+            now = self._filter.cost(epoch_event(rate, noise / ratio, steps))
+            if not later:
+                return now
+            return now + later * self._filter.cost(epoch_event(later_rate, noise / later_ratio, plan.steps_per_epoch))
+
+        def beyond(log_noise: float) -> float:
+            return math.log(max(cost(log_noise), 1e-300) / target)
+
+        found = float(brentq(beyond, math.log(1e-3 * ratio), math.log(1e9), xtol=1e-10))
+        while cost(found) > target:
+            found += 1e-9
+        return math.exp(found) / ratio
+
+    def describe(self) -> str:
+        return f"within {self.budget.rdp_budget:.6g} at Rényi order {self.budget.order:g}; a_E = {self._pessimistic:g}"
+
+
+class ByProfile(Spending):
+    """Each epoch gets the least noise whose privacy profile stays below the one that was charged for it. What epochs cost does
+    not depend on what was released, so that nothing has to be planned ahead."""
+
+    deviation = "each epoch is held to a privacy profile fixed beforehand: ε of what happened to be released is no bound"
+    source = "Zhu, Dong, Wang 2022 (composition of dominating pairs)"
+
+    def __init__(self, plan: ImportancePlan, profile: PrivacyProfile) -> None:
+        super().__init__(plan)
+        self.profile = profile
+
+    def check(self) -> None:
+        plan = self.plan
+        if plan.public_size is None or plan.norm_noise is None:
+            raise ValueError("Expected public_size and norm_noise beside a privacy profile: what is charged depends on them.")
+        if plan.size_noise is not None or plan.worst_case_share is not None:
+            raise ValueError("Expected no size_noise and no worst_case_share beside a privacy profile: a Rényi filter has them.")
+
+    @property
+    def sum_noise(self) -> float:
+        assert self.plan.norm_noise is not None
+        return self.plan.norm_noise
+
+    @property
+    def size_noise(self) -> float:
+        raise ValueError("Expected a Rényi filter's budget where N is released: a profile needs public_size.")
+
+    def event(self, start: int, stop: int) -> Event:
+        per_epoch = self.plan.steps_per_epoch
+        first, last = start // per_epoch, -(-stop // per_epoch)
+        sums = SelfComposed(Gaussian(self.sum_noise), self.plan.sums(first) - self.plan.sums(last))
+        return Composed((sums, SelfComposed(self.profile, last - first)))
+
+    def rest(self, done: int) -> Event:
+        return self.event(done, self.plan.steps)
+
+    def pays_for(self, event: Event, first: int) -> bool:
+        mine, theirs = leaves(self.event(first, self.plan.steps)), leaves(event)
+        return len(mine) == len(theirs) and all(
+            count == other and (a == b or _alike(a, b))
+            for (a, count), (b, other) in zip(mine.items(), theirs.items(), strict=True)
+        )
+
+    def spent(self, held: Filter, start: int, stop: int) -> Event | None:
+        return self.event(start, stop) if stop > start else None
+
+    def noise_multiplier(self, held: Filter, epoch: int, steps: int, rate: float) -> float:
+        assert isinstance(held, ProfileFilter)
+        # the one that was charged: computed elsewhere, it may differ from the plan's by its rounding
+        profiles = [leaf for leaf in leaves(held.charged) if isinstance(leaf, PrivacyProfile) and held.left(leaf) > 0]
+        if not profiles:
+            raise BudgetExceeded("No epoch that was charged is left: copies of the run took their places, or the log lost lines.")
+        return _least_noise(profiles[0], steps, rate)
+
+    def rate(self, wanted: float) -> float:
+        # a grid: epochs whose rates are nearly the same share the search for their noise
+        least = self.plan.least_rate
+        return least * _RATES ** math.floor(math.log(wanted / least) / math.log(_RATES) + 1e-9)
+
+    def describe(self) -> str:
+        return f"each epoch within {self.profile!r}"
+
+
+def _alike(one: Event, other: Event) -> bool:
+    """Whether two profiles are the same but for rounding."""
+    if not (isinstance(one, PrivacyProfile) and isinstance(other, PrivacyProfile) and len(one.deltas) == len(other.deltas)):
+        return False
+    pairs = (*zip(one.epsilons, other.epsilons, strict=True), *zip(one.deltas, other.deltas, strict=True))
+    return one.relation is other.relation and all(math.isclose(a, b, rel_tol=1e-6) for a, b in pairs)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _least_noise(profile: PrivacyProfile, steps: int, rate: float) -> float:
+    """The noise multiplier at which an epoch just stays below a profile."""
+
+    def beyond(log_noise: float) -> float:
+        return excess(epoch_event(rate, math.exp(log_noise), steps), profile)
+
+    # a Gaussian whose total variation is the profile's, as the central limit of sampled Gaussians has it
+    mu = min(max(-2 * float(ndtri((1 - profile.deltas[0]) / 2)), 1e-9), 10.0)
+    guess = -0.5 * math.log(math.log1p(mu * mu / (steps * rate * rate)))
+    low, high = guess - 0.05, guess + 0.05
+    while beyond(low) <= 0:
+        low, high = low - 0.4, low
+        if low < -25:
+            raise ValueError(f"Expected a profile that noise matters to, got {profile}.")
+    while beyond(high) > 0:
+        low, high = high, high + 0.4
+        if high > 25:
+            raise BudgetExceeded(f"No noise keeps an epoch within {profile}.")
+    found = float(brentq(beyond, low, high, xtol=1e-5))
+    while beyond(found) > 0:
+        found += 1e-5
+    return math.exp(found)
