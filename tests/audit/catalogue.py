@@ -121,6 +121,7 @@ def catalogue() -> Iterator[tuple[str, Mechanism, LinearObjective]]:
     # few records, so that a record is drawn at half the rate there may be; norms far below and far above the clipping norm
     for name, settings in {
         "recipe dpis": {},
+        "recipe dpis, Rényi filter": {"filter": "renyi"},
         "recipe dpis, adaptive": {"adaptive": AdaptiveNorm(), "norm_noise": 10.0},
         "recipe dpis, size released": {"public_size": None, "average_from": None},
     }.items():

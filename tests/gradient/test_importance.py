@@ -35,6 +35,8 @@ from dperm.privacy import (
     Composed,
     Gaussian,
     PoissonSampled,
+    PrivacyProfile,
+    ProfileFilter,
     RdpFilter,
     Recorder,
     Relation,
@@ -43,9 +45,11 @@ from dperm.privacy import (
     SpendLog,
     SystemSource,
     UnpaidReleaseError,
+    calibrate,
     epsilon,
     rdp_budget,
 )
+from dperm.privacy.filters import excess
 
 RNG = np.random.default_rng(0)
 SIZE = 400
@@ -554,3 +558,99 @@ def test_importance_sampling_without_gradients_is_refused() -> None:
     with pytest.raises(ValueError, match="epochs"):
         model.set_params(mechanism="gradient", epochs=2.5, public_size=SIZE).fit(ROWS, LABELS > 0)
     assert SpendLog.current().charges() == []
+
+
+# Held to privacy profiles
+
+
+def test_every_epoch_is_within_its_profile_and_wastes_next_to_nothing_of_it() -> None:
+    made = plan(epochs=10, adaptive=AdaptiveNorm(), norm_noise=40.0)
+    assert isinstance(made.budget, PrivacyProfile)
+    channel = Channel(SystemSource(Randomness.fixed(1)), private=False)
+    channel.charge(made.event(OBJECTIVE.relation), "test")
+    gradients = made.gradients(OBJECTIVE, OBJECTIVE.records(ROWS, LABELS), channel)
+    theta = np.zeros(4)
+    for step in range(made.steps):
+        theta = theta - 0.5 * gradients(theta)
+        expected = made.event(OBJECTIVE.relation, 0, step + 1)  # fixed beforehand: what is spent is known on the way
+        assert gradients.spent(OBJECTIVE.relation, 0) == expected
+    for epoch in gradients.epochs:
+        steps = SelfComposed(PoissonSampled(epoch.rate, Gaussian(epoch.noise_multiplier)), made.steps_per_epoch)
+        assert -1e-3 < excess(steps, made.budget) <= 0
+        grid = math.log(epoch.rate / made.least_rate) / math.log(1.02)
+        assert grid == pytest.approx(round(grid), abs=1e-6)
+    assert channel.filter.left(made.budget) == channel.filter.left(Gaussian(40.0)) == 0
+
+
+def test_what_ran_costs_no_more_than_what_was_charged() -> None:
+    """The exact ε of the steps that happened to run, were they fixed: a bound only for runs that always run them."""
+    for ratio, least in ((1.0, 0.9), (0.5, 0.93), (0.15, 0.9)):
+        made = dpis(
+            epsilon=2.0, delta=1e-5, public_size=20_000, expected_batch_size=200, epochs=15, clipping_norm=1.0, average_from=None
+        )  # fmt: skip
+        held = ProfileFilter(made.event(OBJECTIVE.relation))
+        rate = made.least_rate / ratio
+        noise = made.noise_multiplier(held, 0, 100, rate)
+        ran = Composed(
+            (SelfComposed(PoissonSampled(rate, Gaussian(noise)), 1500), SelfComposed(Gaussian(made.sum_noise), made.sums(0)))
+        )
+        assert least * 2.0 < epsilon(ran, 1e-5) <= 2.0
+        # the filter costs little more noise than if the ratio of all epochs had been known
+        alone = calibrate(lambda x, rate=rate: SelfComposed(PoissonSampled(rate, Gaussian(x)), 1500), 2.0, 1e-5)
+        assert alone < noise < 1.06 * alone
+
+
+def test_without_a_place_for_k_an_epoch_takes_the_largest(tmp_path: Path) -> None:
+    """Killed between K and its steps, a run has fewer K left than epochs: the last runs at the rate of DP-SGD."""
+    made = plan()
+    channel, gradients, _ = continued(tmp_path, made, [(Gaussian(made.sum_noise), {"what": "K"})])
+    theta = np.zeros(4)
+    for _ in range(made.steps):
+        theta = theta - 0.5 * gradients(theta)
+    *others, last = gradients.epochs
+    assert last.rate == made.least_rate and last.ratio == pytest.approx(1.0)
+    assert all(epoch.rate > made.least_rate for epoch in others)
+    assert channel.filter.left(made.budget) == 0
+
+
+def test_without_a_place_for_steps_nothing_runs(tmp_path: Path) -> None:
+    made = plan()
+    part, note = epoch_of(made, 3)
+    channel, gradients, _ = continued(tmp_path, made, [(part, note)] * 4)
+    with pytest.raises(BudgetExceeded, match="No epoch that was charged is left"):
+        gradients(np.zeros(4))
+    with pytest.raises(UnpaidReleaseError):
+        channel.release(np.zeros(4), 1.0, 12.0, 0.2)
+
+
+def test_profiles_that_differ_by_rounding_are_the_same_charge() -> None:
+    """A run continued on another machine computes its plan again."""
+    made = plan()
+    shifted = replace(made.budget, deltas=tuple(value * (1 + 1e-12) for value in made.budget.deltas))
+    other = replace(made, budget=shifted)
+    assert other.pays_for(made.event(OBJECTIVE.relation), OBJECTIVE.relation, 0)
+    assert not plan(epsilon=2.1).pays_for(made.event(OBJECTIVE.relation), OBJECTIVE.relation, 0)
+    assert not made.pays_for(made.event(OBJECTIVE.relation, 10), OBJECTIVE.relation, 0)
+    assert made.pays_for(made.event(OBJECTIVE.relation, 10), OBJECTIVE.relation, 10)
+    assert not plan(norm_noise=50.0).pays_for(plan(norm_noise=60.0).event(OBJECTIVE.relation), OBJECTIVE.relation, 0)
+
+
+def test_several_classes_share_one_filter() -> None:
+    """Each class's epochs have places of their own in what is charged for all."""
+    part = GradientPerturbation(budget=Budget(1e-5, 2.0), plan=plan(epochs=2))
+    mechanism = OneVsRest.of(part, 3)
+    event = mechanism.event(OBJECTIVE.facts)
+    channel = Channel(SystemSource(Randomness.fixed(1)), private=False)
+    records = OBJECTIVE.records(ROWS, (np.arange(SIZE) % 3).astype(float))
+    release = mechanism.release(OBJECTIVE, records, channel)
+    assert release.certificate.event == event
+    assert channel.filter.left(part.plan.budget) == 0
+    assert epsilon(event, 1e-5) > 2.0
+
+
+def test_a_budget_of_another_kind_is_refused() -> None:
+    with pytest.raises(TypeError, match="FilteredRdp or a PrivacyProfile"):
+        ImportancePlan(Gaussian(1.0), 40, 4, 0.3, SGD(0.5), SIZE)
+    profile = PrivacyProfile((0.1,), (1e-6,))
+    with pytest.raises(ValueError, match="public_size and norm_noise"):
+        ImportancePlan(profile, 40, 4, 0.3, SGD(0.5), SIZE)

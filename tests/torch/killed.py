@@ -85,7 +85,9 @@ trainer = PrivateTrainer(
     expected_batch_size=10,
     clipping_norm=1.0,
     public_size=None if os.environ.get("NOISY_SIZE") else 40,
-    plan=functools.partial(dpis, adaptive=AdaptiveNorm(), norm_noise=8.0) if os.environ.get("DPIS") else None,
+    plan=functools.partial(dpis, filter=os.environ["DPIS"], adaptive=AdaptiveNorm(), norm_noise=8.0)
+    if "DPIS" in os.environ
+    else None,
     checkpoint=folder / "run",
     checkpoint_every=5,
     progress=False,

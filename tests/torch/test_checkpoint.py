@@ -225,17 +225,23 @@ MORE_DPIS_POINTS = [
     ("point", "count"), [*DPIS_POINTS, *(pytest.param(*more, marks=pytest.mark.slow) for more in MORE_DPIS_POINTS)]
 )
 @pytest.mark.parametrize("seconds", ["10", pytest.param("0", marks=pytest.mark.slow)])
-def test_importance_sampling_killed_keeps_within_its_filter(tmp_path: Path, point: str, count: int, seconds: str) -> None:
+@pytest.mark.parametrize("held_by", ["profile", "renyi"])
+def test_importance_sampling_killed_keeps_within_its_filter(
+    tmp_path: Path, point: str, count: int, seconds: str, held_by: str
+) -> None:
     """Also where the kill falls between a part's charge, the releases it pays for, and the checkpoint."""
-    settings = {"DPIS": "1", "SECONDS_AT_ONCE": seconds}
+    settings = {"DPIS": held_by, "SECONDS_AT_ONCE": seconds}
     assert run(tmp_path, point, count, **settings) == -signal.SIGKILL
     certificate = finish(tmp_path, **settings)
     assert certificate.epsilon is not None and certificate.epsilon <= 4.0
 
 
-@pytest.mark.parametrize("size", ["", pytest.param("1", marks=pytest.mark.slow)], ids=["stated size", "released size"])
-def test_importance_sampling_killed_again_and_again(tmp_path: Path, size: str) -> None:
-    settings = {"DPIS": "1", "SECONDS_AT_ONCE": "0", "NOISY_SIZE": size}
+@pytest.mark.parametrize(
+    ("held_by", "size"),
+    [("profile", ""), pytest.param("renyi", "", marks=pytest.mark.slow), pytest.param("renyi", "1", marks=pytest.mark.slow)],
+)
+def test_importance_sampling_killed_again_and_again(tmp_path: Path, held_by: str, size: str) -> None:
+    settings = {"DPIS": held_by, "SECONDS_AT_ONCE": "0", "NOISY_SIZE": size}
     assert run(tmp_path, "release-after", 5, **settings) == -signal.SIGKILL
     for point, count in (("release-after", 4), ("part-after", 1), ("reserve-after", 2)):
         assert run(tmp_path, point, count, resume=True, **settings) == -signal.SIGKILL

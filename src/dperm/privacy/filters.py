@@ -201,8 +201,12 @@ def privacy_profile(*events: Event, smallest_delta: float) -> PrivacyProfile:
         return PrivacyProfile((0.0,), (1.0,), relation)
     if largest == 0:
         return PrivacyProfile((0.0,), (smallest_delta,), relation)
-    points = largest * (np.arange(_POINTS) / (_POINTS - 1)) ** 1.5  # denser where profiles bend
-    found = np.max([distribution.deltas(list(points)) for distribution in distributions], axis=0)
+    while True:
+        points = largest * (np.arange(_POINTS) / (_POINTS - 1)) ** 1.5  # denser where profiles bend
+        found = np.max([distribution.deltas(list(points)) for distribution in distributions], axis=0)
+        if found[-1] <= 2 * smallest_delta:
+            break
+        largest *= 1.02  # losses that end abruptly: grids of different widths end them elsewhere
     return PrivacyProfile(tuple(points), tuple(np.minimum.accumulate(found)), relation)
 
 

@@ -406,7 +406,8 @@ class PrivacyLossDistribution:
         if squares > 0:
             pairs.append((_symmetric(_gaussian_pair(math.sqrt(squares))), 1))
         self._tolerance = tolerance
-        self._infinite = -math.expm1(sum(n * math.log1p(-pair.infinite) for pair, n in pairs))
+        hopeless = any(pair.infinite >= 1 for pair, _ in pairs)
+        self._infinite = 1.0 if hopeless else -math.expm1(sum(n * math.log1p(-pair.infinite) for pair, n in pairs))
         one_direction = all(pair.remove is pair.add for pair, _ in pairs)
         self._directions = [[(pair.remove, n) for pair, n in pairs]]
         if not one_direction:
@@ -425,6 +426,8 @@ class PrivacyLossDistribution:
         largest = max(*epsilons, 1e-6)
         found = np.zeros(len(epsilons))
         for pairs in self._directions:
+            if self._infinite_mass(pairs) >= 0.5:
+                return np.ones(len(epsilons))
             compositions = [self._at(pairs, share * largest) for share in _ANCHORS]
             logs = [[each.log_delta(epsilon) for epsilon in epsilons] for each in compositions]
             found = np.maximum(found, np.exp(np.min(logs, axis=0)))
