@@ -14,6 +14,7 @@ __all__ = ["write"]
 
 HERE = Path(__file__).parent
 SEEDS = range(5)
+DRAWN = (1.0, 3.0)  # ε in the figures
 NAMES = {"mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "imdb": "IMDb"}
 
 
@@ -49,8 +50,9 @@ not run yet. Theirs are means of 5 runs with epochs tuned by ε; ours are single
 
 COMPARISON = """\
 What importance sampling itself is worth: the tanh CNN of DP-SGD-TS, 20 epochs, C = 0.1, momentum 0.9; MNIST b = 512 (lr 0.5
-up to ε = 1, then 1), Fashion-MNIST b = 2048 (lr 4). Paired by initial weights. "RDP" calibrates DP-SGD with the Rényi
-accountant, "PLD" with the exact one, the library's default. Evaluations are forward passes of records in training, the
+up to ε = 1, then 1), Fashion-MNIST b = 2048 (lr 4). Paired by initial weights: "pairs" is DPIS less DP-SGD. "RDP" calibrates
+DP-SGD with the Rényi accountant and holds DPIS by a Rényi filter; "PLD" and "profiles" are exact, and the library's defaults.
+Evaluations are forward passes of records in training, the
 passes for norms included. Times are of one thread, which other work shared.
 """
 
@@ -93,9 +95,13 @@ def compared(dataset: str) -> str:
         found = {name: results(cell) for name, cell in cells.items()}
         if not any(found.values()):
             continue
-        base, own = found["DP-SGD (RDP)"], found["DPIS"]
-        paired = [(a["accuracy"], b["accuracy"]) for a in base for b in own if a["cell"]["seed"] == b["cell"]["seed"]]
-        gain = f"{statistics.mean(b - a for a, b in paired):+.2f}" if paired else "–"
+        gains: list[str] = []
+        for plain, sampled in (("DP-SGD (RDP)", "DPIS (RDP)"), ("DP-SGD (PLD)", "DPIS (profiles)")):
+            seeds = [{each["cell"]["seed"]: each["accuracy"] for each in found[name]} for name in (plain, sampled)]
+            paired = [seeds[1][seed] - seeds[0][seed] for seed in seeds[0] if seed in seeds[1]]
+            gains.append(f"{statistics.mean(paired):+.2f}" + (f" ({len(paired)})" if len(paired) > 1 else "") if paired else "–")
+        base = [*found["DP-SGD (RDP)"], *found["DP-SGD (PLD)"]]
+        own = [*found["DPIS (profiles)"], *found["DPIS (RDP)"]]
         cost = "–"
         if base and own:
             timed = [[result for result in found if "remark" not in result] for found in (own, base)]  # remarks: not undisturbed
@@ -103,8 +109,8 @@ def compared(dataset: str) -> str:
             ratios.append(mean(timed[0], "seconds") / mean(timed[1], "seconds"))
             cost = f"{ratios[0]:.2f}×, {ratios[1]:.2f}×"
         last = f"{own[0]['noise'][-1]['ratio']:.2f}" if own else "–"
-        rows.append([f"{epsilon:g}", *(shown(found[name]) for name in cells), gain, cost, last])
-    header = ["ε", *comparison(dataset, 1.0, 0), "DPIS less DP-SGD (RDP)", "evaluations, time against DP-SGD", "r at the end"]
+        rows.append([f"{epsilon:g}", *(shown(found[name]) for name in cells), *gains, cost, last])
+    header = ["ε", *comparison(dataset, 1.0, 0), "pairs, RDP", "pairs, exact", "evaluations, time against DP-SGD", "r at the end"]
     return f"{NAMES[dataset]}\n\n" + table(header, rows)
 
 
@@ -152,31 +158,31 @@ def figures() -> str:
         ("ratio.png", "r = K / (N·C)", lambda epoch: epoch["ratio"]),
     ]
     for file, label, value in panels:
-        sets = [name for name in ("mnist", "fashion_mnist") if any(results(comparison(name, e, 0)["DPIS"]) for e in EPSILONS)]
+        sets = [
+            name
+            for name in ("mnist", "fashion_mnist")
+            if any(results(cell) for e in DRAWN for cell in comparison(name, e, 0).values())
+        ]
         if not sets:
             continue
         figure, axes = plt.subplots(
             1, len(sets), figsize=(1 + 4 * len(sets), 3.2), sharey=True, layout="constrained", squeeze=False
         )
         for axis, dataset in zip(axes[0], sets, strict=True):
-            for number, epsilon in enumerate(EPSILONS):
+            for number, epsilon in enumerate(DRAWN):
                 cells = comparison(dataset, epsilon, 0)
-                found = results(cells["DPIS"])
-                if not found:
-                    continue
-                line = found[0]["noise"]
-                axis.plot(
-                    [e["epoch"] + 1 for e in line], [value(e) for e in line], color=f"C{number}", label=f"DPIS, ε = {epsilon:g}"
-                )
-                base = results(cells["DP-SGD (RDP)"])
-                if file == "noise.png" and base:
-                    axis.axhline(
-                        base[0]["noise"][0]["gradient_noise"], color=f"C{number}", linestyle=":", label=f"DP-SGD, ε = {epsilon:g}"
-                    )
+                for name, style in (("DPIS (profiles)", "-"), ("DPIS (RDP)", "--")):
+                    if found := results(cells[name]):
+                        line = found[0]["noise"]
+                        x, y = [e["epoch"] + 1 for e in line], [value(e) for e in line]
+                        axis.plot(x, y, style, color=f"C{number}", label=f"{name}, ε = {epsilon:g}")
+                if file == "noise.png" and (base := results(cells["DP-SGD (PLD)"])):
+                    level = base[0]["noise"][0]["gradient_noise"]
+                    axis.axhline(level, color=f"C{number}", linestyle=":", label=f"DP-SGD (PLD), ε = {epsilon:g}")
             axis.set(title=NAMES[dataset], xlabel="epoch", ylim=(0, None))
             axis.xaxis.get_major_locator().set_params(integer=True)
             if axis.get_legend_handles_labels()[0]:
-                axis.legend(fontsize="small")
+                axis.legend(fontsize="x-small")
         axes[0, 0].set_ylabel(label)
         figure.savefig(HERE / file, dpi=110)
         drawn.append(f"![{label}]({file})")
@@ -194,5 +200,12 @@ def state() -> str:
         cells = make()
         done = sum(load(cell) is not None for cell in cells)
         lines.append(f"{name}: {done} of {len(cells)}")
-    machines = sorted({result["machine"] for name in TABLES for cell in TABLES[name]() if (result := load(cell))})
+    machines = sorted(
+        {
+            result["machine"].replace("thread(s)", "thread").replace("threads", "thread")
+            for name in TABLES
+            for cell in TABLES[name]()
+            if (result := load(cell))
+        }
+    )
     return f"Cells trained: {'; '.join(lines)}. Machines: {'; '.join(machines) or 'none'}.\n"

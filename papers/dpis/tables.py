@@ -142,18 +142,23 @@ def own_questions() -> dict[str, Cell]:
     base = replace(settings("mnist", "tanh", 1.0), sampler="importance")
     poisson = replace(base, sampler="poisson")
     return {
-        "DPIS": base,
+        "DPIS (RDP)": base,
+        "DPIS (profiles)": replace(base, accounting="pld"),
+        "DPIS (profiles), k = 1, norms of all every second epoch": replace(base, accounting="pld", k=1.0, pass_every=2),
         "DP-SGD (RDP)": poisson,
         "DP-SGD (PLD)": replace(poisson, accounting="pld"),
         "DP-SGD (RDP), 2.2 times the batch, as many steps: equal gradient evaluations": replace(poisson, batch=1126, epochs=44),
         "DP-SGD (RDP), batch b/r, r = 0.32 (the mean of DPIS), as many steps": replace(poisson, batch=1600, epochs=62),
         "normalised gradients (RDP)": replace(poisson, bounding="normalise", learning_rate=0.05),
-        "DPIS, k = 1": replace(base, k=1.0),
-        "DPIS, k = 5": replace(base, k=5.0),
-        "DPIS, noisy K (0.02 N)": replace(base, norm_noise=0.02),
-        "DPIS, norms of all every fourth epoch": replace(base, pass_every=4),
-        "DPIS, a_E = 0": replace(base, worst_case_share=0.0),
-        "DPIS, a_E = 1": replace(base, worst_case_share=1.0),
+        "DP-SGD (PLD), batch b/r, r = 0.32 (the mean of DPIS), as many steps": replace(
+            poisson, accounting="pld", batch=1600, epochs=62
+        ),
+        "DPIS (RDP), k = 1": replace(base, k=1.0),
+        "DPIS (RDP), k = 5": replace(base, k=5.0),
+        "DPIS (RDP), noisy K (0.02 N)": replace(base, norm_noise=0.02),
+        "DPIS (RDP), norms of all every fourth epoch": replace(base, pass_every=4),
+        "DPIS (RDP), a_E = 0": replace(base, worst_case_share=0.0),
+        "DPIS (RDP), a_E = 1": replace(base, worst_case_share=1.0),
     }
 
 

@@ -83,6 +83,8 @@ def test_nearly_everything_linear_is_vectorised() -> None:
     one_by_one = {name for name, *_ in catalogue()} - {name for name, *_ in VECTORISED}
     adapts = ("adaptive", "noisy size", "recipe dpis")  # a state or a plan of its own for each run
     assert [name for name in one_by_one if not name.startswith(adapts)] == []
+    with pytest.raises(NotImplementedError, match="no importance sampling"):
+        Kept().thin(np.arange(3), np.ones(3), (0, 0))
 
 
 def test_many_problems_report_what_they_cannot_reach() -> None:

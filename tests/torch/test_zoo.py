@@ -11,6 +11,9 @@ import zoo
 from oracle import assert_exact, cross_entropy
 from torch import Tensor, nn
 
+from dperm.gradient import Unit
+from dperm.torch import ModuleObjective
+
 SIZE = 3
 
 
@@ -46,6 +49,27 @@ def test_the_zoo(name: str, make: Callable[[], nn.Module], inputs: Any, targets:
     torch.manual_seed(0)
     objective = assert_exact(make().double(), inputs, targets, loss, vmapped=False)
     assert objective.fallbacks == (), name
+
+
+@pytest.mark.parametrize(("name", "make", "inputs", "targets", "loss"), ZOO, ids=[item[0] for item in ZOO])
+def test_unit_vectors_are_of_length_one_in_single_precision(
+    name: str, make: Callable[[], nn.Module], inputs: Any, targets: Tensor, loss: Any
+) -> None:
+    """Importance sampling adds gradients ÷ their norms: norms and sums take different ways, and must agree to rounding."""
+    torch.manual_seed(0)
+    model = make()
+    single = inputs.float() if inputs.is_floating_point() else inputs
+    objective = ModuleObjective(model, loss)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for training in (0, 20):
+        for _ in range(training):
+            optimizer.zero_grad()
+            loss(model(single), targets).mean().backward()
+            optimizer.step()
+        for record in range(SIZE):
+            at = objective.evaluate(single[record : record + 1], targets[record : record + 1])
+            vector = at.weighted_sum(Unit(1e-12).factors(at.norms))
+            assert float(vector.double().norm()) == pytest.approx(1.0, abs=1e-5), (name, training)
 
 
 def test_a_token_without_a_goal_has_no_gradient() -> None:

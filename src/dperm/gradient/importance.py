@@ -200,7 +200,7 @@ class ImportancePlan:
         releases.append(f"gradients, {self.steps or 'N/b an epoch'} times: sampled Gaussians, planned at the start of each epoch")
         return {
             "sampler": f"importance sampling, k = {self.proposal_factor:g}, norm_floor = {self.norm_floor:g}, "
-            f"norms of all every {self.pass_every} epochs",
+            f"norms of all every {'epoch' if self.pass_every == 1 else f'{self.pass_every} epochs'}",
             "bounding": f"unit vectors in proportion to norms clipped at {self.clipping_norm:g}",
             "adaptive": repr(self.adaptive),
             "noise": self._spending.describe(),
