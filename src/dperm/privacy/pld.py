@@ -422,16 +422,21 @@ class PrivacyLossDistribution:
         return max((math.exp(self._log_delta(pairs, epsilon)) for pairs in self._directions), default=0.0)
 
     def deltas(self, epsilons: Sequence[float]) -> Array:
-        """The same at each of `epsilons`, from few compositions: in the tails a little above `delta`."""
-        largest = max(*epsilons, 1e-6)
-        found = np.zeros(len(epsilons))
+        """The same at each of `epsilons`, from a few compositions: a little above what each would have of its own."""
+        points = np.asarray(epsilons, dtype=float)
+        places = [share * max(float(points.max()), 1e-6) for share in _ANCHORS]
+        found = np.full(len(points), -math.inf)
         for pairs in self._directions:
             if self._infinite_mass(pairs) >= 0.5:
-                return np.ones(len(epsilons))
-            compositions = [self._at(pairs, share * largest) for share in _ANCHORS]
-            logs = [[each.log_delta(epsilon) for epsilon in epsilons] for each in compositions]
-            found = np.maximum(found, np.exp(np.min(logs, axis=0)))
-        return found
+                return np.ones(len(points))
+            logs = np.zeros(len(points))
+            for number, place in enumerate(places):
+                near = points > (places[number - 1] + place) / 2 if number else np.full(len(points), True)
+                if np.any(near & (logs > found)):  # the other direction may be the larger one already
+                    composition = self._at(pairs, place)
+                    logs = np.minimum(logs, [composition.log_delta(epsilon) for epsilon in points])
+            found = np.maximum(found, logs)
+        return np.exp(found)
 
     def _epsilon(self, pairs: list[tuple[LossPair, int]], delta: float) -> float:
         log_target = math.log(delta)
