@@ -49,6 +49,7 @@ from dperm.privacy import (
     epsilon,
     rdp_budget,
 )
+from dperm.privacy.events import leaves
 from dperm.privacy.filters import excess
 
 RNG = np.random.default_rng(0)
@@ -580,6 +581,7 @@ def test_every_epoch_is_within_its_profile_and_wastes_next_to_nothing_of_it() ->
         grid = math.log(epoch.rate / made.least_rate) / math.log(1.02)
         assert grid == pytest.approx(round(grid), abs=1e-6)
     assert channel.filter.left(made.budget) == channel.filter.left(Gaussian(40.0)) == 0
+    assert leaves(made.event(OBJECTIVE.relation, 10, 10)) == {}
 
 
 def test_what_ran_costs_no_more_than_what_was_charged() -> None:
@@ -613,6 +615,15 @@ def test_without_a_place_for_k_an_epoch_takes_the_largest(tmp_path: Path) -> Non
     assert channel.filter.left(made.budget) == 0
 
 
+def test_what_interruptions_spent_counts_as_spent(tmp_path: Path) -> None:
+    """Places taken twice for one epoch are in the ε so far."""
+    made = plan()
+    noise = Gaussian(made.sum_noise)
+    _, gradients, _ = continued(tmp_path, made, [(noise, {"what": "K"}), (noise, {"what": "K"}), epoch_of(made, 3)])
+    gradients(np.zeros(4))
+    assert leaves(gradients.spent(OBJECTIVE.relation, 0)) == {noise: 3, made.budget: 2}
+
+
 def test_without_a_place_for_steps_nothing_runs(tmp_path: Path) -> None:
     made = plan()
     part, note = epoch_of(made, 3)
@@ -632,6 +643,15 @@ def test_profiles_that_differ_by_rounding_are_the_same_charge() -> None:
     assert not plan(epsilon=2.1).pays_for(made.event(OBJECTIVE.relation), OBJECTIVE.relation, 0)
     assert not made.pays_for(made.event(OBJECTIVE.relation, 10), OBJECTIVE.relation, 0)
     assert made.pays_for(made.event(OBJECTIVE.relation, 10), OBJECTIVE.relation, 10)
+    almost = replace(made, norm_noise=made.norm_noise * (1 + 1e-13))
+    event = made.event(OBJECTIVE.relation)
+    assert almost.pays_for(event, OBJECTIVE.relation, 0)
+    channel = Channel(SystemSource(Randomness.fixed(1)), private=False)
+    channel.charge(event, "test")
+    gradients = almost.gradients(OBJECTIVE, OBJECTIVE.records(ROWS, LABELS), channel)
+    for _ in range(made.steps):
+        gradients(np.zeros(4))
+    assert channel.filter.left(made.budget) == channel.filter.left(Gaussian(made.norm_noise)) == 0
     assert not plan(norm_noise=50.0).pays_for(plan(norm_noise=60.0).event(OBJECTIVE.relation), OBJECTIVE.relation, 0)
 
 

@@ -177,9 +177,9 @@ def test_parts_are_on_disk_before_they_are_released(tmp_path) -> None:
     for copy in (channel, other):
         with pytest.raises(BudgetExceeded):
             copy.allow(Gaussian(30.0))
-    other.reopen(Gaussian(10.0))
+    other.reopen(SelfComposed(Gaussian(10.0), 2), 1)
     other.release(np.zeros(2), 1.0, 10.0)
     with pytest.raises(UnpaidReleaseError, match="no part"):
-        other.reopen(Gaussian(11.0))
+        other.reopen(SelfComposed(Gaussian(11.0), 2), 1)
     assert [charge.event for charge in log.charges()] == [budget]
     assert log.total(1e-5)[Relation.ADD_OR_REMOVE_ONE] == epsilon(budget, 1e-5)

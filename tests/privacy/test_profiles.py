@@ -105,7 +105,8 @@ def test_events_without_a_finite_profile() -> None:
 @pytest.mark.parametrize(
     ("epsilons", "deltas"),
     [((), ()), ((0.1,), ()), ((0.2, 0.1), (0.1, 0.01)), ((0.1, 0.2), (0.01, 0.1)), ((-0.1,), (0.1,)), ((0.1,), (0.0,)),
-     ((0.1,), (1.1,)), ((0.1, math.inf), (0.1, 0.01)), ((0.1, 0.1), (0.1, 0.1)), ((math.nan,), (0.1,))],
+     ((0.1,), (1.1,)), ((0.1, math.inf), (0.1, 0.01)), ((0.1, 601.0), (0.1, 0.01)),
+     ((0.1, 0.1), (0.1, 0.1)), ((math.nan,), (0.1,))],
 )  # fmt: skip
 def test_impossible_profiles_are_refused(epsilons: Any, deltas: Any) -> None:
     with pytest.raises(ValueError, match="Expected"):
@@ -255,9 +256,76 @@ def test_copies_of_a_run_share_the_places(tmp_path) -> None:
         channel.allow(Gaussian(30.0))
     assert sorted(log.accounts(channel.charge_id).values()) == [2.0, 2.0]
     assert [note for _, note in log.parts(channel.charge_id)] == [{"epoch": 1}, {"epoch": 2}, {}, {}]
-    other.reopen(Gaussian(2.5))
-    other.release(np.zeros(2), 1.0, 2.5)
+    with pytest.raises(UnpaidReleaseError, match="no part"):
+        other.reopen(Gaussian(2.5), 1)  # one release: nothing is left of it to continue
     assert log.total(1e-5)[Relation.ADD_OR_REMOVE_ONE] == epsilon(event, 1e-5)
+
+
+def test_a_part_is_reopened_once_for_what_is_left_of_it(tmp_path) -> None:
+    log = SpendLog(tmp_path / "log.jsonl")
+    event = Composed((Gaussian(30.0), profile_of(EPOCH)))
+    part = SelfComposed(PoissonSampled(0.02, Gaussian(1.3)), 50)
+    channel = Channel.open(log=log)
+    channel.keep_parts()
+    channel.charge(event, "test")
+    channel.allow(part)
+    other = Channel.open(log=log)
+    other.resume(channel.charge_id, event)
+    for wrong, count in ((part, 51), (SelfComposed(PoissonSampled(0.02, Gaussian(1.4)), 50), 3)):
+        with pytest.raises(UnpaidReleaseError, match="no part"):
+            other.reopen(wrong, count)
+    other.reopen(part, 3)
+    with pytest.raises(UnpaidReleaseError, match="open already"):
+        other.reopen(part, 3)
+    next(iter(other.poisson(10, 0.02, 1)))
+    for _ in range(3):
+        other.release(np.zeros(2), 1.0, 1.3, 0.02)
+    with pytest.raises(UnpaidReleaseError):
+        other.release(np.zeros(2), 1.0, 1.3, 0.02)
+
+
+def test_a_run_that_kept_no_parts_is_not_continued(tmp_path) -> None:
+    log = SpendLog(tmp_path / "log.jsonl")
+    event = profile_of(Gaussian(2.0))
+    channel = Channel.open(log=log)
+    channel.charge(event, "test")
+    channel.allow(Gaussian(2.1))
+    with pytest.raises(UnpaidReleaseError, match="kept no parts"):
+        Channel.open(log=log).resume(channel.charge_id, event)
+
+
+def test_a_place_that_a_copy_took_meanwhile_is_another_place(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two kinds of places; between pricing and writing a copy takes the first: the part is logged in the second, or refused."""
+    log = SpendLog(tmp_path / "log.jsonl")
+    event = Composed((profile_of(Gaussian(2.0)), profile_of(Gaussian(1.9))))
+    channels = [Channel.open(log=log) for _ in range(2)]
+    channels[0].keep_parts()
+    channels[0].charge(event, "test")
+    channels[1].resume(channels[0].charge_id, event)
+    original = SpendLog.add_part
+
+    def overtaken(self: SpendLog, *args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(SpendLog, "add_part", original)
+        channels[1].allow(Gaussian(2.2))
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(SpendLog, "add_part", overtaken)
+    channels[0].allow(Gaussian(2.1))
+    assert sorted(log.accounts(channels[0].charge_id).values()) == [1.0, 1.0]
+    assert len(channels[0].parts()) == 2
+    for channel in channels:
+        with pytest.raises(BudgetExceeded):
+            channel.allow(Gaussian(2.3))
+        with pytest.raises(UnpaidReleaseError, match="budget itself"):
+            channel.allow(profile_of(Gaussian(9.0)))
+
+
+def test_points_that_round_together() -> None:
+    """e^ε of two points may be one number."""
+    assert epsilon(PrivacyProfile((0.0, 1e-17, 0.5), (0.2, 0.1, 1e-6)), 1e-5) == pytest.approx(
+        epsilon(PrivacyProfile((0.0, 0.5), (0.1, 1e-6)), 1e-5)
+    )
+    assert profile_of(SelfComposed(PureDP(200.0), 4)) == PrivacyProfile((0.0,), (1.0,))
 
 
 def test_a_profile_beside_a_renyi_filter_needs_two_channels() -> None:

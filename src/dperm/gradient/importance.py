@@ -182,9 +182,13 @@ class ImportancePlan:
     def pays_for(self, event: Event, relation: Relation, first: int) -> bool:
         return relation is self.budget.relation and self._spending.pays_for(event, first)
 
-    def spent(self, held: Filter, start: int, stop: int) -> Event | None:
-        """What a run within the filter `held` is known to have spent on its steps from `start` to `stop`."""
-        return self._spending.spent(held, start, stop)
+    def spent(self, held: Filter) -> Event | None:
+        """What a run is known to have spent of the filter that holds it; None for nothing."""
+        return self._spending.spent(held)
+
+    def norm_noise_within(self, held: Filter) -> float:
+        """σ_K, as it was charged."""
+        return self._spending.norm_noise(held)
 
     def _same(self, relation: Relation) -> None:
         if relation is not self.budget.relation:

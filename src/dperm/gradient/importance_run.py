@@ -93,7 +93,7 @@ class ImportanceGradients(Gradients):
         self.step += steps
 
     def spent(self, relation: Relation, start: int) -> Event | None:
-        return self.plan.spent(self._filter, start, self.step)
+        return self.plan.spent(self._filter)
 
     def public(self) -> dict[str, Any]:
         return {
@@ -193,7 +193,7 @@ class ImportanceGradients(Gradients):
         for part, note in reversed(self._channel.parts()):
             # a part pays for the last `count` steps of its epoch: a copy that entered late paid for no more than those
             if note.get("what") == "steps" and note["epoch"]["epoch"] == number and getattr(part, "count", 0) >= steps:
-                self._channel.reopen(part)
+                self._channel.reopen(part, steps)
                 return ImportanceEpoch(**note["epoch"])
         return None
 
@@ -227,7 +227,7 @@ class ImportanceGradients(Gradients):
     def _released_sum(self, cut: float, what: str, otherwise: float) -> float:
         """Σ min(nᵢ, cut) of the norms last seen, plus noise: one record moves it by no more than `cut`. `otherwise`, where
         interrupted runs spent what it costs."""
-        noise = self.plan.sum_noise
+        noise = self.plan.norm_noise_within(self._filter)
         try:
             self._channel.allow(Gaussian(noise), {"what": what})
         except BudgetExceeded:

@@ -8,6 +8,7 @@ keeps every query and draw of one run, `Forced` feeds them to a run on neighbour
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -25,10 +26,12 @@ from dperm.privacy.events import (
     ObjectivePerturbationEvent,
     PoissonSampled,
     PureDP,
+    SelfComposed,
+    chosen_on_the_way,
     leaves,
     relation_of,
 )
-from dperm.privacy.filters import Filter, ProfileFilter, filter_of
+from dperm.privacy.filters import Filter, Price, ProfileFilter, filter_of
 from dperm.privacy.ledger import SpendLog
 
 __all__ = [
@@ -307,6 +310,7 @@ class Channel:
         self._promises: list[ApproximateDP] = []
         self.filter: Filter | None = None
         self._keeps_parts = self._resumed = False
+        self._reopened: Counter[Event] = Counter()
         self._drawn_rate: float | None = None
         self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
 
@@ -332,7 +336,9 @@ class Channel:
             raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
         filter_of(event)  # what it refuses is not charged
         log = self.log or SpendLog.current()
-        self.charge_id = log.charge(event, mechanism=mechanism, label=self.label, private=self.private)
+        self.charge_id = log.charge(
+            event, mechanism=mechanism, label=self.label, private=self.private, keeps_parts=self._keeps_parts
+        )
         self.event = event
         self._admit(event)
         return self.charge_id
@@ -348,6 +354,8 @@ class Channel:
         charged = next((charge for charge in log.charges() if charge.id == charge_id), None)
         if charged is None or charged.event != event:
             raise UnpaidReleaseError(f"The spend log {log.path} holds no charge {charge_id} of this event.")
+        if filter_of(event) is not None and not charged.keeps_parts:
+            raise UnpaidReleaseError("This run kept no parts in the spend log: what it spent of its filter is not known.")
         self.charge_id, self.event = charge_id, event
         self._resumed = True
         self._admit(event)
@@ -356,7 +364,7 @@ class Channel:
             self.policy = "fixed by the caller in a part of the run: NOT PRIVATE"
 
     def keep_parts(self) -> None:
-        """From now on write each part that the filter admits to the spend log first, so that an interrupted run can be
+        """Before `charge`: write each part that the filter admits to the spend log first, so that an interrupted run can be
         continued within its budget."""
         self._keeps_parts = True
 
@@ -405,28 +413,39 @@ class Channel:
         raise UnpaidReleaseError(f"No charged promise covers {event}.")
 
     def _filtered(self, held: Filter, event: Event, note: Mapping[str, Any]) -> None:
-        if self._keeps_parts and self.charge_id is not None:
-            # other copies of this run may have spent since: the log counts, and knows first
-            log = self.log or SpendLog.current()
-            held.know(log.accounts(self.charge_id))
+        if chosen_on_the_way(event):
+            raise UnpaidReleaseError(f"A part of a filter's budget cannot be a budget itself: {event}.")
+        if not self._keeps_parts or self.charge_id is None:
+            held.charge(event)
+            return
+        log = self.log or SpendLog.current()
+        refused: Price | None = None
+        while True:
+            held.know(log.accounts(self.charge_id))  # other copies of this run may have spent since
             price = held.price(event)
+            if price == refused:
+                raise held.refusal(price)
             total = log.add_part(self.charge_id, event, price, spent=held.accounts.get(price.account, 0.0), note=note)
             if total is not None:
                 held.know({price.account: total})
                 return
-            held.know(log.accounts(self.charge_id))
-        held.charge(event)
+            refused = price  # unless a copy was faster, and there is another place
 
     def parts(self) -> list[tuple[Event, Mapping[str, Any]]]:
         """What the spend log says of this run's filter: the parts admitted so far, by any copy, with their notes."""
         assert self.charge_id is not None
         return (self.log or SpendLog.current()).parts(self.charge_id)
 
-    def reopen(self, part: Event) -> None:
-        """Open the door again for a part that was admitted before an interruption; `reserve` says what of it was drawn."""
-        if part not in [event for event, _ in self.parts()]:
-            raise UnpaidReleaseError(f"The spend log holds no part {part} of the charge {self.charge_id}.")
-        self._admit(part)
+    def reopen(self, part: Event, count: int) -> None:
+        """Open the door again for the last `count` times of a part, which was admitted before an interruption. Each part that the
+        log holds is opened once; `reserve` says what of it was drawn."""
+        logged = [event for event, _ in self.parts()].count(part)
+        if not isinstance(part, SelfComposed) or count > part.count or self._reopened[part] >= logged:
+            raise UnpaidReleaseError(
+                f"The spend log holds no part {part} of the charge {self.charge_id} that is not open already."
+            )
+        self._reopened[part] += 1
+        self._admit(SelfComposed(part.event, count))
 
     def _admit(self, event: Event) -> None:
         self._settle()

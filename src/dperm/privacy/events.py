@@ -40,6 +40,10 @@ __all__ = [
 ]
 
 
+#: The largest ε of a `PrivacyProfile`: e^ε must be a double.
+LARGEST_LOSS = 600.0
+
+
 class Relation(enum.StrEnum):
     """Which data sets are neighbours."""
 
@@ -182,10 +186,10 @@ class PrivacyProfile(Event):
         check.non_negative("epsilons", self.epsilons[0])
         for value in self.deltas:
             check.fraction("deltas", value, one=True)
-        rising = all(low < high < math.inf for low, high in itertools.pairwise(self.epsilons))
+        rising = all(low < high for low, high in itertools.pairwise(self.epsilons)) and self.epsilons[-1] <= LARGEST_LOSS
         falling = all(high >= low for high, low in itertools.pairwise(self.deltas))
         if not (rising and falling):
-            raise ValueError("Expected finite epsilons that rise, and deltas that do not.")
+            raise ValueError(f"Expected epsilons of at most {LARGEST_LOSS:g} that rise, and deltas that do not.")
         _relation(self)
 
     def __repr__(self) -> str:

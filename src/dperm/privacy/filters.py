@@ -3,7 +3,7 @@
 When noise scales follow from earlier releases, what happened to be released is no bound: another run would have been better
 by another measure. A filter fixes measure and budget before anything is released, and refuses what does not fit; the run then
 costs its budget, whatever was chosen. `RdpFilter` adds up Rényi divergences at one order: parts of any size, in any number.
-`ProfileFilter` has a fixed number of places, each with a privacy profile that its part stays below: it composes exactly.
+`ProfileFilter` has a fixed number of places, each with a privacy profile that its part stays below: those compose exactly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from dperm import _validate as check
-from dperm.privacy.events import Event, FilteredRdp, PrivacyProfile, Relation, leaves, relation_of
+from dperm.privacy.events import LARGEST_LOSS, Event, FilteredRdp, PrivacyProfile, Relation, leaves, relation_of
 from dperm.privacy.pld import PrivacyLossDistribution
 from dperm.privacy.rdp import ORDERS, conversion, rdp
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _LARGEST_ORDER = 1 << 14
-_POINTS = 48  # of a profile: with more, twenty of them compose to an ε that is less than 0.1 % smaller
+_POINTS = 48  # of a profile: with more, twenty of them compose to an ε that is at most 0.3 % smaller
 _GRID = 1e-3  # grid tolerance of profiles: what is charged and what is held to it are computed alike
 
 
@@ -51,10 +51,10 @@ def _best_order(planned: Sequence[Callable[[float], Event]], orders: NDArray[np.
 
 
 def _log_noise(run: Callable[[float], Event], order: float, budget: float) -> float:
-    def excess(log_noise: float) -> float:
+    def beyond(log_noise: float) -> float:
         return math.log(max(float(rdp(run(math.exp(log_noise)), np.array([order]))[0]), 1e-300) / budget)
 
-    return float(brentq(excess, math.log(1e-2), math.log(1e9), xtol=1e-4))
+    return float(brentq(beyond, math.log(1e-2), math.log(1e9), xtol=1e-4))
 
 
 class BudgetExceeded(RuntimeError):
@@ -89,12 +89,15 @@ class Filter(ABC):
         price = self.price(event)
         spent = self.accounts.get(price.account, 0.0)
         if not spent + price.cost <= price.limit:  # also where the cost is not a number
-            left = max(0.0, price.limit - spent)
-            raise BudgetExceeded(
-                f"A part costs {price.cost:.6g}, but of {price.limit:.6g} ({price.account}) only {left:.6g} is left."
-            )
+            raise self.refusal(price)
         self.accounts[price.account] = spent + price.cost
         return price.cost
+
+    def refusal(self, price: Price) -> BudgetExceeded:
+        left = max(0.0, price.limit - self.accounts.get(price.account, 0.0))
+        return BudgetExceeded(
+            f"A part costs {price.cost:.6g}, but of {price.limit:.6g} ({price.account}) only {left:.6g} is left."
+        )
 
     def know(self, accounts: Mapping[str, float]) -> None:
         """Count as spent at least this."""
@@ -150,7 +153,9 @@ class ProfileFilter(Filter):
         self._places = {leaf: (f"{number}: {type(leaf).__name__}", count) for number, (leaf, count) in counts}
 
     def left(self, leaf: Event) -> int:
-        """How many places for one of the charged events are not taken yet."""
+        """How many places for one of the charged events are not taken yet. ValueError for another event."""
+        if leaf not in self._places:
+            raise ValueError(f"Expected one of the events that were charged, got {leaf}.")
         account, count = self._places[leaf]
         return count - round(self.accounts.get(account, 0.0))
 
@@ -197,7 +202,7 @@ def privacy_profile(*events: Event, smallest_delta: float) -> PrivacyProfile:
     check.fraction("smallest_delta", smallest_delta)
     distributions = [PrivacyLossDistribution(event, _GRID) for event in events]
     largest = max(distribution.epsilon(smallest_delta) for distribution in distributions)
-    if largest == math.inf:  # so little noise that all is given away
+    if largest > LARGEST_LOSS:  # so little noise that all is given away
         return PrivacyProfile((0.0,), (1.0,), relation)
     if largest == 0:
         return PrivacyProfile((0.0,), (smallest_delta,), relation)

@@ -36,6 +36,7 @@ class Charge:
     mechanism: str
     event: Event
     private: bool = True
+    keeps_parts: bool = False
 
 
 class SpendLog:
@@ -52,10 +53,11 @@ class SpendLog:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         return cls(Path(state) / "dperm" / "spend.jsonl")
 
-    def charge(self, event: Event, *, mechanism: str, label: str = "", private: bool = True) -> str:
+    def charge(self, event: Event, *, mechanism: str, label: str = "", private: bool = True, keeps_parts: bool = False) -> str:
         """Append a charge and wait until it is on disk; returns its id. OSError where that fails: nothing may run.
 
-        `private` = False marks a run with a fixed seed: its event does not bound what it gave away.
+        `private` = False marks a run with a fixed seed: its event does not bound what it gave away. `keeps_parts`: what its
+        filter admits will be in this log, so that the run can be continued.
         """
         line: dict[str, Any] = {
             "id": uuid.uuid4().hex,
@@ -65,7 +67,7 @@ class SpendLog:
             "pid": os.getpid(),
             "private": private,
             "event": event.to_dict(),
-        }
+        } | ({"keeps_parts": True} if keeps_parts else {})
         with self._opened() as descriptor:
             _append(descriptor, line)
         return line["id"]
@@ -146,7 +148,8 @@ class SpendLog:
                 if "continues" in data:
                     continue
                 event = event_from_dict(data["event"])
-                charge = Charge(data["id"], data["time"], data["label"], data["mechanism"], event, data.get("private", True))
+                said = (data["id"], data["time"], data["label"], data["mechanism"], event)
+                charge = Charge(*said, data.get("private", True), data.get("keeps_parts", False))
             except (KeyError, ValueError) as error:
                 raise ValueError(
                     f"Line {number} of the spend log {self.path} is damaged ({error}). "

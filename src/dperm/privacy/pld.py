@@ -230,7 +230,8 @@ def _(event: PrivacyProfile) -> _Directions:
     # A profile is convex in x = e^ε, 1 at x = 0, falls, and 1 − x + x·δ(1/x) is the profile with its pair exchanged, which the
     # points hold for as well. Above all such functions lies the lower hull of the points and of their mirror images; its
     # slope's jump at x is the Q-mass of the loss ln x.
-    x, y = np.exp(np.array(event.epsilons)), np.array(event.deltas)
+    distinct = dict(zip(np.exp(np.array(event.epsilons)), event.deltas, strict=True))  # where e^ε rounds to one number: the last
+    x, y = np.array(list(distinct)), np.array(list(distinct.values()))
     inside = x > 1.0
     mirrored = 1 / x[inside]
     points = [(0.0, 1.0), *zip(mirrored[::-1], (1 - mirrored + mirrored * y[inside])[::-1], strict=True), *zip(x, y, strict=True)]
@@ -422,7 +423,8 @@ class PrivacyLossDistribution:
         return max((math.exp(self._log_delta(pairs, epsilon)) for pairs in self._directions), default=0.0)
 
     def deltas(self, epsilons: Sequence[float]) -> Array:
-        """The same at each of `epsilons`, from a few compositions: a little above what each would have of its own."""
+        """The same at each of `epsilons`, from a few compositions: near what each would have of its own, but for one or two steps
+        at tiny ε, where it is far above."""
         points = np.asarray(epsilons, dtype=float)
         places = [share * max(float(points.max()), 1e-6) for share in _ANCHORS]
         found = np.full(len(points), -math.inf)
