@@ -23,7 +23,7 @@ __all__ = ["dpis"]
 
 #: K ÷ (N·C) at the start of training, and about where it falls to: a Rényi filter's order is to suit both.
 _RATIOS = (1.0, 0.2)
-#: Those whose profiles an epoch's lies above: between and beyond them others need next to no more noise.
+#: Those whose profiles an epoch's lies above: between them others need no more noise, beyond them a little.
 _PROFILED_RATIOS = (1.0, 0.5, 0.2)
 _UNSEEN = 1e-3  # of δ: what all epochs together may give away beyond the last points of their profiles
 
