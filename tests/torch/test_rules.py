@@ -55,6 +55,7 @@ def test_linear_on_long_sequences_uses_gram_matrices_and_stays_exact() -> None:
 
 
 @few
+@pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")  # said once a process, whoever comes first
 @given(
     dims=st.integers(1, 3),
     kernel=st.integers(1, 3),
