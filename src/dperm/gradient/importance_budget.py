@@ -30,7 +30,7 @@ def epoch_event(rate: float, noise_multiplier: float, steps: int) -> SelfCompose
     return SelfComposed(PoissonSampled(rate, Gaussian(noise_multiplier)), steps)
 
 
-def sum_noise(releases: int, mu: float, public_size: int | None) -> float:
+def sum_noise_by_rule(releases: int, mu: float, public_size: int | None) -> float:
     """σ_K where it is not stated: all K take at most 5 % of a budget that is worth one Gaussian of noise 1/`mu`."""
     return max(math.sqrt(releases / _NORM_SHARE) / mu, _NORM_NOISE * (public_size or 0))
 
@@ -119,7 +119,7 @@ class ByRenyi(Spending):
 
     @property
     def sum_noise(self) -> float:
-        return self.plan.norm_noise or sum_noise(self.plan.sums(0), self._mu, self.plan.public_size)
+        return self.plan.norm_noise or sum_noise_by_rule(self.plan.sums(0), self._mu, self.plan.public_size)
 
     @property
     def size_noise(self) -> float:

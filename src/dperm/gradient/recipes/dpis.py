@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from dperm import _validate as check
 from dperm.gradient.importance import LARGEST_RATE, AdaptiveNorm, ImportancePlan
-from dperm.gradient.importance_budget import epoch_event, sum_noise
+from dperm.gradient.importance_budget import epoch_event, sum_noise_by_rule
 from dperm.gradient.update import SGD, Averaged, Update
 from dperm.privacy.accounting import epsilon as best_epsilon
 from dperm.privacy.calibration import calibrate
@@ -108,7 +108,7 @@ def _by_profile(epsilon: float, delta: float, earlier: Event | None, settings: d
     any_noise: dict[str, Any] = settings | {"norm_noise": settings["norm_noise"] or 1.0}
     draft = ImportancePlan(budget=PrivacyProfile((0.0,), (1.0,)), **any_noise)
     if settings["norm_noise"] is None:
-        settings = settings | {"norm_noise": sum_noise(draft.sums(0), gaussian_mu(epsilon, delta), draft.public_size)}
+        settings = settings | {"norm_noise": sum_noise_by_rule(draft.sums(0), gaussian_mu(epsilon, delta), draft.public_size)}
     others: list[Event] = [SelfComposed(Gaussian(settings["norm_noise"]), draft.sums(0))]
     if earlier is not None:
         others.append(earlier)
