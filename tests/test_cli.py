@@ -95,6 +95,11 @@ def test_ridge_and_svm(tmp_path: Path, table: Path) -> None:
     dperm("predict", tmp_path / "m.json", table, "-o", tmp_path / "a.csv")
     assert pd.read_csv(tmp_path / "a.csv")["prediction"].between(-60, 120).all()
     dperm("train", "iris", "--model", "svm", "--epsilon", 20, "-o", tmp_path / "m.json")
+    dperm(
+        "train", table, "--target", "income", "--accept-proposed", "--mechanism", "gradient", "--sampling", "importance",
+        "--public-size", 300, "-o", tmp_path / "m.json",
+    )  # fmt: skip
+    assert "importance sampling" in json.loads((tmp_path / "m.json").read_text())["certificate"]["mechanism"]
     done = dperm("train", "iris", "--model", "ridge", "-o", tmp_path / "m.json", expect=1)
     assert "Expected numbers as target" in done.stderr
 
@@ -142,6 +147,8 @@ def test_data_commands(table: Path, schema: Path) -> None:
         (("compare", "iris", "--mechanisms", "magic"), "magic"),
         (("compare", "iris", "-o", "/proc/none/report.html"), "/proc/none"),
         (("train", "iris", "--model", "tree"), "tree"),
+        (("train", "iris", "--sampling", "importance"), "--mechanism gradient with --sampling importance"),
+        (("train", "iris", "--mechanism", "gradient", "--sampling", "cyclic"), "sampling"),
         (("train", "iris", "--epsilon", "-1"), "epsilon > 0, got -1"),
         (("account", "--noise", "0"), "noise_multiplier > 0, got 0"),
         (("account",), "--noise"),

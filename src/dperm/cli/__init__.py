@@ -72,6 +72,9 @@ def train(
     delta: Delta = 1e-5,
     model: Annotated[str, typer.Option(help="logistic, svm or ridge.")] = "logistic",
     mechanism: Annotated[str, typer.Option(help="auto, objective, output or gradient.")] = "auto",
+    sampling: Annotated[
+        str | None, typer.Option(help="Batches of --mechanism gradient: poisson, importance (by gradient norm) or full.")
+    ] = None,
     relation: Relation = "add_or_remove_one",
     data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0,
     public_size: Annotated[int | None, typer.Option(help="Publicly known number of records, if it is public.")] = None,
@@ -110,6 +113,10 @@ def train(
     }
     if mechanism != "auto":
         options["mechanism"] = mechanism
+    if sampling is not None:
+        if mechanism != "gradient":
+            raise ValueError(f"Expected --mechanism gradient with --sampling {sampling}: other mechanisms draw no batches.")
+        options["sampling"] = sampling
     targets = dataset.targets
     if model == "ridge":
         if dataset.target_range is None:
