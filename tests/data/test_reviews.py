@@ -65,6 +65,7 @@ def check_the_records() -> None:
     assert found.test_texts == ["test, bad", "test, good"]
     assert found.train_labels.tolist() == [0, 1, 0, 1] and found.test_labels.tolist() == [0, 1]
     assert found.train_labels.dtype == found.test_labels.dtype == np.uint8
+    assert repr(found) == "Reviews(4 for training, 2 for testing)"  # and not the texts
 
 
 @pytest.mark.parametrize("kind", ["sha256", "raw_sha256"])

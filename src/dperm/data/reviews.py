@@ -36,7 +36,7 @@ _BREAK = re.compile(r"<br\s*/?>")
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")  # letters and digits, and apostrophes between them
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reviews:
     """Texts (n) and labels (n,), 1 = positive and 0 = negative, for training and for testing."""
 
@@ -44,6 +44,9 @@ class Reviews:
     train_labels: NDArray[np.uint8]
     test_texts: list[str]
     test_labels: NDArray[np.uint8]
+
+    def __repr__(self) -> str:
+        return f"Reviews({len(self.train_texts)} for training, {len(self.test_texts)} for testing)"
 
 
 def load_reviews(name: str = "imdb") -> Reviews:
