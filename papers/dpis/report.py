@@ -53,7 +53,8 @@ What importance sampling itself is worth: the tanh CNN of DP-SGD-TS, 20 epochs, 
 up to ε = 1, then 1), Fashion-MNIST b = 2048 (lr 4). Paired by initial weights: "pairs" is DPIS less DP-SGD. "RDP" calibrates
 DP-SGD with the Rényi accountant and holds DPIS by a Rényi filter; "PLD" and "profiles" are exact, and the library's defaults.
 Evaluations are forward passes of records in training, the
-passes for norms included. Times are of one thread, which other work shared.
+passes for norms included; what they cost in time is measured in benchmarks/results/importance.md (the seconds in `results/`
+are of one thread on a machine that other work shared).
 """
 
 TABLE3 = """\
@@ -104,13 +105,10 @@ def compared(dataset: str) -> str:
         own = [*found["DPIS (profiles)"], *found["DPIS (RDP)"]]
         cost = "–"
         if base and own:
-            timed = [[result for result in found if "remark" not in result] for found in (own, base)]  # remarks: not undisturbed
-            ratios = [mean(own, "gradient evaluations") / mean(base, "gradient evaluations")]
-            ratios.append(mean(timed[0], "seconds") / mean(timed[1], "seconds"))
-            cost = f"{ratios[0]:.2f}×, {ratios[1]:.2f}×"
+            cost = f"{mean(own, 'gradient evaluations') / mean(base, 'gradient evaluations'):.2f}×"
         last = f"{own[0]['noise'][-1]['ratio']:.2f}" if own else "–"
         rows.append([f"{epsilon:g}", *(shown(found[name]) for name in cells), *gains, cost, last])
-    header = ["ε", *comparison(dataset, 1.0, 0), "pairs, RDP", "pairs, exact", "evaluations, time against DP-SGD", "r at the end"]
+    header = ["ε", *comparison(dataset, 1.0, 0), "pairs, RDP", "pairs, exact", "evaluations against DP-SGD", "r at the end"]
     return f"{NAMES[dataset]}\n\n" + table(header, rows)
 
 
@@ -165,9 +163,7 @@ def figures() -> str:
         ]
         if not sets:
             continue
-        figure, axes = plt.subplots(
-            1, len(sets), figsize=(1 + 4 * len(sets), 3.2), sharey=True, layout="constrained", squeeze=False
-        )
+        figure, axes = plt.subplots(1, len(sets), figsize=(3 + 3.6 * len(sets), 3.2), layout="constrained", squeeze=False)
         for axis, dataset in zip(axes[0], sets, strict=True):
             for number, epsilon in enumerate(DRAWN):
                 cells = comparison(dataset, epsilon, 0)
@@ -181,9 +177,9 @@ def figures() -> str:
                     axis.axhline(level, color=f"C{number}", linestyle=":", label=f"DP-SGD (PLD), ε = {epsilon:g}")
             axis.set(title=NAMES[dataset], xlabel="epoch", ylim=(0, None))
             axis.xaxis.get_major_locator().set_params(integer=True)
-            if axis.get_legend_handles_labels()[0]:
-                axis.legend(fontsize="x-small")
         axes[0, 0].set_ylabel(label)
+        lines = {text: line for axis in axes[0] for line, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+        figure.legend(lines.values(), lines, loc="outside right upper", fontsize="small")
         figure.savefig(HERE / file, dpi=110)
         drawn.append(f"![{label}]({file})")
         plt.close(figure)
