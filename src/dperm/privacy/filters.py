@@ -202,17 +202,15 @@ def privacy_profile(*events: Event, smallest_delta: float) -> PrivacyProfile:
     check.fraction("smallest_delta", smallest_delta)
     distributions = [PrivacyLossDistribution(event, _GRID) for event in events]
     largest = max(distribution.epsilon(smallest_delta) for distribution in distributions)
-    if largest > LARGEST_LOSS:  # so little noise that all is given away
-        return PrivacyProfile((0.0,), (1.0,), relation)
     if largest == 0:
         return PrivacyProfile((0.0,), (smallest_delta,), relation)
-    while True:
+    while largest <= LARGEST_LOSS:
         points = largest * (np.arange(_POINTS) / (_POINTS - 1)) ** 1.5  # denser where profiles bend
         found = np.max([distribution.deltas(list(points)) for distribution in distributions], axis=0)
         if found[-1] <= 2 * smallest_delta:
-            break
+            return PrivacyProfile(tuple(points), tuple(np.minimum.accumulate(found)), relation)
         largest *= 1.02  # losses that end abruptly: grids of different widths end them elsewhere
-    return PrivacyProfile(tuple(points), tuple(np.minimum.accumulate(found)), relation)
+    return PrivacyProfile((0.0,), (1.0,), relation)  # so little noise that all is given away
 
 
 def rdp_budget(
