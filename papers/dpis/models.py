@@ -19,11 +19,12 @@ def make_model(dataset: str, kind: str) -> nn.Module:
     if kind == "scattering":
         return scattering_network(dataset)
     activation = TemperedSigmoid if kind == "tanh" else nn.ReLU  # a tempered sigmoid's defaults are tanh
-    return nn.Sequential(
+    network = nn.Sequential(
         nn.Conv2d(1, 16, 8, 2, padding=2), activation(), nn.MaxPool2d(2, 1),
         nn.Conv2d(16, 32, 4, 2), activation(), nn.MaxPool2d(2, 1),
         nn.Flatten(), nn.Linear(512, 32), activation(), nn.Linear(32, 10),
     )  # fmt: skip
+    return network.to(memory_format=torch.channels_last)  # the pools are several times as fast so on a CPU
 
 
 def scattering_network(dataset: str) -> nn.Module:

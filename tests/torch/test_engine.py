@@ -53,6 +53,33 @@ def test_parameters_are_views_of_one_buffer() -> None:
     assert objective.theta.dtype == torch.float32
 
 
+def test_a_model_with_its_channels_last_runs_so() -> None:
+    """Its parameters become views of a row-major vector; what its layers hand on stays in the format its owner chose, also
+    where strides alone tell (one input channel), and in another type."""
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Tanh(), nn.ConvTranspose2d(4, 3, 2), nn.Flatten(), nn.Linear(147, 2)).double()
+    x, y = inputs(SIZE, 1, 8, 8), torch.arange(SIZE) % 2
+    gradients = by_autograd(model, cross_entropy, x, y, SIZE)
+    seen: list[bool] = []
+
+    def look(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        seen.append(args[0].stride() == args[0].to(memory_format=torch.channels_last).stride())
+
+    for layer in (model[1], model[3]):
+        layer.register_forward_pre_hook(look)
+    objective = ModuleObjective(model, cross_entropy)
+    factors = torch.linspace(0.5, 1, SIZE, dtype=torch.float64)
+    torch.testing.assert_close(objective.per_example(objective.theta, (x, y)).weighted_sum(factors), factors @ gradients)
+    assert not any(seen)
+    seen.clear()
+    model.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(objective.per_example(objective.theta, (x, y)).weighted_sum(factors), factors @ gradients)
+    model.float()
+    found = objective.per_example(objective.theta, (x.float(), y)).weighted_sum(factors)
+    torch.testing.assert_close(found, (factors @ gradients).float())
+    assert all(seen)
+    assert len(seen) >= 4
+
+
 def test_frozen_and_unused_parameters() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:

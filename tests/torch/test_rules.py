@@ -66,9 +66,19 @@ def test_linear_on_long_sequences_uses_gram_matrices_and_stays_exact() -> None:
     mode=st.sampled_from(["zeros", "reflect", "replicate", "circular"]),
     bias=flag,
     channels=st.sampled_from([2, 4, 20]),
+    last=flag,
 )
 def test_convolution(
-    dims: int, kernel: int, stride: int, padding: Any, dilation: int, groups: int, mode: str, bias: bool, channels: int
+    dims: int,
+    kernel: int,
+    stride: int,
+    padding: Any,
+    dilation: int,
+    groups: int,
+    mode: str,
+    bias: bool,
+    channels: int,
+    last: bool,
 ) -> None:
     if padding == "same":
         stride = 1
@@ -77,6 +87,8 @@ def test_convolution(
     kind = [nn.Conv1d, nn.Conv2d, nn.Conv3d][dims - 1]
     layer = kind(2, channels, kernel, stride, padding, dilation, groups, bias, mode)
     model = Around(layer, kind(2, 2, 1)).double()
+    if last and dims > 1:
+        model = model.to(memory_format=[torch.channels_last, torch.channels_last_3d][dims - 2])
     assert not assert_exact(model, inputs(SIZE, 2, *[6, 7, 5][:dims]), targets()).fallbacks
 
 

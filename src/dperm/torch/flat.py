@@ -13,13 +13,15 @@ __all__ = ["FlatParameters"]
 class FlatParameters:
     """Trainable parameters in `named_parameters()` order, tied ones once.
 
-    `group_of` and `group_index` say to which module each belongs, `groups` how the modules are called. TypeError or
-    ValueError where there are none, or where they differ in type or device.
+    `group_of` and `group_index` say to which module each belongs, `groups` how the modules are called. The vector is in
+    row-major order; `formats` remembers the parameters that came with their channels last, for layers to run so. TypeError
+    or ValueError where there are none, or where they differ in type or device.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._buffer: Tensor | None = None
+        self.formats: dict[nn.Parameter, torch.memory_format] = {}
         self._read()
 
     def _read(self) -> None:
@@ -55,6 +57,9 @@ class FlatParameters:
         """(p,) the parameters' storage. Made on first use; made again when the model replaced its parameters' storage."""
         self.check()
         if self._buffer is None or not self._attached(self._buffer):
+            for parameter in self.parameters:  # before they are laid out anew
+                if (found := _channels_last(parameter)) is not None:
+                    self.formats[parameter] = found
             buffer = torch.empty(self.size, dtype=self.dtype, device=self.device)
             for parameter, part in zip(self.parameters, self.parts(buffer), strict=True):
                 part.copy_(parameter.detach())
@@ -74,6 +79,15 @@ class FlatParameters:
         for parameter in self.parameters:
             yield flat[start : start + parameter.numel()].view(parameter.shape)
             start += parameter.numel()
+
+
+def _channels_last(parameter: Tensor) -> torch.memory_format | None:
+    """The format of `model.to(memory_format=...)`, told by strides: is_contiguous is true of both where there is one channel."""
+    found = {4: torch.channels_last, 5: torch.channels_last_3d}.get(parameter.dim())
+    if found is None:
+        return None
+    rows = torch.empty(parameter.shape, device="meta")
+    return found if parameter.stride() == rows.to(memory_format=found).stride() != rows.stride() else None
 
 
 def _same(what: str, found: dict[str, str], advice: str) -> None:

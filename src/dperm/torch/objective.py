@@ -288,7 +288,7 @@ class ModuleObjective:
     def _evaluate(self, inputs: Any, targets: Any, norms_only: bool) -> TorchPass:
         size = self._size(inputs, targets)
         parameters = self.flat.parameters
-        tape = Tape(size, self.flat.group_of, norms_only, self._pool)
+        tape = Tape(size, self.flat, norms_only, self._pool)
         with torch.enable_grad(), overridden(self._forwards(tape)), _shadowing(self._copies(tape)):
             losses = self._losses(inputs, targets)
             tape.recording = False

@@ -7,13 +7,14 @@ layer's input are freed with the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dperm.torch.flat import FlatParameters
 from dperm.torch.forms import Form, total
 from dperm.torch.scratch import Pool
 
@@ -65,25 +66,23 @@ class CallLayout:
 
 
 class Tape:
-    """What one forward and one backward of `size` records leave behind.
+    """What one forward and one backward of `size` records at the parameters of `flat` leave behind.
 
-    `group_of` maps each trainable parameter to the index of its group; memory for the forms comes from `pool`. With
-    `norms_only`, forms are dropped as soon as their norms are known.
+    Memory for the forms comes from `pool`. With `norms_only`, forms are dropped as soon as their norms are known.
     """
 
-    def __init__(self, size: int, group_of: Mapping[nn.Parameter, int], norms_only: bool, pool: Pool) -> None:
+    def __init__(self, size: int, flat: FlatParameters, norms_only: bool, pool: Pool) -> None:
         self.size = size
+        self.flat = flat
         self.scratch = pool.lease()
         self._pool = pool
         self.norms_only = norms_only
         self.forms: dict[nn.Parameter, Form] = {}
         self.squares: list[tuple[int, Tensor]] = []
         self.recording = True  # False on the way back, where checkpointed layers run forward once more
-        self._group_of = group_of
         self._uses: dict[nn.Parameter, int] = {}
         self._pending: dict[nn.Parameter, list[Form]] = {}
-        first = next(iter(group_of))
-        self.anchor = torch.zeros((), dtype=first.dtype, device=first.device, requires_grad=True)
+        self.anchor = torch.zeros((), dtype=flat.dtype, device=flat.device, requires_grad=True)
 
     def tap(self, output: Tensor, parameters: Iterable[nn.Parameter], reader: Reader, saved: tuple[Tensor, ...]) -> Tensor:
         """`output`, whose gradient will be read; `parameters` are those that the reader will speak of."""
@@ -117,7 +116,7 @@ class Tape:
             settled = form.settled(lease)
         else:
             settled = self.forms[parameter] = form.settled(self.scratch)
-        self.squares.append((self._group_of[parameter], settled.squares()))
+        self.squares.append((self.flat.group_of[parameter], settled.squares()))
 
     def drop(self, bad: Tensor) -> None:
         """Zero the contributions of the records in `bad` (b,): 0·nan is nan, so a factor of 0 is not enough."""

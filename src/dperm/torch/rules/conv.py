@@ -21,7 +21,7 @@ from dperm.torch.rules.registry import detached, records_first, register, traina
 from dperm.torch.scratch import Scratch, record_chunks
 from dperm.torch.tape import Call
 
-__all__ = ["ConvGradient", "Geometry", "convolution"]
+__all__ = ["ConvGradient", "Geometry", "convolution", "kernel"]
 
 _FORWARD: list[Any] = [F.conv1d, F.conv2d, F.conv3d]
 _WEIGHT: list[Any] = [torch.nn.grad.conv1d_weight, torch.nn.grad.conv2d_weight, torch.nn.grad.conv3d_weight]
@@ -43,7 +43,7 @@ def convolution(module: Any, call: Call, input: Tensor) -> Tensor:
     geometry = Geometry(module.stride, padding, module.dilation, module.groups)
     forward = _FORWARD[len(padding) - 1]
     output = forward(
-        input, detached(module.weight), detached(module.bias), module.stride, padding, module.dilation, module.groups
+        input, kernel(call, module.weight), detached(module.bias), module.stride, padding, module.dilation, module.groups
     )
     learned = trainable(module.weight, module.bias)
     multiple = call.multiple(output)
@@ -56,6 +56,12 @@ def convolution(module: Any, call: Call, input: Tensor) -> Tensor:
                 yield parameter, Dense(_per_channel(gradient, multiple))
 
     return call.tap(output, learned, read, *([input] if module.weight.requires_grad else []))
+
+
+def kernel(call: Call, weight: Any) -> Tensor:
+    """A weight as a constant of the graph, in the memory format in which the model came: layers that follow run in it too."""
+    found = call.tape.flat.formats.get(weight)
+    return detached(weight) if found is None else detached(weight).to(memory_format=found)
 
 
 def _padded(module: Any, input: Tensor) -> tuple[Tensor, tuple[int, ...]]:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dperm.torch.forms import Dense, Form, wide
-from dperm.torch.rules.conv import ConvGradient, Geometry
+from dperm.torch.rules.conv import ConvGradient, Geometry, kernel
 from dperm.torch.rules.registry import detached, records_first, register, trainable
 from dperm.torch.tape import Call
 
@@ -27,7 +27,7 @@ def transposed_convolution(module: Any, call: Call, input: Tensor, output_size: 
     extra = _output_padding(module, input, output_size)
     output = _FORWARD[len(module.stride) - 1](
         input,
-        detached(module.weight),
+        kernel(call, module.weight),
         detached(module.bias),
         module.stride,
         module.padding,
