@@ -17,11 +17,12 @@ from dperm.torch import PrivateTrainer, TemperedSigmoid
 
 
 def network() -> nn.Module:
-    return nn.Sequential(
+    layers = nn.Sequential(
         nn.Conv2d(1, 16, 8, 2, padding=2), TemperedSigmoid(), nn.MaxPool2d(2, 1),
         nn.Conv2d(16, 32, 4, 2), TemperedSigmoid(), nn.MaxPool2d(2, 1),
         nn.Flatten(), nn.Linear(512, 32), TemperedSigmoid(), nn.Linear(32, 10),
     )  # fmt: skip
+    return layers.to(memory_format=torch.channels_last)  # pools run at full speed on a CPU, with privacy as without
 
 
 def pixels(images: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from papers.dpis.cells import Cell, load
-from papers.dpis.tables import EPSILONS, PAPER, PAPER_ABLATIONS, TABLES, comparison, methods, own_questions, variants
+from papers.dpis.tables import EPSILONS, PAPER, PAPER_ABLATIONS, TABLES, comparison, equals, methods, own_questions, variants
 
 __all__ = ["write"]
 
@@ -24,6 +24,9 @@ def write() -> None:
         "## The same network, batch and steps\n",
         COMPARISON,
         *(compared(dataset) for dataset in ("mnist", "fashion_mnist")),
+        "## As much noise, with fewer gradients (ε = 1)\n",
+        EQUAL,
+        *(equal(dataset) for dataset in ("mnist", "fashion_mnist")),
         "## Questions of our own (MNIST, ε = 1, tanh network)\n",
         own(),
         "## Table 3\n",
@@ -55,6 +58,12 @@ DP-SGD with the Rényi accountant and holds DPIS by a Rényi filter; "PLD" and "
 Evaluations are forward passes of records in training, the
 passes for norms included; what they cost in time is measured in benchmarks/results/importance.md (the seconds in `results/`
 are of one thread on a machine that other work shared).
+"""
+
+EQUAL = """\
+A step of DPIS has the noise of DP-SGD with batches of b/r. Exact accounting on both sides. The row with borrowed noise tells
+variance from noise: its noise is that of DPIS, its records are drawn uniformly, and the ε that it pays for that is shown.
+Paired with DP-SGD of batch b by initial weights.
 """
 
 TABLE3 = """\
@@ -98,9 +107,7 @@ def compared(dataset: str) -> str:
             continue
         gains: list[str] = []
         for plain, sampled in (("DP-SGD (RDP)", "DPIS (RDP)"), ("DP-SGD (PLD)", "DPIS (profiles)")):
-            seeds = [{each["cell"]["seed"]: each["accuracy"] for each in found[name]} for name in (plain, sampled)]
-            paired = [seeds[1][seed] - seeds[0][seed] for seed in seeds[0] if seed in seeds[1]]
-            gains.append(f"{statistics.mean(paired):+.2f}" + (f" ({len(paired)})" if len(paired) > 1 else "") if paired else "–")
+            gains.append(paired(found[plain], found[sampled]))
         base = [*found["DP-SGD (RDP)"], *found["DP-SGD (PLD)"]]
         own = [*found["DPIS (profiles)"], *found["DPIS (RDP)"]]
         cost = "–"
@@ -112,12 +119,38 @@ def compared(dataset: str) -> str:
     return f"{NAMES[dataset]}\n\n" + table(header, rows)
 
 
+def paired(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> str:
+    """The second less the first, over the initial weights that both were trained from."""
+    seeds = [{each["cell"]["seed"]: each["accuracy"] for each in found} for found in (first, second)]
+    gains = [seeds[1][seed] - seeds[0][seed] for seed in seeds[0] if seed in seeds[1]]
+    return f"{statistics.mean(gains):+.2f}" + (f" ({len(gains)})" if len(gains) > 1 else "") if gains else "–"
+
+
+def evaluations(found: list[dict[str, Any]]) -> float:
+    return mean(found, "gradient evaluations") / found[0]["steps"]
+
+
+def equal(dataset: str) -> str:
+    rows: list[list[str]] = []
+    cells = list(equals(dataset).items())
+    large = results(cells[1][1])
+    for name, cell in cells:
+        if found := results(cell):
+            share = f"{100 * evaluations(found) / evaluations(large):.0f} %" if large else "–"
+            spent = statistics.mean(result["certificate"]["epsilon"] for result in found)
+            gain = paired(results(cells[0][1]), found) if cell is not cells[0][1] else ""
+            rows.append([name, shown(found), gain, f"{spent:.2f}", f"{evaluations(found):.0f}", share])
+        else:
+            rows.append([name, *["–"] * 5])
+    header = ["", "accuracy (runs)", "pairs", "ε", "evaluations a step", "of those of batch b/r"]
+    return f"{NAMES[dataset]}\n\n" + table(header, rows)
+
+
 def own() -> str:
     rows: list[list[str]] = []
     for name, cell in own_questions().items():
         found = results(cell)
-        evaluations = f"{mean(found, 'gradient evaluations') / found[0]['steps']:.0f}" if found else "–"
-        rows.append([name, shown(found), evaluations])
+        rows.append([name, shown(found), f"{evaluations(found):.0f}" if found else "–"])
     return table(["", "accuracy (runs)", "evaluations a step"], rows)
 
 

@@ -8,6 +8,7 @@ import math
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,12 +16,12 @@ from scipy.optimize import brentq
 from torch import Tensor, nn
 
 import dperm
-from dperm.gradient import AdaptiveNorm, Normalise, Plan
+from dperm.gradient import AdaptiveNorm, NoiseSchedule, Normalise, Plan
 from dperm.gradient.recipes import dp_sgd, dpis
 from dperm.privacy import Event, Relation, calibrate, spend_log
 from dperm.privacy.rdp import rdp_epsilon
 from dperm.torch import PrivateTrainer
-from papers.dpis.cells import RESULTS, Cell
+from papers.dpis.cells import RESULTS, Cell, load
 from papers.dpis.data import load_split
 from papers.dpis.models import make_model
 
@@ -97,6 +98,8 @@ def plan_of(cell: Cell, size: int) -> Any:
         decay=cell.decay,
         **bounding,
     )
+    if cell.borrowed:
+        return replace(make(noise_multiplier=1.0), noise=borrowed_noise(cell))
     return make(noise_multiplier=calibrated(lambda noise: make(noise_multiplier=noise), cell))
 
 
@@ -116,6 +119,28 @@ def calibrated(make: Callable[..., Plan], cell: Cell) -> float:
     while excess(found) > 0:
         found += 1e-5
     return math.exp(found)
+
+
+@dataclass(frozen=True)
+class ByEpoch(NoiseSchedule):
+    """Noise multipliers of epochs of so many steps, the last for all that are left."""
+
+    each: tuple[float, ...]
+    steps_per_epoch: int
+
+    def levels(self, steps: int) -> list[tuple[float, int]]:
+        counts = [self.steps_per_epoch] * (len(self.each) - 1)
+        return [*zip(self.each[:-1], counts, strict=True), (self.each[-1], steps - sum(counts))]
+
+
+def borrowed_noise(cell: Cell) -> ByEpoch:
+    """σ_G of importance sampling with the same settings and initial weights, by epoch."""
+    lender = replace(cell, sampler="importance", borrowed=False)
+    found = load(lender)
+    if found is None:
+        raise SystemExit(f"Train {lender.name!r} first: {cell.name!r} borrows its noise.")
+    noise = tuple(epoch["gradient_noise"] for epoch in found["noise"])
+    return ByEpoch(noise, found["steps"] // len(noise))
 
 
 def noise_of(trainer: PrivateTrainer) -> list[dict[str, float]]:
