@@ -19,6 +19,7 @@ from dperm.privacy import Channel, Composed, Forced, Gaussian, PoissonSampled, R
 from dperm.privacy.channel import Recording
 from dperm.privacy.events import leaves
 from dperm.torch import Callback, ModuleObjective, PrivateStep, PrivateTrainer, TensorBoard, TorchRecords
+from dperm.torch.memory import physical_batch_size
 from dperm.torch.noise import TorchSource
 
 N, D = 60, 5
@@ -182,6 +183,25 @@ def test_empty_batches_are_ordinary() -> None:
     run = trainer(epochs=0.5, expected_batch_size=0.5).fit(data())
     assert run.plan.steps == 60
     assert bool(torch.isfinite(run.objective.theta).all())
+
+
+def test_records_at_once_keep_activations_small_and_weights_do_not_count() -> None:
+    """On a CPU no activation exceeds 16 MiB; a large frozen weight, or a kernel with its channels last, is no activation."""
+
+    def chosen(model: nn.Module, inputs: Tensor) -> int:
+        objective = ModuleObjective(model, cross_entropy)
+        assert objective.theta.device.type == "cpu"
+        return physical_batch_size(objective, inputs, torch.zeros(len(inputs), dtype=torch.long))
+
+    assert chosen(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(5, 3)) == 4096
+    wide = nn.Sequential(nn.Linear(3, 10_000), nn.Tanh(), nn.Linear(10_000, 2))
+    assert chosen(wide, torch.randn(5, 3)) == (16 << 20) // 40_000
+    frozen = nn.Sequential(nn.Linear(3, 2000), nn.Linear(2000, 2000), nn.Linear(2000, 2))
+    frozen[1].requires_grad_(False)
+    assert chosen(frozen, torch.randn(5, 3)) > 1000
+    kernels = nn.Sequential(nn.Conv2d(64, 64, 5, padding=2), nn.Conv2d(64, 64, 5), nn.Flatten(), nn.Linear(64, 2))
+    plain = chosen(kernels, torch.randn(5, 64, 5, 5))
+    assert chosen(kernels.to(memory_format=torch.channels_last), torch.randn(5, 64, 5, 5)) == plain > 1000
 
 
 def test_draws_are_poisson_and_cover_physical_batches_in_order() -> None:

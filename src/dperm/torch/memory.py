@@ -1,4 +1,4 @@
-"""How many records fit memory at once: measured on a few, capped."""
+"""How many records to take at once: as fit memory, measured on a few, and no more than are fast."""
 
 from __future__ import annotations
 
@@ -16,33 +16,41 @@ __all__ = ["bytes_per_record", "physical_batch_size"]
 _CAP = 4096  # larger batches gain nothing
 _SHARE = 0.4  # of the memory that is free now
 _CPU_LIMIT = 4 << 30
+# C libraries map large blocks anew each time they are asked for, and the system clears them page by page: glibc all above
+# 32 MiB, and from half of that on passes were measured to be slower
+_CPU_TENSOR = 16 << 20
 
 
-def bytes_per_record(objective: ModuleObjective, inputs: Any, targets: Any) -> int:
-    """What a pass keeps per record: activations saved for the way back, twice, for their gradients, and per-example forms."""
+def bytes_per_record(objective: ModuleObjective, inputs: Any, targets: Any) -> tuple[int, int]:
+    """What a pass keeps per record: activations saved for the way back, twice, for their gradients, and per-example forms;
+    and the largest of these activations."""
     size = batch_size(inputs) or 1
+    model, copied = objective.model, {parameter.shape for parameter in objective.flat.formats}
+    shared = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     seen: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        seen[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() not in shared and tensor.shape not in copied:  # weights do not grow with the records
+            seen[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         found = objective.evaluate(inputs, targets)
-    parameters = objective.flat.buffer.untyped_storage().nbytes()
-    saved = max(0, sum(seen.values()) - parameters)
-    return max(1, (2 * saved + found.bytes_held) // size)
+    return max(1, (2 * sum(seen.values()) + found.bytes_held) // size), max(seen.values(), default=0) // size
 
 
 def physical_batch_size(objective: ModuleObjective, inputs: Any, targets: Any) -> int:
-    """Records at once that leave most of the free memory free; at least 1, at most 4,096."""
+    """Records at once that leave most of the free memory free; at least 1, at most 4,096, and on a CPU only as many as keep
+    each activation below 16 MiB."""
+    total, largest = bytes_per_record(objective, inputs, targets)
     device = objective.flat.device
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
     else:
         free = min(_CPU_LIMIT, _available())
-    return max(1, min(_CAP, int(_SHARE * free / bytes_per_record(objective, inputs, targets))))
+    fast = _CPU_TENSOR // max(1, largest) if device.type == "cpu" else _CAP
+    return max(1, min(_CAP, fast, int(_SHARE * free / total)))
 
 
 def _available() -> int:
