@@ -94,7 +94,7 @@ def test_against_plain_code_with_the_same_draws(kind: str) -> None:
     recording = recorder.recording
     releases = iter(recording.releases)
     here, velocity = np.zeros(4), np.zeros(4)
-    known = np.zeros(SIZE)
+    known, seen = np.zeros(SIZE), np.full(SIZE, -10)
     norm, draw = 0.3, 0
     for epoch in range(4):
         if epoch:
@@ -102,7 +102,9 @@ def test_against_plain_code_with_the_same_draws(kind: str) -> None:
             assert release.query[0] == pytest.approx(np.minimum(known, 1.2).sum())
             assert (release.sensitivity, release.noise) == (1.2, pytest.approx(1.2 * made.sum_noise))
             norm = min(max(0.9 * release.released[0] / SIZE, 0.003), 1.2)
-        known = np.linalg.norm(gradients_at(here), axis=1)
+        stale = 10 * epoch - seen > 5  # not seen for half an epoch
+        assert epoch == 0 or 10 < stale.sum() < SIZE - 10
+        known[stale], seen[stale] = np.linalg.norm(gradients_at(here), axis=1)[stale], 10 * epoch
         release = next(releases)
         assert release.query[0] == pytest.approx(np.minimum(known, norm).sum())
         assert (release.sensitivity, release.noise) == (pytest.approx(norm), pytest.approx(norm * made.sum_noise))
@@ -115,7 +117,7 @@ def test_against_plain_code_with_the_same_draws(kind: str) -> None:
             assert recording.rates[draw] == pytest.approx(40 * norm / norm_sum)
             found = gradients_at(here)
             lengths = np.linalg.norm(found, axis=1)
-            known[proposed] = lengths[proposed]
+            known[proposed], seen[proposed] = lengths[proposed], draw
             release = next(releases)
             units = found[accepted] / np.maximum(lengths[accepted], 0.01 * norm)[:, None]
             assert np.allclose(release.query, units.sum(axis=0))
@@ -183,7 +185,7 @@ def test_no_memory_makes_a_record_likelier_than_is_charged(memory: list[float], 
     theta = np.array([0.5, 0.0, -3.0, 1.0])
     gradients(theta)
     state = gradients.public()
-    gradients.restore(state, {"norms": np.resize(memory, SIZE)})
+    gradients.restore(state, {"norms": np.resize(memory, SIZE), "seen": np.zeros(SIZE)})
     source.tossed.clear()
     for _ in range(3):
         gradients(theta)
@@ -216,6 +218,28 @@ def test_between_passes_k_is_of_the_norms_last_seen() -> None:
     sums = [release for release in recorder.recording.releases if release.query.size == 1]
     assert sums[1].query[0] == pytest.approx(np.minimum(remembered, 0.3).sum())
     assert sums[1].query[0] != pytest.approx(np.minimum(fresh, 0.3).sum())
+
+
+def test_a_pass_leaves_out_what_was_seen_in_the_last_half_epoch() -> None:
+    """Whose norm is of the step that drew them; all others are of the pass."""
+    made = plan(epochs=2)
+    recorder = Recorder(SystemSource(Randomness.fixed(3)))
+    gradients = started(made, recorder)
+    thetas = []
+    for step in range(10):
+        thetas.append(np.full(4, 0.1 * step))
+        gradients(thetas[-1])
+    last = np.zeros(4)
+    gradients(last)
+    expected = np.linalg.norm(gradients_at(last), axis=1)
+    kept = 0
+    for step in range(5, 10):
+        proposed = recorder.recording.thinned[step, 0]
+        expected[proposed] = np.linalg.norm(gradients_at(thetas[step]), axis=1)[proposed]
+        kept += len(proposed)
+    assert kept > 100
+    sums = [release for release in recorder.recording.releases if release.query.size == 1]
+    assert sums[1].query[0] == pytest.approx(np.minimum(expected, 0.3).sum())
 
 
 def test_records_are_included_as_often_as_their_norms_say() -> None:
@@ -486,7 +510,7 @@ def continued(
     channel.resume(first.charge_id, made.event(OBJECTIVE.relation))
     gradients = made.gradients(OBJECTIVE, OBJECTIVE.records(ROWS, LABELS), channel)
     state = {"spent": {}, "charge_id": first.charge_id, "clipping_norm": 0.3, "epochs": []}
-    gradients.restore(state, {"norms": np.zeros(SIZE)})
+    gradients.restore(state, {"norms": np.zeros(SIZE), "seen": np.full(SIZE, -10)})
     return channel, gradients, recorder
 
 

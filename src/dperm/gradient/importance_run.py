@@ -27,6 +27,7 @@ Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 _PROPOSED, _ACCEPTED = 0, 1  # the coins tossed on a draw
+_FRESH = 0.5  # of an epoch: a record seen since then is not looked at again
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class ImportanceGradients(Gradients):
 
     A record is included in three stages that together are no likelier than `rate`: Poisson sampling at `rate`, which is what
     is charged; a coin that keeps it with ĝᵢ/C, ĝᵢ = min(k·nᵢ, C) from the norm last seen; and, once its gradient is known, a coin
-    with n'ᵢ/ĝᵢ. The memory of norms is private. `observe`, if given, is handed the passes over proposed records: not private.
+    with n'ᵢ/ĝᵢ. The memory of norms, and of when each was seen, is private. `observe`, if given, is handed the passes over proposed records: not private.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class ImportanceGradients(Gradients):
         self._observe = observe
         self._shrink = objective.strong_convexity / plan.public_size
         self._norms = np.zeros(len(records))
+        self._seen = np.full(len(records), -plan.steps_per_epoch)  # before which step; never
         self._clipping_norm = plan.clipping_norm
         self._continued = first > 0
         self._epoch: ImportanceEpoch | None = None
@@ -107,13 +109,14 @@ class ImportanceGradients(Gradients):
         return [asdict(epoch) for epoch in self.epochs]
 
     def private(self) -> dict[str, Any]:
-        return {"norms": self._norms}
+        return {"norms": self._norms, "seen": self._seen}
 
     def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
         norms = np.asarray(private["norms"], dtype=np.float64)
         if norms.shape != self._norms.shape:
             raise ValueError(f"The checkpoint remembers {len(norms)} records, the data set has {len(self._norms)}.")
         self._norms = norms.copy()
+        self._seen = np.array(private["seen"], dtype=self._seen.dtype)
         if public["charge_id"] == self._channel.charge_id:  # its log may have lost parts
             self._filter.know(public["spent"])
         self._clipping_norm = float(public["clipping_norm"])
@@ -150,7 +153,7 @@ class ImportanceGradients(Gradients):
         """Accept some of a physical batch of proposed records, and add their unit vectors."""
         found = at_theta.norms
         norms = _plain(found)
-        self._norms[indices] = norms
+        self._norms[indices], self._seen[indices] = norms, self.step
         keep = np.minimum(self._counted(norms) / proposals, 1.0)
         stayed = np.isin(indices, self._channel.thin(indices, keep, (draw, _ACCEPTED)), assume_unique=True)
         xp = array_namespace(found)
@@ -217,12 +220,14 @@ class ImportanceGradients(Gradients):
         return epoch
 
     def _look(self, theta: Any) -> None:
-        """All records' norms at θ."""
+        """Norms at θ of all records that were not seen for half an epoch: most of those that are drawn often were."""
+        stale = np.flatnonzero(self.step - self._seen > _FRESH * self.plan.steps_per_epoch)
         start = 0
-        for batch in next(self._records.stream([None])):
+        for batch in next(self._records.stream([stale])):
             found = _plain(self.objective.per_example(theta, batch, norms_only=True).norms)
-            self._norms[start : start + len(found)] = found
+            self._norms[stale[start : start + len(found)]] = found
             start += len(found)
+        self._seen[stale] = self.step
 
     def _released_sum(self, cut: float, what: str, otherwise: float) -> float:
         """Σ min(nᵢ, cut) of the norms last seen, plus noise: one record moves it by no more than `cut`. `otherwise`, where
