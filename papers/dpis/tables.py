@@ -137,7 +137,7 @@ def equals(dataset: str) -> dict[str, Cell]:
         f"DP-SGD, batch b/r = {batch:g} (r = {r:g}), as many steps": replace(base, batch=batch, epochs=epochs),
         "DP-SGD, batch b, with the noise that DPIS had (at a larger ε)": replace(base, borrowed=True),
         "DPIS": own,
-        "DPIS, k = 1, norms of all every second epoch": replace(own, k=1.0, pass_every=2),
+        "DPIS, k = 1, norms refreshed every second epoch": replace(own, k=1.0, pass_every=2),
     }
 
 
@@ -177,7 +177,7 @@ def own_questions() -> dict[str, Cell]:
         "DPIS (RDP), k = 1": replace(base, k=1.0),
         "DPIS (RDP), k = 5": replace(base, k=5.0),
         "DPIS (RDP), noisy K (0.02 N)": replace(base, norm_noise=0.02),
-        "DPIS (RDP), norms of all every fourth epoch": replace(base, pass_every=4),
+        "DPIS (RDP), norms refreshed every fourth epoch": replace(base, pass_every=4),
         "DPIS (RDP), a_E = 0": replace(base, worst_case_share=0.0),
         "DPIS (RDP), a_E = 1": replace(base, worst_case_share=1.0),
     }

@@ -38,6 +38,7 @@ _DEVIATIONS = (
     "noise levels, rates and the number of steps follow from public constants and released values, never from N",
     "the lower bound on K is applied last, so that the sampling rate stays below 1",
     "proposals are capped at C, and norms below norm_floor·C count as that: unbiased, with fewer proposals",
+    "passes for norms leave out the records that a step of the last half epoch proposed: their norms are remembered",
 )
 
 
@@ -76,8 +77,8 @@ class ImportancePlan:
     norm_noise, size_noise : σ_K and σ_N, noise of K (and K*) ÷ C and of N. None: at most 5 % and 1 % of the budget.
     worst_case_share : a_E, of a Rényi filter (None: 0.8). In this share of the epochs noise is planned as if all later K were
         N·C, so that it never has to rise; after that as if K stayed. By profiles no epoch depends on later ones.
-    pass_every : epochs between the passes over all records that refresh the norms; between them K is of the norms last seen.
-        Unbiased either way: stale norms cost efficiency.
+    pass_every : epochs between the passes that refresh the norms of records not proposed for half an epoch; between them K is
+        of the norms last seen. Unbiased either way: stale norms cost efficiency.
     adaptive : how the clipping norm changes from epoch to epoch; None: it does not.
 
     Raises ValueError where the parameters contradict each other or the budget cannot pay for N and K.
@@ -204,7 +205,7 @@ class ImportancePlan:
         releases.append(f"gradients, {self.steps or 'N/b an epoch'} times: sampled Gaussians, planned at the start of each epoch")
         return {
             "sampler": f"importance sampling, k = {self.proposal_factor:g}, norm_floor = {self.norm_floor:g}, "
-            f"norms of all every {'epoch' if self.pass_every == 1 else f'{self.pass_every} epochs'}",
+            f"norms refreshed every {'epoch' if self.pass_every == 1 else f'{self.pass_every} epochs'}",
             "bounding": f"unit vectors in proportion to norms clipped at {self.clipping_norm:g}",
             "adaptive": repr(self.adaptive),
             "noise": self._spending.describe(),
