@@ -220,8 +220,10 @@ def test_between_passes_k_is_of_the_norms_last_seen() -> None:
     assert sums[1].query[0] != pytest.approx(np.minimum(fresh, 0.3).sum())
 
 
-def test_a_pass_leaves_out_what_was_seen_in_the_last_half_epoch() -> None:
+@pytest.mark.parametrize("chunk", [7, 8192])
+def test_a_pass_leaves_out_what_was_seen_in_the_last_half_epoch(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose norm is of the step that drew them; all others are of the pass."""
+    monkeypatch.setattr("dperm.gradient.importance_run._CHUNK", chunk)
     made = plan(epochs=2)
     recorder = Recorder(SystemSource(Randomness.fixed(3)))
     gradients = started(made, recorder)

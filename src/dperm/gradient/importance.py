@@ -38,7 +38,7 @@ _DEVIATIONS = (
     "noise levels, rates and the number of steps follow from public constants and released values, never from N",
     "the lower bound on K is applied last, so that the sampling rate stays below 1",
     "proposals are capped at C, and norms below norm_floor·C count as that: unbiased, with fewer proposals",
-    "passes for norms leave out the records that a step of the last half epoch proposed: their norms are remembered",
+    "passes for norms leave out the records whose norms were seen in the last half epoch: most of those that are drawn often",
 )
 
 
@@ -77,7 +77,7 @@ class ImportancePlan:
     norm_noise, size_noise : σ_K and σ_N, noise of K (and K*) ÷ C and of N. None: at most 5 % and 1 % of the budget.
     worst_case_share : a_E, of a Rényi filter (None: 0.8). In this share of the epochs noise is planned as if all later K were
         N·C, so that it never has to rise; after that as if K stayed. By profiles no epoch depends on later ones.
-    pass_every : epochs between the passes that refresh the norms of records not proposed for half an epoch; between them K is
+    pass_every : epochs between the passes that refresh the norms of records not seen for half an epoch; between them K is
         of the norms last seen. Unbiased either way: stale norms cost efficiency.
     adaptive : how the clipping norm changes from epoch to epoch; None: it does not.
 

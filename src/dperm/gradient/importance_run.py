@@ -28,6 +28,7 @@ Indices = NDArray[np.intp]
 
 _PROPOSED, _ACCEPTED = 0, 1  # the coins tossed on a draw
 _FRESH = 0.5  # of an epoch: a record seen since then is not looked at again
+_CHUNK = 8192  # records gathered at once for a look: they may be mapped from a file that memory does not hold
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class ImportanceGradients(Gradients):
 
     A record is included in three stages that together are no likelier than `rate`: Poisson sampling at `rate`, which is what
     is charged; a coin that keeps it with ĝᵢ/C, ĝᵢ = min(k·nᵢ, C) from the norm last seen; and, once its gradient is known, a coin
-    with n'ᵢ/ĝᵢ. The memory of norms, and of when each was seen, is private. `observe`, if given, is handed the passes over proposed records: not private.
+    with n'ᵢ/ĝᵢ. The memory of norms, and of when each was seen, is private. `observe`, if given, is handed the passes over
+    proposed records: not private.
     """
 
     def __init__(
@@ -112,11 +114,10 @@ class ImportanceGradients(Gradients):
         return {"norms": self._norms, "seen": self._seen}
 
     def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
-        norms = np.asarray(private["norms"], dtype=np.float64)
-        if norms.shape != self._norms.shape:
+        norms, seen = np.asarray(private["norms"], dtype=np.float64), np.asarray(private["seen"], dtype=self._seen.dtype)
+        if not norms.shape == seen.shape == self._norms.shape:
             raise ValueError(f"The checkpoint remembers {len(norms)} records, the data set has {len(self._norms)}.")
-        self._norms = norms.copy()
-        self._seen = np.array(private["seen"], dtype=self._seen.dtype)
+        self._norms, self._seen = norms.copy(), seen.copy()
         if public["charge_id"] == self._channel.charge_id:  # its log may have lost parts
             self._filter.know(public["spent"])
         self._clipping_norm = float(public["clipping_norm"])
@@ -222,11 +223,13 @@ class ImportanceGradients(Gradients):
     def _look(self, theta: Any) -> None:
         """Norms at θ of all records that were not seen for half an epoch: most of those that are drawn often were."""
         stale = np.flatnonzero(self.step - self._seen > _FRESH * self.plan.steps_per_epoch)
+        chunks = [stale[start : start + _CHUNK] for start in range(0, len(stale), _CHUNK)]
         start = 0
-        for batch in next(self._records.stream([stale])):
-            found = _plain(self.objective.per_example(theta, batch, norms_only=True).norms)
-            self._norms[stale[start : start + len(found)]] = found
-            start += len(found)
+        for batches in self._records.stream([None] if len(stale) == len(self._seen) else chunks):
+            for batch in batches:
+                found = _plain(self.objective.per_example(theta, batch, norms_only=True).norms)
+                self._norms[stale[start : start + len(found)]] = found
+                start += len(found)
         self._seen[stale] = self.step
 
     def _released_sum(self, cut: float, what: str, otherwise: float) -> float:

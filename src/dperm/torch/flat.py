@@ -42,6 +42,7 @@ class FlatParameters:
         self.groups = tuple(dict.fromkeys(owners))
         self.group_index = [self.groups.index(owner) for owner in owners]
         self.group_of = dict(zip(self.parameters, self.group_index, strict=True))
+        self.formats = {parameter: self.formats[parameter] for parameter in self.parameters if parameter in self.formats}
         self.size = sum(parameter.numel() for parameter in self.parameters)
 
     def check(self) -> None:

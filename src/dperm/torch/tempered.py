@@ -20,11 +20,9 @@ class TemperedSigmoid(nn.Module):
         self.offset = check.finite("offset", offset)
 
     def forward(self, x: Tensor) -> Tensor:
-        # as a tanh: three passes over the numbers fewer where the constants are its
-        half, middle = self.scale / 2, self.scale / 2 - self.offset
-        inner = torch.tanh(x if self.temperature == 2 else (self.temperature / 2) * x)
-        scaled = inner if half == 1 else half * inner
-        return scaled if middle == 0 else scaled + middle
+        if (self.scale, self.temperature, self.offset) == (2, 2, 1):  # fewer passes over the numbers
+            return torch.tanh(x)
+        return self.scale * torch.sigmoid(self.temperature * x) - self.offset
 
     def extra_repr(self) -> str:
         return f"scale={self.scale:g}, temperature={self.temperature:g}, offset={self.offset:g}"
