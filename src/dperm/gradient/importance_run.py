@@ -82,7 +82,7 @@ class ImportanceGradients(Gradients):
         self._observe = observe
         self._shrink = objective.strong_convexity / plan.public_size
         self._norms = np.zeros(len(records))
-        self._seen = np.full(len(records), -plan.steps_per_epoch)  # before which step; never
+        self._seen = np.full(len(records), -plan.steps_per_epoch)  # the step at which; never yet
         self._clipping_norm = plan.clipping_norm
         self._continued = first > 0
         self._epoch: ImportanceEpoch | None = None
