@@ -37,6 +37,23 @@ def test_every_cell_keeps_within_its_epsilon(cell: Cell) -> None:
     assert 0.999 < account(plan.event(Relation.ADD_OR_REMOVE_ONE), 1e-5) <= 1.0
 
 
+def test_borrowed_noise_is_that_of_importance_sampling_epoch_by_epoch(folder: Path) -> None:
+    """And costs what it costs under Poisson sampling, not the cell's ε."""
+    cell = next(cell for cell in TABLES["equal"]() if cell.borrowed and cell.dataset == "mnist" and cell.seed == 0)
+    with pytest.raises(SystemExit, match="borrows its noise"):
+        plan_of(cell, 60_000)
+    noise = [1.7 - 0.02 * epoch for epoch in range(20)]
+    cells.save(
+        replace(cell, sampler="importance", borrowed=False),
+        {"steps": 2340, "noise": [{"gradient_noise": level} for level in noise]},
+    )
+    plan = plan_of(cell, 60_000)
+    levels = plan.noise.levels(plan.steps)
+    assert [level for level, _ in levels] == noise
+    assert [count for _, count in levels[:-1]] == [117] * 19 and sum(count for _, count in levels) == plan.steps
+    assert epsilon(plan.event(Relation.ADD_OR_REMOVE_ONE), 1e-5) > 1.0
+
+
 def test_rows_are_the_papers() -> None:
     for dataset in SIZES:
         assert set(methods(dataset, 1.0)) == {name for data, name in PAPER if data == dataset}

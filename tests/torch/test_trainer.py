@@ -202,7 +202,6 @@ def test_records_at_once_keep_activations_small_and_weights_do_not_count() -> No
     deep = nn.Sequential(nn.Linear(3, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 2))
     narrow = ModuleObjective(deep, cross_entropy, autocast=torch.bfloat16)  # saves copies of its weights
     assert physical_batch_size(narrow, torch.randn(5, 3), torch.zeros(5, dtype=torch.long)) == 4096
-    assert chosen(deep, torch.randn(4096, 3)[:1]) > 1
     kernels = nn.Sequential(nn.Conv2d(64, 64, 5, padding=2), nn.Conv2d(64, 64, 5), nn.Flatten(), nn.Linear(64, 2))
     plain = chosen(kernels, torch.randn(5, 64, 5, 5))
     assert chosen(kernels.to(memory_format=torch.channels_last), torch.randn(5, 64, 5, 5)) == plain > 1000
