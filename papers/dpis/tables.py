@@ -144,9 +144,9 @@ def equals(dataset: str) -> dict[str, Cell]:
     return {
         f"DP-SGD, batch b = {base.batch:g}": base,
         f"DP-SGD, batch b/r = {batch:g} (r = {r:g}), as many steps": replace(base, batch=batch, epochs=epochs),
-        "DP-SGD, batch b, with the noise that DPIS had (at a larger ε)": replace(base, borrowed=True),
         "DPIS": own,
         "DPIS, k = 1, norms refreshed every second epoch": replace(own, k=1.0, pass_every=2),
+        "DP-SGD, batch b, with the noise that DPIS had (at a larger ε)": replace(base, borrowed=True),
     }
 
 
