@@ -825,7 +825,7 @@ class Dataset:  # features: (n, d) dense or CSR; targets: (n,) labels or numbers
     @classmethod
     def of(cls, frame: pd.DataFrame, schema: Schema) -> Dataset: ...
 
-class Images:  # Grey images (n, height, width) and labels (n,), as bytes, for training and for testing.
+class Images:  # Images and labels (n,), as bytes, for training and for testing: grey (n, height, width), coloured (n, 3, height, width).
     def __init__(self, train_images: Bytes, train_labels: Bytes, test_images: Bytes, test_labels: Bytes): ...
 
 class Reviews:  # Texts (n) and labels (n,), 1 = positive and 0 = negative, for training and for testing.
@@ -852,7 +852,7 @@ def hashed_words(texts: Sequence[str], length: int, vocabulary: int = 10000) -> 
 
 def load(name: str) -> Dataset: ...  # A named data set, encoded by its schema. DataError where its files are neither local nor to be had.
 
-def load_images(name: str) -> Images: ...  # "mnist" or "fashion_mnist", from the folder DPERM_DATA/name or the publisher. DataError where they are not to be had.
+def load_images(name: str) -> Images: ...  # "mnist", "fashion_mnist" or "cifar10", from the folder DPERM_DATA/name or the publisher. DataError where they are not to
 
 def load_reviews(name: str = 'imdb') -> Reviews: ...  # "imdb": 25,000 reviews for training and 25,000 for testing, from the folder DPERM_DATA or the publisher.
 

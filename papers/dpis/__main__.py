@@ -40,10 +40,7 @@ def main() -> None:
         for cell in missing(options.tables, options.only):
             print(cell.name)
         return
-    try:
-        train(options.tables, options.minutes, options.only)
-    except DataError as error:
-        raise SystemExit(str(error)) from None
+    train(options.tables, options.minutes, options.only)
 
 
 def missing(tables: list[str], only: str) -> list[Cell]:
@@ -55,21 +52,30 @@ def missing(tables: list[str], only: str) -> list[Cell]:
 
 
 def train(tables: list[str], minutes: float, only: str) -> None:
+    """SystemExit at the end where the data of some cells is not to be had: the others are trained."""
     from papers.dpis.train import run_cell
 
     waiting = missing(tables, only)
     print(f"{len(waiting)} cells to train", flush=True)
     started = time.monotonic()
+    absent: dict[str, DataError] = {}
     for number, cell in enumerate(waiting, start=1):
         if time.monotonic() - started > 60 * minutes:
             print(f"time is up: {len(waiting) - number + 1} cells are left", flush=True)
             return
-        if load(cell) is not None:  # another process trained it meanwhile
+        if cell.dataset in absent or load(cell) is not None:  # another process trained it meanwhile
             continue
         print(f"{number}/{len(waiting)}  {cell.name}", end=": ", flush=True)
-        result = run_cell(cell)
+        try:
+            result = run_cell(cell)
+        except DataError as error:
+            absent[cell.dataset] = error
+            print("no data", flush=True)
+            continue
         save(cell, result)
         print(f"{result['accuracy']:.2f} %, {result['seconds']:.0f} s", flush=True)
+    if absent:
+        raise SystemExit("\n".join(str(error) for error in absent.values()))
 
 
 if __name__ == "__main__":

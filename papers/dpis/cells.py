@@ -17,9 +17,9 @@ RESULTS = Path(__file__).parent / "results"
 class Cell:
     """One training. What differs from the defaults is its name."""
 
-    dataset: str  # mnist, fashion_mnist, imdb
+    dataset: str  # mnist, fashion_mnist, cifar10, imdb
     epsilon: float
-    model: str = "tanh"  # tanh, relu: the CNN of Papernot et al. 2021; scattering: of Tramèr & Boneh 2021; on IMDb the RNN
+    model: str = "tanh"  # tanh, relu: a CNN on pixels, or the RNN on reviews; scattering: a CNN on scattering coefficients
     sampler: str = "poisson"  # or importance
     accounting: str = "rdp"  # rdp: the Rényi accountant, or filter; pld: exact, or the filter by privacy profiles
     bounding: str = "clip"  # or normalise

@@ -28,7 +28,7 @@ def load_split(dataset: str, scattering: bool) -> Split:
     pairs = ((found.train_images, found.train_labels), (found.test_images, found.test_labels))
     made = []
     for images, labels in pairs:
-        grey = torch.from_numpy(images).float() / 255
-        inputs = scattering_features(grey) if scattering else 2 * grey[:, None] - 1
+        pixels = torch.from_numpy(images).float().reshape(len(images), -1, *images.shape[-2:]) / 255  # one channel or three
+        inputs = scattering_features(pixels) if scattering else 2 * pixels - 1
         made.append((inputs, torch.from_numpy(labels).long()))
     return made[0], made[1]

@@ -1,13 +1,17 @@
-"""Images in the idx format, by checksum."""
+"""Images in the idx format and CIFAR-10's, by checksum."""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dperm.data import DataError, load_images
+from dperm.data.cifar import CIFAR10
 from dperm.data.images import _parsed
 
 
@@ -25,7 +29,7 @@ def test_another_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(b"other")
     with pytest.raises(DataError, match="not the file"):
         load_images("mnist")
-    with pytest.raises(DataError, match="mnist, fashion_mnist"):
+    with pytest.raises(DataError, match="mnist, fashion_mnist, cifar10"):
         load_images("cats")
 
 
@@ -35,3 +39,44 @@ def test_damaged_idx_files() -> None:
     for bad in (good[:-1], good + b"1", b"\x00\x01" + good, b""):
         with pytest.raises(DataError, match="x is"):
             _parsed(bad, "x")
+
+
+FILES = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+
+
+def archive(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes]) -> None:
+    """These files where CIFAR-10's archive belongs, and its checksum for the published one."""
+    path = folder / "cifar10" / "cifar-10-binary.tar.gz"
+    path.parent.mkdir(parents=True)
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    monkeypatch.setenv("DPERM_DATA", str(folder))
+    monkeypatch.setitem(CIFAR10, "sha256", hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def test_cifar10_is_planes_of_red_green_and_blue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layout that the publisher documents: a label, then 1024 bytes of each colour, row by row."""
+
+    def record(label: int) -> bytes:
+        return bytes([label]) + b"".join(bytes((plane + pixel) % 256 for pixel in range(1024)) for plane in (10, 20, 30))
+
+    archive(tmp_path, monkeypatch, {name: record(place) + record(9) for place, name in enumerate(FILES)})
+    found = load_images("cifar10")
+    assert found.train_images.shape == (10, 3, 32, 32) and found.test_images.shape == (2, 3, 32, 32)
+    assert found.train_images.dtype == np.uint8
+    assert found.train_labels.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9] and found.test_labels.tolist() == [5, 9]
+    assert found.test_images[0, :, 0, 1].tolist() == [11, 21, 31] and found.test_images[0, :, 1, 0].tolist() == [42, 52, 62]
+
+
+def test_a_damaged_archive_of_cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = dict.fromkeys(FILES, bytes(3073))
+    archive(tmp_path / "one", monkeypatch, {**files, FILES[2]: bytes(3072)})
+    with pytest.raises(DataError, match=r"data_batch_3\.bin is not made of records"):
+        load_images("cifar10")
+    del files["test_batch.bin"]
+    archive(tmp_path / "two", monkeypatch, files)
+    with pytest.raises(DataError, match=r"holds no file cifar-10-batches-bin/test_batch\.bin"):
+        load_images("cifar10")

@@ -1,4 +1,4 @@
-"""Image sets in the idx format: MNIST and Fashion-MNIST."""
+"""Image sets: MNIST and Fashion-MNIST, in the idx format, and CIFAR-10."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm.data.cifar import CIFAR10, read_cifar10
 from dperm.data.fetch import fetch
 from dperm.data.read import DataError
 
@@ -41,7 +42,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Images:
-    """Grey images (n, height, width) and labels (n,), as bytes, for training and for testing."""
+    """Images and labels (n,), as bytes, for training and for testing: grey (n, height, width), coloured (n, 3, height, width)."""
 
     train_images: Bytes
     train_labels: Bytes
@@ -50,9 +51,12 @@ class Images:
 
 
 def load_images(name: str) -> Images:
-    """ "mnist" or "fashion_mnist", from the folder DPERM_DATA/name or the publisher. DataError where they are not to be had."""
+    """ "mnist", "fashion_mnist" or "cifar10", from the folder DPERM_DATA/name or the publisher. DataError where they are not to
+    be had."""
+    if name == "cifar10":
+        return Images(*read_cifar10(fetch(CIFAR10, name)))
     if name not in _CHECKSUMS:
-        raise DataError(f"Expected images named one of {', '.join(_CHECKSUMS)}, got {name!r}.")
+        raise DataError(f"Expected images named one of {', '.join(_CHECKSUMS)}, cifar10, got {name!r}.")
     arrays = [_read(_item(name, stem, checksum), name) for stem, checksum in _CHECKSUMS[name].items()]
     return Images(*arrays)
 
