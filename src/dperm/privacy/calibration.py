@@ -9,7 +9,7 @@ from dperm import _validate as check
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.events import Event
 
-__all__ = ["calibrate", "calibrate_steps"]
+__all__ = ["calibrate", "calibrate_steps", "check_reachable"]
 
 _COARSE = 1e-3  # grid tolerance of the search; the answer is certified on the fine grid
 _SLACK = 2e-5  # relative distance below the target at which the search stops
@@ -44,6 +44,29 @@ def calibrate(
     return _certify(spent, log_x, slope, epsilon)
 
 
+def check_reachable(make_event: Callable[[float], Event], epsilon: float, delta: float) -> None:
+    """ValueError where `calibrate` would raise one, whose search this leaves out."""
+
+    def within(x: float) -> bool:
+        return best_epsilon(make_event(x), delta, _COARSE)[0] <= epsilon
+
+    if not within(_LARGEST):
+        raise _unreachable(epsilon)
+    x = 1.0
+    while within(x):
+        x /= 4
+        if x < 1 / _LARGEST:
+            raise _insensitive()
+
+
+def _unreachable(epsilon: float) -> ValueError:
+    return ValueError(f"Expected a target that noise can reach, got epsilon={epsilon!r}: other parts exceed it.")
+
+
+def _insensitive() -> ValueError:
+    return ValueError("Expected make_event to lose privacy as its noise falls to 1e-9, but its epsilon stays below target.")
+
+
 def _bracket(excess: Callable[[float], float], at: float, epsilon: float) -> tuple[tuple[float, float], tuple[float, float]]:
     """Points (log x, excess) on both sides of the root, at most a factor e apart."""
     value = excess(at)
@@ -52,7 +75,7 @@ def _bracket(excess: Callable[[float], float], at: float, epsilon: float) -> tup
         while True:
             point = low[0] + (1.0 if not 0 < low[1] < math.inf else min(max(0.9 * low[1], 0.05), 2.0))
             if point > math.log(_LARGEST):
-                raise ValueError(f"Expected a target that noise can reach, got epsilon={epsilon!r}: other parts exceed it.")
+                raise _unreachable(epsilon)
             value = excess(point)
             if value <= 0:
                 return low, (point, value)
@@ -61,9 +84,7 @@ def _bracket(excess: Callable[[float], float], at: float, epsilon: float) -> tup
     while True:
         point = high[0] - (1.0 if value == -math.inf else min(max(-0.9 * value, 0.05), 2.0))
         if point < -math.log(_LARGEST):
-            raise ValueError(
-                "Expected make_event to lose privacy as its noise falls to 1e-9, but its epsilon stays below target."
-            )
+            raise _insensitive()
         value = excess(point)
         if value > 0:
             return (point, value), high

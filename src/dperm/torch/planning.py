@@ -11,6 +11,7 @@ from dperm import _validate as check
 from dperm.gradient import ImportancePlan, Plan, Policy
 from dperm.gradient.recipes import dp_sgd
 from dperm.privacy import Composed, Event, Relation, calibrate
+from dperm.privacy.calibration import check_reachable
 
 __all__ = ["MakePlan", "Planner", "Recipe"]
 
@@ -105,8 +106,16 @@ class Planner:
         if epsilon is None:
             noise = self.noise_multiplier or 0.0  # a Plan that has its noise ignores it
         else:
-            noise = calibrate(lambda x: Composed((*self._earlier, self._make(x, size).event(relation))), epsilon, delta)
+            noise = calibrate(lambda x: self._event(x, size, relation), epsilon, delta)
         return self._make(noise, size), noise
+
+    def tried(self, epsilon: float, delta: float, size: int, relation: Relation) -> Policy:
+        """A plan like that of `within`, but for its noise. ValueError where `within` raises one, without its search."""
+        check_reachable(lambda x: self._event(x, size, relation), epsilon, delta)
+        return self._make(1.0, size)
+
+    def _event(self, noise: float, size: int, relation: Relation) -> Event:
+        return Composed((*self._earlier, self._make(noise, size).event(relation)))
 
     def within_budget(self, epsilon: float | None, delta: float, size: int | None) -> Policy:
         """An adaptive plan for this budget, also for a size that it releases itself."""

@@ -442,10 +442,14 @@ class PrivateTrainer:
     def _planned(self, size: int, epsilon: float | None, delta: float) -> tuple[Policy, Event]:
         relation = self.objective.relation
         plan, self._noise = self._planner.within(epsilon, delta, size, relation)
-        plan = self._with_update(plan)
+        plan = self._fitted(plan, size)
+        return plan, plan.event(relation)
+
+    def _fitted(self, plan: Policy, size: int) -> Policy:
+        """The plan with the update that runs, of the size that it was asked for."""
         if plan.public_size != size:
             raise ValueError(f"Expected a plan for public_size={size}, got one for {plan.public_size}.")
-        return plan, plan.event(relation)
+        return self._with_update(plan)
 
     def _sized(self, channel: Channel, records: int) -> tuple[Policy, Event]:
         """Release the number of records with noise, then choose the plan by it."""
@@ -464,7 +468,7 @@ class PrivateTrainer:
         promise = ApproximateDP(self.epsilon - first, self.delta * (1 - 1e-6), self.objective.relation)
         event = Composed((PureDP(first, self.objective.relation), promise))
         for size in _NOMINAL_SIZES:  # what can fail fails here, whatever the number of records is
-            self._planned(size, promise.epsilon, promise.delta)
+            self._fitted(self._planner.tried(promise.epsilon, promise.delta, size, self.objective.relation), size)
         self._charge(channel, event, None)
         noisy = channel.release_pure(np.array([float(records)]), 1.0, first)
         plan, part = self._planned(max(1, round(float(noisy[0]))), promise.epsilon, promise.delta)
