@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import warnings
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from dperm.cli import main
 from dperm.privacy import Certificate, SpendLog
 
 RNG = np.random.default_rng(0)
@@ -23,11 +28,34 @@ PEOPLE = pd.DataFrame(
 PEOPLE["income"] = np.where(PEOPLE["age"] + 20 * (PEOPLE["job"] == "nurse") + RNG.normal(size=300) * 5 > 58, "high", "low")
 
 
-def dperm(*arguments: object, expect: int = 0) -> subprocess.CompletedProcess[str]:
+@dataclass(frozen=True)
+class Done:
+    stdout: str
+    stderr: str
+
+
+def dperm(*arguments: object, expect: int = 0) -> Done:
+    """A command in this process: importing everything anew takes longer than most commands. What it lets out fails the test."""
+    out, err, code, before = io.StringIO(), io.StringIO(), 0, signal.getsignal(signal.SIGINT)
+    with warnings.catch_warnings(), redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("default")
+        patch.setattr(sys, "argv", ["dperm", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        finally:
+            signal.signal(signal.SIGINT, before)
+    assert code == expect, out.getvalue() + err.getvalue()
+    return Done(out.getvalue(), err.getvalue())
+
+
+def apart(*arguments: object, expect: int = 0) -> Done:
+    """A command in a process of its own."""
     done = subprocess.run([sys.executable, "-m", "dperm", *map(str, arguments)], capture_output=True, text=True, check=False)
     assert done.returncode == expect, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    return done
+    return Done(done.stdout, done.stderr)
 
 
 @pytest.fixture
@@ -46,7 +74,7 @@ def schema(table: Path) -> Path:
 
 
 def test_help_shows_examples() -> None:
-    text = dperm("--help").stdout
+    text = apart("--help").stdout
     assert "dperm compare people.csv --target income" in text
     for command in ("train", "predict", "compare", "account", "calibrate", "card"):
         assert "dperm " + command in dperm(command, "--help").stdout
@@ -54,7 +82,7 @@ def test_help_shows_examples() -> None:
 
 def test_from_table_to_card(table: Path, schema: Path, tmp_path: Path) -> None:
     model, answers, page = tmp_path / "m.json", tmp_path / "a.csv", tmp_path / "c.html"
-    done = dperm("train", table, "--schema", schema, "--epsilon", 5, "-o", model)
+    done = apart("train", table, "--schema", schema, "--epsilon", 5, "-o", model)
     assert "(5, 1e-05)-differentially private" in done.stdout
     assert "read off the data" not in done.stdout
     without_target = tmp_path / "new.csv"
@@ -174,6 +202,10 @@ def test_mistakes_get_one_line_and_exit_code_one(
     assert SpendLog.current().charges() == []
 
 
+def test_a_mistake_in_a_process_of_its_own() -> None:
+    assert apart("account", "--noise", 0, expect=1).stderr.startswith("error: ")
+
+
 def test_wrong_target_lists_the_columns(table: Path) -> None:
     done = dperm("compare", table, "--target", "wage", expect=1)
     assert "'income'" in done.stderr
@@ -235,7 +267,7 @@ def test_tampered_models_get_one_line(tmp_path: Path) -> None:
 
 
 def test_misuse_exits_with_two() -> None:
-    dperm("compare", "--no-such-option", expect=2)
+    apart("compare", "--no-such-option", expect=2)
     dperm("calibrate", expect=2)
 
 
