@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -14,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import killed
 import pytest
 import torch
 from oracle import cross_entropy
@@ -37,20 +39,19 @@ from dperm.privacy.filters import filter_of
 from dperm.privacy.ledger import Charge
 from dperm.torch import Callback, PrivateTrainer, checkpoint
 
-SCRIPT = Path(__file__).with_name("killed.py")
+PROCESSES = multiprocessing.get_context("forkserver")  # it has imported what each process needs
+PROCESSES.set_forkserver_preload(["dperm.torch", "dperm.gradient.recipes"])
 
 
 def run(folder: Path, point: str = "none", count: int = 0, *, resume: bool = False, **environment: str) -> int:
     log = environment.pop("log", str(folder / "spend.jsonl"))
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder), point, str(count), str(int(resume))],
-        env={**os.environ, "DPERM_SPEND_LOG": log, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
+    process = PROCESSES.Process(
+        daemon=True, target=killed.train_in, args=({"DPERM_SPEND_LOG": log, **environment}, folder, point, count, resume)
     )
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode
+    process.start()
+    process.join(120)
+    assert process.exitcode in (0, -signal.SIGKILL), (folder / "errors").read_text()
+    return process.exitcode
 
 
 def released(folder: Path) -> int:
@@ -143,7 +144,7 @@ def test_killed_at_random_moments(tmp_path: Path, seed: int) -> None:
     for _ in range(4):
         resume = checkpoint.latest(tmp_path / "run") is not None
         process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), str(tmp_path), "none", "0", str(int(resume))],
+            [sys.executable, killed.__file__, str(tmp_path), "none", "0", str(int(resume))],
             env={**os.environ, "DPERM_SPEND_LOG": str(tmp_path / "spend.jsonl"), "SECONDS_AT_ONCE": "0"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
