@@ -76,8 +76,7 @@ benchmarks/results/importance.md (the seconds in `results/` are of one thread on
 EQUAL = """\
 A step of DPIS has the noise of DP-SGD with batches of b/r. Exact accounting on both sides. The row with borrowed noise tells
 variance from noise: its noise is that of DPIS, its records are drawn uniformly, and the ε that it pays for that is shown.
-Paired with DP-SGD of batch b by initial weights. The runs of "DPIS" (k = 2) looked at all norms each epoch, as dperm did before
-it left out what was seen lately: their evaluations are more than it would take now.
+Paired with DP-SGD of batch b by initial weights. "DPIS" has k = 2 and norms refreshed every epoch.
 """
 
 TABLE3 = """\
