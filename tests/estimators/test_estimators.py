@@ -333,5 +333,13 @@ def test_importance_sampling_by_a_word(public_size: int | None) -> None:
     assert model.score(rows, labels) > 0.85
     assert model.certificate_.epsilon <= 2.0
     assert len(model.trace_["epochs"]) == 10
+    assert "(importance sampling)" in model.certificate_.mechanism
     with pytest.raises(ValueError, match="DPIS has no other"):
         clone(model).set_params(relation="replace_one", public_size=None).fit(rows, labels)
+    if public_size is None:  # how large a batch may be is not known before the charge
+        assert clone(model).set_params(expected_batch_size=2900).fit(rows, labels).trace_["epochs"][0]["rate"] <= 0.8
+    else:
+        with pytest.raises(ValueError, match="at most 80 % of the records, got 2900 of 3000"):
+            clone(model).set_params(expected_batch_size=2900).fit(rows, labels)
+        plan = model.mechanism_for(features=4)[0].plan
+        assert plan.proposal_factor * plan.norm_floor >= 1  # proposals do not depend on what is remembered

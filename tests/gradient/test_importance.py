@@ -30,6 +30,7 @@ from dperm.gradient.recipes import dpis
 from dperm.mechanisms import Budget, GradientPerturbation, OneVsRest
 from dperm.objectives import LinearObjective, Logistic, Softmax
 from dperm.privacy import (
+    ApproximateDP,
     BudgetExceeded,
     Channel,
     Composed,
@@ -37,6 +38,7 @@ from dperm.privacy import (
     PoissonSampled,
     PrivacyProfile,
     ProfileFilter,
+    PureDP,
     RdpFilter,
     Recorder,
     Relation,
@@ -45,6 +47,7 @@ from dperm.privacy import (
     SpendLog,
     SystemSource,
     UnpaidReleaseError,
+    UnsupportedEventError,
     calibrate,
     epsilon,
     rdp_budget,
@@ -430,7 +433,7 @@ def test_it_learns_with_any_update(update: Any, average: float | None) -> None:
         ({"order": 8.0}, "filter='renyi'"),
         ({"worst_case_share": 0.5}, "filter='renyi'"),
         ({"size_noise": 5.0}, "no size_noise"),
-        ({"earlier": Gaussian(0.9)}, "cannot pay for K: with what was released earlier"),
+        ({"earlier": Gaussian(0.9)}, "released earlier takes epsilon = "),
         ({"earlier": Gaussian(0.9), "filter": "renyi"}, "Earlier releases cost"),
         ({"public_size": None, "size_noise": 0.1}, "cannot pay for N and K"),
         ({"norm_noise": -1.0}, "norm_noise"),
@@ -576,6 +579,17 @@ def test_a_plan_beyond_its_budget_is_refused() -> None:
         GradientPerturbation(budget=Budget(1e-5, 1.0), plan=plan(epsilon=2.0))
     with pytest.raises(TypeError, match="call the recipe"):
         GradientPerturbation(budget=Budget(1e-5, 1.0), plan=dpis)
+    with pytest.raises(TypeError, match="a budget of its own"):  # a search for its noise would find none
+        GradientPerturbation.calibrate(lambda noise: plan(), OBJECTIVE.facts, 2.0, 1e-5)  # type: ignore[arg-type, return-value]
+
+
+def test_what_earlier_releases_leave_too_little_of_is_said() -> None:
+    with pytest.raises(ValueError, match="released earlier takes epsilon = 3: nothing is left of 2"):
+        plan(earlier=PureDP(3.0))
+    with pytest.raises(ValueError, match="or use up delta"):
+        plan(earlier=ApproximateDP(0.5, 1e-5 * (1 - 1e-6)))
+    with pytest.raises(UnsupportedEventError, match="state public_size, and leave filter at its default"):
+        renyi(earlier=ApproximateDP(0.5, 1e-6))
 
 
 def test_importance_sampling_without_gradients_is_refused() -> None:

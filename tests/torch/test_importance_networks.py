@@ -255,6 +255,37 @@ def test_memory_of_norms_is_in_the_checkpoint_and_nowhere_else(tmp_path: Path, s
     assert len([part for part, note in parts if note["what"] == "steps"]) == 3  # no epoch was paid for twice
 
 
+@pytest.mark.parametrize("setting", [{"adaptive": AdaptiveNorm()}, {"pass_every": 2}], ids=["adaptive", "pass_every"])
+def test_continued_from_before_the_first_look_an_epoch_looks_first(tmp_path: Path, setting: dict[str, Any]) -> None:
+    """Killed in epoch 0 and continued in epoch 1, whose K and K* would be of an empty memory."""
+    plan = functools.partial(dpis, norm_noise=8.0, **setting)
+
+    def trainer(**changes: Any) -> PrivateTrainer:
+        return make_trainer(plan=plan, random_state=None, checkpoint=tmp_path, checkpoint_every=1000, **changes)
+
+    with pytest.raises(Stop):
+        trainer(callbacks=[After(9)]).fit(data())
+    run = trainer().fit(data(), resume=True)
+    first = run.trace[0]
+    assert first["epoch"] == 1
+    assert first["ratio"] > 0.4  # not the least there is, 20 of 160
+    assert first["clipping_norm"] > 0.2  # of 0.5
+
+
+def test_a_checkpoint_of_importance_sampling_is_not_continued_by_dp_sgd(tmp_path: Path) -> None:
+    with pytest.raises(Stop):
+        trainer(checkpoint=tmp_path, callbacks=[After(6)]).fit(data())
+    with pytest.raises(ValueError, match="chooses its noise on the way: pass the same plan"):
+        trainer(plan=None, checkpoint=tmp_path).fit(data(), resume=True)
+
+
+def test_reminders_of_an_empty_folder_and_of_another_size(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="holds no checkpoint: a run starts anew"):
+        trainer(checkpoint=tmp_path / "mistyped").fit(data(), resume=True)
+    with pytest.warns(UserWarning, match=r"steps will be 0\.2 times what is expected"):
+        trainer(public_size=1000).fit(data())
+
+
 def test_a_memory_of_other_records_is_not_continued(tmp_path: Path) -> None:
     with pytest.raises(Stop):
         trainer(checkpoint=tmp_path, checkpoint_every=2, callbacks=[After(6)]).fit(data())
@@ -270,7 +301,8 @@ def test_continued_with_another_log_the_rest_is_paid_again(tmp_path: Path, monke
     with pytest.raises(Stop):
         trainer(callbacks=[After(14)]).fit(data())
     monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "other.jsonl"))
-    run = trainer().fit(data(), resume=True)
+    with pytest.warns(UserWarning, match="the rest of the run is paid for again, and the whole costs epsilon = "):
+        run = trainer().fit(data(), resume=True)
     whole, rest = run.certificate.event.events
     assert run.certificate.epsilon > 3.0 and run.certificate.target_epsilon is None
     assert [charge.event for charge in SpendLog.current().charges()] == [rest]
@@ -286,7 +318,7 @@ def test_a_charge_in_another_log_is_not_forgotten_when_killed_at_once(tmp_path: 
     with pytest.raises(Stop):
         trainer(random_state=None, checkpoint=tmp_path / "run", checkpoint_every=10, callbacks=[After(14)]).fit(data())
     monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "other.jsonl"))
-    with pytest.raises(Stop):
+    with pytest.raises(Stop), pytest.warns(UserWarning, match="paid for again"):
         again = trainer(random_state=None, checkpoint=tmp_path / "run", checkpoint_every=10, callbacks=[After(11)])
         again.fit(data(), resume=True)
     run = trainer(random_state=None, checkpoint=tmp_path / "run", checkpoint_every=10).fit(data(), resume=True)
@@ -354,6 +386,7 @@ def test_a_log_that_lost_its_parts_spends_nothing_twice(tmp_path: Path, target: 
         ({"plan": functools.partial(dpis, norm_noise=0.1)}, "cannot pay for K"),
         ({"plan": functools.partial(dpis, norm_noise=0.1, filter="renyi")}, "cannot pay for N and K"),
         ({"epochs": 2.5}, "epochs"),
+        ({"plan": functools.partial(dpis, proposal_facter=3)}, "settings of dpis, got proposal_facter"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_charged(changes: dict[str, Any], text: str) -> None:

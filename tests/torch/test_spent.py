@@ -77,7 +77,7 @@ def test_of_all_is_as_strong_as_its_weakest_part() -> None:
     [
         ({"noise_multiplier": 1.0, "epsilon": None}, "Expected epsilon where spent"),
         ({"public_size": None}, "Expected public_size where spent"),
-        ({"plan": functools.partial(dpis), "epsilon": 0.3}, "cannot pay for K: with what was released earlier"),
+        ({"plan": functools.partial(dpis), "epsilon": 0.3}, "released earlier takes epsilon = "),
         ({"epsilon": 0.3}, "target that noise can reach"),
     ],
 )

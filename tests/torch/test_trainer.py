@@ -98,7 +98,7 @@ def test_nothing_is_charged_when_the_checks_fail() -> None:
 
     x, y = data()
     nothing = x.clone()
-    nothing[0] = torch.nan
+    nothing[N - 1] = torch.nan
     for bad, model in (((x, y), Mixing()), ((nothing, y), net()), ((x, y[:5]), net()), ((x, y.float()), net())):
         with pytest.raises((ValueError, RuntimeError)):
             trainer(model).fit(bad)
@@ -116,6 +116,7 @@ def test_nothing_is_charged_when_the_checks_fail() -> None:
         ({"plan": lambda noise, size: None}, "inside the plan"),
         ({"plan": full_batch_descent}, "settings that the recipe has, got epochs, expected_batch_size"),
         ({"scheduler_interval": "day"}, "scheduler_interval"),
+        ({"plan": partial(dp_sgd, decai=0.1)}, "settings of dp_sgd, got decai"),
     ],
 )
 def test_settings_that_make_no_sense(changes: dict[str, Any], reason: str) -> None:
@@ -145,6 +146,8 @@ def test_optimisers_that_cannot_be_used() -> None:
         PrivateTrainer(model, cross_entropy, torch.optim.LBFGS(model.parameters()), epsilon=1.0, **SETTINGS)
     with pytest.raises(ValueError, match=r"misses 2\.weight"):
         PrivateTrainer(model, cross_entropy, torch.optim.SGD(model[0].parameters()), epsilon=1.0, **SETTINGS)
+    with pytest.raises(TypeError, match="learning-rate scheduler, got 'cosine'"):
+        trainer(scheduler="cosine")
 
 
 # What is drawn
@@ -487,7 +490,7 @@ def test_reminders() -> None:
     model = nn.Sequential(nn.Linear(D, 4), nn.Dropout(0.5), nn.Linear(4, 2)).eval()
     with pytest.warns(UserWarning, match="eval mode"):
         trainer(model).fit(data())
-    with pytest.warns(UserWarning, match="public_size = 600, but there are 60"):
+    with pytest.warns(UserWarning, match=r"public_size = 600, but there are 60 records: batches will be 0\.1 times"):
         trainer(public_size=600, delta=1e-4).fit(data())
 
 

@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
+from dperm.gradient.importance import admit_batch
 from dperm.mechanisms import (
     Budget,
     GradientPerturbation,
@@ -30,6 +31,8 @@ from dperm.privacy import Assumption, Channel, Relation
 __all__ = ["PrivateLinearModel"]
 
 Array = NDArray[np.float64]
+
+_SAMPLINGS = {"poisson": "Poisson", "importance": "importance sampling", "full": "full batch"}  # as plans call them
 
 
 class PrivateLinearModel(BaseEstimator):
@@ -172,8 +175,10 @@ class PrivateLinearModel(BaseEstimator):
                 classes=classes if classes > 2 and self._chosen != "gradient" else 0,
                 budget=Budget(self.delta, self.epsilon),
                 make=self._maker(classes),
-                label=f"{self._chosen} perturbation",
+                label=f"{self._chosen} perturbation" + (f" ({_SAMPLINGS[self.sampling]})" if self._chosen == "gradient" else ""),
             )
+        if self._chosen == "gradient" and self.sampling == "importance" and self.expected_batch_size and facts.public_size:
+            admit_batch(self.expected_batch_size, facts.public_size)
         return self._maker(classes)(facts, self.epsilon, self.delta)
 
     def _maker(self, classes: int) -> Callable[[PublicFacts, float, float], Mechanism]:

@@ -27,10 +27,20 @@ from dperm.privacy.channel import Channel
 from dperm.privacy.events import Event, FilteredRdp, Gaussian, PrivacyProfile, Relation
 from dperm.privacy.filters import Filter
 
-__all__ = ["LARGEST_RATE", "AdaptiveNorm", "ImportancePlan"]
+__all__ = ["LARGEST_RATE", "AdaptiveNorm", "ImportancePlan", "admit_batch"]
 
 #: No record is ever drawn with a larger probability: K̃ is kept above bC ÷ this.
 LARGEST_RATE = 0.8
+
+
+def admit_batch(expected: float, size: int) -> None:
+    """ValueError where batches would leave nothing of sampling."""
+    if expected > LARGEST_RATE * size:
+        raise ValueError(
+            f"Expected batches of at most {100 * LARGEST_RATE:g} % of the records, got {expected:g} of {size}: nothing is left "
+            "of sampling. Use full_batch_descent."
+        )
+
 
 _DEVIATIONS = (
     "gradients enter as unit vectors: the published weight 1/(q·p) breaks the sensitivity where q is capped, and b divides twice",
@@ -124,11 +134,7 @@ class ImportancePlan:
                 check.positive(name, getattr(self, name))
         if self.public_size is not None:
             object.__setattr__(self, "public_size", check.integer("public_size", self.public_size))
-            if self.expected_batch_size > LARGEST_RATE * self.public_size:
-                raise ValueError(
-                    f"Expected batches of at most {100 * LARGEST_RATE:g} % of the records, got {self.expected_batch_size:g} of "
-                    f"{self.public_size}: nothing is left of sampling. Use full_batch_descent."
-                )
+            admit_batch(self.expected_batch_size, self.public_size)
         self._spending.check()
 
     # What is public about a run

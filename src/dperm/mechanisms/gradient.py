@@ -39,6 +39,10 @@ class GradientPerturbation(Mechanism):
         cls, make_plan: Callable[[float], Plan], facts: PublicFacts, epsilon: float, delta: float
     ) -> GradientPerturbation:
         """The least noise for a recipe: `make_plan` maps a noise multiplier to a plan."""
+        if not isinstance(make_plan(1.0), Plan):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                "Expected make_plan to return a Plan; one with a budget of its own goes to GradientPerturbation itself."
+            )
         noise = calibrate(lambda x: make_plan(x).event(facts.relation), epsilon, delta)
         return cls(budget=Budget(delta, epsilon), plan=make_plan(noise))
 

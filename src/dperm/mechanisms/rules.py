@@ -22,6 +22,7 @@ __all__ = ["GradientSettings", "gradient_plan", "importance_plan", "objective_st
 
 TYPICAL_NORM = 40.0
 _MOMENTUM = 0.9
+_NORM_FLOOR = 0.01  # of importance sampling
 
 
 def objective_strong_convexity(facts: PublicFacts, noise_at: Callable[[float], float], least: float) -> float:
@@ -131,7 +132,11 @@ def gradient_plan(
 
 
 def importance_plan(facts: PublicFacts, epsilon: float, delta: float, **settings: Any) -> ImportancePlan:
-    """DPIS within (ε, δ), with the settings that DP-SGD would have."""
+    """DPIS within (ε, δ), with the settings that DP-SGD would have.
+
+    k is as large as the norm floor lets it matter: a linear model's gradients cost no more than their norms, and its updates
+    stay unbiased however fast norms grow.
+    """
     found = GradientSettings.by_rule(facts, epsilon, delta, sampling="importance", **settings)
     return dpis(
         epsilon=epsilon,
@@ -140,5 +145,7 @@ def importance_plan(facts: PublicFacts, epsilon: float, delta: float, **settings
         expected_batch_size=min(found.expected_batch_size, LARGEST_RATE * found.public_size),  # as DP-SGD's rate ends at 1
         epochs=found.epochs,  # refused where it is not whole
         clipping_norm=found.clipping_norm,
+        norm_floor=_NORM_FLOOR,
+        proposal_factor=1 / _NORM_FLOOR,
         update=found.update,
     )

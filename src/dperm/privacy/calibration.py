@@ -37,7 +37,7 @@ def calibrate(
         value = spent(log_x, _COARSE)
         return math.log(value / epsilon) if 0 < value < math.inf else (math.inf if value else -math.inf)
 
-    low, high = _bracket(excess, math.log(start), epsilon)
+    low, high = _bracket(excess, math.log(start), epsilon, delta)
     log_x, slope = _secant(excess, low, high)
     if draft:
         return math.exp(log_x)
@@ -51,7 +51,7 @@ def check_reachable(make_event: Callable[[float], Event], epsilon: float, delta:
         return best_epsilon(make_event(x), delta, _COARSE)[0] <= epsilon
 
     if not within(_LARGEST):
-        raise _unreachable(epsilon)
+        raise _unreachable(epsilon, delta)
     x = 1.0
     while within(x):
         x /= 4
@@ -59,15 +59,20 @@ def check_reachable(make_event: Callable[[float], Event], epsilon: float, delta:
             raise _insensitive()
 
 
-def _unreachable(epsilon: float) -> ValueError:
-    return ValueError(f"Expected a target that noise can reach, got epsilon={epsilon!r}: other parts exceed it.")
+def _unreachable(epsilon: float, delta: float) -> ValueError:
+    return ValueError(
+        f"Expected a target that noise can reach, got epsilon={epsilon!r} at delta={delta!r}: other parts exceed it, or use up "
+        "delta."
+    )
 
 
 def _insensitive() -> ValueError:
     return ValueError("Expected make_event to lose privacy as its noise falls to 1e-9, but its epsilon stays below target.")
 
 
-def _bracket(excess: Callable[[float], float], at: float, epsilon: float) -> tuple[tuple[float, float], tuple[float, float]]:
+def _bracket(
+    excess: Callable[[float], float], at: float, epsilon: float, delta: float
+) -> tuple[tuple[float, float], tuple[float, float]]:
     """Points (log x, excess) on both sides of the root, at most a factor e apart."""
     value = excess(at)
     if value > 0:
@@ -75,7 +80,7 @@ def _bracket(excess: Callable[[float], float], at: float, epsilon: float) -> tup
         while True:
             point = low[0] + (1.0 if not 0 < low[1] < math.inf else min(max(0.9 * low[1], 0.05), 2.0))
             if point > math.log(_LARGEST):
-                raise _unreachable(epsilon)
+                raise _unreachable(epsilon, delta)
             value = excess(point)
             if value <= 0:
                 return low, (point, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from dperm import _validate as check
@@ -79,6 +79,8 @@ class Planner:
                 raise ValueError(f"Expected {', '.join(missing)}, or a plan.")
             plan = dp_sgd
         recipe = cast(Recipe, plan)
+        if isinstance(plan, functools.partial) and (wrong := _unknown(plan.func, bound)):
+            raise ValueError(f"Expected settings of {getattr(plan.func, '__name__', plan.func)}, got {', '.join(wrong)}.")
         known = inspect.signature(recipe).parameters
 
         def takes(name: str) -> bool:
@@ -130,6 +132,13 @@ class Planner:
             return self._make(noise or 0.0, size)
         plan = self.within_budget(epsilon, delta, size if stated else None)
         return plan.with_released_size(size) if isinstance(plan, ImportancePlan) and plan.public_size is None else plan
+
+
+def _unknown(function: Callable[..., Any], names: Iterable[str]) -> list[str]:
+    """Those of the keywords that a function does not take."""
+    known = inspect.signature(function).parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values())
+    return [] if takes_any else sorted(set(names) - set(known))
 
 
 def _planned(make: MakePlan, noise: float, size: int) -> Policy:

@@ -147,6 +147,8 @@ class PrivateTrainer:
         self.scheduler_interval = scheduler_interval
         if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
             raise TypeError("ReduceLROnPlateau needs a metric: step it in a loop of your own over steps().")
+        if scheduler is not None and not callable(getattr(scheduler, "step", None)):
+            raise TypeError(f"Expected a torch learning-rate scheduler, got {scheduler!r}.")
         if scheduler is not None and optimizer is None:
             raise ValueError("Expected an optimizer where a scheduler is given.")
         self.ema_decay = None if ema_decay is None else check.fraction("ema_decay", ema_decay)
@@ -354,7 +356,10 @@ class PrivateTrainer:
         inputs, targets = records.sample(_PROBED)
         losses = self._first_losses(inputs, targets)
         if not bool(torch.isfinite(losses).all()):
-            raise ValueError("The loss of some of the first records is not finite: look at inputs, targets and initial weights.")
+            raise ValueError(
+                f"The loss of some of {len(losses)} records, from all over the data, is not finite: look at inputs, targets and "
+                "initial weights."
+            )
         if self.physical_batch_size is None:
             records.physical_batch_size = measured_batch_size(self.objective, inputs, targets)
         found = checkpoint.latest(self.checkpoint) if self.checkpoint is not None else None
@@ -362,6 +367,8 @@ class PrivateTrainer:
             raise ValueError("Expected a checkpoint folder to resume from.")
         if found is not None and not resume:
             raise ValueError(f"{self.checkpoint} holds checkpoints of a run: pass resume=True, or choose another folder.")
+        if resume and found is None:
+            warnings.warn(f"{self.checkpoint} holds no checkpoint: a run starts anew and is charged.", stacklevel=4)
         if self.checkpoint is not None:
             checkpoint.probe(self.checkpoint, self._contents())
         self._remind(len(records))
@@ -396,9 +403,10 @@ class PrivateTrainer:
                     stacklevel=5,
                 )
         if size is not None and not records / 2 <= size <= 2 * records:
+            what = "steps will be" if self._planner.adaptive else "batches will be"  # DPIS sees to its batches
             warnings.warn(
-                f"public_size = {size}, but there are {records} records: batches will be {records / size:.2g} times what is "
-                "expected, and noise is for the expected ones.",
+                f"public_size = {size}, but there are {records} records: {what} {records / size:.2g} times what is expected, and "
+                "noise is for the expected ones.",
                 stacklevel=5,
             )
 
@@ -491,6 +499,8 @@ class PrivateTrainer:
         if changed := [f"{name} = {settings[name]!r}, not {value!r}" for name, value in mine.items() if settings[name] != value]:
             raise ValueError(f"The checkpoint was made with {'; '.join(changed)}.")
         self._noise = settings["noise_multiplier"]
+        if self._noise is None and not self._planner.adaptive and self._planner.fixed is None:
+            raise ValueError("The checkpoint was made by a plan that chooses its noise on the way: pass the same plan.")
         stated = self._stated_size() is not None
         again = self._planner.again(self.epsilon, self.delta, self._noise, settings["public_size"], stated=stated)
         plan = self.plan = self._with_update(again)
@@ -532,8 +542,15 @@ class PrivateTrainer:
         )  # fmt: skip
         run.lost = state["lost"]
         run.gradients.restore(state["gradients"], {name: value.numpy() for name, value in state["private state"].items()})
-        if charged.charge_id != state["charge_id"]:  # killed now, the run must know of this charge too
-            self._run = run
+        if charged.charge_id != state["charge_id"]:
+            total = self.certificate.epsilon
+            warnings.warn(
+                "The log that the run was charged to is not here, and steps may have been drawn that this checkpoint does not "
+                "know of: the rest of the run is paid for again, and the whole costs "
+                + ("more than delta allows." if total is None else f"epsilon = {total:.4g}."),
+                stacklevel=5,
+            )
+            self._run = run  # killed now, the run must know of this charge too
             self.save()
         return run
 

@@ -14,7 +14,7 @@ from dperm.gradient.importance_budget import epoch_event, sum_noise_by_rule
 from dperm.gradient.update import SGD, Averaged, Update
 from dperm.privacy.accounting import epsilon as best_epsilon
 from dperm.privacy.calibration import calibrate
-from dperm.privacy.events import Composed, Event, Gaussian, PrivacyProfile, SelfComposed
+from dperm.privacy.events import Composed, Event, Gaussian, PrivacyProfile, SelfComposed, UnsupportedEventError
 from dperm.privacy.filters import privacy_profile, rdp_budget
 from dperm.privacy.gaussian import gaussian_mu
 
@@ -91,7 +91,14 @@ def dpis(
             for ratio in _RATIOS:
                 rate = min(expected_batch_size / (ratio * public_size), 1.0)
                 planned.append(functools.partial(epoch_event, rate, steps=steps))
-        plan = ImportancePlan(budget=rdp_budget(epsilon, delta, order=order, planned=planned, earlier=earlier), **settings)
+        try:
+            budget = rdp_budget(epsilon, delta, order=order, planned=planned, earlier=earlier)
+        except UnsupportedEventError as error:
+            raise UnsupportedEventError(
+                f"{error} What was released earlier is no part of a Rényi filter: state public_size, and leave filter at its "
+                "default."
+            ) from None
+        plan = ImportancePlan(budget=budget, **settings)
     if average_from is None:
         return plan
     if public_size is None:
@@ -112,6 +119,8 @@ def _by_profile(epsilon: float, delta: float, earlier: Event | None, settings: d
     others: list[Event] = [SelfComposed(Gaussian(settings["norm_noise"]), draft.sums(0))]
     if earlier is not None:
         others.append(earlier)
+        if (before := best_epsilon(earlier, delta)) >= epsilon:
+            raise ValueError(f"What was released earlier takes epsilon = {before:.4g}: nothing is left of {epsilon:g}.")
     spent = best_epsilon(Composed(tuple(others)), delta)
     if spent > 0.9 * epsilon:
         raise ValueError(
