@@ -322,6 +322,13 @@ print(peak[0] - before)
     assert float(done.stdout) < 70, f"{done.stdout.strip()} MB for 400,000 records of 100 float32 (160 MB)"
 
 
+@pytest.mark.parametrize("sampling", ["poisson", "importance", "full"])
+def test_a_private_size_leaves_the_method_its_name(sampling: str) -> None:
+    model = DPLogisticRegression(epsilon=2.0, mechanism="gradient", sampling=sampling, classes=[0, 1])
+    stated = clone(model).set_params(public_size=3000).mechanism_for(features=4)[0].name
+    assert model.mechanism_for(features=4)[0].name == f"{stated}, number of records released with noise"
+
+
 @pytest.mark.parametrize("public_size", [3000, None])
 def test_importance_sampling_by_a_word(public_size: int | None) -> None:
     rng = np.random.default_rng(0)

@@ -579,8 +579,9 @@ def test_a_plan_beyond_its_budget_is_refused() -> None:
         GradientPerturbation(budget=Budget(1e-5, 1.0), plan=plan(epsilon=2.0))
     with pytest.raises(TypeError, match="call the recipe"):
         GradientPerturbation(budget=Budget(1e-5, 1.0), plan=dpis)
+    made: Any = plan()
     with pytest.raises(TypeError, match="a budget of its own"):  # a search for its noise would find none
-        GradientPerturbation.calibrate(lambda noise: plan(), OBJECTIVE.facts, 2.0, 1e-5)  # type: ignore[arg-type, return-value]
+        GradientPerturbation.calibrate(lambda noise: made, OBJECTIVE.facts, 2.0, 1e-5)
 
 
 def test_what_earlier_releases_leave_too_little_of_is_said() -> None:

@@ -84,7 +84,6 @@ class ImportanceGradients(Gradients):
         self._norms = np.zeros(len(records))
         self._seen = np.full(len(records), -plan.steps_per_epoch)  # the step at which; never yet
         self._clipping_norm = plan.clipping_norm
-        self._looked = False
         self._continued = first > 0
         self._epoch: ImportanceEpoch | None = None
         self._drawn: deque[tuple[int, Indices, Array]] = deque()
@@ -123,7 +122,6 @@ class ImportanceGradients(Gradients):
             self._filter.know(public["spent"])
         self._clipping_norm = float(public["clipping_norm"])
         self.epochs = [ImportanceEpoch(**epoch) for epoch in public["epochs"]]
-        self._looked = bool(self.epochs)
         self._continued = True
 
     def __call__(self, theta: Any) -> Any:
@@ -206,7 +204,7 @@ class ImportanceGradients(Gradients):
     def _begin(self, number: int, steps: int, theta: Any) -> ImportanceEpoch:
         """Release K*, where the clipping norm adapts, and K; plan and pay for the epoch's steps."""
         plan, channel = self.plan, self._channel
-        fresh = not self._looked  # also later than at the start: continued from a checkpoint before the first look
+        fresh = not self.epochs  # nothing is remembered: at the start, or continued from a checkpoint before the first look
         if fresh:
             self._look(theta)
         if plan.adaptive is not None and number > 0:
@@ -236,7 +234,6 @@ class ImportanceGradients(Gradients):
                 self._norms[stale[start : start + len(found)]] = found
                 start += len(found)
         self._seen[stale] = self.step
-        self._looked = True
 
     def _released_sum(self, cut: float, what: str, otherwise: float) -> float:
         """Σ min(nᵢ, cut) of the norms last seen, plus noise: one record moves it by no more than `cut`. `otherwise`, where
