@@ -24,12 +24,12 @@ Recipe = Callable[..., Policy]
 
 
 class Planner:
-    """Makes the plan of a run once its budget and size are known. ValueError where settings are missing, unknown or stated
-    twice.
+    """Makes the plan of a run once its size is known. ValueError where settings are missing, unknown or stated twice.
 
     `earlier` events are of the same records and to be kept within the same budget.
     `fixed` is the caller's own plan, if it came with its noise; `adaptive` says that noise is chosen on the way: a plan is then
-    made from a budget, also before the number of records is known.
+    made from a budget, also before the number of records is known. `stated_size` is the number of records that the caller
+    states, by itself or within a plan.
     """
 
     def __init__(
@@ -37,7 +37,9 @@ class Planner:
         plan: Policy | MakePlan | Recipe | None,
         *,
         epsilon: float | None,
+        delta: float,
         noise_multiplier: float | None,
+        public_size: int | None,
         epochs: float | None,
         expected_batch_size: float | None,
         clipping_norm: float | None,
@@ -45,7 +47,8 @@ class Planner:
     ) -> None:
         simple = {"epochs": epochs, "expected_batch_size": expected_batch_size, "clipping_norm": clipping_norm}
         settings: dict[str, Any] = {name: check.positive(name, value) for name, value in simple.items() if value is not None}
-        self.noise_multiplier = noise_multiplier
+        self.epsilon, self.delta, self.noise_multiplier = epsilon, delta, noise_multiplier
+        self.stated_size = public_size
         self._earlier = earlier
         if earlier and epsilon is None:
             raise ValueError("Expected epsilon where spent is given: it is what both are to keep within.")
@@ -62,6 +65,7 @@ class Planner:
             if settings:
                 raise ValueError(f"Expected {', '.join(settings)} inside the plan, not beside it.")
             self.fixed = plan
+            self.stated_size = public_size or plan.public_size
             self.adaptive = isinstance(plan, ImportancePlan)
             self._make = lambda noise, size: plan
             return
@@ -104,7 +108,7 @@ class Planner:
     def within(self, epsilon: float | None, delta: float, size: int, relation: Relation) -> tuple[Policy, float | None]:
         """The plan for this budget and size, and its noise multiplier (None where there is not one)."""
         if self.adaptive:
-            return self.within_budget(epsilon, delta, size), None
+            return self.within_budget(size), None
         if epsilon is None:
             noise = self.noise_multiplier or 0.0  # a Plan that has its noise ignores it
         else:
@@ -119,18 +123,18 @@ class Planner:
     def _event(self, noise: float, size: int, relation: Relation) -> Event:
         return Composed((*self._earlier, self._make(noise, size).event(relation)))
 
-    def within_budget(self, epsilon: float | None, delta: float, size: int | None) -> Policy:
-        """An adaptive plan for this budget, also for a size that it releases itself."""
+    def within_budget(self, size: int | None) -> Policy:
+        """An adaptive plan for the whole budget, also for a size that it releases itself."""
         if self.fixed is not None:
             return self.fixed
         settings = self._settings | ({"earlier": Composed(self._earlier)} if self._earlier else {})
-        return self._recipe(epsilon=epsilon, delta=delta, public_size=size, **settings)
+        return self._recipe(epsilon=self.epsilon, delta=self.delta, public_size=size, **settings)
 
-    def again(self, epsilon: float | None, delta: float, noise: float | None, size: int, *, stated: bool) -> Policy:
-        """The plan of an interrupted run; `stated` says whether the caller gave its size, or the run released it."""
+    def again(self, noise: float | None, size: int) -> Policy:
+        """The plan of an interrupted run, whose size the caller states or the run released."""
         if not self.adaptive:
             return self._make(noise or 0.0, size)
-        plan = self.within_budget(epsilon, delta, size if stated else None)
+        plan = self.within_budget(None if self.stated_size is None else size)
         return plan.with_released_size(size) if isinstance(plan, ImportancePlan) and plan.public_size is None else plan
 
 

@@ -10,39 +10,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from dperm import _validate as check
-from dperm.gradient import Averaged, ExponentialAverage, Plan, Policy
-from dperm.privacy import (
-    ApproximateDP,
-    Certificate,
-    Channel,
-    Composed,
-    Event,
-    PureDP,
-    Relation,
-)
-from dperm.privacy.events import event_from_dict
+from dperm.gradient import Averaged, ExponentialAverage, Policy
+from dperm.privacy import Certificate, Relation
 from dperm.torch import checkpoint
 from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
 from dperm.torch.memory import physical_batch_size as measured_batch_size
-from dperm.torch.noise import open_channel
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.planning import MakePlan, Planner, Recipe
 from dperm.torch.records import TorchRecords
-from dperm.torch.run import Charged, PrivateRun, is_promise
+from dperm.torch.run import PrivateRun
 from dperm.torch.scores import mean_scores
-from dperm.torch.statements import NOT_CHARGED, assumptions
+from dperm.torch.starting import Starter
 from dperm.torch.structure import tensors
 from dperm.torch.update import TorchOptimizer, assign
 from dperm.torch.verify import DROPOUTS
 
 __all__ = ["PrivateTrainer"]
 
-_NOMINAL_SIZES = (1_000, 100_000)
 _PROBED = 16  # records that a model is checked on before anything is charged
 
 
@@ -136,7 +124,9 @@ class PrivateTrainer:
         self._planner = Planner(
             plan,
             epsilon=self.epsilon,
+            delta=self.delta,
             noise_multiplier=self.noise_multiplier,
+            public_size=self.public_size,
             epochs=epochs,
             expected_batch_size=expected_batch_size,
             clipping_norm=clipping_norm,
@@ -165,8 +155,7 @@ class PrivateTrainer:
         self.label = label
         self.random_state = random_state
         self.history: list[dict[str, Any]] = []
-        self.certificate: Certificate | None = None
-        self.plan: Policy | None = None
+        self._starter: Starter | None = None
         self._run: PrivateRun | None = None
         self._state: Any = None
         self._announced = self._own_loop = False
@@ -174,6 +163,16 @@ class PrivateTrainer:
             raise TypeError(f"Expected a torch optimizer over the model's parameters, got {optimizer!r}.")
         if optimizer is not None:
             TorchOptimizer(optimizer, self.objective.flat)  # refused here rather than at the first step
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """What the run costs and on what assumptions; None before the charge."""
+        return None if self._starter is None else self._starter.certificate
+
+    @property
+    def plan(self) -> Policy | None:
+        """What runs, with its noise and its update; None before the run."""
+        return None if self._run is None else self._run.plan
 
     @property
     def trace(self) -> list[dict[str, Any]]:
@@ -277,14 +276,10 @@ class PrivateTrainer:
 
     def save(self) -> None:
         """Write a checkpoint now. Needs `checkpoint`."""
-        if self.checkpoint is None or self._run is None or self.plan is None:
+        if self.checkpoint is None or self._run is None or self._starter is None:
             raise ValueError("Expected a checkpoint folder and a run in progress.")
-        self._run.save(
-            {
-                **self._contents(),
-                "settings": {"noise_multiplier": self._noise, "public_size": self.plan.public_size, **self._identity()},
-            }
-        )
+        settings = {"noise_multiplier": self._starter.noise, "public_size": self._run.plan.public_size, **self._identity()}
+        self._run.save({**self._contents(), "settings": settings})
 
     def _contents(self) -> dict[str, Any]:
         """What of a checkpoint is known without a run."""
@@ -298,7 +293,7 @@ class PrivateTrainer:
 
     def _identity(self) -> dict[str, Any]:
         """What a run and its continuation must share, besides the plan."""
-        stated = self._stated_size() is not None or self.objective.relation is Relation.REPLACE_ONE
+        stated = self._planner.stated_size is not None or self.objective.relation is Relation.REPLACE_ONE
         return {
             "relation": self.objective.relation.value,
             "a stated public_size": stated,
@@ -372,11 +367,46 @@ class PrivateTrainer:
         if self.checkpoint is not None:
             checkpoint.probe(self.checkpoint, self._contents())
         self._remind(len(records))
+        self._starter = starter = Starter(
+            self.objective, self._planner, self._with_update, self.size_share,
+            shares_epsilon=bool(self.spent), own_loop=self._own_loop, folder=self.checkpoint,
+            observe=self.show_private, label=self.label, random_state=self.random_state,
+        )  # fmt: skip
         if found is not None:
-            self._run = self._continued(records, checkpoint.load(found))
-        else:
-            self._run = self._fresh(records)
+            return self._continue(starter, records, checkpoint.load(found))
+        self.history, self._state = [], None
+        self._run = starter.fresh(records)
+        if self.checkpoint is not None:
+            self.save()
         return self._run
+
+    def _continue(self, starter: Starter, records: TorchRecords, saved: dict[str, Any]) -> PrivateRun:
+        """The run of a checkpoint; the model, the optimiser and what else it holds are put back."""
+        settings, state = saved["settings"], saved["run"]
+        mine = {**self._identity(), "public_size": self._planner.stated_size or settings["public_size"]}
+        if self.noise_multiplier is not None:
+            mine["noise_multiplier"] = self.noise_multiplier
+        if changed := [f"{name} = {settings[name]!r}, not {value!r}" for name, value in mine.items() if settings[name] != value]:
+            raise ValueError(f"The checkpoint was made with {'; '.join(changed)}.")
+        plan = starter.again(settings, state)
+        self.model.load_state_dict(saved["model"])
+        self._state = checkpoint.to_device(saved["update"], self.objective.flat.device)
+        if self.optimizer is not None:
+            self.optimizer.load_state_dict(saved["optimizer"])
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(saved["scheduler"])
+        self.history = saved["history"]
+        run = self._run = starter.continued(plan, records, state)
+        if run.charged.charge_id != state["charge_id"]:
+            self.save()  # killed now, the run must know of this charge too
+            total = run.certificate.epsilon
+            warnings.warn(
+                "The log that the run was charged to is not here, and steps may have been drawn that this checkpoint does not "
+                "know of: the rest of the run is paid for again, and the whole costs "
+                + ("more than delta allows." if total is None else f"epsilon = {total:.4g}."),
+                stacklevel=5,
+            )
+        return run
 
     def _first_losses(self, inputs: Any, targets: Any) -> Tensor:
         try:
@@ -394,9 +424,9 @@ class PrivateTrainer:
         asleep = any(isinstance(module, DROPOUTS) and module.p and not module.training for module in self.model.modules())
         if asleep and not self.model.training:
             warnings.warn("The model is in eval mode: dropout is off. Call model.train() if that is not meant.", stacklevel=5)
-        size = self._stated_size()
+        size = self._planner.stated_size
         if size is None and self._planner.adaptive and self.objective.relation is Relation.ADD_OR_REMOVE_ONE:
-            batch = self._planner.within_budget(self.epsilon, self.delta, None).expected_batch_size
+            batch = self._planner.within_budget(None).expected_batch_size
             if batch > records / 2:
                 warnings.warn(
                     f"Batches of {batch:g} are expected, but there are {records} records: hardly anything is left of sampling.",
@@ -409,173 +439,6 @@ class PrivateTrainer:
                 "noise is for the expected ones.",
                 stacklevel=5,
             )
-
-    def _fresh(self, records: TorchRecords) -> PrivateRun:
-        relation = self.objective.relation
-        channel = open_channel(self.random_state, self.objective.flat.device, label=self.label)
-        self.history, self._state = [], None
-        # Under replace-one the number of records is public by definition.
-        size = len(records) if relation is Relation.REPLACE_ONE else self._stated_size()
-        if relation is Relation.REPLACE_ONE and self._stated_size() not in (None, size):
-            raise ValueError(f"Expected public_size={size}, the number of records, under replace-one, got {self._stated_size()}.")
-        if size is not None:
-            if self.delta >= 1 / size:
-                warnings.warn(
-                    f"delta = {self.delta:g} >= 1/n = {1 / size:.3g}: a mechanism that publishes one whole record would pass. "
-                    "Choose a smaller delta.",
-                    UserWarning,
-                    stacklevel=5,
-                )
-            plan, event = self._planned(size, self.epsilon, self.delta)
-            self._charge(channel, event, plan)
-        else:
-            plan, event = self._sized(channel, len(records))
-            self.certificate = self._certificate(event, channel, plan, self._target)
-        self.plan = plan
-        assert channel.charge_id is not None and self.certificate is not None
-        run = PrivateRun.start(
-            plan, self.objective, records, channel, self.certificate, Charged((event,), channel.charge_id),
-            folder=self.checkpoint, observe=self.show_private,
-        )  # fmt: skip
-        if self.checkpoint is not None:
-            self._run = run
-            self.save()
-        return run
-
-    def _stated_size(self) -> int | None:
-        """The number of records that the caller states: by itself, or within a plan that has its noise."""
-        fixed = self._planner.fixed
-        return self.public_size or (fixed.public_size if fixed is not None else None)
-
-    def _planned(self, size: int, epsilon: float | None, delta: float) -> tuple[Policy, Event]:
-        relation = self.objective.relation
-        plan, self._noise = self._planner.within(epsilon, delta, size, relation)
-        plan = self._fitted(plan, size)
-        return plan, plan.event(relation)
-
-    def _fitted(self, plan: Policy, size: int) -> Policy:
-        """The plan with the update that runs, of the size that it was asked for."""
-        if plan.public_size != size:
-            raise ValueError(f"Expected a plan for public_size={size}, got one for {plan.public_size}.")
-        return self._with_update(plan)
-
-    def _sized(self, channel: Channel, records: int) -> tuple[Policy, Event]:
-        """Release the number of records with noise, then choose the plan by it."""
-        if self._planner.adaptive:  # the size is one of the plan's own releases
-            plan = self._with_update(self._planner.within_budget(self.epsilon, self.delta, None))
-            self._noise = None
-            event = plan.event(self.objective.relation)
-            self._charge(channel, event, plan)
-            return plan.sized(channel, records), event
-        if self.spent:
-            raise ValueError("Expected public_size where spent is given: a promise for the rest composes with nothing finer.")
-        if self.epsilon is None:
-            raise ValueError("Expected public_size where the noise is set by hand: rates and denominators need it.")
-        first = self.size_share * self.epsilon
-        # an (ε, δ) promise spends its δ entirely: a hair less keeps the whole at δ after rounding
-        promise = ApproximateDP(self.epsilon - first, self.delta * (1 - 1e-6), self.objective.relation)
-        event = Composed((PureDP(first, self.objective.relation), promise))
-        for size in _NOMINAL_SIZES:  # what can fail fails here, whatever the number of records is
-            self._fitted(self._planner.tried(promise.epsilon, promise.delta, size, self.objective.relation), size)
-        self._charge(channel, event, None)
-        noisy = channel.release_pure(np.array([float(records)]), 1.0, first)
-        plan, part = self._planned(max(1, round(float(noisy[0]))), promise.epsilon, promise.delta)
-        channel.allow(part)
-        return plan, event
-
-    def _charge(self, channel: Channel, event: Event, plan: Policy | None) -> None:
-        self.certificate = self._certificate(event, channel, plan, self._target)
-        if self.checkpoint is not None:
-            channel.keep_parts()
-        channel.charge(event, self.certificate.mechanism)
-
-    def _continued(self, records: TorchRecords, saved: dict[str, Any]) -> PrivateRun:
-        """The run of a checkpoint, with fresh noise."""
-        settings, state = saved["settings"], saved["run"]
-        device = self.objective.flat.device
-        mine = {**self._identity(), "public_size": self._stated_size() or settings["public_size"]}
-        if self.noise_multiplier is not None:
-            mine["noise_multiplier"] = self.noise_multiplier
-        if changed := [f"{name} = {settings[name]!r}, not {value!r}" for name, value in mine.items() if settings[name] != value]:
-            raise ValueError(f"The checkpoint was made with {'; '.join(changed)}.")
-        self._noise = settings["noise_multiplier"]
-        if self._noise is None and not self._planner.adaptive and self._planner.fixed is None:
-            raise ValueError("The checkpoint was made by a plan that chooses its noise on the way: pass the same plan.")
-        stated = self._stated_size() is not None
-        again = self._planner.again(self.epsilon, self.delta, self._noise, settings["public_size"], stated=stated)
-        plan = self.plan = self._with_update(again)
-        described = {name: str(value) for name, value in plan.describe().items() if name != "update"}
-        if changed := [name for name, value in described.items() if state["plan"].get(name) != value]:
-            raise ValueError(f"The checkpoint was made by another plan: {', '.join(changed)} differ.")
-        self.model.load_state_dict(saved["model"])
-        self._state = checkpoint.to_device(saved["update"], device)
-        if self.optimizer is not None:
-            self.optimizer.load_state_dict(saved["optimizer"])
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(saved["scheduler"])
-        self.history = saved["history"]
-        channel = open_channel(self.random_state, device, label=self.label)
-        events = tuple(event_from_dict(event) for event in state["events"])
-        done, first = state["step"], state["first"]
-        charged = Charged(events, state["charge_id"], first)
-        relation = self.objective.relation
-        if not is_promise(events[-1]) and not plan.pays_for(events[-1], relation, first):
-            raise ValueError("The checkpoint's charge is not what this plan costs.")
-        if channel.knows(charged.charge_id):
-            channel.resume(charged.charge_id, events[-1])
-            if is_promise(events[-1]):
-                channel.allow(plan.event(relation))
-        elif done < plan.steps:
-            # the log that was charged is not here: nobody can tell what was drawn since, so the rest is paid again
-            rest = plan.rest(relation, done)
-            channel.keep_parts()
-            charged = Charged((*events, rest), channel.charge(rest, "continued private training"), done)
-            channel.private = channel.private and state["private"]
-        paid_once = len(charged.events) == 1
-        # what was paid twice may exceed the target: the certificate then states the sum and no target
-        self.certificate = self._certificate(
-            charged.events[0] if paid_once else Composed(charged.events), channel, plan, self._target if paid_once else None
-        )
-        run = PrivateRun.start(
-            plan, self.objective, records, channel, self.certificate, charged,
-            folder=self.checkpoint, first=done, observe=self.show_private,
-        )  # fmt: skip
-        run.lost = state["lost"]
-        run.gradients.restore(state["gradients"], {name: value.numpy() for name, value in state["private state"].items()})
-        if charged.charge_id != state["charge_id"]:
-            total = self.certificate.epsilon
-            warnings.warn(
-                "The log that the run was charged to is not here, and steps may have been drawn that this checkpoint does not "
-                "know of: the rest of the run is paid for again, and the whole costs "
-                + ("more than delta allows." if total is None else f"epsilon = {total:.4g}."),
-                stacklevel=5,
-            )
-            self._run = run  # killed now, the run must know of this charge too
-            self.save()
-        return run
-
-    @property
-    def _target(self) -> float | None:
-        """What this run alone is to keep within; nothing where it shares `epsilon` with what was spent before."""
-        return None if self.spent else self.epsilon
-
-    def _certificate(self, event: Event, channel: Channel, plan: Policy | None, target: float | None) -> Certificate:
-        facts = {name: value for name, value in self.objective.facts.to_dict().items() if value is not None}
-        settings: dict[str, Any] = {} if plan is None else plan.describe()
-        if self._own_loop:
-            settings["update"] = "in the caller's own loop"
-        return Certificate.issue(
-            mechanism="gradient perturbation of a network" + ("" if plan is None else f" ({plan.kind})"),
-            event=event,
-            delta=self.delta,
-            target_epsilon=target,
-            paper=Plan.paper if plan is None else plan.paper,
-            assumptions=assumptions(self._stated_size() if self.objective.relation is Relation.ADD_OR_REMOVE_ONE else None),
-            public_facts={**facts, **settings, "vmap": list(self.objective.fallbacks)},
-            not_charged=NOT_CHARGED,
-            seed_policy=channel.policy,
-            private=channel.private,
-        )
 
     def _scores(self, batches: Iterable[Any]) -> dict[str, float]:
         """Means over a held-out set of the model that `fit` would leave now."""

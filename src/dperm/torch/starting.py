@@ -1,0 +1,197 @@
+"""How a private run starts, anew or from a checkpoint: what is planned, charged and certified before its first step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dperm.gradient import Plan, Policy
+from dperm.privacy import ApproximateDP, Certificate, Channel, Composed, Event, PureDP, Relation
+from dperm.privacy.events import event_from_dict
+from dperm.torch.noise import open_channel
+from dperm.torch.objective import ModuleObjective
+from dperm.torch.planning import Planner
+from dperm.torch.records import TorchRecords
+from dperm.torch.run import Charged, PrivateRun, is_promise
+from dperm.torch.statements import NOT_CHARGED, assumptions
+
+__all__ = ["Starter"]
+
+_NOMINAL_SIZES = (1_000, 100_000)
+
+
+@dataclass
+class Starter:
+    """Starts one run: `fresh`, or `again` and then `continued`. ValueError where the run cannot be, before it is charged.
+
+    `certificate` and `noise`, the noise multiplier where there is one, are known from the charge on, whatever fails later.
+    `with_update` puts the update that runs into a plan.
+    """
+
+    objective: ModuleObjective
+    planner: Planner
+    with_update: Callable[[Policy], Policy]
+    size_share: float
+    shares_epsilon: bool
+    own_loop: bool
+    folder: Path | None
+    observe: bool
+    label: str
+    random_state: Any
+    certificate: Certificate | None = None
+    noise: float | None = None
+
+    @property
+    def relation(self) -> Relation:
+        return self.objective.relation
+
+    def fresh(self, records: TorchRecords) -> PrivateRun:
+        """A new run, charged."""
+        channel = self._channel()
+        stated = self.planner.stated_size
+        # Under replace-one the number of records is public by definition.
+        size = len(records) if self.relation is Relation.REPLACE_ONE else stated
+        if self.relation is Relation.REPLACE_ONE and stated not in (None, size):
+            raise ValueError(f"Expected public_size={size}, the number of records, under replace-one, got {stated}.")
+        if size is not None:
+            if self.planner.delta >= 1 / size:
+                warnings.warn(
+                    f"delta = {self.planner.delta:g} >= 1/n = {1 / size:.3g}: a mechanism that publishes one whole record would "
+                    "pass. Choose a smaller delta.",
+                    UserWarning,
+                    stacklevel=5,
+                )
+            plan, event = self._planned(size, self.planner.epsilon, self.planner.delta)
+            self._charge(channel, event, plan)
+        elif self.planner.adaptive:
+            plan, event = self._sized_by_itself(channel, len(records))
+        else:
+            plan, event = self._promised(channel, len(records))
+        if size is None:  # by now the plan is known for the number of records that was released
+            self._certify(event, channel, plan, self._target)
+        assert channel.charge_id is not None
+        return self._run(plan, records, channel, Charged((event,), channel.charge_id))
+
+    def again(self, settings: dict[str, Any], state: dict[str, Any]) -> Policy:
+        """The plan of a checkpoint with these settings and this state of its run. ValueError where it was another."""
+        self.noise = settings["noise_multiplier"]
+        if self.noise is None and not self.planner.adaptive and self.planner.fixed is None:
+            raise ValueError("The checkpoint was made by a plan that chooses its noise on the way: pass the same plan.")
+        plan = self.with_update(self.planner.again(self.noise, settings["public_size"]))
+        described = {name: str(value) for name, value in plan.describe().items() if name != "update"}
+        if changed := [name for name, value in described.items() if state["plan"].get(name) != value]:
+            raise ValueError(f"The checkpoint was made by another plan: {', '.join(changed)} differ.")
+        return plan
+
+    def continued(self, plan: Policy, records: TorchRecords, state: dict[str, Any]) -> PrivateRun:
+        """The run of a checkpoint, with fresh noise. Where the log that it was charged to is not at hand, the rest is paid
+        for again."""
+        channel = self._channel()
+        events = tuple(event_from_dict(event) for event in state["events"])
+        done, first = state["step"], state["first"]
+        charged = Charged(events, state["charge_id"], first)
+        if not is_promise(events[-1]) and not plan.pays_for(events[-1], self.relation, first):
+            raise ValueError("The checkpoint's charge is not what this plan costs.")
+        if channel.knows(charged.charge_id):
+            channel.resume(charged.charge_id, events[-1])
+            if is_promise(events[-1]):
+                channel.allow(plan.event(self.relation))
+        elif done < plan.steps:
+            # nobody can tell what was drawn since
+            rest = plan.rest(self.relation, done)
+            channel.keep_parts()
+            charged = Charged((*events, rest), channel.charge(rest, "continued private training"), done)
+            channel.private = channel.private and state["private"]
+        if len(charged.events) == 1:
+            self._certify(charged.events[0], channel, plan, self._target)
+        else:  # what was paid twice may exceed the target: the certificate states the sum and no target
+            self._certify(Composed(charged.events), channel, plan, None)
+        run = self._run(plan, records, channel, charged, first=done)
+        run.lost = state["lost"]
+        run.gradients.restore(state["gradients"], {name: value.numpy() for name, value in state["private state"].items()})
+        return run
+
+    # Charges: what can fail fails before them
+
+    def _planned(self, size: int, epsilon: float | None, delta: float) -> tuple[Policy, Event]:
+        plan, self.noise = self.planner.within(epsilon, delta, size, self.relation)
+        plan = self._fitted(plan, size)
+        return plan, plan.event(self.relation)
+
+    def _fitted(self, plan: Policy, size: int) -> Policy:
+        """The plan with the update that runs, of the size that it was asked for."""
+        if plan.public_size != size:
+            raise ValueError(f"Expected a plan for public_size={size}, got one for {plan.public_size}.")
+        return self.with_update(plan)
+
+    def _sized_by_itself(self, channel: Channel, records: int) -> tuple[Policy, Event]:
+        """The number of records is one of the plan's own releases."""
+        plan = self.with_update(self.planner.within_budget(None))
+        event = plan.event(self.relation)
+        self._charge(channel, event, plan)
+        return plan.sized(channel, records), event
+
+    def _promised(self, channel: Channel, records: int) -> tuple[Policy, Event]:
+        """Release the number of records with noise, promise the rest of the budget, then choose the plan by what was
+        released."""
+        epsilon, delta = self.planner.epsilon, self.planner.delta
+        if self.shares_epsilon:
+            raise ValueError("Expected public_size where spent is given: a promise for the rest composes with nothing finer.")
+        if epsilon is None:
+            raise ValueError("Expected public_size where the noise is set by hand: rates and denominators need it.")
+        first = self.size_share * epsilon
+        # an (ε, δ) promise spends its δ entirely: a hair less keeps the whole at δ after rounding
+        promise = ApproximateDP(epsilon - first, delta * (1 - 1e-6), self.relation)
+        event = Composed((PureDP(first, self.relation), promise))
+        for size in _NOMINAL_SIZES:  # plans must work whatever the number of records is
+            self._fitted(self.planner.tried(promise.epsilon, promise.delta, size, self.relation), size)
+        self._charge(channel, event, None)
+        noisy = channel.release_pure(np.array([float(records)]), 1.0, first)
+        plan, part = self._planned(max(1, round(float(noisy[0]))), promise.epsilon, promise.delta)
+        channel.allow(part)
+        return plan, event
+
+    def _charge(self, channel: Channel, event: Event, plan: Policy | None) -> None:
+        certificate = self._certify(event, channel, plan, self._target)
+        if self.folder is not None:
+            channel.keep_parts()
+        channel.charge(event, certificate.mechanism)
+
+    @property
+    def _target(self) -> float | None:
+        """What this run alone is to keep within; nothing where it shares epsilon with what was spent before."""
+        return None if self.shares_epsilon else self.planner.epsilon
+
+    def _certify(self, event: Event, channel: Channel, plan: Policy | None, target: float | None) -> Certificate:
+        facts = {name: value for name, value in self.objective.facts.to_dict().items() if value is not None}
+        settings: dict[str, Any] = {} if plan is None else plan.describe()
+        if self.own_loop:
+            settings["update"] = "in the caller's own loop"
+        self.certificate = Certificate.issue(
+            mechanism="gradient perturbation of a network" + ("" if plan is None else f" ({plan.kind})"),
+            event=event,
+            delta=self.planner.delta,
+            target_epsilon=target,
+            paper=Plan.paper if plan is None else plan.paper,
+            assumptions=assumptions(self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),
+            public_facts={**facts, **settings, "vmap": list(self.objective.fallbacks)},
+            not_charged=NOT_CHARGED,
+            seed_policy=channel.policy,
+            private=channel.private,
+        )
+        return self.certificate
+
+    def _channel(self) -> Channel:
+        return open_channel(self.random_state, self.objective.flat.device, label=self.label)
+
+    def _run(self, plan: Policy, records: TorchRecords, channel: Channel, charged: Charged, first: int = 0) -> PrivateRun:
+        assert self.certificate is not None
+        return PrivateRun.start(
+            plan, self.objective, records, channel, self.certificate, charged,
+            folder=self.folder, first=first, observe=self.observe,
+        )  # fmt: skip
