@@ -13,6 +13,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "dperm"
 
 #: Higher numbers may import lower ones. The command line sits on top of its neighbours: it only calls them.
 LEVELS = {
+    "_remind": 0,
     "_validate": 0,
     "_random": 0,
     "privacy": 1,

@@ -322,6 +322,15 @@ print(peak[0] - before)
     assert float(done.stdout) < 70, f"{done.stdout.strip()} MB for 400,000 records of 100 float32 (160 MB)"
 
 
+def test_what_is_seldom_meant_is_warned_of() -> None:
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(300, 4)), rng.integers(0, 2, 300)
+    with pytest.warns(UserWarning, match="public_size = 3000, but there are 300 records"):
+        DPLogisticRegression(public_size=3000, classes=[0, 1]).fit(rows, labels)
+    with pytest.warns(UserWarning, match="publishes one whole record"):
+        DPLogisticRegression(public_size=300, delta=0.1, classes=[0, 1]).fit(rows, labels)
+
+
 @pytest.mark.parametrize("sampling", ["poisson", "importance", "full"])
 def test_a_private_size_leaves_the_method_its_name(sampling: str) -> None:
     model = DPLogisticRegression(epsilon=2.0, mechanism="gradient", sampling=sampling, classes=[0, 1])

@@ -116,6 +116,7 @@ def test_importance_sampling_by_a_word(public_size: int | None) -> None:
     assert model.score(X, y) > 0.9
     assert model.certificate_.epsilon <= 3.0
     assert model.certificate_.mechanism.endswith("(importance sampling)")
+    assert len(model.trace_["epochs"]) == 8 and abs(model.trace_["public_size"] - 2000) < 200
     with pytest.raises(ValueError, match="DPIS has no other"):
         clone(model).set_params(relation="replace_one", public_size=None).fit(X, y)
     with pytest.raises(ValueError, match="sampling"):

@@ -169,7 +169,7 @@ def test_a_loop_of_ones_own() -> None:
 
 
 def test_a_private_size_is_one_of_the_releases() -> None:
-    run = trainer(public_size=None, size_share=0.5).fit(data())
+    run = trainer(public_size=None).fit(data())
     assert run.certificate.epsilon <= 3.0 and run.certificate.event == run.plan.budget
     assert run.certificate.public_facts["releases"][0].startswith("N once")
     assert run.plan.public_size != 0 and run.plan.steps == 3 * round(run.plan.public_size / 20)
@@ -387,6 +387,9 @@ def test_a_log_that_lost_its_parts_spends_nothing_twice(tmp_path: Path, target: 
         ({"plan": functools.partial(dpis, norm_noise=0.1, filter="renyi")}, "cannot pay for N and K"),
         ({"epochs": 2.5}, "epochs"),
         ({"plan": functools.partial(dpis, proposal_facter=3)}, "settings of dpis, got proposal_facter"),
+        ({"public_size": None, "size_share": 0.5}, "in place of size_share"),
+        ({"plan": functools.partial(dpis, update=SGD(0.5))}, "the optimizer would be what runs"),
+        ({"checkpoint_every": 5}, "Expected a checkpoint folder"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_charged(changes: dict[str, Any], text: str) -> None:

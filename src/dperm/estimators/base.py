@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
+from dperm._remind import remind_of_delta, remind_of_size
 from dperm.gradient.importance import admit_batch
 from dperm.mechanisms import (
     Budget,
@@ -108,13 +108,9 @@ class PrivateLinearModel(BaseEstimator):
         relation = Relation(self.relation)
         # Under replace-one the number of records is public by definition.
         size = X.shape[0] if relation is Relation.REPLACE_ONE else self.public_size
-        if size is not None and self.delta >= 1 / size:
-            warnings.warn(
-                f"delta = {self.delta:g} >= 1/n = {1 / size:.3g}: a mechanism that publishes one whole record would pass. "
-                "Choose a smaller delta.",
-                UserWarning,
-                stacklevel=3,
-            )
+        if size is not None:
+            remind_of_delta(self.delta, size, stacklevel=3)
+            remind_of_size(size, X.shape[0], "regularisation, steps and noise are for the former.", stacklevel=3)
         mechanism, objective = self._problem(loss, X.shape[1], classes, size)
         scale = objective.intercept_scale
         channel = Channel.open(self.random_state, label=self.label)

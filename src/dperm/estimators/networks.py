@@ -100,6 +100,8 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
         self.module_ = module.eval()
         self.certificate_ = trainer.certificate.with_assumptions(labels)
         self.history_ = trainer.history
+        assert trainer.plan is not None
+        self.trace_ = {"steps": trainer.plan.steps, "public_size": trainer.plan.public_size, "epochs": trainer.trace}
         return self
 
     def _plan(self, noise_multiplier: float, public_size: int) -> Plan:
@@ -170,7 +172,8 @@ class DPTorchClassifier(_PrivateNetworkClassifier):
 
     Attributes
     ----------
-    module_ : the trained module, in eval mode. certificate_, classes_, history_, n_features_in_.
+    module_ : the trained module, in eval mode. certificate_, classes_, n_features_in_.
+    history_ : ε so far, by epoch. trace_ : public numbers of the run; its "epochs" are what DPIS chose (none of DP-SGD).
     """
 
     def __init__(
@@ -221,7 +224,7 @@ class DPMLPClassifier(_PrivateNetworkClassifier):
 
     Attributes
     ----------
-    module_ : the trained network, a torch module in eval mode. certificate_, classes_, history_, n_features_in_.
+    module_ : the trained network, a torch module in eval mode. The others are those of `DPTorchClassifier`.
     """
 
     def __init__(

@@ -9,7 +9,6 @@ and costs nothing: each record normalised by itself, by `torch.nn.GroupNorm` ove
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dperm import _validate as check
+from dperm._remind import remind_of_delta, remind_of_size
 from dperm.privacy import Assumption, Certificate, Gaussian, Relation
 from dperm.torch.noise import open_channel
 
@@ -88,8 +88,9 @@ def private_channel_statistics(
     units = _units(scale, channels).to(features.device)
     relation = Relation(relation)
     size = _size(public_size, records, relation)
-    if size is not None and check.fraction("delta", delta) >= 1 / size:
-        warnings.warn(f"delta = {delta:g} >= 1/n = {1 / size:.3g} would let one whole record be published.", stacklevel=2)
+    check.fraction("delta", delta)
+    if size is not None:
+        remind_of_delta(delta, size, stacklevel=2)
     moments = _ClippedMoments(
         check.positive("clipping_norm", 3 * math.sqrt(channels) if clipping_norm is None else clipping_norm), counted=size is None
     )
@@ -177,8 +178,8 @@ def _size(public_size: int | None, records: int, relation: Relation) -> int | No
         if not records:
             raise ValueError("Expected at least one record under replace-one.")
         return records
-    if size is not None and not records / 2 <= size <= 2 * records:
-        warnings.warn(f"public_size = {size}, but there are {records} records: means will be that much off.", stacklevel=3)
+    if size is not None:
+        remind_of_size(size, records, "means will be that much off.", stacklevel=3)
     return size
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from dperm import _validate as check
-from dperm.gradient import ImportancePlan, Plan, Policy
+from dperm.gradient import Averaged, ExponentialAverage, ImportancePlan, Plan, Policy, Update
 from dperm.gradient.recipes import dp_sgd
 from dperm.privacy import Composed, Event, Relation, calibrate
 from dperm.privacy.calibration import check_reachable
@@ -29,7 +29,7 @@ class Planner:
     `earlier` events are of the same records and to be kept within the same budget.
     `fixed` is the caller's own plan, if it came with its noise; `adaptive` says that noise is chosen on the way: a plan is then
     made from a budget, also before the number of records is known. `stated_size` is the number of records that the caller
-    states, by itself or within a plan.
+    states, by itself or within a plan; `updates` says that an update is bound in the recipe.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Planner:
             raise ValueError("Expected epsilon where spent is given: it is what both are to keep within.")
         self.fixed: Policy | None = None
         self.adaptive = False
+        self.updates = False
         self._make: Callable[[float, int], Policy]
         self._recipe: Recipe = dp_sgd
         self._settings = settings
@@ -72,6 +73,8 @@ class Planner:
         if plan is not None and not callable(plan):
             raise TypeError(f"Expected a plan or a recipe such as dperm.gradient.recipes.dpis, got {plan!r}.")
         bound = getattr(plan, "keywords", {})
+        update = bound.get("update")
+        self.updates = isinstance(update, Update) and not isinstance(update, (Averaged, ExponentialAverage))
         own = {"epsilon", "delta", "noise_multiplier", "public_size", "earlier", *settings}
         if twice := sorted(own & set(bound)):
             advice = " Earlier releases go to spent=[certificate]." if "earlier" in twice else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dperm._remind import remind_of_delta
 from dperm.gradient import Plan, Policy
 from dperm.privacy import ApproximateDP, Certificate, Channel, Composed, Event, PureDP, Relation
 from dperm.privacy.events import event_from_dict
@@ -23,6 +23,7 @@ from dperm.torch.statements import NOT_CHARGED, assumptions
 __all__ = ["Starter"]
 
 _NOMINAL_SIZES = (1_000, 100_000)
+_SIZE_SHARE = 0.05  # of epsilon, for the number of records
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Starter:
     objective: ModuleObjective
     planner: Planner
     with_update: Callable[[Policy], Policy]
-    size_share: float
+    size_share: float | None
     shares_epsilon: bool
     own_loop: bool
     folder: Path | None
@@ -59,13 +60,7 @@ class Starter:
         if self.relation is Relation.REPLACE_ONE and stated not in (None, size):
             raise ValueError(f"Expected public_size={size}, the number of records, under replace-one, got {stated}.")
         if size is not None:
-            if self.planner.delta >= 1 / size:
-                warnings.warn(
-                    f"delta = {self.planner.delta:g} >= 1/n = {1 / size:.3g}: a mechanism that publishes one whole record would "
-                    "pass. Choose a smaller delta.",
-                    UserWarning,
-                    stacklevel=5,
-                )
+            remind_of_delta(self.planner.delta, size, stacklevel=5)
             plan, event = self._planned(size, self.planner.epsilon, self.planner.delta)
             self._charge(channel, event, plan)
         elif self.planner.adaptive:
@@ -144,7 +139,7 @@ class Starter:
             raise ValueError("Expected public_size where spent is given: a promise for the rest composes with nothing finer.")
         if epsilon is None:
             raise ValueError("Expected public_size where the noise is set by hand: rates and denominators need it.")
-        first = self.size_share * epsilon
+        first = (_SIZE_SHARE if self.size_share is None else self.size_share) * epsilon
         # an (ε, δ) promise spends its δ entirely: a hair less keeps the whole at δ after rounding
         promise = ApproximateDP(epsilon - first, delta * (1 - 1e-6), self.relation)
         event = Composed((PureDP(first, self.relation), promise))

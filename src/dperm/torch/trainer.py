@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dperm import _validate as check
+from dperm._remind import remind_of_size
 from dperm.gradient import Averaged, ExponentialAverage, Policy
 from dperm.privacy import Certificate, Relation
 from dperm.torch import checkpoint
@@ -47,7 +48,8 @@ class PrivateTrainer:
     plan : another recipe, with these as its settings or bound by functools.partial; a function
         (noise_multiplier, public_size) → `Plan`; or a `Plan` with its noise.
     relation : "add_or_remove_one" (the number of records is private) or "replace_one" (it is public).
-    public_size : publicly known number of records. None under add/remove: released with noise at `size_share` of epsilon.
+    public_size : publicly known number of records. None under add/remove: released with noise, at `size_share`
+        of epsilon (None: 0.05); `dpis` has `size_noise` instead.
     spent : certificates of earlier releases from the same records (normalisation, other models) that `epsilon` is to cover too.
     physical_batch_size : most records at once in memory. None: measured on the first records.
     scheduler, scheduler_interval : a torch learning-rate scheduler, stepped every "epoch" or "step".
@@ -89,7 +91,7 @@ class PrivateTrainer:
         clipping_norm: float | None = None,
         relation: Relation | str = Relation.ADD_OR_REMOVE_ONE,
         public_size: int | None = None,
-        size_share: float = 0.05,
+        size_share: float | None = None,
         spent: Sequence[Certificate] = (),
         physical_batch_size: int | None = None,
         scheduler: Any = None,
@@ -112,7 +114,7 @@ class PrivateTrainer:
         self.epsilon = None if epsilon is None else check.positive("epsilon", epsilon)
         self.delta = check.fraction("delta", delta)
         self.noise_multiplier = None if noise_multiplier is None else check.positive("noise_multiplier", noise_multiplier)
-        self.size_share = check.fraction("size_share", size_share)
+        self.size_share = None if size_share is None else check.fraction("size_share", size_share)
         self.public_size = None if public_size is None else check.integer("public_size", public_size)
         self.physical_batch_size = (
             None if physical_batch_size is None else check.integer("physical_batch_size", physical_batch_size)
@@ -141,10 +143,16 @@ class PrivateTrainer:
             raise TypeError(f"Expected a torch learning-rate scheduler, got {scheduler!r}.")
         if scheduler is not None and optimizer is None:
             raise ValueError("Expected an optimizer where a scheduler is given.")
+        if optimizer is not None and self._planner.updates:
+            raise ValueError("Expected the optimizer or the recipe's update, not both: the optimizer would be what runs.")
+        if self.size_share is not None and self._planner.adaptive:
+            raise ValueError("Expected size_noise, of the recipe, in place of size_share: the number is one of its releases.")
         self.ema_decay = None if ema_decay is None else check.fraction("ema_decay", ema_decay)
         self.collate_fn, self.num_workers = collate_fn, num_workers
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.checkpoint_every = None if checkpoint_every is None else check.integer("checkpoint_every", checkpoint_every)
+        if checkpoint_every is not None and checkpoint is None:
+            raise ValueError("Expected a checkpoint folder where checkpoint_every is given.")
         self.metrics = metrics
         self.callbacks = list(callbacks)
         given: list[Any] = self.callbacks
@@ -432,13 +440,10 @@ class PrivateTrainer:
                     f"Batches of {batch:g} are expected, but there are {records} records: hardly anything is left of sampling.",
                     stacklevel=5,
                 )
-        if size is not None and not records / 2 <= size <= 2 * records:
-            what = "steps will be" if self._planner.adaptive else "batches will be"  # DPIS sees to its batches
-            warnings.warn(
-                f"public_size = {size}, but there are {records} records: {what} {records / size:.2g} times what is expected, and "
-                "noise is for the expected ones.",
-                stacklevel=5,
-            )
+        if size is not None:
+            what = "steps" if self._planner.adaptive else "batches"  # DPIS sees to its batches
+            consequence = f"{what} will be {records / size:.2g} times what is expected, and noise is for the expected ones."
+            remind_of_size(size, records, consequence, stacklevel=5)
 
     def _scores(self, batches: Iterable[Any]) -> dict[str, float]:
         """Means over a held-out set of the model that `fit` would leave now."""

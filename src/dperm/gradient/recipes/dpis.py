@@ -66,6 +66,8 @@ def dpis(
     if filter is None:
         filter = "renyi" if public_size is None else "profile"
     check.choice("filter", filter, ("profile", "renyi"))
+    if public_size is not None and size_noise is not None:
+        raise ValueError("Expected no size_noise where public_size is stated: the number of records is not released.")
     settings: dict[str, Any] = {
         "expected_batch_size": expected_batch_size,
         "epochs": epochs,
