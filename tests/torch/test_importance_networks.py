@@ -161,9 +161,14 @@ def test_a_loop_of_ones_own() -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     run = PrivateTrainer(model, cross_entropy, optimizer, random_state=0, **SETTINGS)
+    assert run.epsilon_spent == 0.0
+    spent: list[float] = []
     for step in run.steps(data()):
         assert step.gradient.shape == (sum(p.numel() for p in model.parameters()),)
         optimizer.step()
+        if step.number % 10 == 1:
+            spent.append(run.epsilon_spent)
+    assert 0 < spent[0] < spent[1] < spent[2] == run.certificate.epsilon  # epochs are paid when they begin
     assert step.number == step.total == 30
     assert torch.equal(run.objective.theta, trainer(random_state=0).fit(data()).objective.theta)
 

@@ -68,6 +68,7 @@ class PrivateTrainer:
     ----------
     certificate : what the run cost and on what assumptions; known from the charge on.
     total_certificate : that, and what was spent before.
+    epsilon_spent : of the steps so far.
     steps_lost : steps that an interrupted run had reserved and that were skipped.
     history : one dict per expected epoch: epoch, step, epsilon so far, validation scores.
     trace : by epoch, what a plan chose on the way that plans its noise by releases (`dpis`).
@@ -193,6 +194,14 @@ class PrivateTrainer:
         return 0 if self._run is None else self._run.lost
 
     @property
+    def epsilon_spent(self) -> float:
+        """ε of the steps so far and of what they rest on, at `delta`: what `history` has by epoch, also in a loop of your own.
+
+        It is not what was charged: `certificate` has that.
+        """
+        return 0.0 if self._run is None else self._run.epsilon(self.objective.relation, self.delta)
+
+    @property
     def total_certificate(self) -> Certificate:
         """The certificate of this run and of what was `spent` before it: what all of it costs."""
         if self.certificate is None:
@@ -271,7 +280,7 @@ class PrivateTrainer:
             record: dict[str, Any] = {
                 "epoch": round(run.step * rate, 2),
                 "step": run.step,
-                "epsilon": run.epsilon(self.objective.relation, self.delta),
+                "epsilon": self.epsilon_spent,
             }
             if held_out is not None:
                 record |= {f"validation_{name}": value for name, value in self._scores(held_out.batches()).items()}
