@@ -393,6 +393,7 @@ def test_a_log_that_lost_its_parts_spends_nothing_twice(tmp_path: Path, target: 
         ({"epochs": 2.5}, "epochs"),
         ({"plan": functools.partial(dpis, proposal_facter=3)}, "settings of dpis, got proposal_facter"),
         ({"public_size": None, "size_share": 0.5}, "in place of size_share"),
+        ({"size_share": 0.5}, "no size_share where the number of records is public"),
         ({"plan": functools.partial(dpis, update=SGD(0.5))}, "the optimizer would be what runs"),
         ({"checkpoint_every": 5}, "Expected a checkpoint folder"),
     ],

@@ -148,7 +148,8 @@ class Training:
             _refuse_dropout(trainer.model)
             trainer.fit(records)
             weights = {name: tensor.detach() for name, tensor in trainer.model.state_dict().items()}
-            return {"weights": weights, "history": trainer.history, "facts": dict(trainer.certificate.public_facts)}
+            facts = dict(trainer.certificate.public_facts)
+            return {"weights": weights, "history": trainer.history, "trace": trainer.trace, "facts": facts}
 
         with unlogged():
             certificate = make(_OwnNoise()).fit(data).certificate
@@ -177,7 +178,7 @@ class Training:
             if hasattr(model, "module_"):
                 _refuse_dropout(model.module_, asleep=True)
                 weights = {name: tensor.detach() for name, tensor in model.module_.state_dict().items()}
-                return {"weights": weights, "history": model.history_, "facts": facts}
+                return {"weights": weights, "history": model.history_, "trace": dict(model.trace_), "facts": facts}
             return {"coef": model.coef_, "intercept": model.intercept_, "trace": dict(model.trace_), "facts": facts}
 
         with unlogged():

@@ -110,8 +110,9 @@ class PrivateLinearModel(BaseEstimator):
         size = X.shape[0] if relation is Relation.REPLACE_ONE else self.public_size
         if size is not None:
             remind_of_delta(self.delta, size, stacklevel=3)
-            remind_of_size(size, X.shape[0], "regularisation, steps and noise are for the former.", stacklevel=3)
         mechanism, objective = self._problem(loss, X.shape[1], classes, size)
+        if size is not None and self._needs_size():
+            remind_of_size(size, X.shape[0], "what was chosen by it suits other data.", stacklevel=3)
         scale = objective.intercept_scale
         channel = Channel.open(self.random_state, label=self.label)
         release = mechanism.release(objective, objective.records(X, targets), channel)
@@ -162,9 +163,12 @@ class PrivateLinearModel(BaseEstimator):
     def _radius(self) -> float | None:
         return None
 
+    def _needs_size(self) -> bool:
+        """Whether what is chosen depends on the number of records."""
+        return self._chosen == "gradient" or (self._chosen == "output" and self.strong_convexity is None)
+
     def _calibrated(self, facts: PublicFacts, classes: int) -> Mechanism:
-        needs_size = self._chosen == "gradient" or (self._chosen == "output" and self.strong_convexity is None)
-        if needs_size and facts.public_size is None:
+        if self._needs_size() and facts.public_size is None:
             rests_on = (solver_assumption(default_tolerance(facts)),) if self._chosen == "output" else ()
             return NoisySize(
                 rests_on=rests_on,

@@ -88,9 +88,8 @@ def private_channel_statistics(
     units = _units(scale, channels).to(features.device)
     relation = Relation(relation)
     size = _size(public_size, records, relation)
-    check.fraction("delta", delta)
     if size is not None:
-        remind_of_delta(delta, size, stacklevel=2)
+        remind_of_delta(check.fraction("delta", delta), size, stacklevel=2)
     moments = _ClippedMoments(
         check.positive("clipping_norm", 3 * math.sqrt(channels) if clipping_norm is None else clipping_norm), counted=size is None
     )

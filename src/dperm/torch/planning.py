@@ -29,7 +29,8 @@ class Planner:
     `earlier` events are of the same records and to be kept within the same budget.
     `fixed` is the caller's own plan, if it came with its noise; `adaptive` says that noise is chosen on the way: a plan is then
     made from a budget, also before the number of records is known. `stated_size` is the number of records that the caller
-    states, by itself or within a plan; `updates` says that an update is bound in the recipe.
+    states, by itself or within a plan; `binds_update` says that the recipe brings an update that is
+    no average.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Planner:
             raise ValueError("Expected epsilon where spent is given: it is what both are to keep within.")
         self.fixed: Policy | None = None
         self.adaptive = False
-        self.updates = False
+        self.binds_update = False
         self._make: Callable[[float, int], Policy]
         self._recipe: Recipe = dp_sgd
         self._settings = settings
@@ -74,7 +75,7 @@ class Planner:
             raise TypeError(f"Expected a plan or a recipe such as dperm.gradient.recipes.dpis, got {plan!r}.")
         bound = getattr(plan, "keywords", {})
         update = bound.get("update")
-        self.updates = isinstance(update, Update) and not isinstance(update, (Averaged, ExponentialAverage))
+        self.binds_update = isinstance(update, Update) and not isinstance(update, (Averaged, ExponentialAverage))
         own = {"epsilon", "delta", "noise_multiplier", "public_size", "earlier", *settings}
         if twice := sorted(own & set(bound)):
             advice = " Earlier releases go to spent=[certificate]." if "earlier" in twice else ""
@@ -109,7 +110,8 @@ class Planner:
         self._make = lambda noise, size: recipe(noise_multiplier=noise, public_size=size, **settings)
 
     def within(self, epsilon: float | None, delta: float, size: int, relation: Relation) -> tuple[Policy, float | None]:
-        """The plan for this budget and size, and its noise multiplier (None where there is not one)."""
+        """The plan for this size within a part of the budget, or all of it, and its noise multiplier. An adaptive plan has
+        none, and always the whole budget."""
         if self.adaptive:
             return self.within_budget(size), None
         if epsilon is None:

@@ -30,8 +30,8 @@ _SIZE_SHARE = 0.05  # of epsilon, for the number of records
 class Starter:
     """Starts one run: `fresh`, or `again` and then `continued`. ValueError where the run cannot be, before it is charged.
 
-    `certificate` and `noise`, the noise multiplier where there is one, are known from the charge on, whatever fails later.
-    `with_update` puts the update that runs into a plan.
+    `certificate` is known from the charge on, whatever fails later; `noise`, the noise multiplier where there is one, from when
+    the plan is. `with_update` puts the update that runs into a plan.
     """
 
     objective: ModuleObjective

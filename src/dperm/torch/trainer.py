@@ -144,10 +144,12 @@ class PrivateTrainer:
             raise TypeError(f"Expected a torch learning-rate scheduler, got {scheduler!r}.")
         if scheduler is not None and optimizer is None:
             raise ValueError("Expected an optimizer where a scheduler is given.")
-        if optimizer is not None and self._planner.updates:
+        if optimizer is not None and self._planner.binds_update:
             raise ValueError("Expected the optimizer or the recipe's update, not both: the optimizer would be what runs.")
+        if self.size_share is not None and (self._planner.stated_size or self.objective.relation is Relation.REPLACE_ONE):
+            raise ValueError("Expected no size_share where the number of records is public: it is not released.")
         if self.size_share is not None and self._planner.adaptive:
-            raise ValueError("Expected size_noise, of the recipe, in place of size_share: the number is one of its releases.")
+            raise ValueError("Expected the plan's size_noise in place of size_share: the number is one of its releases.")
         self.ema_decay = None if ema_decay is None else check.fraction("ema_decay", ema_decay)
         self.collate_fn, self.num_workers = collate_fn, num_workers
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
@@ -197,7 +199,8 @@ class PrivateTrainer:
     def epsilon_spent(self) -> float:
         """ε of the steps so far and of what they rest on, at `delta`: what `history` has by epoch, also in a loop of your own.
 
-        It is not what was charged: `certificate` has that.
+        The charge is `certificate`'s, whatever ran; by a Rényi filter both are the same from the first step on. What was
+        `spent` before is not in it.
         """
         return 0.0 if self._run is None else self._run.epsilon(self.objective.relation, self.delta)
 
