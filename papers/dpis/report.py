@@ -98,7 +98,7 @@ ABLATIONS = """\
 Networks and settings of table 3's DPIS, one of them changed at a time, one run each: on reviews k alone, which changes
 neither noise nor expectation, moves them by up to 1.8 points. The best λ is chosen by accuracy on the test set, as in the
 paper. Steps grow with C, and learning rates stayed where they were: on Fashion-MNIST (lr 4) C is nearly C* in the second epoch,
-and the larger C* the more is lost.
+and the larger C* and λ, the more is lost.
 """
 
 
