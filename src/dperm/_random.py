@@ -1,83 +1,237 @@
 """Where every random number comes from: two separate streams, seeded by the operating system.
 
-Noise is a keyed keystream (AES-256 in counter mode) turned into normals by Box and Muller's transform; sampling
-draws use a NumPy generator of its own. A fixed seed exists for tests only and marks whatever it makes not private.
-The draws are double-precision reals: a keystream does not answer attacks on floating point, and the
-certificate says so.
+Noise is a keyed keystream (AES-256 in counter mode), taken for the binary digits of real numbers, and those rounded exactly to
+the integers that are released: no low bit of a double gets out. Sampling draws use a NumPy generator of its own. A fixed
+seed exists for tests only and marks whatever it makes not private.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NoiseStream", "Randomness"]
+from dperm._exact import Digits, direction_times_length, normals, rounded
 
-_BLOCK = 1 << 16  # normals made at once: large enough to amortise a call, small enough to stay in cache
-_TWO_PI = 2.0 * np.pi
+__all__ = ["LARGEST_SCALE", "NORMAL_ERROR", "NoiseStream", "Randomness"]
+
+Array = NDArray[np.float64]
+Words = NDArray[np.uint64]
+
+#: How far one of `NoiseStream.standard_normal` may lie from the real normal that it stands for.
+NORMAL_ERROR = 2.0**-42
+#: The largest scale of rounded numbers: beyond, doubles could not hold them to one unit.
+LARGEST_SCALE = 2.0**48
+
+_PAIRS = 1 << 13  # made at once: many enough to amortise a call, few enough to stay in cache
+_WORD = np.dtype("<u8")
+_HALF_TURN = math.pi * 2.0**-64
+# Errors of doubles against the real numbers whose first 64 digits are known. A platform's logarithm, sine, cosine and tangent are
+# taken to be right to 8 units in the last place (libraries state 1 to 4, and a test measures it): radius·cosine is then within
+# radius·2⁻⁴⁸, and the radius within (2⁻⁵² + 1/k)/radius for the integer k that its 64 digits make.
+_FUNCTIONS = 2.0**-48
+_DIGITS = 2.0**-52
+_USUAL = 2.0**-43  # the largest such error, but for pairs that are set aside
+_FEW_DIGITS, _SHORT = 2.0**48, 2.0**-8  # those with less k, or with a shorter radius
 
 
 class NoiseStream:
-    """Independent standard normals from an AES-CTR keystream. Each draw is handed out once.
+    """Normals, and vectors of density e^{−‖b‖}, as real numbers from an AES-CTR keystream. Each is handed out once.
 
-    Two 53-bit uniforms make two normals; the largest possible magnitude is √(2·53·ln 2) = 8.57, which a real
-    normal exceeds with probability 1e-17 (part of the real-arithmetic assumption on the certificate).
+    Belongs to the process that made it: RuntimeError in a forked one, whose draws would be the parent's again.
     """
+
+    def __init__(self, key: bytes) -> None:
+        self._words = _Keystream(key)
+        self._further = _Keystream(hashlib.sha256(key + b"further digits").digest())
+        self._block = _Block(_PAIRS)
+        self._next = 2 * _PAIRS  # nothing is left of it
+        self._process = os.getpid()
+
+    def standard_normal(self, size: int) -> Array:
+        """(size,) doubles, each within `NORMAL_ERROR` of a real normal: of tails as long as a normal has."""
+        parts: list[Array] = []
+        for block, start, stop in self._pieces(size):
+            values = block.normals[start:stop].copy()
+            for place in np.flatnonzero(np.isnan(values)):
+                scale = 2.0**45
+                values[place] = self._settled(block, start + int(place), scale) / scale
+            parts.append(values)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def rounded_normal(self, scale: float, size: int) -> Array:
+        """(size,) integers, as doubles: exactly independent N(0, scale²), rounded to the nearest."""
+        assert 0 < scale <= LARGEST_SCALE
+        parts = [self._rounded(block, start, stop, scale) for block, start, stop in self._pieces(size)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def rounded_ball(self, scale: float, size: int, count: int = 1) -> Array:
+        """(count, size) integers, as doubles: scale·b rounded to the nearest, each row b of density ∝ e^{−‖b‖}.
+
+        The norm of b is Gamma(size), its direction uniform (Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 1); Laplace noise
+        where size = 1.
+        """
+        assert 0 < scale * size <= LARGEST_SCALE
+        self._check_process()
+        pairs = (size + 1) // 2
+        directions = _Block(count * pairs).refill(self._words)
+        words = self._words.words(count * size).reshape(count, size)
+        drawn = directions.normals.reshape(2, count, pairs)
+        direction = np.stack([drawn[0], drawn[1]], axis=-1).reshape(count, 2 * pairs)[:, :size]
+        digits = words.astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            length = -np.log(digits * 2.0**-64).sum(axis=1)
+            norm = np.linalg.norm(direction, axis=1)
+            turned = np.sign(direction) if size == 1 else direction / norm[:, None]
+            values = scale * length[:, None] * turned
+            found = np.rint(values)
+            # how far off the direction, its norm among it, and the sum of logarithms may be
+            astray = 0.0 if size == 1 else (1 + size**0.5) * _USUAL / norm + size * _DIGITS
+            doubt = scale * (length * astray + length * 2.0**-48 + size * 2.0**-46)
+            clear = np.abs(values - found).max(axis=1) < 0.5 - doubt
+        clear &= (digits > _FEW_DIGITS).all(axis=1) & (np.abs(direction[:, 0]) > 2 * _USUAL)
+        for row in np.flatnonzero(~clear):
+            own = [directions.digits(int(row) * pairs + pair, self._more) for pair in range(pairs)]
+            lengths = [Digits(int(word), 64, self._more) for word in words[row]]
+            every = [*lengths, *(item for pair in own for item in pair)]
+            found[row] = rounded(
+                lambda real, own=own, lengths=lengths: direction_times_length(own, lengths, size, real), every, scale
+            )
+        return found
+
+    def _pieces(self, size: int) -> Iterator[tuple[_Block, int, int]]:
+        """Slices of blocks that hold the next `size` normals."""
+        self._check_process()
+        while size > 0:
+            if self._next == 2 * _PAIRS:
+                self._block.refill(self._words)
+                self._next = 0
+            start = self._next
+            stop = self._next = min(start + size, 2 * _PAIRS)
+            size -= stop - start
+            yield self._block, start, stop
+
+    def _rounded(self, block: _Block, start: int, stop: int, scale: float) -> Array:
+        values = block.normals[start:stop] * scale
+        found = np.rint(values)
+        values -= found
+        np.abs(values, out=values)
+        # |scale·z| < 10·scale: its own rounding is below scale·2⁻⁴⁹
+        if not values.max(initial=0.0) < 0.5 - scale * 2 * _USUAL:  # also where a pair was set aside
+            doubtful = np.flatnonzero(~(values < 0.5 - scale * 2 * _USUAL))
+            better, errors = block.found(start + doubtful)
+            better *= scale
+            found[doubtful] = np.rint(better)
+            better -= found[doubtful]
+            for place in doubtful[~(np.abs(better) < 0.5 - scale * (errors + 2.0**-49))]:
+                found[place] = self._settled(block, start + int(place), scale)
+        return found
+
+    def _settled(self, block: _Block, place: int, scale: float) -> int:
+        """The integer nearest to scale times the normal at `place`, from as many digits as it takes."""
+        pair = block.digits(place % len(block), self._more)
+        return rounded(lambda real: (normals(*pair, real)[place // len(block)],), pair, scale)[0]
+
+    def _more(self, bits: int) -> int:
+        return int.from_bytes(self._further.bytes(bits // 8), "little")
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError("This process was forked from one that holds the same noise: open a source of noise of its own.")
+
+
+class _Keystream:
+    """Fresh bytes of AES-256 in counter mode."""
 
     def __init__(self, key: bytes) -> None:
         # Imported here: accounting commands never draw noise and should not pay for OpenSSL's start-up.
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-        self._normals = np.empty(0)
-        self._next = 0
         self._zeros = b""
 
-    def raw(self, count: int) -> bytes:
-        """`count` fresh bytes of the keystream."""
+    def bytes(self, count: int) -> bytes:
         return self._cipher.update(bytes(count))
 
-    def fill(self, buffer: Any) -> None:
-        """Overwrite `buffer` (bytes), all but its last 15 (the cipher's room to work in), with fresh bytes of the keystream."""
-        size = len(buffer) - 15
-        if len(self._zeros) != size:
-            self._zeros = bytes(size)
+    def words(self, count: int) -> Words:
+        """(count,) uniform 64-bit integers."""
+        return np.frombuffer(self.bytes(8 * count), dtype=_WORD)
+
+    def fill(self, buffer: bytearray) -> None:
+        """Fresh bytes in all of `buffer` but its last 15, which the cipher needs to work in."""
+        if len(self._zeros) != len(buffer) - 15:
+            self._zeros = bytes(len(buffer) - 15)
         self._cipher.update_into(self._zeros, buffer)
 
-    def uniforms(self, count: int) -> NDArray[np.float64]:
-        """`count` uniforms on (0, 1], multiples of 2⁻⁵³."""
-        raw = np.frombuffer(self.raw(8 * count), dtype=np.uint64)
-        return np.asarray((raw >> np.uint64(11)) + np.uint64(1), dtype=np.float64) * 2.0**-53
 
-    def standard_normal(self, size: int) -> NDArray[np.float64]:
-        """`size` normals, shape (size,); the caller owns the array."""
-        end = self._next + size
-        if end > self._normals.size:
-            self._refill(size)
-            end = self._next + size
-        drawn = self._normals[self._next : end]
-        self._next = end
-        return drawn
+class _Block:
+    """Pairs of normals, each of two uniform numbers whose first 64 binary digits are `first` and `second` (pairs,).
 
-    def _refill(self, size: int) -> None:
-        half = max(_BLOCK, size + 1) // 2
-        uniforms = self.uniforms(2 * half)
-        radius = np.sqrt(-2.0 * np.log(uniforms[:half]))
-        angle = _TWO_PI * uniforms[half:]
-        self._normals = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
-        self._next = 0
+    `normals` (2·pairs,): the pairs' cosines, then their sines, each within 2⁻⁴³ of the real number; nan where they may not be.
+    Its memory is used again: large arrays cost more to ask for than to fill.
+    """
 
-    def gamma(self, shape: int, scale: float) -> float:
-        """One Gamma(shape, scale) draw for an integer shape: a sum of exponentials."""
-        return float(-scale * np.log(self.uniforms(shape)).sum())
+    def __init__(self, pairs: int) -> None:
+        self._raw = bytearray(16 * pairs + 15)
+        self._words: Words = np.frombuffer(self._raw, _WORD, 2 * pairs).reshape(2, pairs)
+        self._digits: dict[int, tuple[Digits, Digits]] = {}
+        self._work = np.empty((2, pairs))
+        self.normals = np.empty(2 * pairs)
 
-    def laplace(self, scale: float) -> float:
-        first, second = np.log(self.uniforms(2))
-        return float(scale * (first - second))
+    def __len__(self) -> int:
+        return self._words.shape[1]
+
+    def refill(self, stream: _Keystream) -> _Block:
+        stream.fill(self._raw)
+        self._digits.clear()
+        numbers, radius = self._work
+        np.copyto(numbers, self._words[0])  # to the nearest double
+        usual = numbers >= _FEW_DIGITS
+        numbers *= 2.0**-64
+        with np.errstate(divide="ignore"):
+            np.log(numbers, out=radius)
+        radius *= -2.0
+        np.sqrt(radius, out=radius)
+        usual &= radius >= _SHORT
+        if not usual.all():
+            radius[~usual] = np.nan
+        # cos 2a = (1 − t²)/(1 + t²) and sin 2a = 2t/(1 + t²) for t = tan a: one function in place of two
+        cosine, sine = self.normals.reshape(2, -1)
+        np.copyto(sine, self._words[1])
+        sine *= _HALF_TURN
+        np.tan(sine, out=sine)
+        np.multiply(sine, sine, out=cosine)
+        np.add(cosine, 1.0, out=numbers)
+        np.divide(radius, numbers, out=radius)
+        np.subtract(1.0, cosine, out=cosine)
+        cosine *= radius
+        sine *= radius
+        sine *= 2.0
+        return self
+
+    def found(self, places: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Those of `normals` at `places`, and how far each real number may be from it: ∞ where that is not known."""
+        pairs = places % len(self)
+        numbers = self._words[0, pairs].astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            radius = np.sqrt(-2.0 * np.log(numbers * 2.0**-64))
+            angle = 2.0 * _HALF_TURN * self._words[1, pairs]
+            values = radius * np.where(places < len(self), np.cos(angle), np.sin(angle))
+            errors = radius * _FUNCTIONS + (_DIGITS + 1 / numbers) / radius
+        unknown = ~np.isfinite(errors)  # numbers of 0 and, in doubles, of 1
+        return np.where(unknown, 0.0, values), np.where(unknown, np.inf, errors)
+
+    def digits(self, pair: int, more: Callable[[int], int]) -> tuple[Digits, Digits]:
+        """Both uniform numbers of a pair. Kept: its other normal is made of the same."""
+        if pair not in self._digits:
+            first, second = (Digits(int(word), 64, more) for word in self._words[:, pair])
+            self._digits[pair] = first, second
+        return self._digits[pair]
 
 
 class Randomness:

@@ -70,7 +70,7 @@ class NormsFromData(OutputPerturbation):
     """Takes the norm bound from the longest row."""
 
     def train(self, objective: Any, records: Any, channel: Any) -> Any:
-        longest = float(np.sqrt(np.nan_to_num(records.rows**2, posinf=0.0).sum(axis=1)).max(initial=1e-3))
+        longest = float(np.sqrt(np.nan_to_num(records.rows**2, posinf=0.0).sum(axis=1)).max(initial=1e-3).clip(max=300.0))
         mine = replace(objective, data_norm=longest)
         return super().train(mine, mine.records(records.rows, records.targets), channel)
 
@@ -101,7 +101,12 @@ def test_shuffled_batches_with_the_epsilon_of_poisson_sampling(monkeypatch: pyte
 
 
 def test_an_intercept_without_regularisation(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = RegularisedSum.evaluate
+    right, certified = RegularisedSum.evaluate, RegularisedSum.certified_gradient
+
+    def certified_gradient(self: RegularisedSum, theta: Any) -> Any:
+        slope, error = certified(self, theta)
+        slope[-1] -= (1 - 1e-2) * self.strong_convexity * theta[-1]
+        return slope, error
 
     def evaluate(self: RegularisedSum, theta: Any, hessian: bool) -> Any:
         value, slope, matrix = right(self, theta, hessian)
@@ -112,7 +117,11 @@ def test_an_intercept_without_regularisation(monkeypatch: pytest.MonkeyPatch) ->
             matrix[..., -1, -1] -= modulus
         return value, slope, matrix
 
-    monkeypatch.setattr(minimisers, "RegularisedSum", type("Free", (RegularisedSum,), {"evaluate": evaluate}))
+    monkeypatch.setattr(
+        minimisers,
+        "RegularisedSum",
+        type("Free", (RegularisedSum,), {"evaluate": evaluate, "certified_gradient": certified_gradient}),
+    )
     for make in (OutputPerturbation, ObjectivePerturbation):
         result = replay(Training.of_mechanism(make.calibrate(LOGISTIC.facts, EPSILON, DELTA), LOGISTIC))
         assert result.refuted and "solver" in result.details["kinds"]
@@ -121,7 +130,7 @@ def test_an_intercept_without_regularisation(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("make", [OutputPerturbation, ObjectivePerturbation])
 def test_a_solver_that_stops_early(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
     exact = minimisers.minimise
-    monkeypatch.setattr(minimisers, "minimise", lambda problem, tolerance, radius: exact(problem, 0.1, radius))
+    monkeypatch.setattr(minimisers, "minimise", lambda problem, tolerance, radius, **_: exact(problem, 0.1, radius))
     results = audited(make.calibrate(LOGISTIC.facts, EPSILON, DELTA))
     assert overall(results) == "refuted" and "solver" in kinds(results)
 
@@ -206,7 +215,7 @@ class LouderThanCharged(GradientPerturbation):
         while hasattr(source, "source"):
             source = source.source
         gaussian = source.gaussian
-        source.gaussian = lambda query, sensitivity, std: gaussian(query, sensitivity, std / 2)
+        source.gaussian = lambda query, sensitivity, std, step: gaussian(query, sensitivity, std / 2, step)
         return super().train(objective, records, channel)
 
 

@@ -70,8 +70,13 @@ def _published_weights(run: pytest.MonkeyPatch) -> None:
     """1/(q·p) of the paper's line 26, in units of what its sensitivity is said to be: a record that is capped weighs more."""
 
     class Weighted(Unit):
+        bound = 1.5  # a sum holds its records to what it is told
+
         def factors(self, norms: Any) -> Any:
             return 1.5 * super().factors(norms)
+
+        def sensitivity(self, relation: Any) -> float:
+            return 1.0
 
     run.setattr("dperm.gradient.importance_run.Unit", Weighted)
 
@@ -85,7 +90,7 @@ def _norms_uncut(run: pytest.MonkeyPatch) -> None:
         from dperm.privacy import Gaussian
 
         self._channel.allow(Gaussian(noise), {"what": what})
-        return float(self._channel.release(np.array([norms.sum()]), cut, noise * cut)[0])
+        return float(self._channel.release(np.array([norms.sum()]), cut, noise)[0])
 
     run.setattr(ImportanceGradients, "_released_sum", released)
 
@@ -118,7 +123,9 @@ def _no_filter(run: pytest.MonkeyPatch) -> None:
 
 def _half_the_noise(run: pytest.MonkeyPatch) -> None:
     original = SystemSource.gaussian
-    run.setattr(SystemSource, "gaussian", lambda self, query, sensitivity, std: original(self, query, sensitivity, std / 2))
+    run.setattr(
+        SystemSource, "gaussian", lambda self, query, sensitivity, std, step: original(self, query, sensitivity, std / 2, step)
+    )
 
 
 def _scaled_by_the_number_of_records(run: pytest.MonkeyPatch) -> None:
@@ -188,7 +195,7 @@ def test_less_noise_than_is_charged_is_seen_by_the_white_box(monkeypatch: pytest
     problem = objective(public_size=COUNT)
     original = SystemSource.gaussian
     monkeypatch.setattr(
-        SystemSource, "gaussian", lambda self, query, sensitivity, std: original(self, query, sensitivity, 0.8 * std)
+        SystemSource, "gaussian", lambda self, query, sensitivity, std, step: original(self, query, sensitivity, 0.8 * std, step)
     )
     result = white_box(long_plan(4.0, epochs=2), problem, problem.records(ROWS, SIGNS), delta=DELTA, canaries=500)
     assert result.verdict == "refuted"

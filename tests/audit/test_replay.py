@@ -31,6 +31,7 @@ from dperm.privacy import (
     Composed,
     Event,
     Gaussian,
+    Provenance,
     PureDP,
     Recorder,
     Recording,
@@ -39,7 +40,7 @@ from dperm.privacy import (
     SpendLog,
     SystemSource,
 )
-from dperm.privacy.channel import ReleaseRecord
+from dperm.privacy.recording import ReleaseRecord
 
 D = 4
 BUDGET = Budget(1e-5, 1.0)
@@ -172,7 +173,7 @@ class Unregularised(OutputPerturbation):
     def train(self, objective: LinearObjective, records: Any, channel: Any) -> Any:
         weaker = replace(self, strong_convexity=self.strong_convexity / 50)
         release = channel.release
-        channel.release = lambda query, sensitivity, std: release(query, sensitivity / 50, std / 50)
+        channel.release = lambda query, sensitivity, multiplier: release(query, sensitivity / 50, multiplier)
         return OutputPerturbation.train(weaker, objective, records, channel)
 
 
@@ -183,7 +184,7 @@ class EarlyStopped(ObjectivePerturbation):
     def train(self, objective: LinearObjective, records: Any, channel: Any) -> Any:
         sloppy = replace(self, tolerance=1e-1)
         release = channel.release
-        channel.release = lambda query, sensitivity, std: release(query, sensitivity * 1e-7, std * 1e-7)
+        channel.release = lambda query, sensitivity, multiplier: release(query, sensitivity * 1e-7, multiplier)
         return ObjectivePerturbation.train(sloppy, objective, records, channel)
 
 
@@ -202,7 +203,7 @@ class Quiet(OutputPerturbation):
         source = channel.source.source if isinstance(channel.source, Recorder) else None
         if source is not None:
             gaussian = source.gaussian
-            source.gaussian = lambda query, sensitivity, std: gaussian(query, sensitivity, std / 2)
+            source.gaussian = lambda query, sensitivity, std, step: gaussian(query, sensitivity, std / 2, step)
         return super().train(objective, records, channel)
 
 
@@ -300,10 +301,10 @@ def test_single_precision_rows_and_an_empty_first_draw() -> None:
 
 
 def test_a_plan_states_its_own_size() -> None:
-    certificate = gradient(public_size=77).certificate(linear(Logistic()).facts, policy="", private=True)
+    certificate = gradient(public_size=77).certificate(linear(Logistic()).facts, Provenance("", ""))
     assert any("number 77 of records" in item.text for item in certificate.assumptions)
     unbounded = LinearObjective(Squared(1.0), D)
-    assert '"lipschitz": null' in gradient().certificate(unbounded.facts, policy="", private=True).to_json()
+    assert '"lipschitz": null' in gradient().certificate(unbounded.facts, Provenance("", "")).to_json()
 
 
 def test_events_are_those_of_the_parts() -> None:
@@ -393,8 +394,8 @@ class _Quiet(SystemSource):
         super().__init__(Randomness.from_system())
         self.where, self.count = where, 0
 
-    def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
-        noise = super().gaussian(query, sensitivity, std) - query
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+        noise = super().gaussian(query, sensitivity, std, step) - query
         self.count += 1
         return query + noise * self.where(self.count, query)
 

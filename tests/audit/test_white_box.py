@@ -198,8 +198,8 @@ def test_a_few_steps_without_noise_are_refuted(monkeypatch: pytest.MonkeyPatch) 
     plain = SystemSource.gaussian
     calls = iter(range(10_000))
 
-    def late(self: SystemSource, query: Any, sensitivity: float, std: float) -> Any:
-        return plain(self, query, sensitivity, std * (0.05 if next(calls) % 60 > 56 else 1.0))
+    def late(self: SystemSource, query: Any, sensitivity: float, std: float, step: float) -> Any:
+        return plain(self, query, sensitivity, std * (0.05 if next(calls) % 60 > 56 else 1.0), step)
 
     monkeypatch.setattr(SystemSource, "gaussian", late)
     result = audited(calibrated(4.0))
@@ -210,13 +210,13 @@ def test_no_noise_at_all_and_too_few_draws(monkeypatch: pytest.MonkeyPatch) -> N
     few = audited(calibrated(4.0, sampler=Poisson(0.001), steps=3), canaries=20)
     assert few.estimate is None and few.verdict == "consistent"
     assert AuditResult.from_json(few.to_json()) == few
-    monkeypatch.setattr(SystemSource, "gaussian", lambda self, query, sensitivity, std: query + 0.0)
+    monkeypatch.setattr(SystemSource, "gaussian", lambda self, query, sensitivity, std, step: query + 0.0)
     bare = audited(calibrated(4.0))
     assert bare.refuted and bare.estimate is None
 
 
 def test_releases_that_are_not_finite_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SystemSource, "gaussian", lambda self, query, sensitivity, std: query * np.nan)
+    monkeypatch.setattr(SystemSource, "gaussian", lambda self, query, sensitivity, std, step: query * np.nan)
     with pytest.raises(ValueError, match="Expected finite releases"):
         audited(calibrated(4.0))
 

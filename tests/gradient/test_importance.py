@@ -75,7 +75,7 @@ def renyi(**changes: Any) -> ImportancePlan:
 
 
 def started(made: ImportancePlan, source: Source | None = None, rows: Any = ROWS, labels: Any = LABELS) -> ImportanceGradients:
-    channel = Channel(source or SystemSource(Randomness.fixed(1)), private=False)
+    channel = Channel(source or SystemSource(Randomness.fixed(1)))
     channel.charge(made.event(OBJECTIVE.relation), "test")
     return made.gradients(OBJECTIVE, OBJECTIVE.records(rows, labels), channel)
 
@@ -89,7 +89,7 @@ def gradients_at(theta: np.ndarray) -> np.ndarray:
 def test_against_plain_code_with_the_same_draws(kind: str) -> None:
     made = plan(filter=kind, adaptive=AdaptiveNorm(scale=0.9))
     recorder = Recorder(SystemSource(Randomness.fixed(3)))
-    channel = Channel(recorder, private=False)
+    channel = Channel(recorder)
     channel.charge(made.event(OBJECTIVE.relation), "test")
     objective = replace(OBJECTIVE, strong_convexity=2.0)
     theta = descend(made, objective, objective.records(ROWS, LABELS), channel, np.zeros(4))
@@ -102,15 +102,19 @@ def test_against_plain_code_with_the_same_draws(kind: str) -> None:
     for epoch in range(4):
         if epoch:
             release = next(releases)
-            assert release.query[0] == pytest.approx(np.minimum(known, 1.2).sum())
-            assert (release.sensitivity, release.noise) == (1.2, pytest.approx(1.2 * made.sum_noise))
+            assert release.query[0] == pytest.approx(np.minimum(known, 1.2).sum(), rel=1e-5)
+            assert (release.sensitivity, release.noise) == (
+                pytest.approx(1.2, rel=2e-6),
+                pytest.approx(1.2 * made.sum_noise, rel=2e-6),
+            )
             norm = min(max(0.9 * release.released[0] / SIZE, 0.003), 1.2)
         stale = 10 * epoch - seen > 5  # not seen for half an epoch
         assert epoch == 0 or 10 < stale.sum() < SIZE - 10
         known[stale], seen[stale] = np.linalg.norm(gradients_at(here), axis=1)[stale], 10 * epoch
         release = next(releases)
-        assert release.query[0] == pytest.approx(np.minimum(known, norm).sum())
-        assert (release.sensitivity, release.noise) == (pytest.approx(norm), pytest.approx(norm * made.sum_noise))
+        assert release.query[0] == pytest.approx(np.minimum(known, norm).sum(), rel=1e-5)
+        assert release.sensitivity == pytest.approx(norm, rel=2e-6)
+        assert release.noise == pytest.approx(norm * made.sum_noise, rel=2e-6)
         norm_sum = max(min(release.released[0], SIZE * norm), 40 * norm / 0.8)
         if kind == "profile":  # rates on a grid, K̃ a little larger
             norm_sum *= 1.02 ** (math.log(SIZE * norm / norm_sum) / math.log(1.02) % 1)
@@ -123,21 +127,21 @@ def test_against_plain_code_with_the_same_draws(kind: str) -> None:
             known[proposed], seen[proposed] = lengths[proposed], draw
             release = next(releases)
             units = found[accepted] / np.maximum(lengths[accepted], 0.01 * norm)[:, None]
-            assert np.allclose(release.query, units.sum(axis=0))
-            assert release.sensitivity == 1.0
+            assert np.allclose(release.query, units.sum(axis=0), atol=1e-3)
+            assert 1 < release.sensitivity < 1 + 2e-6
             assert release.sampling_rate == recording.rates[draw]
             gradient = release.released * norm_sum / (SIZE * 40) + 2.0 / SIZE * here
             velocity = 0.9 * velocity + gradient
             here = here - 0.5 * velocity
             draw += 1
     assert next(releases, None) is None
-    assert np.allclose(here, theta)
+    assert np.allclose(here, theta, atol=1e-4)
 
 
 class _NoNoise(SystemSource):
     """Draws, and adds nothing."""
 
-    def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
         return query + 0.0
 
 
@@ -203,9 +207,9 @@ def test_no_memory_makes_a_record_likelier_than_is_charged(memory: list[float], 
             both = first[np.searchsorted(drawn, indices)] * keep
             counted = np.clip(norms[indices], floor * 0.3, 0.3)
             # never above what importance sampling asks for, which is never above the rate; as much where the proposal allows
-            assert np.all(both * epoch.rate <= counted * 40 / epoch.norm_sum * (1 + 1e-12))
+            assert np.all(both * epoch.rate <= counted * 40 / epoch.norm_sum * (1 + 1e-4))
             full = first[np.searchsorted(drawn, indices)] * 0.3 >= counted
-            assert np.allclose((both * epoch.rate)[full], (counted * 40 / epoch.norm_sum)[full])
+            assert np.allclose((both * epoch.rate)[full], (counted * 40 / epoch.norm_sum)[full], rtol=1e-4)
 
 
 def test_between_passes_k_is_of_the_norms_last_seen() -> None:
@@ -332,11 +336,11 @@ def test_the_certificate_is_what_the_run_was_held_to_and_lists_the_releases(kind
 def test_a_private_number_of_records_is_released_within_the_budget() -> None:
     made = plan(public_size=None, epsilon=4.0)
     recorder = Recorder(SystemSource(Randomness.fixed(2)))
-    channel = Channel(recorder, private=False)
+    channel = Channel(recorder)
     mechanism = GradientPerturbation(budget=Budget(1e-5, 4.0), plan=made)
     release = mechanism.release(OBJECTIVE, OBJECTIVE.records(ROWS, LABELS), channel)
     first = recorder.recording.releases[0]
-    assert first.query == pytest.approx([SIZE]) and first.sensitivity == 1.0
+    assert first.query == pytest.approx([SIZE]) and first.sensitivity == pytest.approx(1.0, rel=2e-6)
     size = release.trace["public_size"]
     assert size == round(first.released[0])
     assert release.trace["steps"] == 4 * round(size / 40)
@@ -345,7 +349,7 @@ def test_a_private_number_of_records_is_released_within_the_budget() -> None:
     assert release.certificate.public_facts["releases"][0].startswith("N once")
     # far too few records for the batches: what is released is taken for the least that is not
     few = OBJECTIVE.records(ROWS[:3], LABELS[:3])
-    release = mechanism.release(OBJECTIVE, few, Channel(SystemSource(Randomness.fixed(2)), private=False))
+    release = mechanism.release(OBJECTIVE, few, Channel(SystemSource(Randomness.fixed(2))))
     assert release.trace["public_size"] == 50 and np.isfinite(release.theta).all()
 
 
@@ -468,7 +472,7 @@ def test_replace_one_is_refused() -> None:
 
 
 def test_a_channel_without_a_filter_is_refused() -> None:
-    channel = Channel(SystemSource(Randomness.fixed(1)), private=False)
+    channel = Channel(SystemSource(Randomness.fixed(1)))
     channel.charge(Gaussian(1.0), "test")
     with pytest.raises(ValueError, match="within a filter"):
         plan().gradients(OBJECTIVE, OBJECTIVE.records(ROWS, LABELS), channel)
@@ -506,14 +510,15 @@ def continued(
 ) -> tuple[Channel, ImportanceGradients, Recorder]:
     """A run that starts again where the log holds these parts already."""
     log = SpendLog(tmp_path / "log.jsonl")
-    first = Channel(SystemSource(Randomness.fixed(1)), log=log, private=False)
+    first = Channel(SystemSource(Randomness.fixed(1)), log=log)
     first.keep_parts()
     first.charge(made.event(OBJECTIVE.relation), "test")
     for part, note in parts:
         first.allow(part, note)
     recorder = Recorder(SystemSource(Randomness.fixed(2)))
-    channel = Channel(recorder, log=log, private=False)
+    channel = Channel(recorder, log=log)
     channel.resume(first.charge_id, made.event(OBJECTIVE.relation))
+    channel.reserve(made.steps, made.steps)
     gradients = made.gradients(OBJECTIVE, OBJECTIVE.records(ROWS, LABELS), channel)
     state = {"spent": {}, "charge_id": first.charge_id, "clipping_norm": 0.3, "epochs": []}
     gradients.restore(state, {"norms": np.zeros(SIZE), "seen": np.full(SIZE, -10)})
@@ -554,7 +559,7 @@ def test_a_copy_that_entered_an_epoch_late_paid_for_no_more_than_its_steps(tmp_p
 
 def test_more_than_one_filter_is_refused_before_the_charge() -> None:
     part = GradientPerturbation(budget=Budget(1e-5, 2.0), plan=renyi())
-    channel = Channel(SystemSource(Randomness.fixed(1)), private=False)
+    channel = Channel(SystemSource(Randomness.fixed(1)))
     with pytest.raises(ValueError, match="one filter, got one with several: nothing was charged"):
         channel.charge(OneVsRest.of(part, 3).event(OBJECTIVE.facts), "test")
     assert SpendLog.current().charges() == []
@@ -609,7 +614,7 @@ def test_importance_sampling_without_gradients_is_refused() -> None:
 def test_every_epoch_is_within_its_profile_and_wastes_next_to_nothing_of_it() -> None:
     made = plan(epochs=10, adaptive=AdaptiveNorm(), norm_noise=40.0)
     assert isinstance(made.budget, PrivacyProfile)
-    channel = Channel(SystemSource(Randomness.fixed(1)), private=False)
+    channel = Channel(SystemSource(Randomness.fixed(1)))
     channel.charge(made.event(OBJECTIVE.relation), "test")
     gradients = made.gradients(OBJECTIVE, OBJECTIVE.records(ROWS, LABELS), channel)
     theta = np.zeros(4)
@@ -688,7 +693,7 @@ def test_profiles_that_differ_by_rounding_are_the_same_charge() -> None:
     almost = replace(made, norm_noise=made.norm_noise * (1 + 1e-13))
     event = made.event(OBJECTIVE.relation)
     assert almost.pays_for(event, OBJECTIVE.relation, 0)
-    channel = Channel(SystemSource(Randomness.fixed(1)), private=False)
+    channel = Channel(SystemSource(Randomness.fixed(1)))
     channel.charge(event, "test")
     gradients = almost.gradients(OBJECTIVE, OBJECTIVE.records(ROWS, LABELS), channel)
     for _ in range(made.steps):
@@ -702,7 +707,7 @@ def test_several_classes_share_one_filter() -> None:
     part = GradientPerturbation(budget=Budget(1e-5, 2.0), plan=plan(epochs=2))
     mechanism = OneVsRest.of(part, 3)
     event = mechanism.event(OBJECTIVE.facts)
-    channel = Channel(SystemSource(Randomness.fixed(1)), private=False)
+    channel = Channel(SystemSource(Randomness.fixed(1)))
     records = OBJECTIVE.records(ROWS, (np.arange(SIZE) % 3).astype(float))
     release = mechanism.release(OBJECTIVE, records, channel)
     assert release.certificate.event == event

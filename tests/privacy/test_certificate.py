@@ -12,6 +12,7 @@ from dperm.privacy import (
     Composed,
     Gaussian,
     PoissonSampled,
+    Provenance,
     Relation,
     SelfComposed,
     Unsupported,
@@ -30,7 +31,7 @@ def certificate(**changes: object) -> Certificate:
         "assumptions": [Assumption("A stated thing.", "caller", "stated")],
         "public_facts": {"dimension": 10, "relation": "add_or_remove_one"},
         "not_charged": ["hyper-parameters"],
-        "seed_policy": "fresh",
+        "provenance": Provenance("fresh", "Noise is exact."),
     }
     return Certificate.issue(**(settings | changes))  # type: ignore[arg-type]
 
@@ -60,7 +61,7 @@ def test_claimed_mechanisms_have_no_number() -> None:
 
 
 def test_a_fixed_seed_is_not_private() -> None:
-    issued = certificate(private=False)
+    issued = certificate(provenance=Provenance("fixed", "", private=False))
     assert issued.status == "not private"
     assert not issued.private
     assert str(issued).startswith("NOT PRIVATE")

@@ -142,7 +142,7 @@ def test_the_door_opens_for_what_the_filter_admitted_and_no_more() -> None:
     with pytest.raises(UnpaidReleaseError):
         channel.release(query, 1.0, 10.0)
     channel.allow(Gaussian(10.0))  # costs 0.025
-    channel.release(query, 2.0, 20.0)
+    channel.release(query, 2.0, 10.0)
     with pytest.raises(UnpaidReleaseError):
         channel.release(query, 1.0, 10.0)
     channel.allow(SelfComposed(Gaussian(10.0), 2))
@@ -178,6 +178,9 @@ def test_parts_are_on_disk_before_they_are_released(tmp_path) -> None:
         with pytest.raises(BudgetExceeded):
             copy.allow(Gaussian(30.0))
     other.reopen(SelfComposed(Gaussian(10.0), 2), 1)
+    with pytest.raises(UnpaidReleaseError, match="reserve"):
+        other.release(np.zeros(2), 1.0, 10.0)
+    other.reserve(1, 2)
     other.release(np.zeros(2), 1.0, 10.0)
     with pytest.raises(UnpaidReleaseError, match="no part"):
         other.reopen(SelfComposed(Gaussian(11.0), 2), 1)

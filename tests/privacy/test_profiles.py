@@ -277,6 +277,7 @@ def test_a_part_is_reopened_once_for_what_is_left_of_it(tmp_path) -> None:
     with pytest.raises(UnpaidReleaseError, match="open already"):
         other.reopen(part, 3)
     next(iter(other.poisson(10, 0.02, 1)))
+    other.reserve(3, 50, done=47)
     for _ in range(3):
         other.release(np.zeros(2), 1.0, 1.3, 0.02)
     with pytest.raises(UnpaidReleaseError):

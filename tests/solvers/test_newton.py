@@ -27,7 +27,8 @@ def test_the_certified_norm_is_the_true_one(loss: Loss, linear: float, modulus: 
     found = minimise(target, 1e-8)
     assert found.residual <= 1e-8
     _, gradient, _ = target.evaluate(found.theta, False)
-    assert np.linalg.norm(gradient) == pytest.approx(found.residual, rel=1e-6)
+    # its bound on rounding included, which is far above what rounding did
+    assert np.linalg.norm(gradient) <= found.residual <= np.linalg.norm(gradient) + 1e-10
 
 
 @pytest.mark.parametrize("radius", [0.1, 1.0, 3.0])

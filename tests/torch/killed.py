@@ -73,11 +73,11 @@ def train(folder: Path, point: str, count: int, resume: bool) -> None:
 def record_releases(folder: Path) -> None:
     plain = TorchSource.gaussian
 
-    def recorded(self: TorchSource, query: Any, sensitivity: float, std: float) -> Any:
+    def recorded(self: TorchSource, query: Any, sensitivity: float, std: float, step: float) -> Any:
         with (folder / "released").open("a") as file:
             file.write(f"{std / sensitivity:.9f} {os.getpid()}\n")
             file.flush()
-        return plain(self, query, sensitivity, std)
+        return plain(self, query, sensitivity, std, step)
 
     TorchSource.gaussian = recorded
 

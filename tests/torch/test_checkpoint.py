@@ -32,8 +32,8 @@ from dperm.privacy import (
     Relation,
     SelfComposed,
     SpendLog,
+    UnpaidReleaseError,
 )
-from dperm.privacy.channel import UnpaidReleaseError
 from dperm.privacy.events import leaves
 from dperm.privacy.filters import filter_of
 from dperm.privacy.ledger import Charge

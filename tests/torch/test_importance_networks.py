@@ -422,7 +422,7 @@ def test_a_channel_of_other_profiles_is_no_way_around() -> None:
     kept = {"public_size": N, "expected_batch_size": 20, "epochs": 3, "clipping_norm": 0.5, "norm_noise": 30.0}
     plan, other = (dpis(epsilon=target, delta=1e-4, average_from=None, **kept) for target in (3.0, 1.0))
     recorder = Recorder(TorchSource(Randomness.fixed(1), torch.device("cpu")))
-    channel = Channel(recorder, private=False)
+    channel = Channel(recorder)
     channel.charge(other.event(Relation.ADD_OR_REMOVE_ONE), "test")
     gradients = plan.gradients(objective, TorchRecords((x, y)), channel)
     for _ in range(plan.steps):
@@ -439,7 +439,7 @@ def test_a_channel_of_another_filter_is_no_way_around() -> None:
         filter="renyi", epsilon=3.0, delta=1e-4, public_size=N, expected_batch_size=20, epochs=3, clipping_norm=0.5,
         average_from=None,
     )  # fmt: skip
-    channel = Channel(TorchSource(Randomness.fixed(1), torch.device("cpu")), private=False)
+    channel = Channel(TorchSource(Randomness.fixed(1), torch.device("cpu")))
     channel.charge(FilteredRdp(plan.budget.order, plan.budget.rdp_budget / 2), "test")
     gradients = plan.gradients(objective, TorchRecords((x, y)), channel)
     for _ in range(plan.steps):

@@ -135,12 +135,16 @@ def moved(record: str, **settings: Any) -> tuple[Tensor, float]:
 def test_the_bound_is_felt_and_counts_are_within_it() -> None:
     clipping_norm = 3 * math.sqrt(K)
     change, sensitivity = moved("large")
-    assert float(change.norm()) == pytest.approx(sensitivity, rel=1e-9)
-    assert float(change[:-1].norm()) == pytest.approx(clipping_norm) and float(change[-1]) == pytest.approx(clipping_norm / 4)
+    assert float(change.norm()) == pytest.approx(sensitivity, rel=2e-6)  # on a grid
+    assert float(change[:-1].norm()) == pytest.approx(clipping_norm, rel=2e-6) and float(change[-1]) == pytest.approx(
+        clipping_norm / 4
+    )
     change, sensitivity = moved("large", public_size=N)
-    assert len(change) == 2 * K and float(change.norm()) == pytest.approx(sensitivity) == pytest.approx(clipping_norm)
+    assert len(change) == 2 * K and float(change.norm()) == pytest.approx(sensitivity, rel=2e-6) == pytest.approx(
+        clipping_norm, rel=4e-6
+    )
     change, sensitivity = moved("large", public_size=N, clipping_norm=1.5)
-    assert float(change.norm()) == pytest.approx(sensitivity) == pytest.approx(1.5)
+    assert float(change.norm()) == pytest.approx(sensitivity, rel=2e-6) == pytest.approx(1.5, rel=4e-6)
 
 
 @pytest.mark.parametrize("record", ["overflowing", "infinite", "nan"])
@@ -155,7 +159,11 @@ def test_replacing_may_move_twice_as_far() -> None:
         data[0] = 0.1 * sign * SCALE[:, None, None]
         statistics(data, random_state=recorder, relation="replace_one", clipping_norm=0.1)
     before, after = recorder.recording.releases
-    assert before.sensitivity == 0.2 and before.noise == 0.4 and len(before.query) == 2 * K
+    assert (
+        before.sensitivity == pytest.approx(0.2, rel=2e-6)
+        and before.noise == 2 * before.sensitivity
+        and len(before.query) == 2 * K
+    )
     assert 0.98 * 0.2 < float(np.linalg.norm(after.query - before.query)) <= 0.2
 
 

@@ -11,7 +11,7 @@ from oracle import cross_entropy
 from torch import Tensor, nn
 
 from dperm.gradient.recipes import dp_sgd, dpis
-from dperm.privacy import Certificate, Composed, Gaussian, SpendLog, Unsupported, epsilon
+from dperm.privacy import Certificate, Composed, Gaussian, Provenance, SpendLog, Unsupported, epsilon
 from dperm.torch import PrivateTrainer, private_channel_statistics
 
 N = 400
@@ -62,7 +62,9 @@ def issued(event: Any, **changes: Any) -> Certificate:
 def test_of_all_is_as_strong_as_its_weakest_part() -> None:
     both = Certificate.of_all([issued(Gaussian(5.0)), issued(Gaussian(5.0))])
     assert both.epsilon == pytest.approx(epsilon(Gaussian(5.0 / 2**0.5), 1e-5))
-    assert Certificate.of_all([issued(Gaussian(5.0)), issued(Gaussian(5.0), private=False)]).status == "not private"
+    assert (
+        Certificate.of_all([issued(Gaussian(5.0)), issued(Gaussian(5.0), provenance=Provenance.audit())]).status == "not private"
+    )
     claimed = Certificate.of_all([issued(Gaussian(5.0)), issued(Unsupported("so they say"))])
     assert claimed.epsilon is None and "so they say" in claimed.claim
     doubted = Certificate.of_all([issued(Gaussian(5.0)).only_claimed("it rained"), issued(Gaussian(5.0))])

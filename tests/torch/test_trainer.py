@@ -15,8 +15,18 @@ from torch import Tensor, nn
 from dperm._random import Randomness
 from dperm.gradient import SGD, Adam, AdaptiveClip, Clip, Constant, Normalise, PerLayer, Plan, Poisson
 from dperm.gradient.recipes import dp_sgd, full_batch_descent
-from dperm.privacy import Channel, Composed, Forced, Gaussian, PoissonSampled, Recorder, Relation, SelfComposed, SpendLog
-from dperm.privacy.channel import Recording
+from dperm.privacy import (
+    Channel,
+    Composed,
+    Forced,
+    Gaussian,
+    PoissonSampled,
+    Recorder,
+    Recording,
+    Relation,
+    SelfComposed,
+    SpendLog,
+)
 from dperm.privacy.events import leaves
 from dperm.torch import Callback, ModuleObjective, PrivateStep, PrivateTrainer, TensorBoard, TorchRecords
 from dperm.torch.memory import physical_batch_size
@@ -240,7 +250,7 @@ def test_neighbours_move_no_query_by_more_than_is_charged(bounding: Any, update:
 
     def run(source: Any, records: Any) -> Recording:
         objective = network_objective()
-        channel = Channel(source, private=False)
+        channel = Channel(source)
         channel.charge(plan.event(Relation.ADD_OR_REMOVE_ONE), "replay")
         objective.prepare(*TorchRecords(records).sample(8))
         descend(plan, objective, TorchRecords(records, physical_batch_size=7), channel, objective.theta.clone())
@@ -263,16 +273,16 @@ def test_noise_has_the_charged_size() -> None:
     source = Recorder(TorchSource(Randomness.from_system(), torch.device("cpu")))
     for dtype in (torch.float32, torch.float64):
         query = torch.zeros(200_001, dtype=dtype)
-        noise = source.gaussian(query.clone(), 1.0, 0.7)
+        noise = source.gaussian(query.clone(), 1.0, 0.7, 2.0**-30)
         assert noise.dtype == dtype and abs(float(noise.std()) - 0.7) < 0.01 and abs(float(noise.mean())) < 0.01
-        assert not torch.equal(noise, source.gaussian(query.clone(), 1.0, 0.7))
+        assert not torch.equal(noise, source.gaussian(query.clone(), 1.0, 0.7, 2.0**-30))
         kurtosis = float((noise.double() / 0.7).pow(4).mean())
         assert abs(kurtosis - 3.0) < 0.1
         halves = noise[:65_536].double().view(2, -1)
         assert abs(float((halves[0] * halves[1]).mean())) < 0.02  # what a block's cosines and sines share is their radius
     assert source.recording.releases[0].query.max() == 0.0
     odd = torch.zeros(7)
-    assert bool((source.gaussian(odd, 1.0, 1.0) != 0).all())
+    assert bool((source.gaussian(odd, 1.0, 1.0, 2.0**-30) != 0).all())
 
 
 # Recipes

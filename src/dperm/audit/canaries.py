@@ -119,8 +119,8 @@ class _InnerPass(Pass):
     def group_norms(self) -> Any:
         return self._at.group_norms
 
-    def weighted_sum(self, factors: Any) -> Any:
-        total = self._at.weighted_sum(factors)
+    def weighted_sum(self, factors: Any, bound: float | None = None) -> Any:
+        total = self._at.weighted_sum(factors, bound)
         xp = array_namespace(total)
         return xp.concat([total, xp.astype(self._theta[self._own :], total.dtype) * 0.0])
 
@@ -150,7 +150,7 @@ class _CanaryPass(Pass):
     def group_norms(self) -> Any:
         return self._like_theta(np.repeat(_LONG / np.sqrt(self._groups) * np.abs(self._signs)[:, None], self._groups, axis=1))
 
-    def weighted_sum(self, factors: Any) -> Any:
+    def weighted_sum(self, factors: Any, bound: float | None = None) -> Any:
         weights = _plain(factors).reshape(len(self._which), -1) * (self._signs * _LONG / np.sqrt(self._groups))[:, None]
         total = np.zeros(len(self._theta))
         places = self._own + self._which[:, None] * self._groups + np.arange(self._groups)

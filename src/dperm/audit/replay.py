@@ -22,6 +22,7 @@ from dperm.audit.pairs import Pair
 from dperm.audit.result import REPLAY, AuditResult, finite
 from dperm.audit.training import Training
 from dperm.mechanisms import ObjectivePerturbation
+from dperm.objectives import RegularisedSum
 from dperm.privacy import (
     Composed,
     Event,
@@ -328,10 +329,12 @@ def _minimiser_findings(
     for item, recording in ((mine, first), (theirs, second)):
         linear = recording.releases[mine.first_release].released if perturbs else 0.0
         theta = recording.releases[place].query
-        _, gradient, _ = item.objective.with_strong_convexity(modulus).evaluate(theta, item.records)
-        residual = _outside_the_cone(gradient + modulus * theta + linear, theta, objective.radius)
-        if residual > mechanism.tolerance * (1 + 1e-6):
-            limit = mechanism.tolerance
+        problem = RegularisedSum(item.objective.with_strong_convexity(modulus), item.records, linear)
+        residual = _outside_the_cone(problem.evaluate(theta, False)[1], theta, objective.radius)
+        # what was found was rounded to a grid since
+        rounded = problem.curvature_bound * recording.releases[place].step * np.sqrt(len(theta))
+        limit = mechanism.residual(item.objective.facts)
+        if residual > limit * (1 + 1e-6) + rounded:
             text = f"its solver stopped at a gradient norm of {residual:.3g}, {limit:.3g} is what noise was made for"
             findings.append(Finding("solver", text))
     if not isinstance(mechanism, ObjectivePerturbation):

@@ -28,7 +28,7 @@ from dperm.mechanisms import (
     Mechanism,
 )
 from dperm.objectives import LinearObjective
-from dperm.privacy import Certificate, Channel, Event, Recording, Relation, Source
+from dperm.privacy import Certificate, Channel, Event, Provenance, Recording, Relation, Source
 
 __all__ = ["Training", "open_for"]
 
@@ -76,7 +76,7 @@ class Training:
     def of_mechanism(cls, mechanism: Mechanism, objective: LinearObjective) -> Training:
         """A mechanism on a linear objective, with worst-case neighbours for both."""
         classes = classes_of(mechanism)
-        certificate = mechanism.certificate(objective.facts, policy="an audit's: NOT PRIVATE", private=False)
+        certificate = mechanism.certificate(objective.facts, Provenance.audit())
 
         def train(data: Data, source: Source) -> tuple[Array, dict[str, Any]]:
             # `Mechanism.release` without its certificate, which is the same every time
@@ -129,7 +129,11 @@ class Training:
         return cls(
             name=f"gradient perturbation, {relation.value}",
             certificate=Certificate.issue(
-                mechanism="gradient perturbation", event=event, delta=delta, public_facts=plan.describe(), private=False
+                mechanism="gradient perturbation",
+                event=event,
+                delta=delta,
+                public_facts=plan.describe(),
+                provenance=Provenance.audit(),
             ),
             run=run,
             replay_pairs=pairs,
@@ -231,10 +235,13 @@ class _OwnNoise(Source):
     def over(self, own: Source) -> Source:
         return own
 
-    def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
         raise NotImplementedError(_STANDS_IN)
 
-    def pure(self, query: Any, sensitivity: float, epsilon: float) -> Any:
+    def pure(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
+        raise NotImplementedError(_STANDS_IN)
+
+    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
         raise NotImplementedError(_STANDS_IN)
 
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:

@@ -27,17 +27,17 @@ class Trials(Source):
         self._count = trials
         self._randomness = randomness or Randomness.from_system()
 
-    def gaussian(self, query: Any, sensitivity: float, std: float) -> Array:
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Array:
         shape = (self._count, np.shape(query)[-1])
-        return query + std * self._randomness.noise.standard_normal(shape[0] * shape[1]).reshape(shape)
+        noise = self._randomness.noise.rounded_normal(std / step, shape[0] * shape[1]).reshape(shape)
+        return (np.rint(query / step) + noise) * step
 
-    def pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
-        shape = (self._count, np.shape(query)[-1])
-        direction = self._randomness.noise.standard_normal(shape[0] * shape[1]).reshape(shape)
-        uniforms = self._randomness.noise.uniforms(shape[0] * shape[1]).reshape(shape)
-        # a Gamma of integer shape is a sum of exponentials: as in `SystemSource`
-        length = -sensitivity / epsilon * np.log(uniforms).sum(axis=1)
-        return query + direction * (length / np.linalg.norm(direction, axis=1))[:, None]
+    def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
+        noise = self._randomness.noise.rounded_ball(sensitivity / epsilon / step, np.shape(query)[-1], self._count)
+        return (np.rint(query / step) + noise) * step
+
+    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
+        return std * self._randomness.noise.standard_normal(self._count * dimension).reshape(self._count, dimension)
 
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:
         for _ in range(steps):

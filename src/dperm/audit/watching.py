@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 _SIGMAS = 6.0  # how far a normal statistic may be from its mean: one false alarm in 10⁹, or 10⁶ for the sums of draws
 _SURE = 1e-9  # chance of a false alarm of the tests of the noise's size and of the canaries' rate
 _FEWEST = 500  # sums of fewer terms are not normal enough for that
+_NOTHING = 1e-9  # of the noise stated: what is left where there is none is rounding
 _GAMES = 40  # steps per world below which their rates prove nothing
 
 
@@ -159,7 +160,7 @@ def _signal_ratio(base: _Steps, seen: _Steps) -> tuple[float, float]:
     means = [float((part.values / part.noise**2).sum() / (1 / part.noise**2).sum()) for part in (base, seen)]
     residuals = np.concatenate([(part.values - mean) / part.noise for part, mean in zip((base, seen), means, strict=True)])
     scale = float(np.sqrt((residuals**2).sum() / (len(residuals) - 2)))
-    if scale == 0:
+    if scale < _NOTHING:
         return np.inf, 0.0
     error = np.sqrt(sum(1 / (1 / part.noise**2).sum() for part in (base, seen)))
     ratio = (means[1] - means[0]) / scale

@@ -130,9 +130,9 @@ class _Watcher(Source):
         self.own = own
         return self
 
-    def gaussian(self, query: Any, sensitivity: float, std: float) -> Any:
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
         assert self.own is not None
-        released = self.own.gaussian(query, sensitivity, std)
+        released = self.own.gaussian(query, sensitivity, std, step)
         if released.shape[-1] < len(self.objective.signs):  # a count, or a sum of norms: no step
             self.others.append(std / sensitivity)
             return released
@@ -141,7 +141,10 @@ class _Watcher(Source):
         self.noise.append(std / sensitivity)
         return released
 
-    def pure(self, query: Any, sensitivity: float, epsilon: float) -> Any:
+    def pure(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
+        raise NotImplementedError("White-box audits are of Gaussian releases.")
+
+    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
         raise NotImplementedError("White-box audits are of Gaussian releases.")
 
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[NDArray[np.intp]]:

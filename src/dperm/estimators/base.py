@@ -24,7 +24,6 @@ from dperm.mechanisms import (
     OutputPerturbation,
     Release,
 )
-from dperm.mechanisms.minimiser import default_tolerance, solver_assumption
 from dperm.objectives import LinearObjective, Loss, PublicFacts, Softmax
 from dperm.privacy import Assumption, Channel, Relation
 
@@ -113,7 +112,7 @@ class PrivateLinearModel(BaseEstimator):
         mechanism, objective = self._problem(loss, X.shape[1], classes, size)
         if size is not None and self._needs_size():
             remind_of_size(size, X.shape[0], "what was chosen by it suits other data.", stacklevel=3)
-        scale = objective.intercept_scale
+        scale = objective.constant
         channel = Channel.open(self.random_state, label=self.label)
         release = mechanism.release(objective, objective.records(X, targets), channel)
         self.objective_ = objective
@@ -169,9 +168,7 @@ class PrivateLinearModel(BaseEstimator):
 
     def _calibrated(self, facts: PublicFacts, classes: int) -> Mechanism:
         if self._needs_size() and facts.public_size is None:
-            rests_on = (solver_assumption(default_tolerance(facts)),) if self._chosen == "output" else ()
             return NoisySize(
-                rests_on=rests_on,
                 classes=classes if classes > 2 and self._chosen != "gradient" else 0,
                 budget=Budget(self.delta, self.epsilon),
                 make=self._maker(classes),
@@ -217,7 +214,7 @@ class PrivateLinearModel(BaseEstimator):
         """Predictions x̂ᵀw + intercept for rows scaled to norm ≤ data_norm: (n,) or (n, K)."""
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
-        records = self.objective_.records(X, np.zeros(X.shape[0]))
-        parts = [(batch.rows @ np.atleast_2d(self.coef_).T) * batch.factors[:, None] for batch in records.batches()]
-        scores = np.concatenate(parts).astype(np.float64) + self.intercept_
+        records = self.objective_.records(X, np.zeros(X.shape[0]), keep=False)
+        parts = [(batch.rows @ np.atleast_2d(self.coef_).T) * batch.unit for batch in records.batches()]
+        scores = np.concatenate(parts) + self.intercept_
         return np.ascontiguousarray(scores[:, 0]) if scores.shape[1] == 1 else scores

@@ -48,7 +48,7 @@ class Bounding(ABC):
 
     def query(self, at_theta: Pass, state: dict[str, float]) -> Any:
         """A batch's part of the step's query: a sum over its records of vectors no longer than `bound`."""
-        return at_theta.weighted_sum(self.factors(at_theta.norms))
+        return at_theta.weighted_sum(self.factors(at_theta.norms), self.bound)
 
     def empty(self, theta: Any) -> Any:
         """The query of no records."""
@@ -138,7 +138,7 @@ class PerLayer(Bounding):
 
     def query(self, at_theta: Pass, state: dict[str, float]) -> Any:
         factors = self.factors(at_theta.group_norms)
-        return at_theta.weighted_sum(factors if factors.shape[-1] > 1 else factors[..., 0])
+        return at_theta.weighted_sum(factors if factors.shape[-1] > 1 else factors[..., 0], self.bound)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class AdaptiveClip(Bounding):
 
     def query(self, at_theta: Pass, state: dict[str, float]) -> Any:
         norms, current = at_theta.norms, state["clipping_norm"]
-        total = at_theta.weighted_sum(_clip_factors(norms, current) / current)
+        total = at_theta.weighted_sum(_clip_factors(norms, current) / current, 1.0)
         xp = array_namespace(total)
         within = xp.astype(norms <= current, total.dtype)
         count = self.count_weight * xp.sum(2 * within - 1)

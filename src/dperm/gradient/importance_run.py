@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dperm.gradient.bounding import Unit
 from dperm.gradient.run import BatchSource, Gradients
 from dperm.objectives.per_example import Objective, Pass
+from dperm.objectives.sums import RunningSum, exact_sum
 from dperm.privacy.channel import Channel
 from dperm.privacy.events import Event, Gaussian, PoissonSampled, Relation, SelfComposed
 from dperm.privacy.filters import BudgetExceeded
@@ -130,7 +131,7 @@ class ImportanceGradients(Gradients):
             self._epoch = self._open(number, theta)
         epoch, plan = self._epoch, self.plan
         unit = Unit(plan.norm_floor * epoch.clipping_norm)
-        total: Any = None
+        total = RunningSum()
         batches = next(self._batches)
         draw, indices, proposals = self._drawn.popleft()
         start = 0
@@ -140,18 +141,19 @@ class ImportanceGradients(Gradients):
                 self._observe(at_theta)
             part = slice(start, start + len(at_theta.norms))
             start = part.stop
-            total = self._add(total, at_theta, draw, indices[part], proposals[part], unit)
-        if total is None:
-            total = unit.empty(theta)
+            total.add(self._accepted(at_theta, draw, indices[part], proposals[part], unit))
         sensitivity = unit.sensitivity(plan.budget.relation)
-        released = self._channel.release(total, sensitivity, epoch.noise_multiplier * sensitivity, epoch.rate)
+        query = total.query(sensitivity, epoch.noise_multiplier)
+        if query is None:
+            query = unit.empty(theta)
+        released = self._channel.release(query, sensitivity, epoch.noise_multiplier, epoch.rate)
         self.step += 1
         released *= epoch.norm_sum / (self._size * plan.expected_batch_size)  # in place: nobody else holds it
         gradient = plan.post.apply(released)
         return gradient + self._shrink * theta if self._shrink else gradient
 
-    def _add(self, total: Any, at_theta: Pass, draw: int, indices: Indices, proposals: Array, unit: Unit) -> Any:
-        """Accept some of a physical batch of proposed records, and add their unit vectors."""
+    def _accepted(self, at_theta: Pass, draw: int, indices: Indices, proposals: Array, unit: Unit) -> Any:
+        """Accept some of a physical batch of proposed records: the sum of their unit vectors."""
         found = at_theta.norms
         norms = _plain(found)
         self._norms[indices], self._seen[indices] = norms, self.step
@@ -159,8 +161,7 @@ class ImportanceGradients(Gradients):
         stayed = np.isin(indices, self._channel.thin(indices, keep, (draw, _ACCEPTED)), assume_unique=True)
         xp = array_namespace(found)
         mask = xp.asarray(stayed, dtype=found.dtype, device=device(found))
-        part = at_theta.weighted_sum(unit.factors(found) * mask)
-        return part if total is None else total + part
+        return at_theta.weighted_sum(unit.factors(found) * mask, unit.bound)
 
     def _counted(self, norms: Array) -> Array:
         """nᵢ: norms as they count, between the floor and C."""
@@ -243,8 +244,7 @@ class ImportanceGradients(Gradients):
             self._channel.allow(Gaussian(noise), {"what": what})
         except BudgetExceeded:
             return otherwise
-        total = np.array([np.minimum(self._norms, cut).sum()])
-        return float(self._channel.release(total, cut, noise * cut)[0])
+        return float(self._channel.release(exact_sum(self._norms, cut), cut, noise)[0])
 
 
 def _plain(values: Any) -> Array:

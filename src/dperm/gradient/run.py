@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dperm.objectives.per_example import Objective, Pass
+from dperm.objectives.sums import RunningSum
 from dperm.privacy.channel import Channel
 from dperm.privacy.events import Event, Relation
 
@@ -106,17 +107,17 @@ class NoisyGradients(Gradients):
 
     def __call__(self, theta: Any) -> Any:
         plan, state, objective = self.plan, self.bounding_state, self.objective
-        noise_std = next(self._noise) * self._sensitivity
-        total: Any = None
+        noise_multiplier = next(self._noise)
+        total = RunningSum()
         for batch in next(self._batches):
             at_theta = objective.per_example(theta, batch)
             if self._observe is not None:
                 self._observe(at_theta)
-            part = plan.bounding.query(at_theta, state)
-            total = part if total is None else total + part
-        if total is None:
-            total = plan.bounding.empty(theta)
-        released = self._channel.release(total, self._sensitivity, noise_std, plan.sampler.rate)
+            total.add(plan.bounding.query(at_theta, state))
+        query = total.query(self._sensitivity, noise_multiplier)
+        if query is None:
+            query = plan.bounding.empty(theta)
+        released = self._channel.release(query, self._sensitivity, noise_multiplier, plan.sampler.rate)
         self.step += 1
         mean = plan.bounding.read(released, state, plan.expected_batch_size)
         mean *= self._scale  # in place: nobody else holds it

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.privacy import Assumption, Certificate, Channel, Event
+from dperm.privacy import Assumption, Certificate, Channel, Event, Provenance
 
 __all__ = ["Budget", "Mechanism", "Release"]
 
@@ -72,22 +72,22 @@ class Mechanism(ABC):
     def release(self, objective: LinearObjective, records: Records, channel: Channel) -> Release:
         """Charge the event, train, and certify. Whatever fails after the charge, the charge stands."""
         records = self.admit(objective, records)
-        certificate = self.certificate(objective.facts, policy=channel.policy, private=channel.private)
+        certificate = self.certificate(objective.facts, channel.provenance)
         channel.charge(certificate.event, self.name)
         theta, trace = self.train(objective, records, channel)
         return Release(theta, certificate, trace)
 
     def admit(self, objective: LinearObjective, records: Records) -> Records:
         """Records as the objective's constants assume them. ValueError, before any charge, where they are not."""
-        if (records.data_norm, records.constant) != (objective.data_norm, objective.intercept_scale):
+        if (records.data_norm, records.constant) != (objective.data_norm, objective.constant):
             raise ValueError("Expected records made by this objective's `records`: their norm bound or constant feature differs.")
         return records.relabelled(self.admit_targets(objective, records.targets))
 
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
         return objective.loss.admit(targets)
 
-    def certificate(self, facts: PublicFacts, *, policy: str, private: bool) -> Certificate:
-        """The certificate of a release under `facts`, with noise of the seed `policy`: known before any data are seen."""
+    def certificate(self, facts: PublicFacts, provenance: Provenance) -> Certificate:
+        """The certificate of a release under `facts`, with noise from there: known before any data are seen."""
         return Certificate.issue(
             mechanism=self.name,
             event=self.event(facts),
@@ -97,8 +97,7 @@ class Mechanism(ABC):
             assumptions=[*self.assumptions(facts), *_common_assumptions(facts)],
             public_facts={**facts.to_dict(), **self.settings()},
             not_charged=_NOT_CHARGED,
-            seed_policy=policy,
-            private=private,
+            provenance=provenance,
         )
 
 

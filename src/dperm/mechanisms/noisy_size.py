@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Mechanism
+from dperm.mechanisms.minimiser import admit_size
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.losses import admit_classes
 from dperm.privacy import ApproximateDP, Assumption, Channel, Composed, Event, PureDP, Relation
@@ -64,7 +65,7 @@ class NoisySize(Mechanism):
         first, _ = self._parts(objective.relation)
         noisy = channel.release_pure(np.array([float(len(records))]), 1.0, first.epsilon)
         size = max(1, round(float(noisy[0])))
-        sized = replace(objective, public_size=size)
+        sized = replace(objective, public_size=size)  # and the limit on sizes that was admitted
         mechanism = self.made_for(sized.facts)
         channel.allow(mechanism.event(sized.facts))
         theta, trace = mechanism.train(sized, records, channel)
@@ -76,6 +77,10 @@ class NoisySize(Mechanism):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning that depends on data after the charge would be one more output
             return self.make(facts, rest.epsilon, getattr(rest, "delta", 0.0))
+
+    def admit(self, objective: LinearObjective, records: Records) -> Records:
+        admit_size(objective.facts, len(records))
+        return super().admit(objective, records)
 
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
         return admit_classes(targets, self.classes) if self.classes else super().admit_targets(objective, targets)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
-from dperm.mechanisms.minimiser import default_tolerance, solve, solver_assumption
+from dperm.mechanisms.minimiser import admit_size, chosen_tolerance, solve, solver_assumption
 from dperm.mechanisms.rules import objective_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import (
@@ -34,8 +34,8 @@ __all__ = ["Calibration", "ObjectivePerturbation"]
 Array = NDArray[np.float64]
 Calibration = Literal["sharp", "generic", "kifer"]
 
-#: The second noise's multiplier ÷ what the whole budget would need: it takes about 1/50² of the budget.
-_OUTPUT_SHARE = 50.0
+#: The second noise's multiplier ÷ what the whole budget would need: it takes about 1/30² of the budget.
+_OUTPUT_SHARE = 30.0
 
 _PAPERS = {
     "sharp": "dperm, docs/objective-perturbation.md",
@@ -48,19 +48,22 @@ _PAPERS = {
 class ObjectivePerturbation(Mechanism):
     """argmin Σℓ + (Λ/2)‖θ‖² + bᵀθ, b ~ N(0, noise_std²·I), to a certified gradient norm ≤ tolerance, plus noise for the rest.
 
-    The second noise (approximate minima perturbation, Iyengar et al. 2019) has standard deviation
-    output_multiplier·2·tolerance/Λ: it pays for the solver's error, is charged, and is far too small to matter.
+    `tolerance` is None for the least that a solver reaches on every data set. The second noise (approximate minima perturbation,
+    Iyengar et al. 2019) has standard deviation output_multiplier·2·tolerance/Λ: it pays for the solver's error, is charged, and
+    is far too small to matter.
     """
 
     noise_std: float
     strong_convexity: float
     calibration: Calibration = "sharp"
-    tolerance: float = 1e-8
+    tolerance: float | None = None
     output_multiplier: float = 200.0
 
     def __post_init__(self) -> None:
-        for name in ("noise_std", "strong_convexity", "tolerance", "output_multiplier"):
+        for name in ("noise_std", "strong_convexity", "output_multiplier"):
             check.positive(name, getattr(self, name))
+        if self.tolerance is not None:
+            check.positive("tolerance", self.tolerance)
         check.choice("calibration", self.calibration, _PAPERS)
 
     @classmethod
@@ -90,7 +93,6 @@ class ObjectivePerturbation(Mechanism):
                 noise_std=noise_std,
                 strong_convexity=modulus,
                 calibration=calibration,
-                tolerance=default_tolerance(facts),
                 output_multiplier=_OUTPUT_SHARE * floor / facts.lipschitz,
             )
 
@@ -112,7 +114,12 @@ class ObjectivePerturbation(Mechanism):
                 "Expected a loss of bounded slope and rank-one curvature on all of space for objective perturbation "
                 "(logistic, Huber, smoothed hinge); use mechanism='gradient' or 'output' for this loss."
             )
-        minimiser = ObjectivePerturbationEvent(
+        self.residual(facts)  # refused here, before any charge
+        return Composed((self._minimiser(facts), Gaussian(self.output_multiplier, facts.relation)))
+
+    def _minimiser(self, facts: PublicFacts) -> ObjectivePerturbationEvent:
+        """What the exact minimiser costs."""
+        return ObjectivePerturbationEvent(
             self.noise_std,
             facts.lipschitz,
             facts.smoothness,
@@ -120,18 +127,26 @@ class ObjectivePerturbation(Mechanism):
             facts.relation,
             loss=None if self.calibration == "generic" else facts.loss,
         )
-        return Composed((minimiser, Gaussian(self.output_multiplier, facts.relation)))
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
         objective = objective.with_strong_convexity(self.strong_convexity)
-        linear = channel.objective_noise(objective.dimension, objective.facts.lipschitz, self.noise_std)
-        solution = solve(objective, records, linear, self.tolerance)
-        sensitivity = 2 * self.tolerance / self.strong_convexity
-        theta = channel.release(solution.theta, sensitivity, self.output_multiplier * sensitivity)
+        linear = channel.objective_noise(objective.dimension, self._minimiser(objective.facts))
+        tolerance = self.residual(objective.facts)
+        solution = solve(objective, records, linear, tolerance, self.noise_std)
+        sensitivity = 2 * tolerance / self.strong_convexity
+        theta = channel.release(solution.theta, sensitivity, self.output_multiplier)
         return theta, {"noise_std": self.noise_std, "output_noise_std": self.output_multiplier * sensitivity}
 
+    def admit(self, objective: LinearObjective, records: Records) -> Records:
+        admit_size(objective.facts, len(records))
+        return super().admit(objective, records)
+
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
-        return (solver_assumption(self.tolerance),)
+        return (solver_assumption(self.residual(facts), facts),)
+
+    def residual(self, facts: PublicFacts) -> float:
+        """γ: how near to a gradient of zero the solver comes, on every data set. ValueError for a tolerance below that."""
+        return chosen_tolerance(self.tolerance, facts, self.strong_convexity, self.noise_std)
 
     def settings(self) -> Mapping[str, Any]:
         return {"strong_convexity": self.strong_convexity, "calibration": self.calibration}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
-from dperm.mechanisms.minimiser import default_tolerance, solve, solver_assumption
+from dperm.mechanisms.minimiser import admit_size, chosen_tolerance, solve, solver_assumption
 from dperm.mechanisms.rules import output_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Channel, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate
@@ -25,17 +25,19 @@ Array = NDArray[np.float64]
 class OutputPerturbation(Mechanism):
     """θ̃ + noise, θ̃ within tolerance/Λ of argmin Σℓ + (Λ/2)‖θ‖² (Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 1).
 
+    `tolerance` is None for the least that a solver reaches on every data set.
     Exactly one of `noise_multiplier` (Gaussian, calibrated exactly) and `pure_epsilon` (density ∝ exp(−ε‖b‖/Δ)).
     """
 
     strong_convexity: float
     noise_multiplier: float | None = None
     pure_epsilon: float | None = None
-    tolerance: float = 1e-8
+    tolerance: float | None = None
 
     def __post_init__(self) -> None:
         check.positive("strong_convexity", self.strong_convexity)
-        check.positive("tolerance", self.tolerance)
+        if self.tolerance is not None:
+            check.positive("tolerance", self.tolerance)
         if (self.noise_multiplier is None) == (self.pure_epsilon is None):
             raise ValueError("Expected exactly one of noise_multiplier and pure_epsilon.")
 
@@ -45,18 +47,16 @@ class OutputPerturbation(Mechanism):
     ) -> OutputPerturbation:
         """The least noise for `copies` releases on the same records; `delta` = 0 gives the pure mechanism."""
         budget = Budget(delta, epsilon)
-        tolerance = default_tolerance(facts)
         if delta == 0:
             modulus = strong_convexity or output_strong_convexity(facts, facts.dimension * copies / epsilon)
             return cls(
                 budget=budget,
                 strong_convexity=modulus,
                 pure_epsilon=epsilon if copies == 1 else epsilon / copies * (1 - 1e-15),
-                tolerance=tolerance,
             )
         multiplier = calibrate(lambda x: SelfComposed(Gaussian(x, facts.relation), copies), epsilon, delta)
         modulus = strong_convexity or output_strong_convexity(facts, multiplier)
-        return cls(budget=budget, strong_convexity=modulus, noise_multiplier=multiplier, tolerance=tolerance)
+        return cls(budget=budget, strong_convexity=modulus, noise_multiplier=multiplier)
 
     @property
     def name(self) -> str:
@@ -69,10 +69,15 @@ class OutputPerturbation(Mechanism):
     def sensitivity(self, facts: PublicFacts) -> float:
         """Distance between what two neighbours would release without noise: strong convexity, plus both solvers' errors."""
         moved = facts.lipschitz * (1 if facts.relation is Relation.ADD_OR_REMOVE_ONE else 2)
-        return (moved + 2 * self.tolerance) / self.strong_convexity
+        return (moved + 2 * self.residual(facts)) / self.strong_convexity
+
+    def residual(self, facts: PublicFacts) -> float:
+        """γ: how near to a gradient of zero the solver comes, on every data set. ValueError for a tolerance below that."""
+        return chosen_tolerance(self.tolerance, facts, self.strong_convexity)
 
     def event(self, facts: PublicFacts) -> Event:
         check.positive("lipschitz", facts.lipschitz)  # infinite without a radius for the squared loss
+        self.residual(facts)  # refused here, before any charge
         if self.pure_epsilon is not None:
             return PureDP(self.pure_epsilon, facts.relation)
         assert self.noise_multiplier is not None
@@ -80,19 +85,20 @@ class OutputPerturbation(Mechanism):
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
         objective = objective.with_strong_convexity(self.strong_convexity)
-        solution = solve(objective, records, 0.0, self.tolerance)
+        solution = solve(objective, records, 0.0, self.residual(objective.facts))
         sensitivity = self.sensitivity(objective.facts)
         if self.pure_epsilon is not None:
             return channel.release_pure(solution.theta, sensitivity, self.pure_epsilon), {"sensitivity": sensitivity}
         assert self.noise_multiplier is not None
-        noise_std = self.noise_multiplier * sensitivity
-        return channel.release(solution.theta, sensitivity, noise_std), {
-            "sensitivity": sensitivity,
-            "noise_std": noise_std,
-        }
+        theta = channel.release(solution.theta, sensitivity, self.noise_multiplier)
+        return theta, {"sensitivity": sensitivity, "noise_std": self.noise_multiplier * sensitivity}
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
-        return (solver_assumption(self.tolerance),)
+        return (solver_assumption(self.residual(facts), facts),)
+
+    def admit(self, objective: LinearObjective, records: Records) -> Records:
+        admit_size(objective.facts, len(records))
+        return super().admit(objective, records)
 
     def settings(self) -> Mapping[str, Any]:
         return {"strong_convexity": self.strong_convexity}

@@ -18,7 +18,8 @@ class PublicFacts:
     `dimension` counts the parameters of one model, intercept included; `data_norm` bounds a row's L2 norm with the
     intercept's constant feature included; `lipschitz` and `smoothness` bound one record's gradient and curvature;
     `loss` names a loss with a sharp bound; `target_bound` bounds a regression target; `public_size` is None where the
-    number of records is private and unstated.
+    number of records is private and unstated. `size_limit` is the number of records up to which the rounding of a minimiser is
+    bounded, `loss_at_zero` bounds how far a record's loss at θ = 0 lies above its least.
     """
 
     dimension: int
@@ -31,6 +32,8 @@ class PublicFacts:
     rank_one: bool = True
     radius: float | None = None
     target_bound: float | None = None
+    size_limit: int | None = None
+    loss_at_zero: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; None where a constant is infinite."""

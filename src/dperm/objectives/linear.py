@@ -19,10 +19,19 @@ from dperm import _validate as check
 from dperm.objectives.facts import PublicFacts
 from dperm.objectives.losses import Loss, Softmax, Squared
 from dperm.objectives.per_example import Pass
-from dperm.objectives.records import Batch, Records
+from dperm.objectives.records import EXACT_ROWS, ROW_BITS, Batch, Records, row_unit
+from dperm.objectives.sums import RunningSum
 from dperm.privacy.events import Relation
+from dperm.privacy.grid import power_below
 
 __all__ = ["LinearObjective", "LinearPass"]
+
+_DIGITS = 53  # of a double
+_THETA_BITS = _DIGITS - 2 - ROW_BITS  # of parameters where records see them
+_SMALLEST, _LARGEST = 1e-30, 1e30  # norm bounds and constants whose squares and units stay within doubles
+_SLOPE_BITS = _DIGITS - ROW_BITS - EXACT_ROWS.bit_length() + 1  # of slopes whose products with EXACT_ROWS rows add up exactly
+_UNSTATED_LIMIT = 4_000_000  # records, where nothing is known of their number
+_LEAST_CONSTANT = 2.0**-10  # of data_norm: a smaller constant feature would have no digits
 
 #: Least strong convexity, relative to n·smoothness, at which a single-precision Hessian still steers well.
 _SINGLE_PRECISION = 1e-5
@@ -34,7 +43,10 @@ Array = NDArray[np.float64]
 class LinearObjective:
     """A loss, the public bounds of its data, the quadratic regulariser and an optional L2 ball of `radius`.
 
-    `features` is d without the intercept; `intercept_scale` is the value of the constant feature (0: no intercept).
+    `features` is d without the intercept; `intercept_scale` is the value of the constant feature (0: no intercept), truncated to
+    the rows' grid: `constant`. `size_limit` is the public number of records up to which a minimiser's rounding is bounded
+    (None: four times `public_size`, at least a million; four million where that is None). ValueError for bounds that doubles
+    cannot work with: see the messages.
     """
 
     loss: Loss
@@ -45,11 +57,21 @@ class LinearObjective:
     radius: float | None = None
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
     public_size: int | None = None
+    size_limit: int | None = None
 
     def __post_init__(self) -> None:
         check.integer("features", self.features, minimum=0)
-        check.positive("data_norm", self.data_norm)
-        check.non_negative("intercept_scale", self.intercept_scale)
+        for name, value in (
+            ("data_norm", check.positive("data_norm", self.data_norm)),
+            ("intercept_scale", self.intercept_scale),
+        ):
+            if check.non_negative(name, value) and not _SMALLEST <= value <= _LARGEST:
+                raise ValueError(f"Expected {name} between {_SMALLEST:g} and {_LARGEST:g}, got {value!r}.")
+        if 0 < self.intercept_scale < _LEAST_CONSTANT * self.data_norm:
+            raise ValueError(
+                f"Expected intercept_scale to be 0 or at least data_norm/{1 / _LEAST_CONSTANT:g} = "
+                f"{_LEAST_CONSTANT * self.data_norm:g}, got {self.intercept_scale!r}: the rows' grid would leave too little of it."
+            )
         check.non_negative("strong_convexity", self.strong_convexity)
         object.__setattr__(self, "relation", Relation(self.relation))
         if self.radius is not None:
@@ -58,6 +80,8 @@ class LinearObjective:
             raise ValueError(f"Expected one radius for the squared loss and its ball, got {self.loss.radius} and {self.radius}.")
         if self.public_size is not None:
             object.__setattr__(self, "public_size", check.integer("public_size", self.public_size))
+        limit = max(_UNSTATED_LIMIT // 4, 4 * self.public_size) if self.public_size is not None else _UNSTATED_LIMIT
+        object.__setattr__(self, "size_limit", check.integer("size_limit", limit if self.size_limit is None else self.size_limit))
 
     @property
     def outputs(self) -> int:
@@ -65,7 +89,13 @@ class LinearObjective:
 
     @property
     def dimension(self) -> int:
-        return (self.features + (self.intercept_scale > 0)) * self.outputs
+        return (self.features + (self.constant > 0)) * self.outputs
+
+    @functools.cached_property
+    def constant(self) -> float:
+        """The constant feature's value: `intercept_scale`, truncated to a multiple of the rows' unit."""
+        unit = row_unit(self.data_norm)
+        return math.floor(self.intercept_scale / unit) * unit
 
     @functools.cached_property
     def row_norm(self) -> float:
@@ -81,6 +111,8 @@ class LinearObjective:
             smoothness=self.loss.smoothness(self.row_norm),
             relation=self.relation,
             public_size=self.public_size,
+            size_limit=self.size_limit,
+            loss_at_zero=self.loss.at_zero(),
             loss=self.loss.sharp,
             rank_one=self.loss.rank_one,
             radius=self.radius,
@@ -90,45 +122,62 @@ class LinearObjective:
     def with_strong_convexity(self, strong_convexity: float) -> LinearObjective:
         return replace(self, strong_convexity=strong_convexity)
 
-    def records(self, rows: Any, targets: Any) -> Records:
-        """Wrap data for this objective. ValueError where the number of features differs."""
+    def records(self, rows: Any, targets: Any, *, present: NDArray[np.bool_] | None = None, keep: bool = True) -> Records:
+        """Wrap data for this objective; see `Records`. ValueError where the number of features differs."""
         if rows.shape[1] != self.features:
             raise ValueError(f"Expected rows with {self.features} features, got {rows.shape[1]}.")
-        return Records(rows, targets, self.data_norm, self.intercept_scale)
+        return Records(rows, targets, self.data_norm, self.constant, present=present, keep=keep)
 
     def predict(self, theta: Array, batch: Batch) -> Array:
         """t, shape (b,) or (b, K); (m, b) or (m, b, K) for m models at once, θ (m, p)."""
         if theta.ndim > 1:
             return self._predict_many(theta, batch)
         weights, intercept = self._split(theta)
-        t = batch.rows @ weights.astype(batch.rows.dtype, copy=False)  # mixed types would copy the rows
-        t = t * (batch.factors if t.ndim == 1 else batch.factors[:, None])
-        if self.intercept_scale:
-            t += self.intercept_scale * intercept
+        t = batch.rows @ weights
+        t *= batch.unit
+        if self.constant:
+            t += self.constant * intercept
         return t
 
     def _predict_many(self, theta: Array, batch: Batch) -> Array:
         if not isinstance(self.loss, Softmax):
             weights = theta[:, : self.features]
             t = (batch.rows @ weights.T).T if sp.issparse(batch.rows) else weights @ batch.rows.T
-            t *= batch.factors
-            if self.intercept_scale:
-                t += self.intercept_scale * theta[:, -1:]
+            t = t * batch.unit
+            if self.constant:
+                t += self.constant * theta[:, -1:]
             return t
         table = theta.reshape(len(theta), -1, self.outputs)  # (m, d, K)
         weights = table[:, : self.features].transpose(1, 0, 2).reshape(self.features, -1)
         t = (batch.rows @ weights).reshape(len(batch.targets), len(theta), self.outputs)
-        t = t.transpose(1, 0, 2) * batch.factors[:, None]
-        if self.intercept_scale:
-            t += self.intercept_scale * table[:, -1:]
+        t = t.transpose(1, 0, 2) * batch.unit
+        if self.constant:
+            t += self.constant * table[:, -1:]
         return t
+
+    def seen(self, theta: Array) -> Array:
+        """θ as records see it: rounded to 30 digits, so that its products with rows have no rounding, whichever rows are
+        there."""
+        if theta.ndim > 1:
+            lengths = np.sqrt(np.square(theta).sum(axis=-1, keepdims=True))
+            with np.errstate(invalid="ignore"):
+                steps = np.ldexp(1.0, np.frexp(lengths)[1] - _THETA_BITS)
+                return np.where((lengths > 0) & np.isfinite(lengths), np.rint(theta / steps) * steps, theta)
+        length = math.sqrt(theta.dot(theta))
+        if not 0 < length < math.inf:
+            return theta
+        step = math.ldexp(1.0, math.frexp(length)[1] - _THETA_BITS)
+        found = theta / step
+        np.rint(found, out=found)
+        found *= step
+        return found
 
     def _split(self, theta: Array) -> tuple[Array, Any]:
         """Weights (d,) or (d, K), and the intercept's parameter(s)."""
         if self.outputs == 1:
-            return (theta[:-1], theta[-1]) if self.intercept_scale else (theta, 0.0)
+            return (theta[:-1], theta[-1]) if self.constant else (theta, 0.0)
         table = theta.reshape(-1, self.outputs)
-        return (table[:-1], table[-1]) if self.intercept_scale else (table, 0.0)
+        return (table[:-1], table[-1]) if self.constant else (table, 0.0)
 
     def per_example(self, theta: Array, batch: Batch, *, norms_only: bool = False) -> LinearPass:
         """The closed-form pass; see `Pass`. It computes what it is asked for, so that `norms_only` makes no difference."""
@@ -146,28 +195,20 @@ class LinearObjective:
             raise TypeError("Expected a loss with one output; minimise softmax by a gradient method.")
         if theta.ndim > 1:
             return self._evaluate_many(theta, records, hessian)
-        weights, intercept = self._split(theta)
         value = 0.0
         gradient = np.zeros(self.dimension)
         d = self.features
         matrix = np.zeros((self.dimension, self.dimension)) if hessian else None
-        shift = self.intercept_scale * float(intercept)
-        for part, block in records.chunks():
-            factors, y = records.factors[part], records.targets[part]
-            t = block @ weights
-            t *= factors
-            if shift:
-                t += shift
-            losses, slope = self.loss.value(t, y), self.loss.slope(t, y)
-            if records.masked:
-                losses, slope = np.where(factors > 0, losses, 0.0), np.where(factors > 0, slope, 0.0)
+        for batch in records.batches():
+            present, y = batch.norms > 0, batch.targets
+            t = self.predict(theta, batch)
+            losses, slope = np.where(present, self.loss.value(t, y), 0.0), np.where(present, self.loss.slope(t, y), 0.0)
             value += float(losses.sum())
-            scaled = slope * factors
-            gradient[:d] += block.T @ scaled
-            if self.intercept_scale:
-                gradient[-1] += self.intercept_scale * float(slope.sum())
+            gradient[:d] += batch.unit * (batch.rows.T @ slope)
+            if self.constant:
+                gradient[-1] += self.constant * float(slope.sum())
             if matrix is not None:
-                self._add_hessian(matrix, block, factors, self._curvature(t, y, factors, records), records)
+                self._add_hessian(matrix, batch, np.where(present, self.loss.curvature(t, y), 0.0), len(records))
         return value, gradient, matrix
 
     def _evaluate_many(self, theta: Array, records: Records, hessian: bool) -> Any:
@@ -176,10 +217,10 @@ class LinearObjective:
         matrices = np.zeros((count, p, p)) if hessian else None
         for batch in records.batches():
             t = self.predict(theta, batch)
-            present = batch.factors > 0 if batch.masked else True
-            rows = (batch.rows.toarray() if records.sparse else batch.rows) * batch.factors[:, None]
-            if self.intercept_scale:
-                rows = np.column_stack([rows, np.full(len(rows), self.intercept_scale)])
+            present = batch.norms > 0
+            rows = (batch.rows.toarray() if records.sparse else batch.rows) * batch.unit
+            if self.constant:
+                rows = np.column_stack([rows, np.full(len(rows), self.constant)])
             values += np.where(present, self.loss.value(t, batch.targets), 0.0).sum(axis=1)
             gradients += np.where(present, self.loss.slope(t, batch.targets), 0.0) @ rows
             if matrices is not None:
@@ -188,71 +229,97 @@ class LinearObjective:
                 matrices += (curvature @ products).reshape(count, p, p)
         return values, gradients, matrices
 
-    def _curvature(self, t: Array, y: Array, factors: Array, records: Records) -> Array:
-        curvature = self.loss.curvature(t, y)
-        return np.where(factors > 0, curvature, 0.0) if records.masked else curvature
-
-    def _add_hessian(self, matrix: Array, block: Any, factors: Array, curvature: Array, records: Records) -> None:
-        d, size = self.features, len(records)
-        root = np.sqrt(curvature) * factors
-        if records.sparse:
+    def _add_hessian(self, matrix: Array, batch: Batch, curvature: Array, size: int) -> None:
+        d, block = self.features, batch.rows
+        root = np.sqrt(curvature) * batch.unit
+        if sp.issparse(block):
             scaled = block.multiply(root[:, None]).tocsr()
             product = scaled.T @ scaled
             matrix[:d, :d] += product.toarray()
         else:
-            single = self.strong_convexity > _SINGLE_PRECISION * self.facts.smoothness * size
+            single = self.strong_convexity > _SINGLE_PRECISION * self.loss.smoothness(self.row_norm) * size
             scaled = np.empty(block.shape, dtype=np.float32 if single else np.float64)
-            # scaled in double precision, narrowed on the way out: an unscaled entry may not fit into single precision
             np.multiply(block, root[:, None], out=scaled, casting="same_kind")
             matrix[:d, :d] += scaled.T @ scaled
-        if self.intercept_scale:
-            cross = self.intercept_scale * (block.T @ (curvature * factors))
+        if self.constant:
+            cross = self.constant * batch.unit * (block.T @ curvature)
             matrix[:d, d] += cross
             matrix[d, :d] += cross
-            matrix[d, d] += self.intercept_scale**2 * float(curvature.sum())
+            matrix[d, d] += self.constant**2 * float(curvature.sum())
+
+    def exact_gradient(self, theta: Array, records: Records) -> tuple[Array, float]:
+        """Σ ∇ℓ_i (p,) and a bound on its distance from the true one: only each record's slope is rounded.
+
+        Predictions are sums of exact products with two parts of θ, of 30 digits each. Slopes are cut into three parts of so
+        few digits that their sums over a batch are exact, and sums over batches lose nothing. What remains is the error of a
+        slope, `Loss.slope_error`, at a prediction that is right to 3 units in the last place: times the sum of all norms.
+        """
+        first = self.seen(theta)
+        second = self.seen(theta - first)
+        reach = self.row_norm * math.sqrt(theta.dot(theta))  # no prediction is larger
+        astray = self.row_norm * float(np.linalg.norm(theta - first - second)) + 3 * 2.0**-53 * reach
+        total = RunningSum()
+        norms = rest = steepest = 0.0
+        for batch in records.batches():
+            t = self.predict(first, batch) + self.predict(second, batch)
+            slope = np.where(batch.norms > 0, self.loss.slope(t, batch.targets), 0.0)
+            largest = float(np.abs(slope).max(initial=0.0))
+            length = float(batch.norms.sum())
+            steepest, norms = max(steepest, largest), norms + length
+            if not largest:
+                continue
+            for part in range(1, 4):
+                step = 2 * power_below(largest) * 2.0 ** (-_SLOPE_BITS * part)
+                digits = np.trunc(slope / step) * step
+                slope -= digits
+                sums = batch.unit * (digits @ batch.rows)
+                total.add(np.append(sums, self.constant * digits.sum()) if self.constant else sums)
+                rest += (step if part == 3 else 0.0) * length
+            rest += 2.0**-53 * largest * length  # of the constant feature's products
+        found = total.value()
+        wrong = self.loss.slope_error(reach, steepest) + self.loss.smoothness(1.0) * astray
+        return (np.zeros(self.dimension) if found is None else found), (wrong * norms + rest) * (1 + 2.0**-20)
 
     def hessian_product(self, theta: Array, records: Records, vectors: Array) -> Array:
         """(Σ ∇²ℓ_i)·v for one v (p,): for conjugate gradients where p × p is too large."""
-        weights, intercept = self._split(theta)
-        v, v0 = self._split(vectors)
         result = np.zeros(self.dimension)
-        s0 = self.intercept_scale
-        for part, block in records.chunks():
-            factors, y = records.factors[part], records.targets[part]
-            t = (block @ weights) * factors + s0 * float(intercept)
-            moved = self._curvature(t, y, factors, records) * ((block @ v) * factors + s0 * float(v0))
-            result[: self.features] += block.T @ (moved * factors)
-            if s0:
-                result[-1] += s0 * float(moved.sum())
+        for batch in records.batches():
+            curvature = np.where(batch.norms > 0, self.loss.curvature(self.predict(theta, batch), batch.targets), 0.0)
+            moved = curvature * self.predict(vectors, batch)
+            result[: self.features] += batch.unit * (batch.rows.T @ moved)
+            if self.constant:
+                result[-1] += self.constant * float(moved.sum())
         return result
 
 
 class LinearPass(Pass):
     """∇ℓ_i = ℓ'(t_i)·x_i: norms are |ℓ'|·‖x_i‖, a weighted sum is one thin product. Nothing (b, d) is made.
 
+    Bounded sums are exact: each record's coefficient is truncated towards zero to a public grid, so that its products with the
+    row are whole multiples of one power of two, and small enough that no sum of `EXACT_ROWS` of them is ever rounded. What a
+    record adds does not depend on which others are there.
+
     Of m models at once, θ (m, p), everything has a leading axis m; each sees the records that `batch.included` says.
     """
 
-    __slots__ = ("_batch", "_losses", "_norms", "_objective", "_slope", "_t", "_wide")
+    __slots__ = ("_all_there", "_batch", "_norms", "_objective", "_slope", "_t", "_wide")
 
     def __init__(self, objective: LinearObjective, theta: Array, batch: Batch) -> None:
         self._objective = objective
         self._batch = batch
-        self._t = objective.predict(theta, batch)
+        self._wide = objective.outputs > 1
+        self._t = objective.predict(objective.seen(theta), batch)
         slope = objective.loss.slope(self._t, batch.targets)
+        self._all_there = bool(batch.norms.all())
         # A record whose numbers are not finite contributes nothing: mask it before it meets a product.
         flat = slope.ravel()
-        if batch.masked or not math.isfinite(flat.dot(flat)):
-            self._mask(slope)
+        if not (self._all_there and math.isfinite(flat.dot(flat))):
+            bad = ~np.isfinite(slope)
+            slope[(bad.any(axis=-1) if self._wide else bad) | (batch.norms == 0)] = 0.0
         if batch.included is not None:
-            slope = slope * (batch.included if objective.outputs == 1 else batch.included[..., None])
+            slope = slope * (batch.included[..., None] if self._wide else batch.included)
         self._slope = slope
-        self._wide = objective.outputs > 1
         self._norms: Array | None = None
-
-    def _mask(self, slope: Array) -> None:
-        bad = ~np.isfinite(slope)
-        slope[(bad.any(axis=-1) if self._objective.outputs > 1 else bad) | (self._batch.factors == 0)] = 0.0
 
     @property
     def losses(self) -> Array:
@@ -266,29 +333,40 @@ class LinearPass(Pass):
             norms = self._norms = size * self._batch.norms
         return norms
 
-    def weighted_sum(self, factors: Array) -> Array:
-        objective, batch = self._objective, self._batch
-        if self._slope.ndim > 1 + self._wide:
-            return self._weighted_sums(factors)
-        if not self._wide:
-            slope = self._slope * factors
-            gradient = (slope * batch.factors).astype(batch.rows.dtype, copy=False) @ batch.rows
-            if not objective.intercept_scale:
-                return gradient.astype(np.float64, copy=False)
-            return np.append(gradient, objective.intercept_scale * slope.sum(dtype=np.float64))
-        slope = self._slope * factors[:, None]
-        parts = [batch.rows.T @ (slope * batch.factors[:, None]).astype(batch.rows.dtype, copy=False)]
-        if objective.intercept_scale:
-            parts.append(objective.intercept_scale * slope.sum(axis=0)[None])
-        return np.concatenate(parts).ravel()
-
-    def _weighted_sums(self, factors: Array) -> Array:
-        """(m, p), one sum a model."""
+    def weighted_sum(self, factors: Array, bound: float | None = None) -> Array:
+        """(p,), or (m, p): one sum a model."""
         objective, batch = self._objective, self._batch
         slope = self._slope * (factors[..., None] if self._wide else factors)
-        flat = slope.swapaxes(1, 2) if self._wide else slope[:, None]  # (m, K, b)
-        sums = (flat * batch.factors).reshape(len(flat) * objective.outputs, len(batch.targets)) @ batch.rows
-        table = np.asarray(sums, dtype=np.float64).reshape(len(flat), objective.outputs, objective.features).swapaxes(1, 2)
-        if objective.intercept_scale:
-            table = np.concatenate([table, objective.intercept_scale * flat.sum(axis=2)[:, None]], axis=1)
-        return table.reshape(len(flat), -1)
+        unit, step = batch.unit, 1.0
+        if bound is not None:
+            # EXACT_ROWS vectors as long as `bound`, in units of step·unit, add up to at most 2⁵³
+            step = 2 * power_below(bound * EXACT_ROWS * 2.0**-_DIGITS / unit)
+            slope = self._held(slope, bound)
+            slope /= step
+            np.trunc(slope, out=slope)
+            unit *= step
+        if slope.ndim == 1:
+            gradient = slope @ batch.rows
+            gradient *= unit
+            if not objective.constant:
+                return gradient
+            return np.append(gradient, objective.constant * step * slope.sum())
+        # (…, b, K) to (…·K, b), and back to (…, d, K)
+        table = slope.swapaxes(-1, -2) if self._wide else slope[:, None]
+        flat = table.reshape(math.prod(table.shape[:-1]), len(batch.targets))
+        sums = (flat @ batch.rows).reshape(*table.shape[:-1], objective.features).swapaxes(-1, -2) * unit
+        if objective.constant:
+            sums = np.concatenate([sums, objective.constant * step * table.sum(axis=-1)[..., None, :]], axis=-2)
+        return sums.reshape(*slope.shape[: slope.ndim - 1 - self._wide], -1)
+
+    def _held(self, slope: Array, bound: float) -> Array:
+        """Coefficients no longer than what makes a record's vector as long as `bound`."""
+        norms = self._batch.norms
+        limits = bound / norms if self._all_there else np.divide(bound, norms, out=np.zeros_like(norms), where=norms > 0)
+        if not self._wide:
+            slope = np.minimum(slope, limits)
+            return np.maximum(slope, -limits, out=slope)
+        lengths = np.linalg.norm(slope, axis=-1)
+        limits *= 1 - (slope.shape[-1] + 8) * 2.0**-50  # a hair less: lengths and quotients are rounded
+        share = np.divide(limits, lengths, out=np.ones_like(lengths), where=lengths > limits)
+        return slope * share[..., None]

@@ -31,8 +31,10 @@ class Pass(ABC):
         return self.norms[..., None]
 
     @abstractmethod
-    def weighted_sum(self, factors: Any) -> Any:
-        """Σ_i factors_i·∇ℓ_i as a flat (p,) vector; factors: (b,)."""
+    def weighted_sum(self, factors: Any, bound: float | None = None) -> Any:
+        """Σ_i factors_i·∇ℓ_i as a flat (p,) vector; factors: (b,). No term of it is longer than `bound`, if there is one,
+        whatever
+        the factors are."""
 
 
 class Objective(Protocol):

@@ -44,5 +44,20 @@ class RegularisedSum:
             np.einsum("...ii->...i", matrix)[...] += modulus
         return value, gradient, matrix
 
+    def certified_gradient(self, theta: Array) -> tuple[Array, float]:
+        """The gradient (p,) and a bound on its distance from the true one: sums over records are exact, see
+        `LinearObjective.exact_gradient`."""
+        total, error = self.objective.exact_gradient(theta, self.records)
+        gradient = total + self.strong_convexity * theta + self.linear
+        # the last three operations, and the sum's own rounding to a double
+        sizes = [total, self.strong_convexity * theta, np.asarray(self.linear)]
+        return gradient, error + 2.0**-51 * sum(float(np.linalg.norm(size)) for size in sizes)
+
+    @property
+    def curvature_bound(self) -> float:
+        """A Lipschitz constant of the gradient: what the records' norms give."""
+        squares = sum(float(batch.norms @ batch.norms) for batch in self.records.batches())
+        return (self.objective.loss.smoothness(1.0) * squares + self.strong_convexity) * (1 + 2.0**-30)
+
     def hessian_product(self, theta: Array, vector: Array) -> Array:
         return self.objective.hessian_product(theta, self.records, vector) + self.strong_convexity * vector

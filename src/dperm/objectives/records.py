@@ -1,6 +1,8 @@
 """Records: rows and targets behind one face, whatever holds the rows — a dense array, SciPy CSR, or a memory-mapped file.
 
-Rows longer than the public `data_norm` are scaled down to it, lazily: the factor is stored, the rows are never copied.
+Rows longer than the public `data_norm` are scaled down to it, and all are truncated to multiples of a public `unit`, a power of
+two of about data_norm·2⁻²¹: whole numbers, whose products and sums in double precision have no rounding, so that nothing depends
+on the order of records or on which others are there. A record is what is left of it then, everywhere.
 """
 
 from __future__ import annotations
@@ -12,69 +14,91 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["Batch", "Records"]
+from dperm.privacy.grid import power_below
+
+__all__ = ["EXACT_ROWS", "ROW_BITS", "Batch", "Records", "row_unit"]
 
 Array = NDArray[np.float64]
 
-_LONGEST = 1e30  # rows longer than this many bounds count as not finite: their factor would lose its digits in float32
-_CHUNK_BYTES = 1 << 21  # a chunk of rows that stays in cache while it is used twice or three times
+ROW_BITS = 21  # a row, in units, is no longer than 2 to this
+EXACT_ROWS = 1 << 13  # rows in a batch, at most
+
+_LONGEST = 1e30  # rows longer than this many bounds count as not finite
+_CHUNK_BYTES = 1 << 21  # a batch of rows that stays in cache while it is used twice or three times
+_KEPT_BYTES, _KEPT_MAPPED = 1 << 29, 1 << 25  # of rows in units that are kept: of an array in memory, and of a file
+_NOBODY: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
+
+
+def row_unit(data_norm: float) -> float:
+    """What rows are truncated to multiples of: a power of two, such that a row is no longer than 2²¹ units."""
+    below = power_below(data_norm)
+    return (below if below == data_norm else 2 * below) * 2.0**-ROW_BITS
 
 
 class Batch:
-    """Some rows: features (b, d) dense or CSR, targets (b,), factors (b,), norms (b,) of the scaled rows.
+    """At most `EXACT_ROWS` rows in units: `rows` (b, d) whole numbers in double precision, dense or CSR; targets (b,).
 
-    `masked` tells that some factors are 0: those records contribute nothing, not even to an intercept. `included` (m, b)
-    tells which records each of m models trained at once sees; None: every model sees all.
+    `norms` (b,) bound the rows' lengths from above, not in units, the constant feature included: 0 for a record that is absent
+    and contributes nothing. `included` (m, b) tells which records each of m models trained at once sees; None: every model sees
+    all.
     """
 
-    __slots__ = ("factors", "included", "masked", "norms", "rows", "targets")
+    __slots__ = ("included", "norms", "rows", "targets", "unit")
 
-    def __init__(self, rows: Any, table: Any, masked: bool, included: Any = None) -> None:
+    def __init__(self, rows: Any, targets: Array, norms: Array, unit: float, included: Any = None) -> None:
+        self.rows, self.targets, self.norms, self.unit = rows, targets, norms, unit
         self.included = included
-        self.rows = rows
-        self.targets, self.factors, self.norms = table
-        self.masked = masked
 
 
 class Records:
     """rows: (n, d) float64 or float32, dense (possibly memory-mapped) or CSR; targets: (n,).
 
-    `factors` (n,) scale each row down to norm ≤ data_norm; `norms` (n,) are the norms after that, with the constant
-    feature `constant` appended. A record with a number that is not finite, or whose norm overflows, gets factor 0 and
-    contributes nothing anywhere.
+    `constant` is the value of the constant feature (0: none), a multiple of `unit`. A record with a number that is not finite, or
+    whose norm overflows, is absent: it contributes nothing anywhere, and is one of the n. So is one that `present` (n,) leaves
+    out.
+
+    Rows in units are kept in memory of its own, in row order and single precision: those of an array up to 512 MiB, of a
+    memory-mapped file up to 32 MiB, sparse ones always (8 bytes an entry). Larger tables are read, scaled and measured each time
+    they are used. Either way a row is no longer than its norm says when it is used, whatever happened to the table in between.
     """
 
-    def __init__(self, rows: Any, targets: Any, data_norm: float, constant: float = 0.0) -> None:
+    def __init__(
+        self,
+        rows: Any,
+        targets: Any,
+        data_norm: float,
+        constant: float = 0.0,
+        *,
+        present: NDArray[np.bool_] | None = None,
+        keep: bool = True,
+    ) -> None:
         self.rows = rows
-        self.targets = np.asarray(targets, dtype=np.float64)
         self.data_norm = data_norm
         self.constant = constant
+        self.unit = row_unit(data_norm)
         self.sparse = sp.issparse(rows)
         if self.sparse and rows.format != "csr":
             raise TypeError(f"Expected sparse rows in CSR format, got {rows.format}.")
-        if rows.dtype not in (np.float64, np.float32):  # narrower sums wrap or round by more than their sensitivity
+        if rows.dtype not in (np.float64, np.float32):  # others wrap, or hold fewer digits than a row in units
             raise TypeError(f"Expected rows of float64 or float32, got {rows.dtype}.")
+        if self.sparse:
+            rows.check_format(full_check=True)
         self.size, self.features = rows.shape
+        self.targets = np.array(targets, dtype=np.float64)
         if self.targets.shape != (self.size,):
             raise ValueError(f"Expected {self.size} targets, one a row, got shape {self.targets.shape}.")
-        raw = np.empty(self.size)
-        self._invalid: NDArray[np.bool_] | None = None
-        with np.errstate(over="ignore", invalid="ignore"):
-            for part, block in self.chunks():
-                if self.sparse:
-                    raw[part] = np.sqrt(np.asarray(block.multiply(block).sum(axis=1)).ravel())
-                else:
-                    np.sqrt(np.einsum("ij,ij->i", block, block), out=raw[part])
-        invalid = ~((raw < _LONGEST * data_norm) & np.isfinite(self.targets))
-        self.factors = np.where(raw > data_norm, data_norm / np.where(raw > 0, raw, 1.0), 1.0)
-        if invalid.any():
-            self._invalid = invalid
-            self.factors[invalid] = 0.0
-            self.targets = np.where(invalid, 1.0, self.targets)
-            raw[invalid] = 0.0
-        self.norms = np.hypot(raw * self.factors, constant)
-        self._buffer = np.empty((0, self.features), dtype=rows.dtype)
-        self._table: NDArray[Any] | None = None
+        absent = ~np.isfinite(self.targets)
+        if present is not None:
+            if np.shape(present) != (self.size,):
+                raise ValueError(f"Expected present to have {self.size} entries, one a row, got shape {np.shape(present)}.")
+            absent |= ~np.asarray(present, dtype=np.bool_)
+        self.targets[absent] = 1.0
+        self._absent = absent if absent.any() else _NOBODY
+        self._kept: Any = None
+        self._norms: Array | None = None
+        self._buffers: tuple[NDArray[Any], Array] | None = None
+        if self.sparse or (keep and 4 * rows.size <= (_KEPT_MAPPED if _is_mapped(rows) else _KEPT_BYTES)):
+            self._keep()
 
     def __len__(self) -> int:
         return self.size
@@ -83,42 +107,14 @@ class Records:
         """The same rows with other targets, sharing all memory."""
         other = object.__new__(Records)
         other.__dict__.update(self.__dict__)
-        other.targets = np.asarray(targets, dtype=np.float64)
-        other._table = None
-        other._buffer = self._buffer[:0]
+        other.targets = np.array(targets, dtype=np.float64)
+        other._buffers = None
         return other
 
-    def chunks(self) -> Iterator[tuple[slice, Any]]:
-        """(slice, block of rows as float64) in order; dense float64 rows are views."""
-        if self.sparse:
-            step = max(1, int(8 * _CHUNK_BYTES * self.size / max(1, self.rows.nnz * 12)))
-        else:
-            step = max(64, _CHUNK_BYTES // (8 * max(1, self.features)))
-        for start in range(0, self.size, step):
-            part = slice(start, min(start + step, self.size))
-            block = self.rows[part]
-            block = block.astype(np.float64, copy=False) if self.sparse else np.asarray(block, dtype=np.float64)
-            yield part, self._cleaned(block, part)
-
-    def _cleaned(self, block: Any, which: Any) -> Any:
-        """The block with its invalid rows zeroed (0·nan is nan); the block itself where there are none."""
-        if self._invalid is None or not self._invalid[which].any():
-            return block
-        bad = self._invalid[which]
-        if self.sparse:
-            block = block.copy()
-            block.data[np.repeat(bad, np.diff(block.indptr))] = 0.0
-            return block
-        return np.where(bad[:, None], 0.0, block)
-
-    @property
-    def masked(self) -> bool:
-        return self._invalid is not None
-
     def batches(self) -> Iterator[Batch]:
-        """All records, a cache-sized batch at a time, in order, as float64: long single-precision sums would drift."""
-        for part, block in self.chunks():
-            yield Batch(block, (self.targets[part], self.factors[part], self.norms[part]), self.masked)
+        """All records, a cache-sized batch at a time, in order."""
+        for part in self._parts():
+            yield self._batch(part)
 
     def stream(self, draws: Iterable[NDArray[Any] | None]) -> Iterator[Iterable[Batch]]:
         """The records of each draw (None: all), in batches; a batch is valid until the next is asked for.
@@ -129,28 +125,147 @@ class Records:
             if indices is None:
                 yield self.batches()
             elif indices.ndim == 2:
-                yield (self._seen_by(indices),)
-            else:
+                yield self._seen_by(indices)
+            elif len(indices) <= EXACT_ROWS:
                 yield (self.take(indices),)
+            else:
+                yield (self.take(indices[start : start + EXACT_ROWS]) for start in range(0, len(indices), EXACT_ROWS))
 
-    def _seen_by(self, included: NDArray[np.bool_]) -> Batch:
-        everyone = self.take(np.arange(self.size, dtype=np.intp))
-        return Batch(everyone.rows, (everyone.targets, everyone.factors, everyone.norms), everyone.masked, included)
+    def _seen_by(self, included: NDArray[np.bool_]) -> Iterator[Batch]:
+        for part in self._parts():
+            batch = self._batch(part)
+            batch.included = included[:, part]
+            yield batch
 
     def take(self, indices: NDArray[np.intp]) -> Batch:
-        """The batch of these records. A dense batch lives in a buffer that the next call overwrites."""
-        if self._table is None:  # one gather instead of three, in the rows' own precision
-            single = not self.sparse and self.rows.dtype == np.float32
-            norms = self.norms * (1 + 1e-6) if single else self.norms  # rounded up: a factor must not come out too large
-            self._table = np.stack([self.targets, self.factors, norms]).astype(np.float32 if single else np.float64)
+        """The batch of at most `EXACT_ROWS` records. A dense one lives in a buffer that the next call overwrites."""
+        if self._kept is None or self._norms is None:
+            return self._measured(self._gathered(indices), indices)
         if self.sparse:
-            rows = self.rows[indices]
+            rows = self._kept[indices].astype(np.float64)
         else:
-            count = len(indices)
-            if count > len(self._buffer):
-                self._buffer = np.empty((count + count // 4 + 16, self.features), dtype=self.rows.dtype)
-            rows = self._buffer[:count]
-            self.rows.take(indices, axis=0, out=rows, mode="clip")  # "raise" would copy through a second buffer
-        if self._invalid is not None:
-            rows = self._cleaned(rows, indices)
-        return Batch(rows, self._table.take(indices, axis=1), self._invalid is not None)
+            raw, rows = self._room(len(indices))
+            self._kept.take(indices, axis=0, out=raw, mode="clip")  # "raise" would copy through a second buffer
+            np.copyto(rows, raw)
+        return Batch(rows, self.targets.take(indices), self._norms.take(indices), self.unit)
+
+    def _gathered(self, indices: NDArray[np.intp]) -> Any:
+        """Rows of the table as they are. (`take` would bring all of a table in column order into row order first.)"""
+        return self.rows[indices]
+
+    def _room(self, count: int) -> tuple[NDArray[Any], Array]:
+        if self._buffers is None or count > len(self._buffers[0]):
+            shape = (count + count // 4 + 16, self.features)
+            self._buffers = np.empty(shape, dtype=np.float32), np.empty(shape)
+        return self._buffers[0][:count], self._buffers[1][:count]
+
+    def _parts(self) -> Iterator[slice]:
+        width = max(1, self.rows.nnz * 12 // max(1, 8 * self.size)) if self.sparse else max(1, self.features)
+        step = min(EXACT_ROWS, max(64, _CHUNK_BYTES // (8 * width)))
+        for start in range(0, self.size, step):
+            yield slice(start, min(start + step, self.size))
+
+    def _batch(self, part: slice) -> Batch:
+        if self._kept is None or self._norms is None:
+            return self._measured(self.rows[part], part)
+        return Batch(self._kept[part].astype(np.float64), self.targets[part], self._norms[part], self.unit)
+
+    def _keep(self) -> None:
+        """Bring all rows to units, in single precision, which holds whole numbers up to 2²⁴."""
+        norms = np.empty(self.size)
+        if self.sparse:
+            parts: list[Any] = []
+            for part in self._parts():
+                batch = self._measured(self.rows[part], part)
+                norms[part] = batch.norms
+                parts.append(batch.rows.astype(np.float32))
+            kept: Any = sp.vstack(parts, format="csr") if parts else sp.csr_array((0, self.features), dtype=np.float32)
+        else:
+            kept = np.empty((self.size, self.features), dtype=np.float32)
+            for part in self._parts():
+                batch = self._measured(self.rows[part], part)
+                norms[part] = batch.norms
+                kept[part] = batch.rows
+        self._kept, self._norms = kept, norms
+
+    def _measured(self, raw: Any, which: Any) -> Batch:
+        """The batch of these rows of the table, scaled, truncated and measured now."""
+        absent = self._absent[which] if len(self._absent) else np.zeros(raw.shape[0], dtype=np.bool_)
+        make = _sparse_units if self.sparse else _dense_units
+        rows, squares, absent = make(raw, absent, self.data_norm, self.unit)
+        # squares are whole: their root is right to a unit in the last place, and raised by more than that. A row of zeros is
+        # there
+        norms = np.maximum(np.hypot(np.sqrt(squares) * self.unit, self.constant) * (1 + 2.0**-40), self.unit * 2.0**-10)
+        norms[absent] = 0.0
+        return Batch(rows, self.targets[which], norms, self.unit)
+
+
+def _is_mapped(rows: Any) -> bool:
+    while rows is not None and not isinstance(rows, np.memmap):
+        rows = getattr(rows, "base", None)
+    return rows is not None
+
+
+def _factors(squares: Array, absent: NDArray[np.bool_], features: int, data_norm: float, unit: float) -> tuple[Array, Any]:
+    """What brings rows of these squared lengths within the bound, and into units; and who is absent, among them those whose
+    length is not finite."""
+    lengths = np.sqrt(squares)
+    absent = absent | ~(lengths < _LONGEST * data_norm)
+    # a hair less: a computed length may be too short by its rounding
+    shrunk = (1 - max(2.0**-40, (features + 8) * 2.0**-52)) / unit
+    with np.errstate(divide="ignore", over="ignore"):
+        factors = np.minimum(shrunk, shrunk * data_norm / lengths)
+    factors[absent] = 0.0
+    return factors, absent
+
+
+def _dense_units(
+    raw: NDArray[Any], absent: NDArray[np.bool_], data_norm: float, unit: float
+) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Rows in units, their squared lengths in units, and who is absent: their rows are 0."""
+    rows = np.array(raw, dtype=np.float64, order="C")
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.einsum("ij,ij->i", rows, rows)
+    factors, absent = _factors(squares, absent, rows.shape[1], data_norm, unit)
+    if absent.any():
+        rows[absent] = 0.0  # 0·nan is nan
+    rows *= factors[:, None]
+    np.trunc(rows, out=rows)
+    return rows, np.einsum("ij,ij->i", rows, rows), absent
+
+
+def _sparse_units(raw: Any, absent: NDArray[np.bool_], data_norm: float, unit: float) -> tuple[Any, Array, NDArray[np.bool_]]:
+    rows = _canonical(raw)
+    counts = np.diff(rows.indptr)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = _row_sums(np.square(rows.data), rows.indptr)
+    factors, absent = _factors(squares, absent, rows.shape[1], data_norm, unit)
+    rows.data[np.repeat(absent, counts)] = 0.0
+    rows.data *= np.repeat(factors, counts)
+    np.trunc(rows.data, out=rows.data)
+    return rows, _row_sums(np.square(rows.data), rows.indptr), absent
+
+
+def _canonical(raw: Any) -> Any:
+    """A copy in double precision with one entry a column. What the matrix says of itself is not asked: it may have been
+    changed."""
+    data = np.array(raw.data[: raw.indptr[-1]], dtype=np.float64)
+    indices = np.array(raw.indices[: raw.indptr[-1]])
+    rows = sp.csr_array((data, indices, np.array(raw.indptr)), shape=raw.shape)
+    rows.has_canonical_format = rows.has_sorted_indices = False
+    starts = np.zeros(len(indices), dtype=np.bool_)
+    starts[rows.indptr[:-1][np.diff(rows.indptr) > 0]] = True
+    if len(indices) and not (starts[1:] | (indices[1:] > indices[:-1])).all():
+        with np.errstate(over="ignore", invalid="ignore"):
+            rows.sum_duplicates()
+    return rows
+
+
+def _row_sums(values: Array, indptr: Any) -> Array:
+    """(b,) sums over each row's entries, row by row: no row's depends on another's."""
+    filled = np.diff(indptr) > 0
+    sums = np.zeros(len(indptr) - 1)
+    if filled.any():
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums[filled] = np.add.reduceat(values, indptr[:-1][filled])
+    return sums

@@ -6,7 +6,7 @@ Knows nothing of models or data. All logarithms are natural, every ε and δ is 
 from dperm.privacy.accounting import delta, epsilon
 from dperm.privacy.calibration import calibrate, calibrate_steps
 from dperm.privacy.certificate import Assumption, Certificate
-from dperm.privacy.channel import Channel, Forced, Recorder, Recording, Source, SystemSource, UnpaidReleaseError
+from dperm.privacy.channel import Channel
 from dperm.privacy.events import (
     ApproximateDP,
     Composed,
@@ -26,6 +26,8 @@ from dperm.privacy.events import (
 )
 from dperm.privacy.filters import BudgetExceeded, ProfileFilter, RdpFilter, privacy_profile, rdp_budget
 from dperm.privacy.ledger import SpendLog, spend_log
+from dperm.privacy.recording import Forced, Recorder, Recording, UnpaidReleaseError
+from dperm.privacy.source import Provenance, Source, SystemSource
 
 __all__ = [
     "ApproximateDP",
@@ -44,6 +46,7 @@ __all__ = [
     "PoissonSampled",
     "PrivacyProfile",
     "ProfileFilter",
+    "Provenance",
     "PureDP",
     "RdpFilter",
     "Recorder",

@@ -18,6 +18,7 @@ from dperm import _validate as check
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.accounting import delta as event_delta
 from dperm.privacy.events import Composed, Event, Relation, Unsupported, event_from_dict, leaves, relation_of
+from dperm.privacy.source import Provenance
 from dperm.privacy.tradeoff import AttackView, attack_view
 
 __all__ = ["Assumption", "Certificate"]
@@ -44,11 +45,13 @@ class Assumption:
     checked: str
 
 
-REAL_ARITHMETIC = Assumption(
-    "Noise is drawn in double precision and treated as real-valued; attacks on floating point are not answered.",
-    "library",
-    "not checked: a known limit of continuous noise",
-)
+#: Where nobody says how the noise is made.
+_UNSTATED = Provenance("not stated", "Nothing is stated of how noise is drawn and added.")
+
+
+def _arithmetic(provenance: Provenance) -> tuple[Assumption, ...]:
+    checked = "docs/noise.md says how it is tested; how long a draw takes is not hidden"
+    return (Assumption(provenance.arithmetic, "library", checked),) if provenance.arithmetic else ()
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,7 @@ class Certificate:
         assumptions: Sequence[Assumption] = (),
         public_facts: Mapping[str, Any] | None = None,
         not_charged: Sequence[str] = (),
-        seed_policy: str = "",
-        private: bool = True,
+        provenance: Provenance = _UNSTATED,
     ) -> Certificate:
         """Account for `event` and date the result. An event with an `Unsupported` part is only claimed."""
         claims = [leaf.claim for leaf in leaves(event) if isinstance(leaf, Unsupported)]
@@ -97,7 +99,7 @@ class Certificate:
         if relation is None:
             raise ValueError("Expected an event with at least one part, got an empty composition.")
         value, accountant = (None, "none") if claims else best_epsilon(event, delta)
-        status: Status = "not private" if not private else "claimed" if claims else "certified"
+        status: Status = "not private" if not provenance.private else "claimed" if claims else "certified"
         return cls(
             mechanism=mechanism,
             status=status,
@@ -109,10 +111,10 @@ class Certificate:
             target_epsilon=target_epsilon,
             claim="; ".join(claims) or None,
             paper=paper,
-            assumptions=(*assumptions, REAL_ARITHMETIC),
+            assumptions=(*assumptions, *_arithmetic(provenance)),
             public_facts=dict(public_facts or {}),
             not_charged=tuple(not_charged),
-            seed_policy=seed_policy,
+            seed_policy=provenance.seeded,
             versions=dict(_versions()),
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
@@ -136,11 +138,14 @@ class Certificate:
             delta=last.delta if delta is None else delta,
             target_epsilon=target_epsilon,
             paper="; ".join(dict.fromkeys(certificate.paper for certificate in certificates if certificate.paper)),
-            assumptions=[item for item in assumptions if item != REAL_ARITHMETIC],
+            assumptions=list(assumptions),
             public_facts={certificate.mechanism: dict(certificate.public_facts) for certificate in certificates},
             not_charged=tuple(unpaid),
-            seed_policy="; ".join(dict.fromkeys(certificate.seed_policy for certificate in certificates)),
-            private=all(certificate.private for certificate in certificates),
+            provenance=Provenance(
+                "; ".join(dict.fromkeys(certificate.seed_policy for certificate in certificates)),
+                "",  # each says so itself
+                all(certificate.private for certificate in certificates),
+            ),
         )
         claims = [certificate.claim for certificate in certificates if certificate.claim]
         return found.only_claimed("; ".join(claims)) if claims else found

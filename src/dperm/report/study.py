@@ -24,7 +24,8 @@ from dperm.audit.statistics import area_under_curve
 from dperm.data import Dataset
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective, Records, RegularisedSum, Softmax
-from dperm.privacy import Certificate, Channel
+from dperm.privacy import Certificate, Channel, Provenance
+from dperm.privacy.source import EXACT_NOISE
 from dperm.report.candidates import CANDIDATES, Problem
 from dperm.solvers import minimise
 
@@ -312,7 +313,7 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     cells = [_cell("non-private", None, rows, study, None)]
     for (key, epsilon), mechanism in mechanisms.items():
         facts = problem.objective(joint=CANDIDATES[key].joint).facts
-        certificate = mechanism.certificate(facts, policy=_policy(study), private=study.seed is None)
+        certificate = mechanism.certificate(facts, _provenance(study))
         certificate = _with_size_read_off(certificate)
         if not dataset.public:
             certificate = certificate.only_claimed("ranges, categories or labels were read off the data, not public")
@@ -342,8 +343,10 @@ def _with_size_read_off(certificate: Certificate) -> Certificate:
     return replace(certificate, assumptions=assumptions)
 
 
-def _policy(study: Study) -> str:
-    return "fresh from the operating system for every repeat" if study.seed is None else "fixed by the caller: NOT PRIVATE"
+def _provenance(study: Study) -> Provenance:
+    if study.seed is None:
+        return Provenance("fresh from the operating system for every repeat", EXACT_NOISE)
+    return Provenance("fixed by the caller: NOT PRIVATE", EXACT_NOISE, private=False)
 
 
 def _baseline(dataset: Dataset, classes: int) -> float:

@@ -111,13 +111,12 @@ def private_channel_statistics(
             "public_size": size,
         },
         not_charged=_NOT_CHARGED,
-        seed_policy=channel.policy,
-        private=channel.private,
+        provenance=channel.provenance,
     )
     query = moments.total(features, units)
     channel.charge(event, certificate.mechanism)
     noise_std = event.noise_multiplier * sensitivity
-    sums = channel.release(query, sensitivity, noise_std)
+    sums = channel.release(query, sensitivity, event.noise_multiplier)
     if size is None:
         size = max(1.0, float(sums[-1]) / moments.count_weight)
     mean, square = sums[:channels] / size, sums[channels : 2 * channels] / size

@@ -66,11 +66,16 @@ class TorchPass(Pass):
         """Memory that lasts as long as the pass."""
         return self._leases.bytes_held
 
-    def weighted_sum(self, factors: Any) -> Tensor:
+    def weighted_sum(self, factors: Any, bound: float | None = None) -> Tensor:
         """Σ_i factors_i·∇ℓ_i (p,); factors (b,), or (b, groups) to weigh each module's part by itself."""
         if not self._forms:
             raise ValueError("A pass for norms only keeps no gradients.")
         factors = torch.as_tensor(factors, dtype=self._squares.dtype, device=self._squares.device)
+        if bound is not None:
+            lengths = (self._squares if factors.dim() > 1 else self._squares.sum(1, keepdim=True)).sqrt()
+            lengths = torch.linalg.vector_norm(lengths * (factors if factors.dim() > 1 else factors[:, None]), dim=1)
+            share = (bound / lengths).clamp(max=1.0)
+            factors = factors * (share if factors.dim() == 1 else share[:, None])
         out = torch.zeros(self._flat.size, dtype=self._flat.dtype, device=self._squares.device)
         for form, part, group in zip(self._forms, self._flat.parts(out), self._flat.group_index, strict=True):
             if form is not None:

@@ -101,7 +101,8 @@ class Starter:
             rest = plan.rest(self.relation, done)
             channel.keep_parts()
             charged = Charged((*events, rest), channel.charge(rest, "continued private training"), done)
-            channel.private = channel.private and state["private"]
+            if not state["private"]:
+                channel.not_private_before()
         if len(charged.events) == 1:
             self._certify(charged.events[0], channel, plan, self._target)
         else:  # what was paid twice may exceed the target: the certificate states the sum and no target
@@ -176,8 +177,7 @@ class Starter:
             assumptions=assumptions(self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),
             public_facts={**facts, **settings, "vmap": list(self.objective.fallbacks)},
             not_charged=NOT_CHARGED,
-            seed_policy=channel.policy,
-            private=channel.private,
+            provenance=channel.provenance,
         )
         return self.certificate
 

@@ -1,0 +1,52 @@
+"""Sums that lose nothing: of arrays that arrive one after the other, in any order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+from numpy.typing import NDArray
+
+from dperm.privacy.grid import Grid, power_below
+
+__all__ = ["RunningSum", "exact_sum"]
+
+
+class RunningSum:
+    """The sum of arrays (p,) of one backend, with what rounding took from it (Knuth's two-sum).
+
+    Exact for multiples of one power of two, whatever their order: the query is then the double nearest to the true sum.
+    """
+
+    def __init__(self) -> None:
+        self._high: Any = None
+        self._low: Any = None
+
+    def add(self, part: Any) -> None:
+        """`part` belongs to the sum from now on."""
+        if self._high is None:
+            self._high = part
+            return
+        total = self._high + part
+        added = total - self._high
+        lost = (self._high - (total - added)) + (part - added)
+        self._high, self._low = total, lost if self._low is None else self._low + lost
+
+    def value(self) -> Any:
+        """The sum, rounded to a double once; None where nothing was added."""
+        return self._high if self._low is None else self._high + self._low
+
+    def query(self, sensitivity: float, noise_multiplier: float) -> Any:
+        """The sum, as it is released with this noise; None where nothing was added."""
+        total = self.value()
+        if self._low is None:
+            return total
+        largest = Grid.of(sensitivity, noise_multiplier * sensitivity, total.shape[-1]).largest
+        return array_namespace(total).clip(total, -largest, largest)
+
+
+def exact_sum(values: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
+    """(1,) the sum of min(values, bound), values ≥ 0, each truncated to 30 binary digits of the bound: the same in any order."""
+    unit = power_below(bound) * 2.0**-30
+    return np.array([float(np.trunc(np.minimum(values, bound) / unit).astype(np.int64).sum()) * unit])

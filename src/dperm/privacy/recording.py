@@ -1,0 +1,168 @@
+"""Instruments that stand in for a channel's source: one keeps what a run asked and released, one feeds it to another run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from array_api_compat import array_namespace, device, to_device
+from numpy.typing import NDArray
+
+from dperm._random import Randomness
+from dperm.privacy.source import Coin, Indices, Source, SystemSource
+
+__all__ = ["Forced", "Recorder", "Recording", "ReleaseRecord", "UnpaidReleaseError"]
+
+Array = NDArray[np.float64]
+Kind = Literal["gaussian", "pure", "objective"]
+
+_NOBODY: Indices = np.array([], dtype=np.intp)
+
+
+class UnpaidReleaseError(RuntimeError):
+    """A release that the charged event does not pay for: a bug in a mechanism, caught before anything leaves."""
+
+
+@dataclass(frozen=True)
+class ReleaseRecord:
+    """One release: what was asked, at which sensitivity and noise, and what left.
+
+    `query` is what was asked rounded to multiples of `step`, and `sensitivity` that of the rounded query. `noise` is a standard
+    deviation, or ε where `kind` is "pure"; "objective" is the linear term of an objective, which is not rounded (step 0).
+    `precision` is the machine epsilon of the query's type; `sampling_rate` is the one that it is paid for at.
+    """
+
+    query: Array
+    sensitivity: float
+    noise: float
+    released: Array
+    kind: Kind = "gaussian"
+    precision: float = 2.0**-52
+    sampling_rate: float = 1.0
+    step: float = 0.0
+
+
+@dataclass
+class Recording:
+    """A run's releases and inclusion draws, in order; `rates[i]` is the sampling rate that draw i was asked for, `thinned`
+    says for each coin tossed on a draw who stayed."""
+
+    releases: list[ReleaseRecord] = field(default_factory=list[ReleaseRecord])
+    inclusions: list[Indices] = field(default_factory=list[Indices])
+    rates: list[float] = field(default_factory=list[float])
+    thinned: dict[Coin, Indices] = field(default_factory=dict["Coin", Indices])
+
+
+class Recorder(Source):
+    """Passes draws of another source on, and keeps them. For tests and audits: the recording is private.
+
+    Without a `source` it listens to the one that the run would have used: to each of them, where a run opens several.
+    """
+
+    def __init__(self, source: Source | None = None) -> None:
+        self._listens = source is None
+        self.source = source or SystemSource(Randomness.from_system())
+        self.recording = Recording()
+
+    def over(self, own: Source) -> Source:
+        if self._listens:
+            self.source = own
+        return self
+
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+        asked = _rounded(query, step)  # first: a source may add its noise in the query's memory
+        released = self.source.gaussian(query, sensitivity, std, step)
+        record = ReleaseRecord(
+            asked, sensitivity, std, _kept(released), precision=_precision(query), sampling_rate=self.sampling_rate, step=step
+        )
+        self.recording.releases.append(record)
+        return released
+
+    def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
+        released = self.source.pure(query, sensitivity, epsilon, step)
+        record = ReleaseRecord(_rounded(query, step), sensitivity, epsilon, _kept(released), "pure", step=step)
+        self.recording.releases.append(record)
+        return released
+
+    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
+        term = self.source.objective_noise(dimension, lipschitz, std)
+        self.recording.releases.append(ReleaseRecord(np.zeros(dimension), lipschitz, std, _kept(term), "objective"))
+        return term
+
+    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
+        for included in self.source.poisson(records, rate, steps):
+            self.recording.inclusions.append(included.copy())
+            self.recording.rates.append(rate)
+            yield included
+
+    def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
+        stayed = self.source.thin(indices, keep, coin)
+        self.recording.thinned[coin] = np.union1d(self.recording.thinned.get(coin, _NOBODY), stayed)
+        return stayed
+
+
+class Forced(Source):
+    """Teacher-forces a run with another run's releases and inclusions, and keeps this run's own queries.
+
+    `index_map[i]` is this data set's index of the recorded data set's record i, or −1 where it is absent;
+    `extra` are this data set's records that the recorded one lacks: included at every step, the worst case. Records in
+    `always`, of the recorded data set, stay in every thinning too.
+    """
+
+    def __init__(self, recording: Recording, index_map: Indices, extra: Indices, always: Indices | None = None) -> None:
+        self.always = _NOBODY if always is None else always
+        self.reference = recording
+        self.index_map = index_map
+        self.extra = extra
+        self.recording = Recording()
+
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+        return self._next(query, sensitivity, std, "gaussian", step)
+
+    def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
+        return self._next(query, sensitivity, epsilon, "pure", step)
+
+    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
+        return self._next(np.zeros(dimension), lipschitz, std, "objective", 0.0)
+
+    def _next(self, query: Any, sensitivity: float, noise: float, kind: Kind, step: float) -> Any:
+        at = len(self.recording.releases)
+        if at >= len(self.reference.releases):
+            raise UnpaidReleaseError(f"Release {at + 1} has no counterpart in the recorded run.")
+        released = self.reference.releases[at].released.copy()
+        asked = _rounded(query, step)
+        self.recording.releases.append(
+            ReleaseRecord(asked, sensitivity, noise, released, kind, _precision(query), self.sampling_rate, step)
+        )
+        return array_namespace(query).asarray(released, dtype=query.dtype, device=device(query), copy=True)
+
+    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
+        for included in self.reference.inclusions[len(self.recording.inclusions) :][:steps]:
+            mapped = self.index_map[included]
+            mine = np.sort(np.concatenate([mapped[mapped >= 0], self.extra]))
+            self.recording.inclusions.append(mine)
+            self.recording.rates.append(rate)
+            yield mine
+
+    def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
+        mapped = self.index_map[np.union1d(self.reference.thinned.get(coin, _NOBODY), self.always)]
+        stayed = indices[np.isin(indices, np.concatenate([mapped[mapped >= 0], self.extra]))]
+        self.recording.thinned[coin] = np.union1d(self.recording.thinned.get(coin, _NOBODY), stayed)
+        return stayed
+
+
+def _precision(values: Any) -> float:
+    return float(array_namespace(values).finfo(values.dtype).eps)
+
+
+def _kept(values: Any) -> Array:
+    """A copy in double precision, whatever the backend and device."""
+    found = values if isinstance(values, np.ndarray) else np.from_dlpack(to_device(values, "cpu"))
+    return np.array(found, dtype=np.float64)
+
+
+def _rounded(query: Any, step: float) -> Array:
+    plain = _kept(query)
+    return np.rint(plain / step) * step if step else plain

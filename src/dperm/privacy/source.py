@@ -1,0 +1,178 @@
+"""Where a channel's noise and draws come from: `SystemSource` in earnest, others for audits and tests."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm._random import Randomness
+
+__all__ = ["EXACT_NOISE", "Coin", "Indices", "Provenance", "Source", "SystemSource", "in_earnest", "provenance_of"]
+
+Array = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+#: (the number of a draw in this run, which of its coins)
+Coin = tuple[int, int]
+
+#: What holds of noise that `NoiseStream` makes.
+EXACT_NOISE = (
+    "Noise is rounded real numbers, exactly, on a public grid of powers of two, and added there: low bits tell nothing. The "
+    "keystream is taken for random, the platform's logarithm, tangent, sine and cosine for right to 8 units in the last place."
+)
+
+_SAMPLED_AT_ONCE = 1 << 16  # inclusions drawn per bulk call
+_LONGEST_GAP = 2.0**44  # between two of them, in records: more than any run has, and sums of them are whole
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where the noise of a release came from: how it was `seeded`, what holds of its `arithmetic`, and whether it protects."""
+
+    seeded: str
+    arithmetic: str
+    private: bool = True
+
+    @classmethod
+    def audit(cls) -> Provenance:
+        """Of a release that an audit sees or sets."""
+        return cls("an audit's: NOT PRIVATE", "an audit looks at the noise", private=False)
+
+
+class Source(ABC):
+    """Where noise and inclusion draws come from.
+
+    `trials` = m makes m independent runs at once: releases and draws then have a leading axis m.
+
+    What a source says of its own privacy is believed of those that are `in_earnest` alone: of a class derived from one of them,
+    as of any other, nothing is known.
+    """
+
+    trials: int | None = None
+    sampling_rate: float = 1.0
+
+    @property
+    def provenance(self) -> Provenance:
+        """For certificates."""
+        kind = type(self).__name__
+        return Provenance(f"a source of the caller's own ({kind}): NOT PRIVATE", f"nothing is known of {kind}", private=False)
+
+    @abstractmethod
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+        """`query` (p,), rounded to multiples of `step`, plus N(0, std²) noise rounded to the same, in the query's backend, type
+        and
+        device, and perhaps in its memory. `sensitivity` is that of the rounded query."""
+
+    @abstractmethod
+    def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
+        """The same with b of density ∝ exp(−epsilon·‖b‖/sensitivity)."""
+
+    @abstractmethod
+    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
+        """The linear term of an objective perturbation: N(0, std²·I), shape (dimension,). It is not rounded: what is released is
+        the
+        minimiser. Each number is within std·`dperm._random.NORMAL_ERROR` of a real normal."""
+
+    @abstractmethod
+    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:
+        """For each step the sorted indices of the included records, each included independently; of m trials a table (m,
+        records) of booleans."""
+
+    def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
+        """Those of the drawn `indices` (m,) that stay, each independently with probability keep[i].
+
+        One coin may be tossed in several calls, for parts of a draw.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no draws that depend on the records: no importance sampling.")
+
+    def claimed(self, sampling_rate: float) -> None:
+        """Told before each Gaussian release: the rate at which its records were drawn, as paid for (1: all of them)."""
+        self.sampling_rate = sampling_rate
+
+    def over(self, own: Source) -> Source:
+        """What an audit's source becomes when a run would have used its `own`: see `Channel.open`."""
+        return self
+
+
+_IN_EARNEST: set[type[Source]] = set()
+_Kind = TypeVar("_Kind", bound=type[Source])
+
+
+def in_earnest(kind: _Kind) -> _Kind:
+    """The decorated class vouches for its noise. Classes derived from it do not."""
+    _IN_EARNEST.add(kind)
+    return kind
+
+
+def provenance_of(source: Source) -> Provenance:
+    """What a source says of itself, where that is to be believed."""
+    return source.provenance if type(source) in _IN_EARNEST else Source.provenance.__get__(source)
+
+
+@in_earnest
+class SystemSource(Source):
+    """Noise and sampling from a `Randomness`."""
+
+    def __init__(self, randomness: Randomness) -> None:
+        self.randomness = randomness
+
+    @property
+    def provenance(self) -> Provenance:
+        return Provenance(self.randomness.policy, EXACT_NOISE, self.randomness.private)
+
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+        noise = self.randomness.noise.rounded_normal(std / step, query.size)
+        noise += np.rint(query / step).ravel()
+        noise *= step
+        return noise.reshape(query.shape)
+
+    def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
+        noise = self.randomness.noise.rounded_ball(sensitivity / epsilon / step, query.size)[0]
+        return (np.rint(query / step) + noise) * step
+
+    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
+        return std * self.randomness.noise.standard_normal(dimension)
+
+    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
+        # Gaps between successes of Bernoulli trials are geometric; the floor of an exponential is exactly so.
+        # One long run of trials is cut into steps of `records` trials each.
+        if records == 0 or rate >= 1.0:
+            everyone = np.arange(records, dtype=np.intp)
+            for _ in range(steps):
+                yield everyone
+            return
+        scale = -1.0 / np.log1p(-rate)
+        block = max(1, min(steps, int(_SAMPLED_AT_ONCE / max(1.0, records * rate))))
+        done = 0
+        carried = np.empty(0, dtype=np.intp)
+        last = -1  # last success, counted from the start of the current block
+        while done < steps:
+            block = min(block, steps - done)
+            trials = block * records
+            positions = [carried]
+            while last < trials:
+                expected = int((trials - last) * rate)
+                count = expected + 4 * int(expected**0.5) + 16
+                gaps = np.minimum(self.randomness.sampling.standard_exponential(count) * scale, _LONGEST_GAP).astype(np.intp)
+                gaps += 1
+                np.cumsum(gaps, out=gaps)
+                gaps += last
+                positions.append(gaps)
+                last = int(gaps[-1])
+            successes = np.concatenate(positions)
+            cuts = np.searchsorted(successes, records * np.arange(1, block + 1))
+            start = 0
+            for step, stop in enumerate(cuts):
+                yield successes[start:stop] - step * records
+                start = stop
+            carried = successes[start:] - trials
+            last -= trials
+            done += block
+
+    def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
+        return indices[self.randomness.sampling.random(len(indices)) < keep]
