@@ -62,13 +62,13 @@ class NoiseStream:
                 scale = 2.0**45
                 values[place] = self._settled(block, start + int(place), scale) / scale
             parts.append(values)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0)])
 
     def rounded_normal(self, scale: float, size: int) -> Array:
         """(size,) integers, as doubles: exactly independent N(0, scale²), rounded to the nearest."""
         assert 0 < scale <= LARGEST_SCALE
         parts = [self._rounded(block, start, stop, scale) for block, start, stop in self._pieces(size)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0)])
 
     def rounded_ball(self, scale: float, size: int, count: int = 1) -> Array:
         """(count, size) integers, as doubles: scale·b rounded to the nearest, each row b of density ∝ e^{−‖b‖}.
@@ -122,7 +122,7 @@ class NoiseStream:
         values -= found
         np.abs(values, out=values)
         # |scale·z| < 10·scale: its own rounding is below scale·2⁻⁴⁹
-        if not values.max(initial=0.0) < 0.5 - scale * 2 * _USUAL:  # also where a pair was set aside
+        if not values.max() < 0.5 - scale * 2 * _USUAL:  # also where a pair was set aside
             doubtful = np.flatnonzero(~(values < 0.5 - scale * 2 * _USUAL))
             better, errors = block.found(start + doubtful)
             better *= scale

@@ -81,7 +81,7 @@ def test_passes_and_sums_on_every_storage(kind: str, s0: float, loss: Loss, tmp_
 def test_rows_are_never_longer_than_the_bound() -> None:
     records = Records(ROWS * 100, LABELS, 1.0)
     batch = records.take(np.arange(N))
-    lengths = np.linalg.norm(batch.rows, axis=1) * batch.unit
+    lengths = np.linalg.norm(batch.rows, axis=1) * batch.units
     assert np.all(lengths <= 1) and np.all(lengths <= batch.norms) and np.all(lengths[[0, 1, 2]] > 1 - 1e-5)
     assert np.all(batch.rows == np.rint(batch.rows))
     assert 0 < batch.norms[3] < 1e-9  # a zero row stays

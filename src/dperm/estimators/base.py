@@ -112,7 +112,7 @@ class PrivateLinearModel(BaseEstimator):
         mechanism, objective = self._problem(loss, X.shape[1], classes, size)
         if size is not None and self._needs_size():
             remind_of_size(size, X.shape[0], "what was chosen by it suits other data.", stacklevel=3)
-        scale = objective.constant
+        scale = objective.intercept_scale
         channel = Channel.open(self.random_state, label=self.label)
         release = mechanism.release(objective, objective.records(X, targets), channel)
         self.objective_ = objective
@@ -215,6 +215,6 @@ class PrivateLinearModel(BaseEstimator):
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         records = self.objective_.records(X, np.zeros(X.shape[0]), keep=False)
-        parts = [(batch.rows @ np.atleast_2d(self.coef_).T) * batch.unit for batch in records.batches()]
+        parts = [(batch.rows @ np.atleast_2d(self.coef_).T) * batch.units[:, None] for batch in records.batches()]
         scores = np.concatenate(parts) + self.intercept_
         return np.ascontiguousarray(scores[:, 0]) if scores.shape[1] == 1 else scores

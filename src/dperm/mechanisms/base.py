@@ -79,7 +79,7 @@ class Mechanism(ABC):
 
     def admit(self, objective: LinearObjective, records: Records) -> Records:
         """Records as the objective's constants assume them. ValueError, before any charge, where they are not."""
-        if (records.data_norm, records.constant) != (objective.data_norm, objective.constant):
+        if (records.data_norm, records.constant) != (objective.data_norm, objective.intercept_scale):
             raise ValueError("Expected records made by this objective's `records`: their norm bound or constant feature differs.")
         return records.relabelled(self.admit_targets(objective, records.targets))
 

@@ -19,7 +19,7 @@ from dperm import _validate as check
 from dperm.objectives.facts import PublicFacts
 from dperm.objectives.losses import Loss, Softmax, Squared
 from dperm.objectives.per_example import Pass
-from dperm.objectives.records import EXACT_ROWS, ROW_BITS, Batch, Records, row_unit
+from dperm.objectives.records import EXACT_ROWS, ROW_BITS, Batch, Records
 from dperm.objectives.sums import RunningSum
 from dperm.privacy.events import Relation
 from dperm.privacy.grid import power_below
@@ -31,7 +31,6 @@ _THETA_BITS = _DIGITS - 2 - ROW_BITS  # of parameters where records see them
 _SMALLEST, _LARGEST = 1e-30, 1e30  # norm bounds and constants whose squares and units stay within doubles
 _SLOPE_BITS = _DIGITS - ROW_BITS - EXACT_ROWS.bit_length() + 1  # of slopes whose products with EXACT_ROWS rows add up exactly
 _UNSTATED_LIMIT = 4_000_000  # records, where nothing is known of their number
-_LEAST_CONSTANT = 2.0**-10  # of data_norm: a smaller constant feature would have no digits
 
 #: Least strong convexity, relative to n·smoothness, at which a single-precision Hessian still steers well.
 _SINGLE_PRECISION = 1e-5
@@ -43,10 +42,9 @@ Array = NDArray[np.float64]
 class LinearObjective:
     """A loss, the public bounds of its data, the quadratic regulariser and an optional L2 ball of `radius`.
 
-    `features` is d without the intercept; `intercept_scale` is the value of the constant feature (0: no intercept), truncated to
-    the rows' grid: `constant`. `size_limit` is the public number of records up to which a minimiser's rounding is bounded
-    (None: four times `public_size`, at least a million; four million where that is None). ValueError for bounds that doubles
-    cannot work with: see the messages.
+    `features` is d without the intercept; `intercept_scale` is the value of the constant feature (0: no intercept). `size_limit`
+    is the public number of records up to which a minimiser's rounding is bounded (None: four times `public_size`, at least a
+    million; four million where that is None). ValueError for bounds that doubles cannot work with: see the messages.
     """
 
     loss: Loss
@@ -67,11 +65,6 @@ class LinearObjective:
         ):
             if check.non_negative(name, value) and not _SMALLEST <= value <= _LARGEST:
                 raise ValueError(f"Expected {name} between {_SMALLEST:g} and {_LARGEST:g}, got {value!r}.")
-        if 0 < self.intercept_scale < _LEAST_CONSTANT * self.data_norm:
-            raise ValueError(
-                f"Expected intercept_scale to be 0 or at least data_norm/{1 / _LEAST_CONSTANT:g} = "
-                f"{_LEAST_CONSTANT * self.data_norm:g}, got {self.intercept_scale!r}: the rows' grid would leave too little of it."
-            )
         check.non_negative("strong_convexity", self.strong_convexity)
         object.__setattr__(self, "relation", Relation(self.relation))
         if self.radius is not None:
@@ -89,13 +82,7 @@ class LinearObjective:
 
     @property
     def dimension(self) -> int:
-        return (self.features + (self.constant > 0)) * self.outputs
-
-    @functools.cached_property
-    def constant(self) -> float:
-        """The constant feature's value: `intercept_scale`, truncated to a multiple of the rows' unit."""
-        unit = row_unit(self.data_norm)
-        return math.floor(self.intercept_scale / unit) * unit
+        return (self.features + (self.intercept_scale > 0)) * self.outputs
 
     @functools.cached_property
     def row_norm(self) -> float:
@@ -126,7 +113,7 @@ class LinearObjective:
         """Wrap data for this objective; see `Records`. ValueError where the number of features differs."""
         if rows.shape[1] != self.features:
             raise ValueError(f"Expected rows with {self.features} features, got {rows.shape[1]}.")
-        return Records(rows, targets, self.data_norm, self.constant, present=present, keep=keep)
+        return Records(rows, targets, self.data_norm, self.intercept_scale, present=present, keep=keep)
 
     def predict(self, theta: Array, batch: Batch) -> Array:
         """t, shape (b,) or (b, K); (m, b) or (m, b, K) for m models at once, θ (m, p)."""
@@ -134,25 +121,25 @@ class LinearObjective:
             return self._predict_many(theta, batch)
         weights, intercept = self._split(theta)
         t = batch.rows @ weights
-        t *= batch.unit
-        if self.constant:
-            t += self.constant * intercept
+        t *= batch.units if t.ndim == 1 else batch.units[:, None]
+        if self.intercept_scale:
+            t += self.intercept_scale * intercept
         return t
 
     def _predict_many(self, theta: Array, batch: Batch) -> Array:
         if not isinstance(self.loss, Softmax):
             weights = theta[:, : self.features]
             t = (batch.rows @ weights.T).T if sp.issparse(batch.rows) else weights @ batch.rows.T
-            t = t * batch.unit
-            if self.constant:
-                t += self.constant * theta[:, -1:]
+            t = t * batch.units
+            if self.intercept_scale:
+                t += self.intercept_scale * theta[:, -1:]
             return t
         table = theta.reshape(len(theta), -1, self.outputs)  # (m, d, K)
         weights = table[:, : self.features].transpose(1, 0, 2).reshape(self.features, -1)
         t = (batch.rows @ weights).reshape(len(batch.targets), len(theta), self.outputs)
-        t = t.transpose(1, 0, 2) * batch.unit
-        if self.constant:
-            t += self.constant * table[:, -1:]
+        t = t.transpose(1, 0, 2) * batch.units[:, None]
+        if self.intercept_scale:
+            t += self.intercept_scale * table[:, -1:]
         return t
 
     def seen(self, theta: Array) -> Array:
@@ -175,9 +162,9 @@ class LinearObjective:
     def _split(self, theta: Array) -> tuple[Array, Any]:
         """Weights (d,) or (d, K), and the intercept's parameter(s)."""
         if self.outputs == 1:
-            return (theta[:-1], theta[-1]) if self.constant else (theta, 0.0)
+            return (theta[:-1], theta[-1]) if self.intercept_scale else (theta, 0.0)
         table = theta.reshape(-1, self.outputs)
-        return (table[:-1], table[-1]) if self.constant else (table, 0.0)
+        return (table[:-1], table[-1]) if self.intercept_scale else (table, 0.0)
 
     def per_example(self, theta: Array, batch: Batch, *, norms_only: bool = False) -> LinearPass:
         """The closed-form pass; see `Pass`. It computes what it is asked for, so that `norms_only` makes no difference."""
@@ -204,9 +191,9 @@ class LinearObjective:
             t = self.predict(theta, batch)
             losses, slope = np.where(present, self.loss.value(t, y), 0.0), np.where(present, self.loss.slope(t, y), 0.0)
             value += float(losses.sum())
-            gradient[:d] += batch.unit * (batch.rows.T @ slope)
-            if self.constant:
-                gradient[-1] += self.constant * float(slope.sum())
+            gradient[:d] += batch.rows.T @ (slope * batch.units)
+            if self.intercept_scale:
+                gradient[-1] += self.intercept_scale * float(slope.sum())
             if matrix is not None:
                 self._add_hessian(matrix, batch, np.where(present, self.loss.curvature(t, y), 0.0), len(records))
         return value, gradient, matrix
@@ -218,9 +205,9 @@ class LinearObjective:
         for batch in records.batches():
             t = self.predict(theta, batch)
             present = batch.norms > 0
-            rows = (batch.rows.toarray() if records.sparse else batch.rows) * batch.unit
-            if self.constant:
-                rows = np.column_stack([rows, np.full(len(rows), self.constant)])
+            rows = (batch.rows.toarray() if records.sparse else batch.rows) * batch.units[:, None]
+            if self.intercept_scale:
+                rows = np.column_stack([rows, np.full(len(rows), self.intercept_scale)])
             values += np.where(present, self.loss.value(t, batch.targets), 0.0).sum(axis=1)
             gradients += np.where(present, self.loss.slope(t, batch.targets), 0.0) @ rows
             if matrices is not None:
@@ -231,7 +218,7 @@ class LinearObjective:
 
     def _add_hessian(self, matrix: Array, batch: Batch, curvature: Array, size: int) -> None:
         d, block = self.features, batch.rows
-        root = np.sqrt(curvature) * batch.unit
+        root = np.sqrt(curvature) * batch.units
         if sp.issparse(block):
             scaled = block.multiply(root[:, None]).tocsr()
             product = scaled.T @ scaled
@@ -241,11 +228,11 @@ class LinearObjective:
             scaled = np.empty(block.shape, dtype=np.float32 if single else np.float64)
             np.multiply(block, root[:, None], out=scaled, casting="same_kind")
             matrix[:d, :d] += scaled.T @ scaled
-        if self.constant:
-            cross = self.constant * batch.unit * (block.T @ curvature)
+        if self.intercept_scale:
+            cross = self.intercept_scale * (block.T @ (curvature * batch.units))
             matrix[:d, d] += cross
             matrix[d, :d] += cross
-            matrix[d, d] += self.constant**2 * float(curvature.sum())
+            matrix[d, d] += self.intercept_scale**2 * float(curvature.sum())
 
     def exact_gradient(self, theta: Array, records: Records) -> tuple[Array, float]:
         """Σ ∇ℓ_i (p,) and a bound on its distance from the true one: only each record's slope is rounded.
@@ -263,19 +250,16 @@ class LinearObjective:
         for batch in records.batches():
             t = self.predict(first, batch) + self.predict(second, batch)
             slope = np.where(batch.norms > 0, self.loss.slope(t, batch.targets), 0.0)
-            largest = float(np.abs(slope).max(initial=0.0))
             length = float(batch.norms.sum())
-            steepest, norms = max(steepest, largest), norms + length
-            if not largest:
-                continue
-            for part in range(1, 4):
-                step = 2 * power_below(largest) * 2.0 ** (-_SLOPE_BITS * part)
-                digits = np.trunc(slope / step) * step
-                slope -= digits
-                sums = batch.unit * (digits @ batch.rows)
-                total.add(np.append(sums, self.constant * digits.sum()) if self.constant else sums)
-                rest += (step if part == 3 else 0.0) * length
-            rest += 2.0**-53 * largest * length  # of the constant feature's products
+            steepest, norms = max(steepest, float(np.abs(slope).max(initial=0.0))), norms + length
+            sums, left = _exact_product(slope * batch.units, batch.rows)
+            rest += left * float((batch.norms / batch.units).sum())
+            if self.intercept_scale:
+                ones, left = _exact_product(slope, np.ones((len(slope), 1)))
+                sums = [np.append(part, self.intercept_scale * one) for part, one in zip(sums, ones, strict=True)]
+                rest += left * length + 2.0**-53 * steepest * length
+            for part in sums:
+                total.add(part)
         found = total.value()
         wrong = self.loss.slope_error(reach, steepest) + self.loss.smoothness(1.0) * astray
         return (np.zeros(self.dimension) if found is None else found), (wrong * norms + rest) * (1 + 2.0**-20)
@@ -286,9 +270,9 @@ class LinearObjective:
         for batch in records.batches():
             curvature = np.where(batch.norms > 0, self.loss.curvature(self.predict(theta, batch), batch.targets), 0.0)
             moved = curvature * self.predict(vectors, batch)
-            result[: self.features] += batch.unit * (batch.rows.T @ moved)
-            if self.constant:
-                result[-1] += self.constant * float(moved.sum())
+            result[: self.features] += batch.rows.T @ (moved * batch.units)
+            if self.intercept_scale:
+                result[-1] += self.intercept_scale * float(moved.sum())
         return result
 
 
@@ -337,27 +321,27 @@ class LinearPass(Pass):
         """(p,), or (m, p): one sum a model."""
         objective, batch = self._objective, self._batch
         slope = self._slope * (factors[..., None] if self._wide else factors)
-        unit, step = batch.unit, 1.0
         if bound is not None:
-            # EXACT_ROWS vectors as long as `bound`, in units of step·unit, add up to at most 2⁵³
-            step = 2 * power_below(bound * EXACT_ROWS * 2.0**-_DIGITS / unit)
             slope = self._held(slope, bound)
-            slope /= step
-            np.trunc(slope, out=slope)
-            unit *= step
+        constant, step = objective.intercept_scale, 1.0
+        ones = constant * slope if constant else slope
+        slope = slope * (batch.units[:, None] if self._wide else batch.units)
+        if bound is not None:
+            step = 2 * power_below(bound * EXACT_ROWS * 2.0**-_DIGITS)  # EXACT_ROWS vectors as long as `bound`: at most 2⁵³ steps
+            slope = _truncated(slope, step)
+            ones = _truncated(ones, step) if constant else ones
         if slope.ndim == 1:
             gradient = slope @ batch.rows
-            gradient *= unit
-            if not objective.constant:
-                return gradient
-            return np.append(gradient, objective.constant * step * slope.sum())
+            gradient *= step
+            return np.append(gradient, step * ones.sum()) if constant else gradient
         # (…, b, K) to (…·K, b), and back to (…, d, K)
         table = slope.swapaxes(-1, -2) if self._wide else slope[:, None]
         flat = table.reshape(math.prod(table.shape[:-1]), len(batch.targets))
-        sums = (flat @ batch.rows).reshape(*table.shape[:-1], objective.features).swapaxes(-1, -2) * unit
-        if objective.constant:
-            sums = np.concatenate([sums, objective.constant * step * table.sum(axis=-1)[..., None, :]], axis=-2)
-        return sums.reshape(*slope.shape[: slope.ndim - 1 - self._wide], -1)
+        sums = (flat @ batch.rows).reshape(*table.shape[:-1], objective.features).swapaxes(-1, -2)
+        if constant:
+            added = ones.sum(axis=-2 if self._wide else -1)
+            sums = np.concatenate([sums, added[..., None, :] if self._wide else added[..., None, None]], axis=-2)
+        return step * sums.reshape(*slope.shape[: slope.ndim - 1 - self._wide], -1)
 
     def _held(self, slope: Array, bound: float) -> Array:
         """Coefficients no longer than what makes a record's vector as long as `bound`."""
@@ -370,3 +354,22 @@ class LinearPass(Pass):
         limits *= 1 - (slope.shape[-1] + 8) * 2.0**-50  # a hair less: lengths and quotients are rounded
         share = np.divide(limits, lengths, out=np.ones_like(lengths), where=lengths > limits)
         return slope * share[..., None]
+
+
+def _truncated(values: Array, step: float) -> Array:
+    """How many whole steps, towards zero."""
+    values = values / step
+    return np.trunc(values, out=values)
+
+
+def _exact_product(coefficients: Array, rows: Any) -> tuple[list[Array], float]:
+    """Three arrays whose sum is coefficients (b,) times whole rows (b, d), each product exact; and how much of a coefficient is
+    left out."""
+    step = 2 * power_below(float(np.abs(coefficients).max(initial=0.0)) or 1.0)
+    parts: list[Array] = []
+    for _ in range(3):
+        step *= 2.0**-_SLOPE_BITS
+        digits = np.trunc(coefficients / step) * step
+        coefficients = coefficients - digits
+        parts.append(digits @ rows)
+    return parts, step

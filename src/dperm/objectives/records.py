@@ -1,8 +1,8 @@
 """Records: rows and targets behind one face, whatever holds the rows — a dense array, SciPy CSR, or a memory-mapped file.
 
-Rows longer than the public `data_norm` are scaled down to it, and all are truncated to multiples of a public `unit`, a power of
-two of about data_norm·2⁻²¹: whole numbers, whose products and sums in double precision have no rounding, so that nothing depends
-on the order of records or on which others are there. A record is what is left of it then, everywhere.
+Rows longer than the public `data_norm` are scaled down to it, and each is truncated to 21 binary digits of its own length: whole
+numbers times a power of two, whose products and sums in double precision have no rounding, so that nothing depends on the order
+of records or on which others are there. A record is what is left of it then, everywhere.
 """
 
 from __future__ import annotations
@@ -14,48 +14,42 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from dperm.privacy.grid import power_below
-
-__all__ = ["EXACT_ROWS", "ROW_BITS", "Batch", "Records", "row_unit"]
+__all__ = ["EXACT_ROWS", "ROW_BITS", "Batch", "Records"]
 
 Array = NDArray[np.float64]
 
-ROW_BITS = 21  # a row, in units, is no longer than 2 to this
+ROW_BITS = 21  # a row, in its units, is shorter than 2 to this
 EXACT_ROWS = 1 << 13  # rows in a batch, at most
 
 _LONGEST = 1e30  # rows longer than this many bounds count as not finite
+_SHORTEST = -400  # the exponent of two below which rows count as zeros: their units stay within doubles
 _CHUNK_BYTES = 1 << 21  # a batch of rows that stays in cache while it is used twice or three times
 _KEPT_BYTES, _KEPT_MAPPED = 1 << 29, 1 << 25  # of rows in units that are kept: of an array in memory, and of a file
 _NOBODY: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
 
 
-def row_unit(data_norm: float) -> float:
-    """What rows are truncated to multiples of: a power of two, such that a row is no longer than 2²¹ units."""
-    below = power_below(data_norm)
-    return (below if below == data_norm else 2 * below) * 2.0**-ROW_BITS
-
-
 class Batch:
-    """At most `EXACT_ROWS` rows in units: `rows` (b, d) whole numbers in double precision, dense or CSR; targets (b,).
+    """At most `EXACT_ROWS` records: `rows` (b, d) are whole numbers in double precision, dense or CSR, in multiples of `units`
+    (b,),
+    powers of two; targets (b,).
 
-    `norms` (b,) bound the rows' lengths from above, not in units, the constant feature included: 0 for a record that is absent
-    and contributes nothing. `included` (m, b) tells which records each of m models trained at once sees; None: every model sees
-    all.
+    `norms` (b,) bound the rows' lengths from above, the constant feature included: 0 for a record that is absent and contributes
+    nothing. `included` (m, b) tells which records each of m models trained at once sees; None: every model sees all.
     """
 
-    __slots__ = ("included", "norms", "rows", "targets", "unit")
+    __slots__ = ("included", "norms", "rows", "targets", "units")
 
-    def __init__(self, rows: Any, targets: Array, norms: Array, unit: float, included: Any = None) -> None:
-        self.rows, self.targets, self.norms, self.unit = rows, targets, norms, unit
+    def __init__(self, rows: Any, table: Any, included: Any = None) -> None:
+        self.rows = rows
+        self.targets, self.norms, self.units = table
         self.included = included
 
 
 class Records:
     """rows: (n, d) float64 or float32, dense (possibly memory-mapped) or CSR; targets: (n,).
 
-    `constant` is the value of the constant feature (0: none), a multiple of `unit`. A record with a number that is not finite, or
-    whose norm overflows, is absent: it contributes nothing anywhere, and is one of the n. So is one that `present` (n,) leaves
-    out.
+    `constant` is the value of the constant feature (0: none). A record with a number that is not finite, or whose norm
+    overflows, is absent: it contributes nothing anywhere, and is one of the n. So is one that `present` (n,) leaves out.
 
     Rows in units are kept in memory of its own, in row order and single precision: those of an array up to 512 MiB, of a
     memory-mapped file up to 32 MiB, sparse ones always (8 bytes an entry). Larger tables are read, scaled and measured each time
@@ -75,7 +69,6 @@ class Records:
         self.rows = rows
         self.data_norm = data_norm
         self.constant = constant
-        self.unit = row_unit(data_norm)
         self.sparse = sp.issparse(rows)
         if self.sparse and rows.format != "csr":
             raise TypeError(f"Expected sparse rows in CSR format, got {rows.format}.")
@@ -95,7 +88,7 @@ class Records:
         self.targets[absent] = 1.0
         self._absent = absent if absent.any() else _NOBODY
         self._kept: Any = None
-        self._norms: Array | None = None
+        self._table = np.empty((3, 0))  # targets, norms and units of the rows that are kept
         self._buffers: tuple[NDArray[Any], Array] | None = None
         if self.sparse or (keep and 4 * rows.size <= (_KEPT_MAPPED if _is_mapped(rows) else _KEPT_BYTES)):
             self._keep()
@@ -108,6 +101,8 @@ class Records:
         other = object.__new__(Records)
         other.__dict__.update(self.__dict__)
         other.targets = np.array(targets, dtype=np.float64)
+        if self._kept is not None:
+            other._table = np.concatenate([other.targets[None], self._table[1:]])
         other._buffers = None
         return other
 
@@ -139,19 +134,16 @@ class Records:
 
     def take(self, indices: NDArray[np.intp]) -> Batch:
         """The batch of at most `EXACT_ROWS` records. A dense one lives in a buffer that the next call overwrites."""
-        if self._kept is None or self._norms is None:
-            return self._measured(self._gathered(indices), indices)
+        if self._kept is None:
+            # `take` would bring all of a table in column order into row order first
+            return self._measured(self.rows[indices], indices)
         if self.sparse:
             rows = self._kept[indices].astype(np.float64)
         else:
             raw, rows = self._room(len(indices))
             self._kept.take(indices, axis=0, out=raw, mode="clip")  # "raise" would copy through a second buffer
             np.copyto(rows, raw)
-        return Batch(rows, self.targets.take(indices), self._norms.take(indices), self.unit)
-
-    def _gathered(self, indices: NDArray[np.intp]) -> Any:
-        """Rows of the table as they are. (`take` would bring all of a table in column order into row order first.)"""
-        return self.rows[indices]
+        return Batch(rows, self._table.take(indices, axis=1))
 
     def _room(self, count: int) -> tuple[NDArray[Any], Array]:
         if self._buffers is None or count > len(self._buffers[0]):
@@ -166,38 +158,46 @@ class Records:
             yield slice(start, min(start + step, self.size))
 
     def _batch(self, part: slice) -> Batch:
-        if self._kept is None or self._norms is None:
+        if self._kept is None:
             return self._measured(self.rows[part], part)
-        return Batch(self._kept[part].astype(np.float64), self.targets[part], self._norms[part], self.unit)
+        return Batch(self._kept[part].astype(np.float64), self._table[:, part])
 
     def _keep(self) -> None:
         """Bring all rows to units, in single precision, which holds whole numbers up to 2²⁴."""
-        norms = np.empty(self.size)
-        if self.sparse:
-            parts: list[Any] = []
-            for part in self._parts():
-                batch = self._measured(self.rows[part], part)
-                norms[part] = batch.norms
+        table = np.empty((3, self.size))
+        parts: list[Any] = []
+        dense = None if self.sparse else np.empty((self.size, self.features), dtype=np.float32)
+        for part in self._parts():
+            batch = self._measured(self.rows[part], part)
+            table[:, part] = batch.targets, batch.norms, batch.units
+            if dense is None:
                 parts.append(batch.rows.astype(np.float32))
-            kept: Any = sp.vstack(parts, format="csr") if parts else sp.csr_array((0, self.features), dtype=np.float32)
-        else:
-            kept = np.empty((self.size, self.features), dtype=np.float32)
-            for part in self._parts():
-                batch = self._measured(self.rows[part], part)
-                norms[part] = batch.norms
-                kept[part] = batch.rows
-        self._kept, self._norms = kept, norms
+            else:
+                dense[part] = batch.rows
+        if dense is None and not parts:
+            parts.append(sp.csr_array((0, self.features), dtype=np.float32))
+        self._kept, self._table = (sp.vstack(parts, format="csr") if dense is None else dense), table
 
     def _measured(self, raw: Any, which: Any) -> Batch:
         """The batch of these rows of the table, scaled, truncated and measured now."""
         absent = self._absent[which] if len(self._absent) else np.zeros(raw.shape[0], dtype=np.bool_)
-        make = _sparse_units if self.sparse else _dense_units
-        rows, squares, absent = make(raw, absent, self.data_norm, self.unit)
-        # squares are whole: their root is right to a unit in the last place, and raised by more than that. A row of zeros is
-        # there
-        norms = np.maximum(np.hypot(np.sqrt(squares) * self.unit, self.constant) * (1 + 2.0**-40), self.unit * 2.0**-10)
+        rows: Any = _canonical(raw) if self.sparse else np.array(raw, dtype=np.float64, order="C")
+        factors, units, absent = _units(_squares(rows), absent, self.features, self.data_norm)
+        entries: Array = rows
+        if self.sparse:
+            counts = np.diff(rows.indptr)
+            entries, absent_entries, factors = rows.data, np.repeat(absent, counts), np.repeat(factors, counts)
+        else:
+            absent_entries, factors = absent, factors[:, None]
+        if absent.any():
+            entries[absent_entries] = 0.0  # 0·nan is nan
+        entries *= factors
+        np.trunc(entries, out=entries)
+        # squares are whole now: their root is right to a unit in the last place, and raised by more. A row of zeros is there
+        norms = np.hypot(np.sqrt(_squares(rows)) * units, self.constant) * (1 + 2.0**-40)
+        norms = np.maximum(norms, 1e-200)
         norms[absent] = 0.0
-        return Batch(rows, self.targets[which], norms, self.unit)
+        return Batch(rows, (self.targets[which], norms, units))
 
 
 def _is_mapped(rows: Any) -> bool:
@@ -206,44 +206,30 @@ def _is_mapped(rows: Any) -> bool:
     return rows is not None
 
 
-def _factors(squares: Array, absent: NDArray[np.bool_], features: int, data_norm: float, unit: float) -> tuple[Array, Any]:
-    """What brings rows of these squared lengths within the bound, and into units; and who is absent, among them those whose
-    length is not finite."""
+def _units(squares: Array, absent: NDArray[np.bool_], features: int, data_norm: float) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """What brings rows of these squared lengths within the bound and into units; the units; and who is absent, those among them
+    whose length is not finite."""
     lengths = np.sqrt(squares)
     absent = absent | ~(lengths < _LONGEST * data_norm)
+    lengths[absent] = 0.0
     # a hair less: a computed length may be too short by its rounding
-    shrunk = (1 - max(2.0**-40, (features + 8) * 2.0**-52)) / unit
-    with np.errstate(divide="ignore", over="ignore"):
-        factors = np.minimum(shrunk, shrunk * data_norm / lengths)
-    factors[absent] = 0.0
-    return factors, absent
+    shrunk = 1 - max(2.0**-40, (features + 8) * 2.0**-52)
+    factors = np.divide(shrunk * data_norm, lengths, out=np.full_like(lengths, shrunk), where=lengths > data_norm)
+    _, exponents = np.frexp(lengths * factors)
+    units = np.ldexp(1.0, np.maximum(exponents, _SHORTEST) - ROW_BITS)
+    return factors / units, units, absent
 
 
-def _dense_units(
-    raw: NDArray[Any], absent: NDArray[np.bool_], data_norm: float, unit: float
-) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Rows in units, their squared lengths in units, and who is absent: their rows are 0."""
-    rows = np.array(raw, dtype=np.float64, order="C")
+def _squares(rows: Any) -> Array:
+    """(b,) squared lengths, each of its row's entries alone."""
     with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.einsum("ij,ij->i", rows, rows)
-    factors, absent = _factors(squares, absent, rows.shape[1], data_norm, unit)
-    if absent.any():
-        rows[absent] = 0.0  # 0·nan is nan
-    rows *= factors[:, None]
-    np.trunc(rows, out=rows)
-    return rows, np.einsum("ij,ij->i", rows, rows), absent
-
-
-def _sparse_units(raw: Any, absent: NDArray[np.bool_], data_norm: float, unit: float) -> tuple[Any, Array, NDArray[np.bool_]]:
-    rows = _canonical(raw)
-    counts = np.diff(rows.indptr)
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = _row_sums(np.square(rows.data), rows.indptr)
-    factors, absent = _factors(squares, absent, rows.shape[1], data_norm, unit)
-    rows.data[np.repeat(absent, counts)] = 0.0
-    rows.data *= np.repeat(factors, counts)
-    np.trunc(rows.data, out=rows.data)
-    return rows, _row_sums(np.square(rows.data), rows.indptr), absent
+        if not sp.issparse(rows):
+            return np.einsum("ij,ij->i", rows, rows)
+        filled = np.diff(rows.indptr) > 0
+        sums = np.zeros(rows.shape[0])
+        if filled.any():
+            sums[filled] = np.add.reduceat(np.square(rows.data), rows.indptr[:-1][filled])
+        return sums
 
 
 def _canonical(raw: Any) -> Any:
@@ -259,13 +245,3 @@ def _canonical(raw: Any) -> Any:
         with np.errstate(over="ignore", invalid="ignore"):
             rows.sum_duplicates()
     return rows
-
-
-def _row_sums(values: Array, indptr: Any) -> Array:
-    """(b,) sums over each row's entries, row by row: no row's depends on another's."""
-    filled = np.diff(indptr) > 0
-    sums = np.zeros(len(indptr) - 1)
-    if filled.any():
-        with np.errstate(over="ignore", invalid="ignore"):
-            sums[filled] = np.add.reduceat(values, indptr[:-1][filled])
-    return sums
