@@ -43,7 +43,7 @@ def one_at_a_time(train: Callable[[Any], Any], progress: Progress | None = None)
 @contextmanager
 def unlogged() -> Iterator[SpendLog]:
     """Charges of audits go to a spend log that is thrown away: nothing that they train is released."""
-    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "audit.jsonl") as log:
+    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "audit.jsonl", workers=False) as log:
         yield log
 
 

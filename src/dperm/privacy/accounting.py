@@ -21,7 +21,7 @@ from dperm.privacy.events import (
     relation_of,
 )
 from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, solve_decreasing
-from dperm.privacy.pld import TOLERANCE, pld_delta, pld_epsilon
+from dperm.privacy.pld import TOLERANCE, pld_delta, pld_epsilon_and_doubt
 from dperm.privacy.rdp import rdp_delta, rdp_epsilon
 
 __all__ = ["best_epsilon", "delta", "epsilon"]
@@ -54,19 +54,19 @@ def best_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> tu
         return value, "exact profile"
     candidates: list[tuple[float, str]] = [(basic, "basic composition")] if basic < math.inf and failure <= delta else []
     refusals: list[UnsupportedEventError] = []
-    for name, accountant in (
-        ("PLD", lambda: pld_epsilon(event, delta, tolerance)),
-        ("RDP", lambda: rdp_epsilon(event, delta)),
-    ):
+    doubtful = True
+    try:
+        value, doubtful = pld_epsilon_and_doubt(event, delta, tolerance)
+        candidates.append((value, "PLD"))
+        doubtful = doubtful or value == math.inf
+    except UnsupportedEventError as error:
+        refusals.append(error)
+    if doubtful:  # an RDP bound is never smaller than a PLD on a grid that is fine enough
         try:
-            candidates.append((accountant(), name))
+            name = "Rényi filter" if any(isinstance(leaf, FilteredRdp) for leaf in counts) else "RDP"
+            candidates.append((rdp_epsilon(event, delta), name))
         except UnsupportedEventError as error:
             refusals.append(error)
-            continue
-        if name == "RDP" and any(isinstance(leaf, FilteredRdp) for leaf in counts):
-            candidates[-1] = (candidates[-1][0], "Rényi filter")
-        if name == "PLD" and candidates[-1][0] < math.inf:
-            break  # an RDP bound is never smaller than a finite PLD beyond the grid's tolerance
     if not candidates and (found := _separately(event, delta, tolerance)):
         candidates.append(found)
     if not candidates:
@@ -139,12 +139,12 @@ def _basic(event: Event) -> tuple[float, float]:
 
 def _one_gaussian(event: Event) -> float | None:
     """Noise multiplier of the single Gaussian that equals `event`, if there is one."""
-    squares = 0.0
-    for leaf, count in leaves(event).items():
-        if not isinstance(leaf, Gaussian):
-            return None
-        squares += count / leaf.noise_multiplier**2
-    return 1 / math.sqrt(squares) if squares else None
+    counts = leaves(event)
+    noises = [(leaf.noise_multiplier, count) for leaf, count in counts.items() if isinstance(leaf, Gaussian)]
+    if len(noises) < len(counts):
+        return None
+    least = min(noise for noise, _ in noises)  # in its units nothing overflows
+    return least / math.sqrt(sum(count * (least / noise) ** 2 for noise, count in noises))
 
 
 def _one_objective(event: Event) -> ObjectivePerturbationEvent | None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import itertools
 import math
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +41,9 @@ __all__ = [
     "relation_of",
 ]
 
+
+#: Numbers of events lie between this and its inverse: their squares must be doubles.
+LARGEST_NUMBER = 1e60
 
 #: The largest ε of a `PrivacyProfile`: e^ε must be a double.
 LARGEST_LOSS = 600.0
@@ -83,7 +88,7 @@ class Gaussian(Event):
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        check.positive("noise_multiplier", self.noise_multiplier)
+        _plain_number(self, "noise_multiplier", check.positive)
         _relation(self)
 
 
@@ -95,7 +100,7 @@ class Laplace(Event):
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        check.positive("noise_multiplier", self.noise_multiplier)
+        _plain_number(self, "noise_multiplier", check.positive)
         _relation(self)
 
 
@@ -107,7 +112,7 @@ class PureDP(Event):
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        check.positive("epsilon", self.epsilon)
+        _plain_number(self, "epsilon", check.positive)
         _relation(self)
 
 
@@ -121,8 +126,8 @@ class ApproximateDP(Event):
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        check.positive("epsilon", self.epsilon)
-        check.fraction("delta", self.delta)
+        _plain_number(self, "epsilon", check.positive)
+        _plain_number(self, "delta", check.fraction)
         _relation(self)
 
 
@@ -134,7 +139,7 @@ class ExponentialMechanism(Event):
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        check.positive("epsilon", self.epsilon)
+        _plain_number(self, "epsilon", check.positive)
         _relation(self)
 
 
@@ -146,7 +151,7 @@ class PoissonSampled(Event):
     event: Event
 
     def __post_init__(self) -> None:
-        check.fraction("rate", self.rate, one=True)
+        _plain_number(self, "rate", functools.partial(check.fraction, one=True))
         _sub_event("event", self.event)
 
 
@@ -162,7 +167,8 @@ class FilteredRdp(Event):
     def __post_init__(self) -> None:
         if not 1 < self.order < math.inf:
             raise ValueError(f"Expected order > 1, got {self.order!r}.")
-        check.positive("rdp_budget", self.rdp_budget)
+        _plain_number(self, "order", check.positive)
+        _plain_number(self, "rdp_budget", check.positive)
         _relation(self)
 
 
@@ -245,7 +251,7 @@ class ObjectivePerturbationEvent(Event):
 
     def __post_init__(self) -> None:
         for name in ("noise_std", "lipschitz", "smoothness", "strong_convexity"):
-            check.positive(name, getattr(self, name))
+            _plain_number(self, name, check.positive)
         _relation(self)
         if self.loss is None:
             return
@@ -323,6 +329,14 @@ def relation_of(event: Event) -> Relation | None:
 
 def _relation(event: Event) -> None:
     object.__setattr__(event, "relation", Relation(getattr(event, "relation", None)))
+
+
+def _plain_number(event: Event, name: str, admit: Callable[[str, Any], float]) -> None:
+    """A checked number as Python's own: others do not go into JSON, and are not equal to what comes out of it."""
+    number = float(admit(name, getattr(event, name)))
+    if not 1 / LARGEST_NUMBER <= number <= LARGEST_NUMBER:
+        raise ValueError(f"Expected {name} between {1 / LARGEST_NUMBER:g} and {LARGEST_NUMBER:g}, got {number!r}.")
+    object.__setattr__(event, name, number)
 
 
 def _sub_event(name: str, value: Any) -> None:

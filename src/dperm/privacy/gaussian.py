@@ -15,6 +15,8 @@ from scipy.special import erfcx, log_ndtr
 
 __all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_log_delta", "gaussian_mu", "solve_decreasing"]
 
+_LITTLE_NOISE = 1e5  # privacy losses of 10¹⁰ and more
+
 _HALF_ROOT_PI = math.sqrt(math.pi / 2)
 
 
@@ -28,15 +30,19 @@ def gaussian_log_delta(s: float, epsilon: float) -> float:
     if s == 0:
         return -math.inf if epsilon >= 0 else math.log(-math.expm1(epsilon))
     upper, lower = s / 2 - epsilon / s, -s / 2 - epsilon / s
+    if s > _LITTLE_NOISE:  # e^ε would lose its digits: leave what is subtracted out
+        return float(log_ndtr(upper))
     # e^ε φ(lower) = φ(upper), so δ = φ(upper)·(mills(−upper) − mills(−lower)): no cancellation of tiny tails.
     if -upper < -30:  # erfcx overflows; here δ is 1 − something tiny
         gap = math.exp(epsilon + float(log_ndtr(lower))) + math.exp(float(log_ndtr(-upper)))
         return math.log1p(-gap) if gap < 1 else -math.inf
     log_density = -(upper**2) / 2 - 0.5 * math.log(2 * math.pi)
     difference = 0.0 if -upper > 1e4 * max(1.0, s) else _mills(-upper) - _mills(-lower)
-    if difference <= 0:  # far tail, where rounding eats the difference; with x = −upper > 0 it is
-        # ∫ e^{−xt − t²/2}(1 − e^{−st}) dt ≤ s/(x(x + s)), an upper bound tight to O(1/x²)
-        difference = s / (upper * lower)
+    if difference <= 1e-9:  # rounding eats the difference; with x = −upper it is
+        # ∫ e^{−xt − t²/2}(1 − e^{−st}) dt ≤ s/(x(x + s)) for x > 0, tight in the far tail,
+        # and ≤ s·(1 − x·mills(x)), tight for small s
+        near = s * (1 + upper * _mills(-upper)) if -upper < 1e3 else math.inf
+        difference = min(near, s / (upper * lower) if upper < 0 else math.inf)
     return log_density + math.log(difference)
 
 
@@ -80,6 +86,8 @@ def solve_decreasing(excess: Callable[[float], float], scale: float, relative: f
         low, high = high, 2 * high
         if high > 1e12:
             return math.inf
+    if math.isinf(high):
+        return math.inf
     root = float(brentq(excess, low, high, xtol=relative * high * 0.1, rtol=max(relative * 0.1, 4 * np.finfo(float).eps)))
     step = relative * max(root, 1e-12)
     while excess(root) > 0:

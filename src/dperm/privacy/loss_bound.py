@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, logsumexp
 
-__all__ = ["HalfNormal", "Law", "LossBound", "Normal", "Rayleigh", "log_normal_mass", "upper_envelope"]
+__all__ = ["HalfNormal", "Law", "LossBound", "Normal", "Rayleigh", "SymmetrisedLoss", "log_normal_mass", "upper_envelope"]
 
 Array = NDArray[np.float64]
 
@@ -188,3 +188,51 @@ class LossBound:
         count = edges.size - 1
         totals = [np.bincount(bin_of[inside], weights=masses[inside], minlength=count) for masses in (p, q)]
         return np.asarray(totals[0], dtype=np.float64), np.asarray(totals[1], dtype=np.float64)
+
+    def above(self, loss: float) -> tuple[float, float]:
+        """P- and Q-mass of losses > `loss`."""
+        edges = np.array([loss, self.support[1] + 1.0])
+        p, q = self.masses(edges) if loss < self.support[1] else (np.zeros(1), np.zeros(1))
+        return float(p[0]), float(q[0])
+
+
+class SymmetrisedLoss:
+    """The pair of a mechanism whose two directions are both bounded by the profile of `bound` at ε ≥ 0.
+
+    The profile h of one direction is 1 − α + α·h'(1/α) for the other's h', α = e^ε. So below α = 1 both lie under
+    1 − α + α·δ(−ln α), which `bound` by itself does not know: it takes R for the loss at every ε. Profiles are convex: between
+    e^−a and e^a they lie under the chord, for any a. With the least a for which what is left is no negative mass, this is the
+    convex envelope: losses of `bound` beyond a, their mirror images, and atoms at ±a. Proof: docs/objective-perturbation.md.
+    """
+
+    def __init__(self, bound: LossBound) -> None:
+        self._bound = bound
+        low, high = 0.0, max(bound.support[1], 1e-300)
+        for _ in range(200):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._left(middle) >= 0 else (middle, high)
+        self.edge = 0.0 if self._left(0.0) >= 0 else high
+        self._atom = max(0.0, self._left(self.edge)) / (1 + math.exp(-self.edge))
+
+    def _left(self, edge: float) -> float:
+        """Mass that neither losses beyond `edge` nor their mirror images have."""
+        p, q = self._bound.above(edge)
+        return 1.0 - p - q
+
+    @property
+    def support(self) -> tuple[float, float]:
+        high = max(self._bound.support[1], self.edge)
+        return -high, high
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """P- and Q-masses of losses in (edges[i], edges[i+1]]: two arrays of shape (edges − 1,)."""
+        # beyond the edge: a cell that holds it has what lies above it
+        p, q = self._bound.masses(np.maximum(edges, self.edge))
+        mirrored_q, mirrored_p = (values[::-1] for values in self._bound.masses(np.maximum(-edges[::-1], self.edge)))
+        p, q = p + mirrored_p, q + mirrored_q
+        for loss, mass in ((self.edge, self._atom), (-self.edge, self._atom * math.exp(-self.edge))):
+            cell = int(np.searchsorted(edges, loss, side="left")) - 1
+            if 0 <= cell < len(p):
+                p[cell] += mass
+                q[cell] += mass * math.exp(-loss)
+        return p, q

@@ -38,9 +38,9 @@ from dperm.privacy.events import (
     leaves,
 )
 from dperm.privacy.gaussian import solve_decreasing
-from dperm.privacy.loss_bound import TAIL, LossBound, Normal
+from dperm.privacy.loss_bound import TAIL, LossBound, Normal, SymmetrisedLoss
 
-__all__ = ["PrivacyLossDistribution", "pld_delta", "pld_epsilon"]
+__all__ = ["PrivacyLossDistribution", "pld_delta", "pld_epsilon", "pld_epsilon_and_doubt"]
 
 Array = NDArray[np.float64]
 
@@ -49,7 +49,9 @@ TOLERANCE = 2e-5
 _ALIASED = 1e-11  # mass of the tilted composition allowed outside the window
 _OUTSIDE = 3e-40  # P-mass of one event outside its support
 _LOSS_CAP = 600.0  # larger losses count as infinite: e^600 still is a double
+_WIDEST_CELL = 20.0  # so that a cell beyond the largest finite loss still ends within doubles
 _MAX_POINTS = 1 << 22
+_MOST_NOISE = 1e9  # more is taken for as much: losses would be lost in rounding
 _ANCHORS = (0.02, 0.3, 0.9)  # where `deltas` composes, in units of the largest ε
 _STEPS = (7.0, 5.0, 3.0, 1.5, 0.5, 0.15, 0.05, 0.015)  # exponents tried in Chernoff bounds, in units of 1/std
 
@@ -258,7 +260,12 @@ def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
 
 @loss_pairs.register
 def _(event: ObjectivePerturbationEvent) -> _Directions:
-    return _symmetric(objective_perturbation.loss_bound(event))
+    return _symmetric(_symmetrised(event))
+
+
+@functools.lru_cache(maxsize=256)
+def _symmetrised(event: ObjectivePerturbationEvent) -> SymmetrisedLoss:
+    return SymmetrisedLoss(objective_perturbation.loss_bound(event))
 
 
 @loss_pairs.register
@@ -269,8 +276,8 @@ def _(event: PoissonSampled) -> _Directions:
     if inner.relation is Relation.REPLACE_ONE:
         if 1 / (8 * inner.noise_multiplier**2) > _LOSS_CAP:
             raise UnsupportedEventError(f"The PLD accountant cannot bound so little noise under replace-one: {event}.")
-        return _symmetric(_SampledGaussianReplaced(event.rate, inner.noise_multiplier))
-    pair = _SampledGaussian(event.rate, inner.noise_multiplier)
+        return _symmetric(_SampledGaussianReplaced(event.rate, min(inner.noise_multiplier, _MOST_NOISE)))
+    pair = _SampledGaussian(event.rate, min(inner.noise_multiplier, _MOST_NOISE))
     return _Directions(pair, _Reversed(pair))
 
 
@@ -352,8 +359,8 @@ class _Composition:
             spectrum *= rfft(wrapped.reshape(-1, size).sum(axis=0)) ** part.count
             shift += part.start * part.count
         masses = np.maximum(irfft(spectrum, size), 0.0)
-        self.masses = np.roll(masses, shift - first)
-        self.losses = self.h * (first + np.arange(size))
+        self.masses = np.roll(masses, (shift - first) % size)
+        self.losses = self.h * (float(first) + np.arange(size))
 
     def _reach(self, parts: Sequence[_Discrete], mean: float, std: float, side: float) -> float:
         """Distance from the mean beyond which the tilted composition has mass ≤ _ALIASED (Chernoff)."""
@@ -402,13 +409,16 @@ class PrivacyLossDistribution:
     def __init__(self, event: Event, tolerance: float = TOLERANCE) -> None:
         counts = leaves(event)
         # Gaussians compose exactly into one, under any relation (Dong, Roth, Su 2022, Corollary 3.3).
-        squares = sum(n / leaf.noise_multiplier**2 for leaf, n in counts.items() if isinstance(leaf, Gaussian))
+        squares = sum(n * min(1 / leaf.noise_multiplier, 1e100) ** 2 for leaf, n in counts.items() if isinstance(leaf, Gaussian))
         pairs = [(loss_pairs(leaf), n) for leaf, n in counts.items() if not isinstance(leaf, Gaussian)]
         if squares > 0:
-            pairs.append((_symmetric(_gaussian_pair(math.sqrt(squares))), 1))
+            pairs.append((_symmetric(_gaussian_pair(max(math.sqrt(squares), 1 / _MOST_NOISE))), 1))
         self._tolerance = tolerance
-        hopeless = any(pair.infinite >= 1 for pair, _ in pairs)
+        self.coarse = False  # whether a grid had to be coarser than the tolerance asks for, so that bounds are loose
+        # nor is there hope where all losses are beyond the largest that counts as finite
+        hopeless = any(pair.infinite >= 1 or max(pair.remove.support[0], pair.add.support[0]) >= _LOSS_CAP for pair, _ in pairs)
         self._infinite = 1.0 if hopeless else -math.expm1(sum(n * math.log1p(-pair.infinite) for pair, n in pairs))
+        pairs = [] if hopeless else pairs
         one_direction = all(pair.remove is pair.add for pair, _ in pairs)
         self._directions = [[(pair.remove, n) for pair, n in pairs]]
         if not one_direction:
@@ -416,16 +426,22 @@ class PrivacyLossDistribution:
 
     def epsilon(self, delta: float) -> float:
         """Upper bound on the smallest ε ≥ 0 with δ(ε) ≤ `delta`; inf where no finite ε is found."""
+        if self._infinite >= 1:
+            return math.inf
         return max((self._epsilon(pairs, delta) for pairs in self._directions), default=0.0)
 
     def delta(self, epsilon: float) -> float:
         """Upper bound on δ(ε)."""
+        if self._infinite >= 1:
+            return 1.0
         return max((math.exp(self._log_delta(pairs, epsilon)) for pairs in self._directions), default=0.0)
 
     def deltas(self, epsilons: Sequence[float]) -> Array:
         """The same at each of `epsilons`, from a few compositions: near what each would have of its own, but for one or two steps
         at tiny ε, where it is far above."""
         points = np.asarray(epsilons, dtype=float)
+        if self._infinite >= 1:
+            return np.ones(len(points))
         places = [share * max(float(points.max()), 1e-6) for share in _ANCHORS]
         found = np.full(len(points), -math.inf)
         for pairs in self._directions:
@@ -491,7 +507,9 @@ class PrivacyLossDistribution:
             # Splitting masses adds up to t²h²/8 to one copy's log-moment: ε moves by count·t·h²/8. It must resolve ε too.
             wanted = scale(best)
             spacing = min(spacing, math.sqrt(8 * self._tolerance * wanted / (tilt * copies)), wanted * math.sqrt(self._tolerance))
-            spacing = max(spacing, widest / _MAX_POINTS, 40 * deviation / _MAX_POINTS)
+            finest = max(widest, 40 * deviation) / _MAX_POINTS
+            self.coarse = self.coarse or spacing < finest
+            spacing = min(max(spacing, finest), _WIDEST_CELL)
             if spacing > 0.7 * h:
                 break
             if h < math.inf:
@@ -523,6 +541,12 @@ def _log_peak(t: float) -> float:
 
 def pld_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> float:
     return PrivacyLossDistribution(event, tolerance).epsilon(delta)
+
+
+def pld_epsilon_and_doubt(event: Event, delta: float, tolerance: float = TOLERANCE) -> tuple[float, bool]:
+    """`pld_epsilon`, and whether its grid was too coarse for the tolerance: another accountant may then give less."""
+    distribution = PrivacyLossDistribution(event, tolerance)
+    return distribution.epsilon(delta), distribution.coarse
 
 
 def pld_delta(event: Event, epsilon: float, tolerance: float = TOLERANCE) -> float:
