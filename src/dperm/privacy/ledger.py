@@ -1,8 +1,8 @@
 """The spend log: an append-only file in which every fit writes its event before it releases anything.
 
 One JSON object a line, flushed to disk before `charge` returns, safe across processes. The file is named by the
-environment variable DPERM_SPEND_LOG (inherited by worker processes), otherwise it lies in the user's state folder.
-It holds events, never data.
+environment variable DPERM_SPEND_LOG (inherited by worker processes; a relative path is meant from where the process started),
+otherwise it lies in the user's state folder. It holds events, never data.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,12 @@ from dperm.privacy.filters import Price
 __all__ = ["Charge", "SpendLog", "spend_log"]
 
 _VARIABLE = "DPERM_SPEND_LOG"
+_STARTED_IN = Path.cwd()  # the working directory may change later
+#: The log within `spend_log`, for this thread or task alone; and, for processes that are started in it, whose it is and where.
+_HERE: ContextVar[Path | None] = ContextVar("dperm_spend_log", default=None)
+_INHERITED = "DPERM_SPEND_LOG_OF_PARENT"
+_active: list[tuple[object, Path]] = []
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -47,9 +55,14 @@ class SpendLog:
 
     @classmethod
     def current(cls) -> SpendLog:
-        """The log of this process and its workers."""
+        """The log of this process and its workers, or the one named by `spend_log` here."""
+        if here := _HERE.get():
+            return cls(here)
+        parent, _, path = os.environ.get(_INHERITED, "").partition(":")
+        if path and parent != str(os.getpid()):
+            return cls(path)
         if named := os.environ.get(_VARIABLE):
-            return cls(named)
+            return cls(_STARTED_IN / named)
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         return cls(Path(state) / "dperm" / "spend.jsonl")
 
@@ -81,10 +94,7 @@ class SpendLog:
         """
         with self._opened() as descriptor:
             known, start = False, done
-            for line in _lines(descriptor):
-                if charge_id not in line:
-                    continue
-                data = json.loads(line)
+            for data in _about(charge_id, _lines(descriptor)):
                 known = known or data.get("id") == charge_id
                 if data.get("continues") == charge_id and "stop" in data:
                     start = max(start, int(data["stop"]))
@@ -144,13 +154,13 @@ class SpendLog:
         found: list[Charge] = []
         for number, line in enumerate(self.path.read_text().splitlines(), start=1):
             try:
-                data = json.loads(line)
+                data = _object(line)
                 if "continues" in data:
                     continue
                 event = event_from_dict(data["event"])
                 said = (data["id"], data["time"], data["label"], data["mechanism"], event)
                 charge = Charge(*said, data.get("private", True), data.get("keeps_parts", False))
-            except (KeyError, ValueError) as error:
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
                 raise ValueError(
                     f"Line {number} of the spend log {self.path} is damaged ({error}). "
                     "Keep a copy, then correct or remove the line; what it charged must be added by hand."
@@ -180,8 +190,26 @@ def _accounts(lines: list[str], charge_id: str) -> dict[str, float]:
 
 
 def _parts_in(lines: list[str], charge_id: str) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in lines if charge_id in line]
-    return [data for data in found if data.get("continues") == charge_id and "part" in data]
+    return [data for data in _about(charge_id, lines) if data.get("continues") == charge_id and "part" in data]
+
+
+def _about(charge_id: str, lines: list[str]) -> Iterator[dict[str, Any]]:
+    """The lines that name a charge. ValueError for one that is damaged: what it says was spent."""
+    for number, line in enumerate(lines, start=1):
+        if charge_id in line:
+            try:
+                yield _object(line)
+            except ValueError as error:
+                raise ValueError(
+                    f"Line {number} of the spend log, about the charge {charge_id}, is damaged ({error}): correct it first."
+                ) from None
+
+
+def _object(line: str) -> dict[str, Any]:
+    data = json.loads(line)
+    if not isinstance(data, dict):
+        raise ValueError(f"expected an object, got {line[:40]!r}")
+    return data
 
 
 def _lines(descriptor: int) -> list[str]:
@@ -217,14 +245,30 @@ def _locked(descriptor: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def spend_log(path: str | os.PathLike[str]) -> Iterator[SpendLog]:
-    """Within the block, fits of this process and of workers started in it write to `path`."""
-    before = os.environ.get(_VARIABLE)
-    os.environ[_VARIABLE] = str(Path(path).absolute())
+def spend_log(path: str | os.PathLike[str], *, workers: bool = True) -> Iterator[SpendLog]:
+    """Within the block, fits of this thread, and with `workers` of processes started in it, write to `path`.
+
+    Other threads of this process are not concerned.
+    """
+    log, mark = SpendLog(Path(path).absolute()), object()
+    token = _HERE.set(log.path)
+    if workers:
+        with _lock:
+            _active.append((mark, log.path))
+            _tell_workers()
     try:
-        yield SpendLog(path)
+        yield log
     finally:
-        if before is None:
-            del os.environ[_VARIABLE]
-        else:
-            os.environ[_VARIABLE] = before
+        _HERE.reset(token)
+        if workers:
+            with _lock:
+                _active[:] = [entry for entry in _active if entry[0] is not mark]
+                _tell_workers()
+
+
+def _tell_workers() -> None:
+    """Name the newest log of an open block to processes that are started from now on."""
+    if _active:
+        os.environ[_INHERITED] = f"{os.getpid()}:{_active[-1][1]}"
+    else:
+        os.environ.pop(_INHERITED, None)
