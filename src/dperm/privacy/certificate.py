@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import json
+import math
 import platform
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +20,7 @@ from dperm import _validate as check
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.accounting import delta as event_delta
 from dperm.privacy.events import Composed, Event, Relation, Unsupported, event_from_dict, leaves, relation_of
+from dperm.privacy.signing import digest_of
 from dperm.privacy.source import Provenance
 from dperm.privacy.tradeoff import AttackView, attack_view
 
@@ -26,7 +29,7 @@ __all__ = ["Assumption", "Certificate"]
 Status = Literal["certified", "claimed", "not private"]
 
 #: Bumped when a field changes its meaning.
-_FORMAT = 1
+_FORMAT = 2
 
 _CURVE_TOLERANCE = 1e-3  # a curve has many points; a coarser grid only moves the bound up
 
@@ -98,6 +101,7 @@ class Certificate:
         relation = relation_of(event)
         if relation is None:
             raise ValueError("Expected an event with at least one part, got an empty composition.")
+        delta = float(check.fraction("delta", delta, zero=True))
         value, accountant = (None, "none") if claims else best_epsilon(event, delta)
         status: Status = "not private" if not provenance.private else "claimed" if claims else "certified"
         return cls(
@@ -108,11 +112,11 @@ class Certificate:
             relation=relation,
             epsilon=value,
             accountant=accountant,
-            target_epsilon=target_epsilon,
+            target_epsilon=None if target_epsilon is None else float(target_epsilon),
             claim="; ".join(claims) or None,
             paper=paper,
             assumptions=(*assumptions, *_arithmetic(provenance)),
-            public_facts=dict(public_facts or {}),
+            public_facts=_json_ready(public_facts or {}),
             not_charged=tuple(not_charged),
             seed_policy=provenance.seeded,
             versions=dict(_versions()),
@@ -174,11 +178,20 @@ class Certificate:
             raise ValueError(
                 f"The certificate's status {self.status!r} does not fit its epsilon {self.epsilon!r} and claim {self.claim!r}."
             )
-        again = None if self.epsilon is None else best_epsilon(self.event, self.delta)[0]
-        if again is None or self.epsilon is None:
+        if not 0 <= self.delta < 1:  # also where it is not a number
+            raise ValueError(f"The certificate states delta = {self.delta!r}.")
+        if self.epsilon is None:
             return
-        if again > self.epsilon * (1 + 1e-6):
+        if not 0 <= self.epsilon < math.inf:
+            raise ValueError(f"The certificate states epsilon = {self.epsilon!r}, which promises nothing.")
+        again = best_epsilon(self.event, self.delta)[0]
+        if not again <= self.epsilon * (1 + 1e-6):
             raise ValueError(f"The certificate states epsilon = {self.epsilon:.6g}, but its event costs {again:.6g}.")
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything that is stated: another where one word of it is another."""
+        return digest_of(self._stated())
 
     def curve(
         self, epsilons: Sequence[float] | NDArray[np.float64] | None = None
@@ -193,20 +206,28 @@ class Certificate:
         """Best advantage, and best true-positive rate at given false-positive rates, of any attack."""
         return attack_view(*self.curve(), false_positive_rates)
 
-    def to_json(self, indent: int | None = 2) -> str:
-        """All fields as JSON; `from_json` inverts it without loss. A claimed mechanism's epsilon is null."""
+    def _stated(self) -> dict[str, Any]:
         data = {"format": _FORMAT, **vars(self)}
         data["event"] = self.event.to_dict()
         data["assumptions"] = [vars(assumption) for assumption in self.assumptions]
-        return json.dumps(data, indent=indent, ensure_ascii=False, allow_nan=False)
+        data["not_charged"] = list(self.not_charged)
+        return data
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """All fields as JSON, and their digest; `from_json` inverts it without loss. A claimed mechanism's epsilon is null."""
+        stated = self._stated()
+        return json.dumps({**stated, "digest": digest_of(stated)}, indent=indent, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Certificate:
-        """Raises ValueError for another format or a missing field."""
+        """Raises ValueError for another format, a missing field, and one that was changed since the certificate was made."""
         try:
             data = json.loads(text)
-            if data.pop("format") != _FORMAT:
-                raise ValueError(f"Expected certificate format {_FORMAT}.")
+            if data.get("format") != _FORMAT:
+                raise ValueError(f"expected certificate format {_FORMAT}, got {data.get('format')!r}")
+            if data.pop("digest") != digest_of(data):
+                raise ValueError("it was changed after it was issued: its digest is another")
+            del data["format"]
             data["event"] = event_from_dict(data["event"])
             data["relation"] = Relation(data["relation"])
             data["assumptions"] = tuple(Assumption(**item) for item in data["assumptions"])
@@ -238,6 +259,23 @@ class Certificate:
         lines.extend(f"Assumes ({item.responsible}): {item.text} [{item.checked}]" for item in self.assumptions)
         lines.extend(f"Not charged: {item}" for item in self.not_charged)
         return "\n".join(lines)
+
+
+def _json_ready(value: Any) -> Any:
+    """Numbers, texts, lists and tables of Python's own, whatever they came as. TypeError for what is none of these."""
+    if isinstance(value, Mapping):
+        return {str(key): _json_ready(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json_ready(item) for item in value]
+    if isinstance(value, (np.generic, np.ndarray)):
+        return _json_ready(value.tolist())
+    if isinstance(value, enum.Enum):
+        return _json_ready(value.value)
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    raise TypeError(f"Expected public facts of numbers, texts, lists and tables, got {value!r}.")
 
 
 @functools.cache

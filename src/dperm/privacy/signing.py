@@ -1,0 +1,73 @@
+"""Digests of what is stated, and signatures on them (Ed25519).
+
+A digest shows that a statement was changed since it was made, by accident or by somebody who did not make a new one. Against
+somebody who does, sign: whoever holds the public key sees who vouched for the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+__all__ = ["check_signature", "digest_of", "make_key", "sign"]
+
+
+def digest_of(statement: Any) -> str:
+    """SHA-256, in hexadecimal, of a JSON-ready value: the same whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(statement, sort_keys=True, ensure_ascii=True, allow_nan=False).encode()).hexdigest()
+
+
+def make_key(path: str | Path) -> Path:
+    """A new private key at `path`, for its owner's eyes, and its public key beside it, at `path`.pub, which is returned.
+
+    ValueError where one of them exists.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key, public = Ed25519PrivateKey.generate(), Path(f"{path}.pub")
+    for target in (Path(path), public):
+        if target.exists():
+            raise ValueError(f"{target} exists already: choose another name.")
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(private)
+    public.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+    return public
+
+
+def sign(digest: str, key: str | Path) -> str:
+    """The signature of a digest by the private key at `key`, in hexadecimal. ValueError for another kind of file."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        found = load_pem_private_key(Path(key).read_bytes(), None)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{key} is no private key: {error}") from None
+    if not isinstance(found, Ed25519PrivateKey):
+        raise ValueError(f"Expected an Ed25519 private key in {key}, got {type(found).__name__}.")
+    return found.sign(digest.encode()).hex()
+
+
+def check_signature(digest: str, signature: str, key: str | Path) -> None:
+    """ValueError where the owner of the public key at `key` did not sign this digest."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        found = load_pem_public_key(Path(key).read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{key} is no public key: {error}") from None
+    if not isinstance(found, Ed25519PublicKey):
+        raise ValueError(f"Expected an Ed25519 public key in {key}, got {type(found).__name__}.")
+    if not signature:
+        raise ValueError(f"It is not signed, but a signature by the key {key} is asked for.")
+    try:
+        found.verify(bytes.fromhex(signature), digest.encode())
+    except (InvalidSignature, ValueError):
+        raise ValueError(f"Its signature is not that of the key {key}: it was changed, or signed by somebody else.") from None
