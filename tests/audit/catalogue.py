@@ -43,7 +43,7 @@ from dperm.mechanisms import (
     OutputPerturbation,
 )
 from dperm.objectives import Huber, LinearObjective, Logistic, SmoothedHinge, Softmax, Squared
-from dperm.privacy import Relation
+from dperm.privacy import PrivacyProfile, Relation, rdp_budget
 
 EPSILON, DELTA, SIZE = 4.0, 1e-5, 60
 BUDGET = Budget(DELTA, EPSILON)
@@ -65,6 +65,32 @@ def plan(multiplier: float, **changes: Any) -> Plan:
         "public_size": SIZE,
     }
     return Plan(**(parts | changes))
+
+
+def noisy_sizes(unsized: LinearObjective) -> Iterator[tuple[str, NoisySize, LinearObjective]]:
+    """The number of records is released first, and the rest chosen by it, in the ways that there are to hold it."""
+
+    def output(facts: Any, count: Any) -> Mechanism:
+        return OutputPerturbation.calibrate(facts, EPSILON, DELTA, beside=count)
+
+    def pure(facts: Any, count: Any) -> Mechanism:
+        return OutputPerturbation.calibrate(facts, EPSILON, 0.0, beside=count)
+
+    def poisson(facts: Any, most: Any) -> Mechanism:
+        if isinstance(most, PrivacyProfile):
+            return GradientPerturbation.by_rule(facts, EPSILON, DELTA, epochs=4, below=most)
+        return GradientPerturbation.by_rule(facts, most, DELTA, epochs=4)
+
+    budget = rdp_budget(EPSILON, DELTA)
+
+    def importance(facts: Any) -> Mechanism:
+        return GradientPerturbation.by_rule(facts, EPSILON, DELTA, sampling="importance", epochs=2, filter=budget)
+
+    facts = unsized.facts
+    yield "noisy size, output", NoisySize.known(output, facts, BUDGET), unsized
+    yield "noisy size, pure output", NoisySize.known(pure, facts, Budget(0.0, EPSILON)), unsized
+    yield "noisy size, poisson", NoisySize.below(poisson, facts, BUDGET), unsized
+    yield "noisy size, importance", NoisySize.filtered(importance, budget, BUDGET), unsized
 
 
 def gradient(facts: Any, **changes: Any) -> GradientPerturbation:
@@ -107,7 +133,7 @@ def catalogue() -> Iterator[tuple[str, Mechanism, LinearObjective]]:
     o = objective()
     yield "kifer", ObjectivePerturbation.calibrate(o.facts, EPSILON, DELTA, calibration="kifer"), o
     unsized = objective(public_size=None)
-    yield "noisy size, output", NoisySize(budget=BUDGET, make=OutputPerturbation.calibrate), unsized
+    yield from noisy_sizes(unsized)
     recipe = GradientPerturbation.calibrate(
         lambda noise: dp_sgd(noise_multiplier=noise, public_size=SIZE, expected_batch_size=20, epochs=5, clipping_norm=0.5),
         o.facts, EPSILON, DELTA,

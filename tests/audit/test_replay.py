@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from catalogue import noisy_sizes
 
 from dperm._random import Randomness
 from dperm.audit import AuditResult, Pair, Training, replay
@@ -18,7 +19,6 @@ from dperm.mechanisms import (
     Budget,
     GradientPerturbation,
     Mechanism,
-    NoisySize,
     ObjectivePerturbation,
     OneVsRest,
     OutputPerturbation,
@@ -26,6 +26,7 @@ from dperm.mechanisms import (
 from dperm.objectives import Huber, LinearObjective, Logistic, SmoothedHinge, Softmax, Squared
 from dperm.privacy import (
     ApproximateDP,
+    BudgetExceeded,
     Certificate,
     Channel,
     Composed,
@@ -116,11 +117,27 @@ def test_one_vs_rest_replays_class_by_class(part: Mechanism) -> None:
 
 
 def test_noisy_size_replays_with_its_count() -> None:
-    for calibrate in (OutputPerturbation.calibrate, ObjectivePerturbation.calibrate):
-        mechanism = NoisySize(budget=BUDGET, make=lambda facts, epsilon, delta, make=calibrate: make(facts, epsilon, delta))
-        result = replayed(mechanism, LinearObjective(Logistic(), D, data_norm=2.0))
-        assert result.verdict == "consistent", str(result)
+    objective = LinearObjective(Logistic(), D, data_norm=2.0)
+    for name, mechanism, _ in noisy_sizes(objective):
+        result = replayed(mechanism, objective)
+        assert result.verdict == "consistent", f"{name}: {result}"
         assert 0.99 < result.details["largest_movement"] <= 1 + 1e-7
+
+
+def test_a_noisy_size_that_is_not_charged_is_refused() -> None:
+    """A size with a tenth of the noise that was charged, and steps with half the noise that the profile holds."""
+    objective = LinearObjective(Logistic(), D, data_norm=2.0)
+    _, mechanism, _ = next(item for item in noisy_sizes(objective) if "poisson" in item[0])
+
+    def halved(made: Any) -> Any:
+        return replace(made, plan=replace(made.plan, noise=Constant(made.plan.noise.noise_multiplier / 2)))
+
+    for spoilt in (
+        replace(mechanism, count=PureDP(10 * mechanism.count.epsilon)),
+        replace(mechanism, make=lambda facts: halved(mechanism.make(facts))),
+    ):
+        with pytest.raises(BudgetExceeded):
+            replayed(spoilt, objective)
 
 
 def test_a_result_says_what_was_replayed() -> None:

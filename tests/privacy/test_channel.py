@@ -9,6 +9,7 @@ from scipy import stats
 from dperm._random import NoiseStream, Randomness
 from dperm.privacy import (
     ApproximateDP,
+    BudgetExceeded,
     Channel,
     Composed,
     Gaussian,
@@ -19,6 +20,7 @@ from dperm.privacy import (
     SpendLog,
     SystemSource,
     UnpaidReleaseError,
+    privacy_profile,
 )
 
 
@@ -78,31 +80,30 @@ def test_nothing_leaves_before_a_charge_and_no_second_charge() -> None:
         channel.charge(Gaussian(1.0), "test")
 
 
-def test_a_promise_covers_one_part_within_it() -> None:
+def test_a_filter_takes_a_count_and_one_part_below_its_profile() -> None:
     channel = open_channel()
-    channel.charge(Composed((PureDP(0.1), ApproximateDP(1.0, 1e-5))), "test")
-    with pytest.raises(UnpaidReleaseError, match="covers"):
-        channel.allow(Gaussian(3.0))  # ε = 1.26
+    profile = privacy_profile(Gaussian(4.0), smallest_delta=1e-8)
+    channel.charge(Composed((PureDP(0.1), profile)), "test")
+    with pytest.raises(UnpaidReleaseError, match="not paid for"):
+        channel.release_pure(np.zeros(1), 1.0, 0.1)  # places are taken by name
+    channel.allow(PureDP(0.1))
+    channel.release_pure(np.zeros(1), 1.0, 0.1)
+    with pytest.raises(BudgetExceeded):
+        channel.allow(Gaussian(3.9))
     channel.allow(Gaussian(4.0))
     channel.release(np.zeros(2), 1.0, 4.0)
-    with pytest.raises(UnpaidReleaseError):
-        channel.allow(Gaussian(4.0))
+    for event in (Gaussian(4.0), PureDP(0.1)):
+        with pytest.raises(BudgetExceeded):
+            channel.allow(event)
 
 
-def test_a_pure_charge_pays_once_as_a_release_or_as_a_promise() -> None:
-    channel = open_channel()
-    channel.charge(Composed((PureDP(0.5), PureDP(1.0))), "test")
-    channel.release_pure(np.zeros(1), 1.0, 0.5)
-    with pytest.raises(UnpaidReleaseError, match="covers"):
-        channel.allow(SelfComposed(PureDP(0.6), 2))
-    channel.allow(SelfComposed(PureDP(0.25), 2))  # covered by the 1.0, not by the 0.5 that is gone
-    for _ in range(2):
-        channel.release_pure(np.zeros(1), 1.0, 0.25)
-    for spent in (0.25, 0.5, 1.0):
-        with pytest.raises(UnpaidReleaseError):
-            channel.release_pure(np.zeros(1), 1.0, spent)
-    with pytest.raises(UnpaidReleaseError, match="covers"):
-        channel.allow(PureDP(0.1))
+def test_nothing_is_allowed_without_a_filter() -> None:
+    """An (ε, δ) promise or a pure charge pays for nothing but itself: what it would hold composes with nothing finer."""
+    for charged in (PureDP(1.0), ApproximateDP(1.0, 1e-5)):
+        channel = open_channel()
+        channel.charge(charged, "test")
+        with pytest.raises(UnpaidReleaseError, match="No filter"):
+            channel.allow(PureDP(0.1))
 
 
 def test_objective_noise_has_its_own_key() -> None:

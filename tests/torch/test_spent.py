@@ -48,6 +48,12 @@ def test_normalisation_and_training_keep_within_one_budget(recipe: Any) -> None:
     assert sum(SpendLog.current().total(1e-4).values()) == pytest.approx(total.epsilon, rel=1e-6)
 
 
+def test_a_private_number_of_records_shares_a_budget_too() -> None:
+    run = trainer(spent=[issued(Gaussian(4.0))], public_size=None).fit(images())
+    assert 1.9 < run.total_certificate.epsilon <= 2.0
+    assert run.epsilon_spent == run.certificate.epsilon  # the steps were chosen by the size: nothing less can be stated
+
+
 def test_nothing_spent_before_is_the_runs_own_certificate() -> None:
     run = trainer().fit(images())
     assert run.total_certificate is run.certificate
@@ -78,7 +84,7 @@ def test_of_all_is_as_strong_as_its_weakest_part() -> None:
     ("changes", "text"),
     [
         ({"noise_multiplier": 1.0, "epsilon": None}, "Expected epsilon where spent"),
-        ({"public_size": None}, "Expected public_size where spent"),
+        ({"public_size": None, "epsilon": 0.3}, "target that noise can reach"),
         ({"plan": functools.partial(dpis), "epsilon": 0.3}, "released earlier takes epsilon = "),
         ({"epsilon": 0.3}, "target that noise can reach"),
     ],

@@ -37,7 +37,7 @@ from dperm.privacy import (
     Relation,
     UnpaidReleaseError,
 )
-from dperm.privacy.events import ApproximateDP, PrivacyProfile, SelfComposed, chosen_on_the_way, leaves, relation_of
+from dperm.privacy.events import PrivacyProfile, SelfComposed, chosen_on_the_way, leaves, relation_of
 from dperm.privacy.filters import BudgetExceeded, filter_of
 
 __all__ = ["ReplayedPair", "replay", "replay_pair"]
@@ -228,13 +228,11 @@ def _equal(first: list[Any], second: list[Any]) -> bool:
 
 
 def _unpaid(recording: Recording, event: Event) -> list[Finding]:
-    """Releases that the certificate's event does not hold; an (ε, δ) promise pays for what it names elsewhere."""
+    """Releases that the certificate's event does not hold."""
     if chosen_on_the_way(event):
         return _beyond(event, recording)
     left: dict[tuple[str, float, float | None], int] = {}  # kind, noise and sampling rate → releases paid for
     for leaf, count in leaves(event).items():
-        if isinstance(leaf, ApproximateDP):
-            return []  # chosen after a release: the channel checks it against the promise
         key: tuple[str, float, float | None] | None = None
         if isinstance(leaf, PoissonSampled) and isinstance(leaf.event, Gaussian):
             key = ("gaussian", leaf.event.noise_multiplier, leaf.rate)
@@ -253,9 +251,6 @@ def _unpaid(recording: Recording, event: Event) -> list[Finding]:
             (key for key, count in left.items() if count and key[0] == kind and abs(noise - key[1]) <= 1e-9 * key[1]), None
         )
         if paid is None:
-            # a pure charge may have bought something else within it (`Channel.allow`): its pieces are checked there
-            if any(key[0] == "pure" and count for key, count in left.items()):
-                return []
             text = f"a release with noise {noise:.6g} times its sensitivity is not in the event that was charged"
             return [Finding("unpaid", text)]
         left[paid] -= 1
@@ -270,24 +265,30 @@ def _unpaid(recording: Recording, event: Event) -> list[Finding]:
 
 def _beyond(event: Event, recording: Recording) -> list[Finding]:
     """What was released, against the filter that was charged."""
-    if any(item.kind != "gaussian" for item in recording.releases):
-        return [Finding("unpaid", "a release that is not Gaussian is not what a filter was charged for")]
+    if any(item.kind == "objective" for item in recording.releases):
+        return [Finding("unpaid", "an objective perturbation is not what a filter was charged for")]
     claimed = [item.sampling_rate for item in recording.releases if item.sampling_rate < 1]
     if len(claimed) > len(recording.rates) or any(a < b * (1 - 1e-9) for a, b in zip(claimed, recording.rates, strict=False)):
         text = f"{len(claimed)} steps were charged as sampled, but records were drawn {len(recording.rates)} times, or more often"
         return [Finding("draws", text)]
     # steps in a row with the same noise and rate were one part; by profiles, their noise leaves nothing to rounding
+    # (pure releases are parts of their own)
     held = filter_of(_with_slack(event))
     assert held is not None
     relation = relation_of(event)
     assert relation is not None
     parts = itertools.groupby(
-        recording.releases, lambda item: (float(f"{item.noise / item.sensitivity:.12g}"), item.sampling_rate)
+        recording.releases,
+        lambda item: (
+            item.kind,
+            float(f"{item.noise if item.kind == 'pure' else item.noise / item.sensitivity:.12g}"),
+            item.sampling_rate,
+        ),
     )
-    for (noise, rate), items in parts:
+    for (kind, noise, rate), items in parts:
         count = len(list(items))
-        gaussian = Gaussian(noise, relation)
-        together = [SelfComposed(PoissonSampled(rate, gaussian), count)] if rate < 1 else [gaussian] * count
+        alone: Event = PureDP(noise, relation) if kind == "pure" else Gaussian(noise, relation)
+        together = [SelfComposed(PoissonSampled(rate, alone), count)] if rate < 1 else [alone] * count
         try:
             for part in together:
                 held.charge(part)
@@ -306,6 +307,8 @@ def _with_slack(event: Event) -> Event:
             leaf = replace(leaf, deltas=tuple(min(1.0, value * (1 + 1e-6)) for value in leaf.deltas))
         elif isinstance(leaf, Gaussian):
             leaf = replace(leaf, noise_multiplier=float(f"{leaf.noise_multiplier:.12g}"))
+        elif isinstance(leaf, PureDP):
+            leaf = replace(leaf, epsilon=float(f"{leaf.epsilon:.12g}"))
         parts.append(SelfComposed(leaf, count))
     return Composed(tuple(parts))
 

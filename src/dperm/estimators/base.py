@@ -24,8 +24,9 @@ from dperm.mechanisms import (
     OutputPerturbation,
     Release,
 )
+from dperm.mechanisms.minimiser import solver_assumption
 from dperm.objectives import LinearObjective, Loss, PublicFacts, Softmax
-from dperm.privacy import Assumption, Channel, Relation
+from dperm.privacy import Assumption, Channel, PrivacyProfile, Relation, rdp_budget
 
 __all__ = ["PrivateLinearModel"]
 
@@ -167,41 +168,60 @@ class PrivateLinearModel(BaseEstimator):
         return self._chosen == "gradient" or (self._chosen == "output" and self.strong_convexity is None)
 
     def _calibrated(self, facts: PublicFacts, classes: int) -> Mechanism:
+        make = self._maker(classes)
         if self._needs_size() and facts.public_size is None:
-            return NoisySize(
-                classes=classes if classes > 2 and self._chosen != "gradient" else 0,
-                budget=Budget(self.delta, self.epsilon),
-                make=self._maker(classes),
-                label=f"{self._chosen} perturbation" + (f" ({_SAMPLINGS[self.sampling]})" if self._chosen == "gradient" else ""),
-            )
+            return self._with_noisy_size(make, facts, classes)
         if self._chosen == "gradient" and self.sampling == "importance" and self.expected_batch_size and facts.public_size:
             admit_batch(self.expected_batch_size, facts.public_size)
-        return self._maker(classes)(facts, self.epsilon, self.delta)
+        return make(facts, self.epsilon)
 
-    def _maker(self, classes: int) -> Callable[[PublicFacts, float, float], Mechanism]:
-        """(facts, ε, δ) → calibrated mechanism, for this estimator's settings."""
+    def _with_noisy_size(self, make: Callable[..., Mechanism], facts: PublicFacts, classes: int) -> Mechanism:
+        budget = Budget(self.delta, self.epsilon)
+        label = f"{self._chosen} perturbation"
+        if self._chosen == "output":
+            named: dict[str, Any] = {"label": label, "classes": classes if classes > 2 else 0}
+            rests_on = (solver_assumption(None, facts),)
+            return NoisySize.known(
+                lambda facts, count: make(facts, self.epsilon, beside=count), facts, budget, rests_on=rests_on, **named
+            )
+        label += f" ({_SAMPLINGS[self.sampling]})"
+        if self.sampling == "importance":
+            filter = rdp_budget(self.epsilon, self.delta)
+            return NoisySize.filtered(lambda facts: make(facts, self.epsilon, filter=filter), filter, budget, label=label)
+
+        def below(facts: PublicFacts, most: float | PrivacyProfile) -> Mechanism:
+            # the rule's settings are for the whole budget in both cases, so that the plans differ in their noise alone
+            return make(facts, self.epsilon, below=most) if isinstance(most, PrivacyProfile) else make(facts, most)
+
+        return NoisySize.below(below, facts, budget, label=label)
+
+    def _maker(self, classes: int) -> Callable[..., Mechanism]:
+        """(facts, ε, **how it is held) → calibrated mechanism, for this estimator's settings."""
         copies = classes if classes > 2 and self._chosen != "gradient" else 1
         modulus = self.strong_convexity
 
-        def make(facts: PublicFacts, epsilon: float, delta: float) -> Mechanism:
+        def make(facts: PublicFacts, epsilon: float, **held: Any) -> Mechanism:
             if self._chosen == "gradient":
                 return GradientPerturbation.by_rule(
                     facts,
                     epsilon,
-                    delta,
+                    self.delta,
                     sampling=self.sampling,
                     expected_batch_size=self.expected_batch_size,
                     epochs=self.epochs,
                     clipping_norm=self.clipping_norm,
                     learning_rate=self.learning_rate,
+                    **held,
                 )
             if self._chosen == "output":
-                part: Mechanism = OutputPerturbation.calibrate(facts, epsilon, delta, strong_convexity=modulus, copies=copies)
+                part: Mechanism = OutputPerturbation.calibrate(
+                    facts, epsilon, self.delta, strong_convexity=modulus, copies=copies, **held
+                )
             else:
                 part = ObjectivePerturbation.calibrate(
                     facts,
                     epsilon,
-                    delta,
+                    self.delta,
                     calibration=self.calibration,  # type: ignore[arg-type]
                     strong_convexity=modulus,
                     copies=copies,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from scipy.optimize import brentq
 from scipy.special import ndtri
 
+from dperm.privacy.calibration import calibrate_below
 from dperm.privacy.events import Composed, Event, FilteredRdp, Gaussian, PoissonSampled, PrivacyProfile, SelfComposed, leaves
-from dperm.privacy.filters import BudgetExceeded, Filter, ProfileFilter, RdpFilter, excess
+from dperm.privacy.filters import BudgetExceeded, Filter, ProfileFilter, RdpFilter
 
 if TYPE_CHECKING:
     from dperm.gradient.importance import ImportancePlan
@@ -264,22 +265,7 @@ def _alike(one: Event, other: Event) -> bool:
 def _least_noise(profile: PrivacyProfile, steps: int, rate: float) -> float:
     """The noise multiplier at which an epoch just stays below a profile."""
 
-    def beyond(log_noise: float) -> float:
-        return excess(epoch_event(rate, math.exp(log_noise), steps), profile)
-
     # a Gaussian whose total variation is the profile's, as the central limit of sampled Gaussians has it
     mu = min(max(-2 * float(ndtri((1 - profile.deltas[0]) / 2)), 1e-9), 10.0)
-    guess = -0.5 * math.log(math.log1p(mu * mu / (steps * rate * rate)))
-    low, high = guess - 0.05, guess + 0.05
-    while beyond(low) <= 0:
-        low, high = low - 0.4, low
-        if low < -25:
-            raise ValueError(f"Expected a profile that noise matters to, got {profile}.")
-    while beyond(high) > 0:
-        low, high = high, high + 0.4
-        if high > 25:
-            raise BudgetExceeded(f"No noise keeps an epoch within {profile}.")
-    found = float(brentq(beyond, low, high, xtol=1e-5))
-    while beyond(found) > 0:
-        found += 1e-5
-    return math.exp(found)
+    guess = math.log1p(mu * mu / (steps * rate * rate)) ** -0.5
+    return calibrate_below(functools.partial(epoch_event, rate, steps=steps), profile, start=guess)

@@ -13,7 +13,8 @@ from dperm.gradient import ImportancePlan, Plan, Policy, descend_by
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.rules import gradient_plan, importance_plan
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.privacy import Assumption, Channel, Event, calibrate, epsilon
+from dperm.privacy import Assumption, Channel, Event, PrivacyProfile, calibrate, epsilon
+from dperm.privacy.calibration import calibrate_below
 
 __all__ = ["GradientPerturbation"]
 
@@ -36,24 +37,43 @@ class GradientPerturbation(Mechanism):
 
     @classmethod
     def calibrate(
-        cls, make_plan: Callable[[float], Plan], facts: PublicFacts, epsilon: float, delta: float
+        cls,
+        make_plan: Callable[[float], Plan],
+        facts: PublicFacts,
+        epsilon: float,
+        delta: float,
+        *,
+        below: PrivacyProfile | None = None,
     ) -> GradientPerturbation:
-        """The least noise for a recipe: `make_plan` maps a noise multiplier to a plan."""
+        """The least noise for a recipe: `make_plan` maps a noise multiplier to a plan. With `below`, the least that stays below
+        that privacy profile, whatever ε is."""
         if not isinstance(make_plan(1.0), Plan):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
                 "Expected make_plan to return a Plan; one with a budget of its own goes to GradientPerturbation itself."
             )
-        noise = calibrate(lambda x: make_plan(x).event(facts.relation), epsilon, delta)
+
+        def event(noise: float) -> Event:
+            return make_plan(noise).event(facts.relation)
+
+        noise = calibrate(event, epsilon, delta) if below is None else calibrate_below(event, below)
         return cls(budget=Budget(delta, epsilon), plan=make_plan(noise))
 
     @classmethod
     def by_rule(
-        cls, facts: PublicFacts, epsilon: float, delta: float, *, sampling: str = "poisson", **settings: Any
+        cls,
+        facts: PublicFacts,
+        epsilon: float,
+        delta: float,
+        *,
+        sampling: str = "poisson",
+        below: PrivacyProfile | None = None,
+        **settings: Any,
     ) -> GradientPerturbation:
         """By `sampling` "poisson" (DP-SGD), "importance" (DPIS) or "full" batches; settings left open by `GradientSettings`."""
         if sampling == "importance":
             return cls(budget=Budget(delta, epsilon), plan=importance_plan(facts, epsilon, delta, **settings))
-        return cls.calibrate(gradient_plan(facts, epsilon, delta, sampling=sampling, **settings), facts, epsilon, delta)
+        plan = gradient_plan(facts, epsilon, delta, sampling=sampling, **settings)
+        return cls.calibrate(plan, facts, epsilon, delta, below=below)
 
     @property
     def name(self) -> str:

@@ -85,10 +85,12 @@ def admit_size(facts: PublicFacts, size: int) -> None:
         )
 
 
-def solver_assumption(tolerance: float, facts: PublicFacts) -> Assumption:
+def solver_assumption(tolerance: float | None, facts: PublicFacts) -> Assumption:
+    """`tolerance` is None where it follows from the number of records, which is released first."""
+    near = "the tolerance that noise is made for" if tolerance is None else f"{tolerance:.3g} ÷ strong_convexity"
     return Assumption(
-        f"The solver comes within {tolerance:.3g} ÷ strong_convexity of the minimiser on every data set of at most "
-        f"{facts.size_limit} records; noise covers what is left.",
+        f"The solver comes within {near} of the minimiser on every data set of at most {facts.size_limit} "
+        "records; noise covers what is left.",
         "library",
         "proved (docs/objective-perturbation.md), from the loss's constants and an arithmetic that rounds as IEEE 754 says; "
         "larger data sets are refused",

@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.mechanisms.base import Mechanism
+from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.minimiser import admit_size
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.losses import admit_classes
-from dperm.privacy import ApproximateDP, Assumption, Channel, Composed, Event, PureDP, Relation
+from dperm.privacy import Assumption, Channel, Composed, Event, FilteredRdp, PrivacyProfile, PureDP
+from dperm.privacy.events import chosen_on_the_way
+from dperm.privacy.sizing import NOMINAL_SIZES, count_and_profile, noisy_count
 
 __all__ = ["NoisySize"]
 
@@ -24,21 +26,58 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class NoisySize(Mechanism):
-    """A count with Laplace noise at `share`·ε, then `make(facts, ε, δ)` for the size it gave, at the rest of the budget.
+    """A count with Laplace noise, then the mechanism that `make` gives for the size it gave.
 
-    The second part depends on the first, so its event is what every choice is held to: (ε, δ) as a whole, not the
-    finer profile of the part that happened to run.
+    The second part depends on the first, so `charged`, fixed before both, holds every choice: the part's own event, where no size
+    changes it (`known`), or else a privacy profile (`below`) or a Rényi filter (`filtered`).
     """
 
-    make: Callable[[PublicFacts, float, float], Mechanism]
-    share: float = 0.05
+    count: PureDP
+    charged: Event
+    make: Callable[[PublicFacts], Mechanism]
     label: str = "mechanism"
     rests_on: tuple[Assumption, ...] = ()
     classes: int = 0  # of the one-vs-rest mechanism that `make` gives; 0 where it gives another
 
-    def __post_init__(self) -> None:
-        check.fraction("share", self.share)
-        check.positive("epsilon", self.budget.epsilon)
+    @classmethod
+    def known(
+        cls, make: Callable[[PublicFacts, PureDP], Mechanism], facts: PublicFacts, budget: Budget, **settings: Any
+    ) -> NoisySize:
+        """`make(facts, count)` spends what the count leaves of the budget, and costs the same whatever the size."""
+        count = noisy_count(_epsilon(budget), facts.relation)
+        sized = replace(facts, public_size=NOMINAL_SIZES[0])
+        charged = Composed((count, make(sized, count).event(sized)))
+        return cls(budget=budget, count=count, charged=charged, make=lambda facts: make(facts, count), **settings)
+
+    @classmethod
+    def below(
+        cls,
+        make: Callable[[PublicFacts, float | PrivacyProfile], Mechanism],
+        facts: PublicFacts,
+        budget: Budget,
+        **settings: Any,
+    ) -> NoisySize:
+        """`make(facts, ε)` is calibrated to ε at the budget's δ, `make(facts, profile)` stays below a privacy profile."""
+        count = noisy_count(_epsilon(budget), facts.relation)
+
+        def planned(epsilon: float) -> list[Event]:
+            sizes = [replace(facts, public_size=size) for size in NOMINAL_SIZES]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about sizes that nobody has
+                return [make(sized, epsilon).event(sized) for sized in sizes]
+
+        charged = count_and_profile(count, _epsilon(budget), budget.delta, planned)
+        profile = charged.events[-1]
+        assert isinstance(profile, PrivacyProfile)
+        return cls(budget=budget, count=count, charged=charged, make=lambda facts: make(facts, profile), **settings)
+
+    @classmethod
+    def filtered(
+        cls, make: Callable[[PublicFacts], Mechanism], filter: FilteredRdp, budget: Budget, **settings: Any
+    ) -> NoisySize:
+        """The mechanism spends what the count leaves of `filter`, by itself."""
+        count = noisy_count(_epsilon(budget), filter.relation)
+        return cls(budget=budget, count=count, charged=filter, make=make, **settings)
 
     @property
     def name(self) -> str:
@@ -48,35 +87,30 @@ class NoisySize(Mechanism):
     def paper(self) -> str:
         return "Dwork, McSherry, Nissim, Smith 2006 (Laplace noise), then the mechanism named"
 
-    def _parts(self, relation: Relation) -> tuple[PureDP, ApproximateDP | PureDP]:
-        """The count's event and the promise for the rest."""
-        assert self.budget.epsilon is not None
-        first = self.share * self.budget.epsilon
-        rest = self.budget.epsilon - first
-        if self.budget.delta == 0:
-            return PureDP(first, relation), PureDP(rest, relation)
-        # An (ε, δ) promise spends its δ entirely: a hair less keeps the whole at δ after rounding.
-        return PureDP(first, relation), ApproximateDP(rest, self.budget.delta * (1 - 1e-6), relation)
-
     def event(self, facts: PublicFacts) -> Event:
-        return Composed(self._parts(facts.relation))
+        if facts.relation is not self.count.relation:
+            raise ValueError(f"Expected facts under {self.count.relation}, got {facts.relation}.")
+        return self.charged
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
-        first, _ = self._parts(objective.relation)
-        noisy = channel.release_pure(np.array([float(len(records))]), 1.0, first.epsilon)
+        on_the_way = chosen_on_the_way(self.charged)
+        if on_the_way:
+            channel.allow(self.count)
+        noisy = channel.release_pure(np.array([float(len(records))]), 1.0, self.count.epsilon)
         size = max(1, round(float(noisy[0])))
         sized = replace(objective, public_size=size)  # and the limit on sizes that was admitted
         mechanism = self.made_for(sized.facts)
-        channel.allow(mechanism.event(sized.facts))
+        part = mechanism.event(sized.facts)
+        if on_the_way and not chosen_on_the_way(part):
+            channel.allow(part)
         theta, trace = mechanism.train(sized, records, channel)
         return theta, {"noisy_size": size, "mechanism": mechanism.name, **mechanism.settings(), **trace}
 
     def made_for(self, facts: PublicFacts) -> Mechanism:
         """What runs after the release of the size that `facts` state."""
-        _, rest = self._parts(facts.relation)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning that depends on data after the charge would be one more output
-            return self.make(facts, rest.epsilon, getattr(rest, "delta", 0.0))
+            return self.make(facts)
 
     def admit(self, objective: LinearObjective, records: Records) -> Records:
         admit_size(objective.facts, len(records))
@@ -89,4 +123,8 @@ class NoisySize(Mechanism):
         return self.rests_on
 
     def settings(self) -> Mapping[str, Any]:
-        return {"size_epsilon": self.share * (self.budget.epsilon or 0.0)}
+        return {"size_epsilon": self.count.epsilon}
+
+
+def _epsilon(budget: Budget) -> float:
+    return check.positive("epsilon", budget.epsilon)

@@ -14,7 +14,7 @@ from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.minimiser import admit_size, chosen_tolerance, solve, solver_assumption
 from dperm.mechanisms.rules import output_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.privacy import Assumption, Channel, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate
+from dperm.privacy import Assumption, Channel, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate
 
 __all__ = ["OutputPerturbation"]
 
@@ -43,18 +43,26 @@ class OutputPerturbation(Mechanism):
 
     @classmethod
     def calibrate(
-        cls, facts: PublicFacts, epsilon: float, delta: float, *, strong_convexity: float | None = None, copies: int = 1
+        cls,
+        facts: PublicFacts,
+        epsilon: float,
+        delta: float,
+        *,
+        strong_convexity: float | None = None,
+        copies: int = 1,
+        beside: PureDP | None = None,
     ) -> OutputPerturbation:
-        """The least noise for `copies` releases on the same records; `delta` = 0 gives the pure mechanism."""
+        """The least noise for `copies` releases on the same records; `delta` = 0 gives the pure mechanism.
+
+        `beside`: what else is paid from the same budget.
+        """
         budget = Budget(delta, epsilon)
         if delta == 0:
-            modulus = strong_convexity or output_strong_convexity(facts, facts.dimension * copies / epsilon)
-            return cls(
-                budget=budget,
-                strong_convexity=modulus,
-                pure_epsilon=epsilon if copies == 1 else epsilon / copies * (1 - 1e-15),
-            )
-        multiplier = calibrate(lambda x: SelfComposed(Gaussian(x, facts.relation), copies), epsilon, delta)
+            pure = (epsilon - (beside.epsilon if beside else 0.0)) / copies * (1 - 1e-15 if copies > 1 or beside else 1.0)
+            modulus = strong_convexity or output_strong_convexity(facts, facts.dimension / pure)
+            return cls(budget=budget, strong_convexity=modulus, pure_epsilon=pure)
+        others = () if beside is None else (beside,)
+        multiplier = calibrate(lambda x: Composed((*others, SelfComposed(Gaussian(x, facts.relation), copies))), epsilon, delta)
         modulus = strong_convexity or output_strong_convexity(facts, multiplier)
         return cls(budget=budget, strong_convexity=modulus, noise_multiplier=multiplier)
 

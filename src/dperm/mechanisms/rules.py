@@ -16,6 +16,7 @@ from dperm.gradient import SGD, ImportancePlan, Plan, Update
 from dperm.gradient.importance import LARGEST_RATE
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
 from dperm.objectives import PublicFacts
+from dperm.privacy import FilteredRdp
 from dperm.privacy.gaussian import gaussian_mu
 
 __all__ = ["GradientSettings", "gradient_plan", "importance_plan", "objective_strong_convexity", "output_strong_convexity"]
@@ -131,8 +132,10 @@ def gradient_plan(
     return make
 
 
-def importance_plan(facts: PublicFacts, epsilon: float, delta: float, **settings: Any) -> ImportancePlan:
-    """DPIS within (ε, δ), with the settings that DP-SGD would have.
+def importance_plan(
+    facts: PublicFacts, epsilon: float, delta: float, filter: FilteredRdp | None = None, **settings: Any
+) -> ImportancePlan:
+    """DPIS within (ε, δ), or within what is left of a `filter` that was charged before, with the settings that DP-SGD would have.
 
     k is as large as the norm floor lets it matter: a linear model's gradients cost no more than their norms, and its updates
     stay unbiased however fast norms grow.
@@ -141,6 +144,7 @@ def importance_plan(facts: PublicFacts, epsilon: float, delta: float, **settings
     return dpis(
         epsilon=epsilon,
         delta=delta,
+        filter=filter,
         public_size=found.public_size,
         expected_batch_size=min(found.expected_batch_size, LARGEST_RATE * found.public_size),  # as DP-SGD's rate ends at 1
         epochs=found.epochs,  # refused where it is not whole

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from scipy.optimize import brentq
+
 from dperm import _validate as check
 from dperm.privacy.accounting import best_epsilon
-from dperm.privacy.events import Event
+from dperm.privacy.events import Event, PrivacyProfile
+from dperm.privacy.filters import BudgetExceeded, excess
 
-__all__ = ["calibrate", "calibrate_steps", "check_reachable"]
+__all__ = ["calibrate", "calibrate_below", "calibrate_steps"]
 
 _COARSE = 1e-3  # grid tolerance of the search; the answer is certified on the fine grid
 _SLACK = 2e-5  # relative distance below the target at which the search stops
 _LARGEST = 1e9
+_FAR = 50.0  # ln of a ratio of δs
 
 
 def calibrate(
@@ -44,19 +48,29 @@ def calibrate(
     return _certify(spent, log_x, slope, epsilon)
 
 
-def check_reachable(make_event: Callable[[float], Event], epsilon: float, delta: float) -> None:
-    """ValueError where `calibrate` would raise one, whose search this leaves out."""
+def calibrate_below(make_event: Callable[[float], Event], profile: PrivacyProfile, *, start: float = 1.0) -> float:
+    """Smallest noise x, to about 1e-5 relative, for which `make_event(x)` stays below `profile` at every ε, so that it may take
+    its place in a `ProfileFilter`.
 
-    def within(x: float) -> bool:
-        return best_epsilon(make_event(x), delta, _COARSE)[0] <= epsilon
+    As for `calibrate`; `start` is a guess. BudgetExceeded where no noise is enough, ValueError where any is.
+    """
 
-    if not within(_LARGEST):
-        raise _unreachable(epsilon, delta)
-    x = 1.0
-    while within(x):
-        x /= 4
-        if x < 1 / _LARGEST:
-            raise _insensitive()
+    def beyond(log_x: float) -> float:
+        return max(excess(make_event(math.exp(log_x)), profile), -_FAR)  # a finite number, for the search
+
+    low, high = math.log(start) - 0.05, math.log(start) + 0.05
+    while beyond(low) <= 0:
+        low, high = low - 0.4, low
+        if low < -25:
+            raise ValueError(f"Expected a profile that noise matters to, got {profile}.")
+    while beyond(high) > 0:
+        low, high = high, high + 0.4
+        if high > 25:
+            raise BudgetExceeded(f"No noise keeps a part within {profile}.")
+    found = float(brentq(beyond, low, high, xtol=1e-5))
+    while beyond(found) > 0:
+        found += 1e-5
+    return math.exp(found)
 
 
 def _unreachable(epsilon: float, delta: float) -> ValueError:

@@ -22,9 +22,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm._random import Randomness
-from dperm.privacy.accounting import epsilon
 from dperm.privacy.events import (
-    ApproximateDP,
     Event,
     Gaussian,
     ObjectivePerturbationEvent,
@@ -68,7 +66,6 @@ class Channel:
         self._lock = threading.Lock()
         self._paid: dict[_Key, int] = {}
         self._objectives: Counter[ObjectivePerturbationEvent] = Counter()
-        self._promises: list[ApproximateDP] = []
         self.filter: Filter | None = None
         self._keeps_parts = self._resumed = False
         self._granted = 0  # steps of a resumed run that were reserved and not yet released
@@ -169,31 +166,17 @@ class Channel:
         return taken
 
     def allow(self, event: Event, note: Mapping[str, Any] | None = None) -> None:
-        """Open the door for a part that was chosen after an earlier release, under a charged promise: a filter's budget, an
-        `ApproximateDP` or a `PureDP`.
+        """Open the door for a part that was chosen after an earlier release, under the filter that was charged.
 
-        Whatever the choice depended on, the part must itself be within that promise: checked here. BudgetExceeded where a
-        filter has too little left. `note` goes to the spend log with the part: public, what a continued run needs to know.
+        Whatever the choice depended on, the filter must take the part: checked here. BudgetExceeded where it has too little
+        left. `note` goes to the spend log with the part: public, what a continued run needs to know.
         """
         if relation_of(event) is not relation_of(self.event or event):
-            raise UnpaidReleaseError("The part and its promise are about different neighbours.")
-        if self.filter is not None:
-            self._filtered(self.filter, event, note or {})
-            self._admit(event)
-            return
-        for index, promise in enumerate(self._promises):
-            if epsilon(event, promise.delta) <= promise.epsilon:
-                del self._promises[index]
-                self._admit(event, again=self._resumed)
-                return
-        self._settle()
-        for key, left in self._paid.items():
-            # a pure charge that was not released yet; sums of its shares round
-            if key[0] == "pure" and left > 0 and epsilon(event, 0.0) <= key[1] * (1 + 1e-12):
-                self._paid[key] = left - 1
-                self._admit(event, again=self._resumed)
-                return
-        raise UnpaidReleaseError(f"No charged promise covers {event}.")
+            raise UnpaidReleaseError("The part and what was charged are about different neighbours.")
+        if self.filter is None:
+            raise UnpaidReleaseError(f"No filter was charged that could hold {event}.")
+        self._filtered(self.filter, event, note or {})
+        self._admit(event)
 
     def _filtered(self, held: Filter, event: Event, note: Mapping[str, Any]) -> None:
         if chosen_on_the_way(event):
@@ -219,16 +202,18 @@ class Channel:
         assert self.charge_id is not None
         return (self.log or SpendLog.current()).parts(self.charge_id)
 
-    def reopen(self, part: Event, count: int) -> None:
-        """Open the door again for the last `count` times of a part, which was admitted before an interruption. Each part that the
-        log holds is opened once; `reserve` says what of it was drawn."""
+    def reopen(self, part: Event, count: int | None = None) -> None:
+        """Open the door again for a part that was admitted before an interruption, or for its last `count` times. Each part that
+        the log holds is opened once; `reserve` says what of it was drawn."""
         logged = [event for event, _ in self.parts()].count(part)
-        if not isinstance(part, SelfComposed) or count > part.count or self._reopened[part] >= logged:
+        fits = count is None or (isinstance(part, SelfComposed) and count <= part.count)
+        if not fits or self._reopened[part] >= logged:
             raise UnpaidReleaseError(
                 f"The spend log holds no part {part} of the charge {self.charge_id} that is not open already."
             )
         self._reopened[part] += 1
-        self._admit(SelfComposed(part.event, count), again=True)
+        whole = count is None or not isinstance(part, SelfComposed)
+        self._admit(part if whole else SelfComposed(part.event, count), again=True)
 
     def _admit(self, event: Event, *, again: bool = False) -> None:
         """Open the door for what `event` pays for; `again`: for what may have been released already, by whom it was paid for."""
@@ -244,9 +229,7 @@ class Channel:
             if isinstance(held, ProfileFilter):
                 return  # its places are taken one by one, by `allow`
         for leaf, count in leaves(event).items():
-            if isinstance(leaf, ApproximateDP):
-                self._promises += [leaf] * count
-            elif isinstance(leaf, ObjectivePerturbationEvent):
+            if isinstance(leaf, ObjectivePerturbationEvent):
                 self._objectives[leaf] += count
             elif key := _release_key(leaf):
                 self._paid[key] = self._paid.get(key, 0) + count

@@ -10,8 +10,8 @@ from typing import Any, cast
 from dperm import _validate as check
 from dperm.gradient import Averaged, ExponentialAverage, ImportancePlan, Plan, Policy, Update
 from dperm.gradient.recipes import dp_sgd
-from dperm.privacy import Composed, Event, Relation, calibrate
-from dperm.privacy.calibration import check_reachable
+from dperm.privacy import Composed, Event, PrivacyProfile, Relation, calibrate
+from dperm.privacy.calibration import calibrate_below
 
 __all__ = ["MakePlan", "Planner", "Recipe"]
 
@@ -50,7 +50,7 @@ class Planner:
         settings: dict[str, Any] = {name: check.positive(name, value) for name, value in simple.items() if value is not None}
         self.epsilon, self.delta, self.noise_multiplier = epsilon, delta, noise_multiplier
         self.stated_size = public_size
-        self._earlier = earlier
+        self.earlier = earlier
         if earlier and epsilon is None:
             raise ValueError("Expected epsilon where spent is given: it is what both are to keep within.")
         self.fixed: Policy | None = None
@@ -120,19 +120,23 @@ class Planner:
             noise = calibrate(lambda x: self._event(x, size, relation), epsilon, delta)
         return self._make(noise, size), noise
 
-    def tried(self, epsilon: float, delta: float, size: int, relation: Relation) -> Policy:
-        """A plan like that of `within`, but for its noise. ValueError where `within` raises one, without its search."""
-        check_reachable(lambda x: self._event(x, size, relation), epsilon, delta)
-        return self._make(1.0, size)
+    def alone(self, epsilon: float, delta: float, size: int, relation: Relation) -> Policy:
+        """The plan for this size that spends this budget by itself, whatever was released earlier."""
+        return self._make(calibrate(lambda x: self._make(x, size).event(relation), epsilon, delta), size)
+
+    def below(self, profile: PrivacyProfile, size: int, relation: Relation) -> tuple[Policy, float]:
+        """The plan for this size whose steps stay below a profile, and its noise multiplier."""
+        noise = calibrate_below(lambda x: self._make(x, size).event(relation), profile)
+        return self._make(noise, size), noise
 
     def _event(self, noise: float, size: int, relation: Relation) -> Event:
-        return Composed((*self._earlier, self._make(noise, size).event(relation)))
+        return Composed((*self.earlier, self._make(noise, size).event(relation)))
 
     def within_budget(self, size: int | None) -> Policy:
         """An adaptive plan for the whole budget, also for a size that it releases itself."""
         if self.fixed is not None:
             return self.fixed
-        settings = self._settings | ({"earlier": Composed(self._earlier)} if self._earlier else {})
+        settings = self._settings | ({"earlier": Composed(self.earlier)} if self.earlier else {})
         return self._recipe(epsilon=self.epsilon, delta=self.delta, public_size=size, **settings)
 
     def again(self, noise: float | None, size: int) -> Policy:

@@ -12,24 +12,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dperm.gradient import Gradients, Policy
+from dperm.gradient import Gradients, Plan, Policy
 from dperm.objectives.per_example import Pass
-from dperm.privacy import ApproximateDP, Certificate, Channel, Composed, Event, PureDP, Relation
+from dperm.privacy import Certificate, Channel, Composed, Event, Relation
 from dperm.privacy.accounting import best_epsilon
-from dperm.privacy.events import leaves
+from dperm.privacy.events import chosen_on_the_way
 from dperm.torch import checkpoint
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.records import TorchRecords
 
-__all__ = ["Charged", "PrivateRun", "is_promise"]
+__all__ = ["Charged", "PrivateRun"]
 
 _COARSE = 1e-2  # grid of ε so far: an upper bound, and quick where ε is large
 _SECONDS_AT_ONCE = 10.0  # about how much training is lost, of what was paid for, when a run is killed
-
-
-def is_promise(event: Event) -> bool:
-    """Whether `event` pays for a noisy size and promises the rest, rather than naming the steps."""
-    return any(isinstance(leaf, ApproximateDP) for leaf in leaves(event))
 
 
 @dataclass(frozen=True)
@@ -124,9 +119,9 @@ class PrivateRun:
         """ε of everything so far: the steps, what was spent on the number of records, and earlier charges of the run."""
         spent: list[Event] = list(self.charged.events[:-1])
         last = self.charged.events[-1]
-        if is_promise(last):
-            spent += [leaf for leaf in leaves(last) if isinstance(leaf, PureDP)]
-        if steps := self.gradients.spent(relation, self.charged.first):
+        if chosen_on_the_way(last) and isinstance(self.plan, Plan):
+            spent.append(last)  # the steps were chosen by the size that was released: the filter vouches for no less
+        elif steps := self.gradients.spent(relation, self.charged.first):
             spent.append(steps)
         if not spent:
             return 0.0

@@ -11,19 +11,17 @@ import numpy as np
 
 from dperm._remind import remind_of_delta
 from dperm.gradient import Plan, Policy
-from dperm.privacy import ApproximateDP, Certificate, Channel, Composed, Event, PureDP, Relation
-from dperm.privacy.events import event_from_dict
+from dperm.privacy import Certificate, Channel, Composed, Event, PrivacyProfile, Relation
+from dperm.privacy.events import chosen_on_the_way, event_from_dict
+from dperm.privacy.sizing import NOMINAL_SIZES, count_and_profile, noisy_count
 from dperm.torch.noise import open_channel
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.planning import Planner
 from dperm.torch.records import TorchRecords
-from dperm.torch.run import Charged, PrivateRun, is_promise
+from dperm.torch.run import Charged, PrivateRun
 from dperm.torch.statements import NOT_CHARGED, assumptions
 
 __all__ = ["Starter"]
-
-_NOMINAL_SIZES = (1_000, 100_000)
-_SIZE_SHARE = 0.05  # of epsilon, for the number of records
 
 
 @dataclass
@@ -66,7 +64,7 @@ class Starter:
         elif self.planner.adaptive:
             plan, event = self._sized_by_itself(channel, len(records))
         else:
-            plan, event = self._promised(channel, len(records))
+            plan, event = self._sized_first(channel, len(records))
         if size is None:  # by now the plan is known for the number of records that was released
             self._certify(event, channel, plan, self._target)
         assert channel.charge_id is not None
@@ -90,12 +88,13 @@ class Starter:
         events = tuple(event_from_dict(event) for event in state["events"])
         done, first = state["step"], state["first"]
         charged = Charged(events, state["charge_id"], first)
-        if not is_promise(events[-1]) and not plan.pays_for(events[-1], self.relation, first):
+        sized_first = chosen_on_the_way(events[-1]) and isinstance(plan, Plan)
+        if not sized_first and not plan.pays_for(events[-1], self.relation, first):
             raise ValueError("The checkpoint's charge is not what this plan costs.")
         if channel.knows(charged.charge_id):
             channel.resume(charged.charge_id, events[-1])
-            if is_promise(events[-1]):
-                channel.allow(plan.event(self.relation))
+            if sized_first:
+                channel.reopen(plan.event(self.relation))
         elif done < plan.steps:
             # nobody can tell what was drawn since
             rest = plan.rest(self.relation, done)
@@ -132,24 +131,27 @@ class Starter:
         self._charge(channel, event, plan)
         return plan.sized(channel, records), event
 
-    def _promised(self, channel: Channel, records: int) -> tuple[Policy, Event]:
-        """Release the number of records with noise, promise the rest of the budget, then choose the plan by what was
-        released."""
-        epsilon, delta = self.planner.epsilon, self.planner.delta
-        if self.shares_epsilon:
-            raise ValueError("Expected public_size where spent is given: a promise for the rest composes with nothing finer.")
+    def _sized_first(self, channel: Channel, records: int) -> tuple[Policy, Event]:
+        """Release the number of records with noise, then choose the plan by it, below a privacy profile that was charged with
+        it."""
+        epsilon, delta, relation = self.planner.epsilon, self.planner.delta, self.relation
         if epsilon is None:
             raise ValueError("Expected public_size where the noise is set by hand: rates and denominators need it.")
-        first = (_SIZE_SHARE if self.size_share is None else self.size_share) * epsilon
-        # an (ε, δ) promise spends its δ entirely: a hair less keeps the whole at δ after rounding
-        promise = ApproximateDP(epsilon - first, delta * (1 - 1e-6), self.relation)
-        event = Composed((PureDP(first, self.relation), promise))
-        for size in _NOMINAL_SIZES:  # plans must work whatever the number of records is
-            self._fitted(self.planner.tried(promise.epsilon, promise.delta, size, self.relation), size)
+        count = noisy_count(epsilon, relation, self.size_share)
+
+        def planned(rest: float) -> list[Event]:  # plans must work whatever the number of records is
+            plans = [self._fitted(self.planner.alone(rest, delta, size, relation), size) for size in NOMINAL_SIZES]
+            return [plan.event(relation) for plan in plans]
+
+        event = count_and_profile(count, epsilon, delta, planned, self.planner.earlier)
         self._charge(channel, event, None)
-        noisy = channel.release_pure(np.array([float(records)]), 1.0, first)
-        plan, part = self._planned(max(1, round(float(noisy[0]))), promise.epsilon, promise.delta)
-        channel.allow(part)
+        channel.allow(count)
+        size = max(1, round(float(channel.release_pure(np.array([float(records)]), 1.0, count.epsilon)[0])))
+        profile = event.events[-1]
+        assert isinstance(profile, PrivacyProfile)
+        plan, self.noise = self.planner.below(profile, size, relation)
+        plan = self._fitted(plan, size)
+        channel.allow(plan.event(relation))
         return plan, event
 
     def _charge(self, channel: Channel, event: Event, plan: Policy | None) -> None:

@@ -14,7 +14,15 @@ from dperm.gradient.importance_budget import epoch_event, sum_noise_by_rule
 from dperm.gradient.update import SGD, Averaged, Update
 from dperm.privacy.accounting import epsilon as best_epsilon
 from dperm.privacy.calibration import calibrate
-from dperm.privacy.events import Composed, Event, Gaussian, PrivacyProfile, SelfComposed, UnsupportedEventError
+from dperm.privacy.events import (
+    Composed,
+    Event,
+    FilteredRdp,
+    Gaussian,
+    PrivacyProfile,
+    SelfComposed,
+    UnsupportedEventError,
+)
 from dperm.privacy.filters import privacy_profile, rdp_budget
 from dperm.privacy.gaussian import gaussian_mu
 
@@ -36,7 +44,7 @@ def dpis(
     epochs: float,
     clipping_norm: float,
     public_size: int | None = None,
-    filter: Literal["profile", "renyi"] | None = None,
+    filter: Literal["profile", "renyi"] | FilteredRdp | None = None,
     proposal_factor: float = 2.0,
     norm_floor: float = 0.01,
     norm_noise: float | None = None,
@@ -54,9 +62,10 @@ def dpis(
     Parameters are those of `ImportancePlan`; k = 2 where the paper has 5, which its proposals, capped at C here, do not need.
     `filter` "profile" holds each epoch to one privacy profile, above those of epochs with any r = K/(N·C), which composes
     exactly and needs `public_size`; "renyi" adds up divergences at one `order` (None: `rdp_budget`'s), as the paper does, and
-    can pay for N too; None takes the first where it can. `update` defaults to SGD(1.0, momentum 0.9); iterates after the
-    fraction `average_from` are averaged (None: the last iterate), which needs `public_size`. `earlier`: what was released from
-    the same records before, to be paid from the same (ε, δ).
+    can pay for N too; None takes the first where it can. A `FilteredRdp` is a filter that was charged already, of whose budget
+    the run takes what is left. `update` defaults to SGD(1.0, momentum 0.9); iterates after the fraction `average_from` are
+    averaged (None: the last iterate), which needs `public_size`. `earlier`: what was released from the same records before, to be
+    paid from the same (ε, δ).
     """
     update = update or SGD(1.0, momentum=0.9)
     check.positive("epsilon", epsilon)
@@ -65,7 +74,8 @@ def dpis(
     check.positive("expected_batch_size", expected_batch_size)
     if filter is None:
         filter = "renyi" if public_size is None else "profile"
-    check.choice("filter", filter, ("profile", "renyi"))
+    if not isinstance(filter, FilteredRdp):
+        check.choice("filter", filter, ("profile", "renyi"))
     if public_size is not None and size_noise is not None:
         raise ValueError("Expected no size_noise where public_size is stated: the number of records is not released.")
     settings: dict[str, Any] = {
@@ -82,7 +92,11 @@ def dpis(
         "pass_every": pass_every,
         "adaptive": adaptive,
     }
-    if filter == "profile":
+    if isinstance(filter, FilteredRdp):
+        if order is not None or earlier is not None:
+            raise ValueError("Expected neither order nor earlier beside a filter, which has both.")
+        plan = ImportancePlan(budget=filter, **settings)
+    elif filter == "profile":
         if order is not None or worst_case_share is not None:
             raise ValueError("order and worst_case_share are settings of a Rényi filter: pass filter='renyi' with them.")
         plan = _by_profile(epsilon, delta, earlier, settings)

@@ -1,0 +1,81 @@
+"""Budgets for runs whose number of records is released first."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dperm.estimators import DPLogisticRegression
+from dperm.gradient import Plan
+from dperm.gradient.recipes import dp_sgd
+from dperm.privacy import Composed, Event, Gaussian, PrivacyProfile, Relation, SpendLog, calibrate, epsilon
+from dperm.privacy.calibration import calibrate_below
+from dperm.privacy.filters import excess
+from dperm.privacy.sizing import NOMINAL_SIZES, count_and_profile, noisy_count
+
+DELTA, ADD = 1e-5, Relation.ADD_OR_REMOVE_ONE
+
+
+def plan(noise: float, size: int) -> Plan:
+    return dp_sgd(noise_multiplier=noise, public_size=size, expected_batch_size=min(200, size / 4), epochs=10, clipping_norm=1.0)
+
+
+def planned(target: float) -> list[Event]:
+    def alone(size: int) -> Event:
+        return plan(calibrate(lambda x: plan(x, size).event(ADD), target, DELTA), size).event(ADD)
+
+    return [alone(size) for size in NOMINAL_SIZES]
+
+
+@pytest.mark.parametrize("target", [0.5, 3.0])
+def test_the_whole_keeps_within_the_budget_and_hardly_costs_noise(target: float) -> None:
+    count = noisy_count(target, ADD)
+    charged = count_and_profile(count, target, DELTA, planned)
+    assert 0.97 * target < epsilon(charged, DELTA) <= target
+    profile = charged.events[-1]
+    assert isinstance(profile, PrivacyProfile)
+    for size in (300, 20_000):
+        noise = calibrate_below(lambda x, size=size: plan(x, size).event(ADD), profile)
+        alone = calibrate(lambda x, size=size: Composed((count, plan(x, size).event(ADD))), target, DELTA)
+        assert alone <= noise < 1.05 * alone
+        # the check is by PLD, and reaches beyond the last point: the part and the count are within the budget themselves
+        assert epsilon(Composed((count, plan(noise, size).event(ADD))), DELTA) <= target
+
+
+def test_what_was_released_earlier_is_paid_from_the_same_budget() -> None:
+    count, earlier = noisy_count(2.0, ADD), Gaussian(4.0)
+    charged = count_and_profile(count, 2.0, DELTA, planned, [earlier])
+    assert 1.9 < epsilon(Composed((earlier, charged)), DELTA) <= 2.0
+    with pytest.raises(ValueError, match="target that noise can reach"):
+        count_and_profile(count, 0.3, DELTA, planned, [Gaussian(2.0)])
+
+
+def test_calibrating_below_a_profile_finds_its_edge() -> None:
+    profile = count_and_profile(noisy_count(1.0, ADD), 1.0, DELTA, lambda x: [Gaussian(4.0)]).events[-1]
+    assert isinstance(profile, PrivacyProfile)
+    for start in (1e-3, 1.0, 1e3):
+        assert calibrate_below(Gaussian, profile, start=start) == pytest.approx(4.0, rel=1e-3)
+    assert excess(Gaussian(calibrate_below(Gaussian, profile)), profile) <= 0
+    with pytest.raises(ValueError, match="noise matters to"):
+        calibrate_below(lambda x: Gaussian(5.0), profile)
+
+
+def test_defect_10_four_default_fits_of_several_classes_compose() -> None:
+    """Each used to promise all of its δ, so that four in one log had no finite ε."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 4)), np.arange(400) % 3
+    for _ in range(4):
+        fitted = DPLogisticRegression(epsilon=1.0, classes=[0, 1, 2], epochs=4).fit(X, y)
+        assert 0.97 < fitted.certificate_.epsilon <= 1.0
+    assert 1.9 < SpendLog.current().total(1e-5)[ADD] < 2.4
+
+
+@pytest.mark.parametrize("settings", [{"sampling": "importance", "epochs": 2}, {"mechanism": "output"}])
+def test_other_mechanisms_with_a_private_size_compose_too(settings: dict[str, object]) -> None:
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 4)), np.arange(300) % 2
+    settings = {"mechanism": "gradient", "epsilon": 1.0, "classes": [0, 1], **settings}
+    for _ in range(2):
+        fitted = DPLogisticRegression(**settings).fit(X, y)  # type: ignore[arg-type]
+        assert 0.97 < fitted.certificate_.epsilon <= 1.0
+    assert SpendLog.current().total(1e-5)[ADD] < 1.7
