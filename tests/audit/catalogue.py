@@ -42,8 +42,9 @@ from dperm.mechanisms import (
     OneVsRest,
     OutputPerturbation,
 )
+from dperm.mechanisms.rules import gradient_plan
 from dperm.objectives import Huber, LinearObjective, Logistic, SmoothedHinge, Softmax, Squared
-from dperm.privacy import PrivacyProfile, Relation, rdp_budget
+from dperm.privacy import Relation, rdp_budget
 
 EPSILON, DELTA, SIZE = 4.0, 1e-5, 60
 BUDGET = Budget(DELTA, EPSILON)
@@ -76,10 +77,8 @@ def noisy_sizes(unsized: LinearObjective) -> Iterator[tuple[str, NoisySize, Line
     def pure(facts: Any, count: Any) -> Mechanism:
         return OutputPerturbation.calibrate(facts, EPSILON, 0.0, beside=count)
 
-    def poisson(facts: Any, most: Any) -> Mechanism:
-        if isinstance(most, PrivacyProfile):
-            return GradientPerturbation.by_rule(facts, EPSILON, DELTA, epochs=4, below=most)
-        return GradientPerturbation.by_rule(facts, most, DELTA, epochs=4)
+    def poisson(facts: Any) -> Any:
+        return gradient_plan(facts, EPSILON, DELTA, epochs=4)
 
     budget = rdp_budget(EPSILON, DELTA)
 

@@ -8,7 +8,7 @@ import pytest
 from dperm.estimators import DPLogisticRegression
 from dperm.gradient import Plan
 from dperm.gradient.recipes import dp_sgd
-from dperm.privacy import Composed, Event, Gaussian, PrivacyProfile, Relation, SpendLog, calibrate, epsilon
+from dperm.privacy import Composed, Gaussian, PrivacyProfile, Relation, SpendLog, calibrate, epsilon
 from dperm.privacy.calibration import calibrate_below
 from dperm.privacy.filters import excess
 from dperm.privacy.sizing import NOMINAL_SIZES, count_and_profile, noisy_count
@@ -20,17 +20,13 @@ def plan(noise: float, size: int) -> Plan:
     return dp_sgd(noise_multiplier=noise, public_size=size, expected_batch_size=min(200, size / 4), epochs=10, clipping_norm=1.0)
 
 
-def planned(target: float) -> list[Event]:
-    def alone(size: int) -> Event:
-        return plan(calibrate(lambda x: plan(x, size).event(ADD), target, DELTA), size).event(ADD)
-
-    return [alone(size) for size in NOMINAL_SIZES]
+RUNS = [lambda noise, size=size: plan(noise, size).event(ADD) for size in NOMINAL_SIZES]
 
 
 @pytest.mark.parametrize("target", [0.5, 3.0])
 def test_the_whole_keeps_within_the_budget_and_hardly_costs_noise(target: float) -> None:
     count = noisy_count(target, ADD)
-    charged = count_and_profile(count, target, DELTA, planned)
+    charged = count_and_profile(count, target, DELTA, RUNS)
     assert 0.97 * target < epsilon(charged, DELTA) <= target
     profile = charged.events[-1]
     assert isinstance(profile, PrivacyProfile)
@@ -44,18 +40,20 @@ def test_the_whole_keeps_within_the_budget_and_hardly_costs_noise(target: float)
 
 def test_what_was_released_earlier_is_paid_from_the_same_budget() -> None:
     count, earlier = noisy_count(2.0, ADD), Gaussian(4.0)
-    charged = count_and_profile(count, 2.0, DELTA, planned, [earlier])
+    charged = count_and_profile(count, 2.0, DELTA, RUNS, [earlier])
     assert 1.9 < epsilon(Composed((earlier, charged)), DELTA) <= 2.0
     with pytest.raises(ValueError, match="target that noise can reach"):
-        count_and_profile(count, 0.3, DELTA, planned, [Gaussian(2.0)])
+        count_and_profile(count, 0.3, DELTA, RUNS, [Gaussian(2.0)])
 
 
 def test_calibrating_below_a_profile_finds_its_edge() -> None:
-    profile = count_and_profile(noisy_count(1.0, ADD), 1.0, DELTA, lambda x: [Gaussian(4.0)]).events[-1]
+    profile = count_and_profile(noisy_count(1.0, ADD), 1.0, DELTA, [lambda x: Gaussian(x)]).events[-1]
     assert isinstance(profile, PrivacyProfile)
-    for start in (1e-3, 1.0, 1e3):
-        assert calibrate_below(Gaussian, profile, start=start) == pytest.approx(4.0, rel=1e-3)
-    assert excess(Gaussian(calibrate_below(Gaussian, profile)), profile) <= 0
+    edge = calibrate_below(Gaussian, profile)
+    assert excess(Gaussian(edge / 1.001), profile) > 0
+    for start in (1e-3, 30.0):
+        assert calibrate_below(Gaussian, profile, start=start) == pytest.approx(edge, rel=1e-4)
+    assert excess(Gaussian(edge), profile) <= 0
     with pytest.raises(ValueError, match="noise matters to"):
         calibrate_below(lambda x: Gaussian(5.0), profile)
 

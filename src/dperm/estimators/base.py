@@ -25,8 +25,9 @@ from dperm.mechanisms import (
     Release,
 )
 from dperm.mechanisms.minimiser import solver_assumption
+from dperm.mechanisms.rules import gradient_plan
 from dperm.objectives import LinearObjective, Loss, PublicFacts, Softmax
-from dperm.privacy import Assumption, Channel, PrivacyProfile, Relation, rdp_budget
+from dperm.privacy import Assumption, Channel, Relation, rdp_budget
 
 __all__ = ["PrivateLinearModel"]
 
@@ -189,11 +190,15 @@ class PrivateLinearModel(BaseEstimator):
             filter = rdp_budget(self.epsilon, self.delta)
             return NoisySize.filtered(lambda facts: make(facts, self.epsilon, filter=filter), filter, budget, label=label)
 
-        def below(facts: PublicFacts, most: float | PrivacyProfile) -> Mechanism:
-            # the rule's settings are for the whole budget in both cases, so that the plans differ in their noise alone
-            return make(facts, self.epsilon, below=most) if isinstance(most, PrivacyProfile) else make(facts, most)
+        settings = {"sampling": self.sampling, **self._steps_settings()}
+        return NoisySize.below(
+            lambda facts: gradient_plan(facts, self.epsilon, self.delta, **settings), facts, budget, label=label
+        )
 
-        return NoisySize.below(below, facts, budget, label=label)
+    def _steps_settings(self) -> dict[str, Any]:
+        """What is said of gradient perturbation; None: the rule's."""
+        names = ("expected_batch_size", "epochs", "clipping_norm", "learning_rate")
+        return {name: getattr(self, name) for name in names}
 
     def _maker(self, classes: int) -> Callable[..., Mechanism]:
         """(facts, ε, **how it is held) → calibrated mechanism, for this estimator's settings."""
@@ -207,10 +212,7 @@ class PrivateLinearModel(BaseEstimator):
                     epsilon,
                     self.delta,
                     sampling=self.sampling,
-                    expected_batch_size=self.expected_batch_size,
-                    epochs=self.epochs,
-                    clipping_norm=self.clipping_norm,
-                    learning_rate=self.learning_rate,
+                    **self._steps_settings(),
                     **held,
                 )
             if self._chosen == "output":

@@ -66,14 +66,12 @@ class GradientPerturbation(Mechanism):
         delta: float,
         *,
         sampling: str = "poisson",
-        below: PrivacyProfile | None = None,
         **settings: Any,
     ) -> GradientPerturbation:
         """By `sampling` "poisson" (DP-SGD), "importance" (DPIS) or "full" batches; settings left open by `GradientSettings`."""
         if sampling == "importance":
             return cls(budget=Budget(delta, epsilon), plan=importance_plan(facts, epsilon, delta, **settings))
-        plan = gradient_plan(facts, epsilon, delta, sampling=sampling, **settings)
-        return cls.calibrate(plan, facts, epsilon, delta, below=below)
+        return cls.calibrate(gradient_plan(facts, epsilon, delta, sampling=sampling, **settings), facts, epsilon, delta)
 
     @property
     def name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm.gradient import Plan
 from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.gradient import GradientPerturbation
 from dperm.mechanisms.minimiser import admit_size
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.losses import admit_classes
@@ -51,25 +54,27 @@ class NoisySize(Mechanism):
 
     @classmethod
     def below(
-        cls,
-        make: Callable[[PublicFacts, float | PrivacyProfile], Mechanism],
-        facts: PublicFacts,
-        budget: Budget,
-        **settings: Any,
+        cls, plans: Callable[[PublicFacts], Callable[[float], Plan]], facts: PublicFacts, budget: Budget, **settings: Any
     ) -> NoisySize:
-        """`make(facts, ε)` is calibrated to ε at the budget's δ, `make(facts, profile)` stays below a privacy profile."""
-        count = noisy_count(_epsilon(budget), facts.relation)
+        """Gradient perturbation: `plans(facts)` maps a noise multiplier to a plan; its noise is the least that stays below a
+        privacy profile."""
+        epsilon, delta = _epsilon(budget), budget.delta
+        count = noisy_count(epsilon, facts.relation)
 
-        def planned(epsilon: float) -> list[Event]:
-            sizes = [replace(facts, public_size=size) for size in NOMINAL_SIZES]
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about sizes that nobody has
-                return [make(sized, epsilon).event(sized) for sized in sizes]
+        def run(make_plan: Callable[[float], Plan], noise: float) -> Event:
+            return make_plan(noise).event(facts.relation)
 
-        charged = count_and_profile(count, _epsilon(budget), budget.delta, planned)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about sizes that nobody has
+            runs = [functools.partial(run, plans(replace(facts, public_size=size))) for size in NOMINAL_SIZES]
+        charged = count_and_profile(count, epsilon, delta, runs)
         profile = charged.events[-1]
         assert isinstance(profile, PrivacyProfile)
-        return cls(budget=budget, count=count, charged=charged, make=lambda facts: make(facts, profile), **settings)
+
+        def make(facts: PublicFacts) -> Mechanism:
+            return GradientPerturbation.calibrate(plans(facts), facts, epsilon, delta, below=profile)
+
+        return cls(budget=budget, count=count, charged=charged, make=make, **settings)
 
     @classmethod
     def filtered(

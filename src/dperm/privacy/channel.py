@@ -212,8 +212,8 @@ class Channel:
                 f"The spend log holds no part {part} of the charge {self.charge_id} that is not open already."
             )
         self._reopened[part] += 1
-        whole = count is None or not isinstance(part, SelfComposed)
-        self._admit(part if whole else SelfComposed(part.event, count), again=True)
+        last = SelfComposed(part.event, count) if isinstance(part, SelfComposed) and count is not None else part
+        self._admit(last, again=True)
 
     def _admit(self, event: Event, *, again: bool = False) -> None:
         """Open the door for what `event` pays for; `again`: for what may have been released already, by whom it was paid for."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.calibration import calibrate
-from dperm.privacy.events import Composed, Event, Gaussian, PureDP, Relation
+from dperm.privacy.events import Composed, Event, Gaussian, PrivacyProfile, PureDP, Relation
 from dperm.privacy.filters import privacy_profile
 from dperm.privacy.gaussian import gaussian_epsilon
 
@@ -24,6 +24,8 @@ NOMINAL_SIZES = (1_000, 100_000)
 
 _UNSEEN = 1e-3  # of δ: what a run may give away beyond the last point of its profile
 _ROUNDS = 8
+_REMEMBERED = 64
+_found: dict[tuple[object, ...], PrivacyProfile] = {}
 
 
 def noisy_count(epsilon: float, relation: Relation, share: float | None = None) -> PureDP:
@@ -32,20 +34,38 @@ def noisy_count(epsilon: float, relation: Relation, share: float | None = None) 
 
 
 def count_and_profile(
-    count: PureDP, epsilon: float, delta: float, planned: Callable[[float], Sequence[Event]], earlier: Sequence[Event] = ()
+    count: PureDP, epsilon: float, delta: float, planned: Sequence[Callable[[float], Event]], earlier: Sequence[Event] = ()
 ) -> Composed:
     """`count` and the profile for what follows it: with what was released `earlier`, (`epsilon`, `delta`)-private.
 
-    `planned(ε)` gives the events of runs for `NOMINAL_SIZES`, calibrated to (ε, `delta`). ValueError where nothing is left for
+    `planned` are runs for `NOMINAL_SIZES`: from a noise multiplier to what the run costs. ValueError where nothing is left for
     them.
     """
+    # runs that cost the same at two noise levels are the same runs: what was found for them is found again
+    alike = tuple(run(noise) for run in planned for noise in (1.0, 3.0))
+    key = (count, epsilon, delta, alike, tuple(earlier))
+    if key not in _found:
+        while len(_found) >= _REMEMBERED:
+            _found.pop(next(iter(_found)), None)
+        _found[key] = _profile(count, epsilon, delta, planned, earlier)
+    return Composed((count, _found[key]))
+
+
+def _profile(
+    count: PureDP, epsilon: float, delta: float, planned: Sequence[Callable[[float], Event]], earlier: Sequence[Event]
+) -> PrivacyProfile:
     beside = (*earlier, count)
-    rest = gaussian_epsilon(calibrate(lambda x: Composed((*beside, Gaussian(x, count.relation))), epsilon, delta), delta)
+    noise = calibrate(lambda x: Composed((*beside, Gaussian(x, count.relation))), epsilon, delta)
+    rest = gaussian_epsilon(noise, delta)
+    levels = [1.0] * len(planned)
     for _ in range(_ROUNDS):
-        profile = privacy_profile(*planned(rest), smallest_delta=_UNSEEN * delta)
+        # drafts: what is charged is the profile, and checked
+        levels = [calibrate(run, rest, delta, start=x, draft=True) for run, x in zip(planned, levels, strict=True)]
+        runs = [run(x) for run, x in zip(planned, levels, strict=True)]
+        profile = privacy_profile(*runs, smallest_delta=_UNSEEN * delta)
         spent = best_epsilon(Composed((*beside, profile)), delta)[0]
         if spent <= epsilon:
-            return Composed((count, profile))
+            return profile
         rest *= epsilon / spent * (1 - 1e-4)
         if rest == 0:
             break

@@ -120,9 +120,9 @@ class Planner:
             noise = calibrate(lambda x: self._event(x, size, relation), epsilon, delta)
         return self._make(noise, size), noise
 
-    def alone(self, epsilon: float, delta: float, size: int, relation: Relation) -> Policy:
-        """The plan for this size that spends this budget by itself, whatever was released earlier."""
-        return self._make(calibrate(lambda x: self._make(x, size).event(relation), epsilon, delta), size)
+    def at(self, noise: float, size: int) -> Policy:
+        """The plan for this size with this noise multiplier."""
+        return self._make(noise, size)
 
     def below(self, profile: PrivacyProfile, size: int, relation: Relation) -> tuple[Policy, float]:
         """The plan for this size whose steps stay below a profile, and its noise multiplier."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,11 +140,11 @@ class Starter:
             raise ValueError("Expected public_size where the noise is set by hand: rates and denominators need it.")
         count = noisy_count(epsilon, relation, self.size_share)
 
-        def planned(rest: float) -> list[Event]:  # plans must work whatever the number of records is
-            plans = [self._fitted(self.planner.alone(rest, delta, size, relation), size) for size in NOMINAL_SIZES]
-            return [plan.event(relation) for plan in plans]
+        def run(size: int, noise: float) -> Event:  # plans must work whatever the number of records is
+            return self._fitted(self.planner.at(noise, size), size).event(relation)
 
-        event = count_and_profile(count, epsilon, delta, planned, self.planner.earlier)
+        runs = [functools.partial(run, size) for size in NOMINAL_SIZES]
+        event = count_and_profile(count, epsilon, delta, runs, self.planner.earlier)
         self._charge(channel, event, None)
         channel.allow(count)
         size = max(1, round(float(channel.release_pure(np.array([float(records)]), 1.0, count.epsilon)[0])))
