@@ -13,13 +13,16 @@ import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from dperm.cli import main
-from dperm.privacy import Certificate, SpendLog
+from dperm.estimators import model_from_json
+from dperm.privacy import ApproximateDP, Certificate, SpendLog
+from dperm.privacy.signing import digest_of
 
 RNG = np.random.default_rng(0)
 PEOPLE = pd.DataFrame(
@@ -245,7 +248,7 @@ def test_all_sources_load_before_any_charge(tmp_path: Path) -> None:
 
 def test_the_log_says_why_there_is_no_finite_epsilon(tmp_path: Path) -> None:
     for _ in range(2):
-        dperm("train", "iris", "-o", tmp_path / "m.json")  # three classes: the size is released, a promise spends δ
+        SpendLog.current().charge(ApproximateDP(0.9, 1e-5), mechanism="another library's", label="", private=True)
     assert "larger --delta" in dperm("account", "--log").stdout
     assert json.loads(dperm("account", "--log", "--json").stdout)["epsilon"] == {"add_or_remove_one": None}
     assert "ε = " in dperm("account", "--log", "--delta", "1e-4").stdout
@@ -255,15 +258,82 @@ def test_tampered_models_get_one_line(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     dperm("train", "iris", "-o", path)
     good = json.loads(path.read_text())
-    for change in ({"classes": None}, {"intercept": [1.0]}, {"extra": []}, {"coef": [[float("nan")] * 4] * 3}):
+    for change in ({"classes": None}, {"intercept": [1.0]}, {"extra": []}, {"coef": [[9.0] * 4] * 3}):
         path.write_text(json.dumps({**good, **change}))
-        assert "Not a dperm model" in dperm("predict", path, "iris", "-o", tmp_path / "a.csv", expect=1).stderr
-    tampered = {**good["certificate"], "relation": "replace_one"}
-    path.write_text(json.dumps({**good, "certificate": tampered}))
-    assert "relation" in dperm("card", path, "-o", tmp_path / "c.html", expect=1).stderr
+        for command in (("predict", path, "iris", "-o", tmp_path / "a.csv"), ("card", path), ("audit", path)):
+            assert "it was changed after it was saved" in dperm(*command, expect=1).stderr
+        path.write_text(json.dumps(sealed({**good, **change})))
+        error = dperm("predict", path, "iris", "-o", tmp_path / "a.csv", expect=change.keys() != {"coef"}).stderr
+        assert "Not a dperm model" in error or "coef" in change
+    for change, text in (
+        ({"assumptions": []}, "it was changed after it was issued"),
+        ({"relation": "replace_one"}, "it was changed after it was issued"),
+        ({"epsilon": 0.01, "target_epsilon": 0.01}, "it was changed after it was issued"),
+    ):
+        path.write_text(json.dumps(sealed({**good, "certificate": {**good["certificate"], **change}})))
+        assert text in dperm("card", path, "-o", tmp_path / "c.html", expect=1).stderr
+    lies = sealed({**good["certificate"], "epsilon": 0.01, "target_epsilon": 0.01})  # a digest alone stops no liar: ε does
+    path.write_text(json.dumps(sealed({**good, "certificate": lies})))
+    assert "but its event costs" in dperm("card", path, "-o", tmp_path / "c.html", expect=1).stderr
     path.write_text(json.dumps(good))
     assert "ε = " in dperm("account", "--event", path).stdout
     assert dperm("--version").stdout.strip() == "0.1.0"
+
+
+def sealed(stated: dict[str, Any]) -> dict[str, Any]:
+    """With a digest that fits again, as whoever changed it could make it."""
+    rest = {name: value for name, value in stated.items() if name not in ("digest", "signature")}
+    return stated | {"digest": digest_of(rest)}
+
+
+def test_a_signature_says_who_vouches_for_a_model(tmp_path: Path) -> None:
+    model, key, other = tmp_path / "m.json", tmp_path / "signer.pem", tmp_path / "other.pem"
+    assert "keep it to yourself" in dperm("keygen", key).stdout
+    assert key.stat().st_mode & 0o077 == 0
+    assert "exists already" in dperm("keygen", key, expect=1).stderr
+    dperm("keygen", other)
+    dperm("train", "iris", "-o", model, "--sign-key", key)
+    for command in (("card", model, "-o", tmp_path / "c.html"), ("predict", model, "iris", "-o", tmp_path / "a.csv")):
+        dperm(*command, "--verify-key", f"{key}.pub")
+        assert "signed by somebody else" in dperm(*command, "--verify-key", f"{other}.pub", expect=1).stderr
+    changed = json.loads(model.read_text())
+    changed["coef"][0][0] += 1.0
+    model.write_text(json.dumps(sealed(changed)))
+    assert "signed by somebody else" in dperm("card", model, "--verify-key", f"{key}.pub", expect=1).stderr
+    dperm("train", "iris", "-o", model)
+    assert "not signed" in dperm("card", model, "--verify-key", f"{key}.pub", expect=1).stderr
+    charged = len(SpendLog.current().charges())
+    assert "no private key" in dperm("train", "iris", "-o", model, "--sign-key", f"{key}.pub", expect=1).stderr
+    assert len(SpendLog.current().charges()) == charged
+
+
+def test_no_epsilon_is_printed_for_what_is_only_claimed(table: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.json"
+    dperm("train", table, "--target", "income", "--accept-proposed", "-o", model)
+    shown = dperm("account", "--event", model).stdout
+    assert shown.startswith("No ε: claimed, not certified.") and "ε = " not in shown
+    assert json.loads(dperm("account", "--event", model, "--json").stdout)["epsilon"] is None
+
+
+def test_defect_10_a_model_that_finds_no_room_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full after the charge: the model goes elsewhere, and the message says where."""
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("dperm.report.write_atomically", full)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    error = dperm("train", "breast_cancer", "-o", tmp_path / "m.json", expect=1).stderr
+    assert "No space left" in error and "paid for" in error
+    saved = Path(error.split("it is in ")[1].strip().removesuffix("."))
+    assert model_from_json(saved.read_text())[0].certificate_.epsilon <= 1.0
+
+
+def test_defect_10_budgets_that_promise_nothing_are_said_to(tmp_path: Path) -> None:
+    for settings in (("--epsilon", 1e3), ("--delta", 0.5)):
+        done = dperm("train", "breast_cancer", *settings, "-o", tmp_path / "m.json")
+        assert "promises next to nothing" in done.stderr and "WEAK" in done.stdout
+    assert "WEAK" not in dperm("train", "breast_cancer", "-o", tmp_path / "m.json").stdout
 
 
 def test_misuse_exits_with_two() -> None:
@@ -326,7 +396,8 @@ def test_a_refuted_certificate_exits_with_three(table: Path, schema: Path, tmp_p
     dperm("train", table, "--schema", schema, "--epsilon", 2, "-o", model)
     data = json.loads(model.read_text())
     data["certificate"]["event"]["events"][0]["noise_std"] *= 2
-    model.write_text(json.dumps(data))
+    data["certificate"] = sealed(data["certificate"])
+    model.write_text(json.dumps(sealed(data)))
     assert "states another event" in dperm("audit", model, expect=1).stderr
 
 

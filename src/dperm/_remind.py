@@ -1,10 +1,28 @@
-"""Warnings about what is allowed and is seldom meant. They are for the data holder: they look at the data."""
+"""Warnings about what is allowed and is seldom meant. They are for the data holder: some look at the data."""
 
 from __future__ import annotations
 
 import warnings
 
-__all__ = ["remind_of_delta", "remind_of_size"]
+__all__ = ["remind_of_budget", "remind_of_delta", "remind_of_size", "weakness"]
+
+_MUCH = 20.0  # of ε: a probability of 1e-9 may become one of 0.5
+_LIKELY = 0.01  # of δ
+
+
+def weakness(epsilon: float, delta: float) -> str:
+    """What to say of a budget that keeps little from anybody; nothing of others."""
+    if delta >= _LIKELY:
+        return f"delta = {delta:g} lets a mechanism give all away with that probability: it promises next to nothing."
+    if epsilon > _MUCH:
+        return f"epsilon = {epsilon:.4g} lets one record change odds by a factor of e to it: it promises next to nothing."
+    return ""
+
+
+def remind_of_budget(epsilon: float, delta: float, *, stacklevel: int) -> None:
+    """Needs no data: from the budget alone."""
+    if text := weakness(epsilon, delta):
+        warnings.warn(text, UserWarning, stacklevel=stacklevel + 1)
 
 
 def remind_of_delta(delta: float, size: int, *, stacklevel: int) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
-__all__ = ["at_least", "choice", "finite", "fraction", "integer", "non_negative", "positive"]
+import numpy as np
+
+__all__ = ["at_least", "choice", "finite", "fraction", "integer", "non_negative", "plain_numbers", "positive"]
 
 
 def _number(name: str, value: Any) -> float:
@@ -24,6 +26,15 @@ def finite(name: str, value: Any) -> float:
     if math.isinf(number):
         raise ValueError(f"Expected a finite {name}, got {value!r}.")
     return number
+
+
+def plain_numbers(instance: object, names: Iterable[str]) -> None:
+    """Make NumPy's numbers among these attributes Python's own: what is computed from a number of single precision would be of
+    single precision too, and JSON knows none of them."""
+    for name in names:
+        value = getattr(instance, name)
+        if isinstance(value, np.generic):
+            object.__setattr__(instance, name, value.item())
 
 
 def positive(name: str, value: Any) -> float:

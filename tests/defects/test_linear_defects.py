@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from dperm._random import Randomness
 from dperm.audit import Pair, Training, replay
-from dperm.estimators import DPLogisticRegression
+from dperm.estimators import DPLogisticRegression, DPMLPClassifier, model_from_json, model_to_json
 from dperm.gradient import SGD, Clip, Constant, FullBatch, Plan, Poisson
 from dperm.mechanisms import Budget, GradientPerturbation, ObjectivePerturbation, OutputPerturbation
 from dperm.objectives import Huber, LinearObjective, Logistic, RegularisedSum
@@ -302,3 +302,34 @@ def test_defect_9_a_continued_run_releases_what_it_reserved(tmp_path: Path) -> N
         with pytest.raises(UnpaidReleaseError, match="reserve"):
             copy.release(np.zeros(2), 1.0, 2.0)
     assert released == 4
+
+
+def blobs() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 2
+    return rng.normal(size=(120, 3)) + y[:, None], y
+
+
+def test_defect_9_a_refused_refit_changes_nothing() -> None:
+    X, y = blobs()
+    for model in (DPLogisticRegression(classes=[0, 1]), DPMLPClassifier(classes=[0, 1], epochs=1.0, public_size=len(X))):
+        model.fit(X, y)
+        before = {name: np.asarray(value) for name, value in vars(model).items() if name.endswith("_")}
+        model.set_params(classes=[0, 1, 2, 3, 4], label=7)  # refused late
+        with pytest.raises((ValueError, TypeError), match="label"):
+            model.fit(X[:, :1], y)
+        model.set_params(classes=[5, 6], label="")
+        with pytest.raises(ValueError, match="labels among classes"):
+            model.fit(X[:, :1], y)
+        after = {name: np.asarray(value) for name, value in vars(model).items() if name.endswith("_")}
+        assert before.keys() == after.keys()
+        assert all(np.array_equal(before[name], after[name]) for name in ("classes_", "n_features_in_"))
+
+
+def test_defect_9_a_model_is_saved_with_what_it_was_fitted_with() -> None:
+    X, y = blobs()
+    model = DPLogisticRegression(epsilon=np.float32(1), data_norm=2.0, classes=[0, 1]).fit(X, y)
+    model.set_params(epsilon=0.01, data_norm=50.0)
+    again, _ = model_from_json(model_to_json(model))
+    assert again.get_params()["epsilon"] == 1.0 and again.get_params()["data_norm"] == 2.0
+    assert again.certificate_ == model.certificate_ and type(again.certificate_.target_epsilon) is float

@@ -11,7 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dperm.cli.audit import audit
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, progress, read, say, warn
+from dperm.cli.shared import (
+    Delta,
+    JsonFlag,
+    Relation,
+    VerifyKey,
+    certificate_at,
+    dataset_of,
+    json_table,
+    keep,
+    probe_writable,
+    progress,
+    read,
+    say,
+    warn,
+)
 
 if TYPE_CHECKING:
     from dperm.report import StudyResult
@@ -82,6 +96,7 @@ def train(
         bool, typer.Option(help="Train on ranges and categories read off the data; the certificate says so.")
     ] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")] = Path("model.json"),
+    sign_key: Annotated[Path | None, typer.Option(help="Private key that signs the model (see `dperm keygen`).")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Train one private model and write it with its certificate.
@@ -93,7 +108,7 @@ def train(
     from dperm._validate import choice
     from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge, model_to_json
     from dperm.privacy import Assumption
-    from dperm.report import write_atomically
+    from dperm.privacy.signing import sign
 
     kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge}
     choice("--model", model, kinds)
@@ -128,6 +143,8 @@ def train(
     else:
         options["classes"] = list(dataset.classes)
     probe_writable(output)
+    if sign_key is not None:
+        sign("", sign_key)  # an unusable key, before the charge
     fitted = kinds[model](**options).fit(dataset.features, targets)
     if used is not None and used.proposed:
         fitted.certificate_ = fitted.certificate_.only_claimed("ranges, categories and labels were read off the data, not public")
@@ -140,7 +157,7 @@ def train(
         "schema": json.loads(used.to_json()) if used else None,
         "target_range": dataset.target_range,
     }
-    write_atomically(output, model_to_json(fitted, extra))
+    keep(output, model_to_json(fitted, extra, sign_key=sign_key))
     if as_json:
         say(fitted.certificate_.to_json())
     else:
@@ -153,6 +170,7 @@ def predict(
     model: Annotated[Path, typer.Argument(help="A model written by `dperm train`.")],
     source: Annotated[str, typer.Argument(help="A table with the columns of the model's schema; the target may be absent.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="CSV file to write.")] = Path("predictions.csv"),
+    verify_key: VerifyKey = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Predict with a trained model. Costs no privacy of the training records.
@@ -167,7 +185,7 @@ def predict(
     from dperm.estimators import model_from_json
     from dperm.report import write_atomically
 
-    fitted, extra = model_from_json(read(model))
+    fitted, extra = model_from_json(read(model), verify_key=verify_key)
     if extra.get("schema"):
         schema = data.Schema.from_dict(extra["schema"])
         if source in data.named() and not Path(source).exists():
@@ -289,14 +307,12 @@ def account(
     if (event is None) == (noise is None):
         raise ValueError("Expected either --noise, --event or --log.")
     if event is not None:
-        try:
-            data = json.loads(read(event))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"Cannot read {event}: not JSON ({error}).") from None
-        if not isinstance(data, dict):
-            raise ValueError(f"Expected {event} to hold an event, a certificate or a model.")
-        data = data.get("certificate", data)
-        mechanism = event_from_dict(data["event"] if isinstance(data.get("event"), dict) and "type" not in data else data)
+        certificate = certificate_at(event)
+        if certificate is not None and certificate.epsilon is None:
+            shown = {"epsilon": None, "claim": certificate.claim, "delta": delta, "relation": certificate.relation}
+            say(json.dumps(shown) if as_json else f"No ε: claimed, not certified. {certificate.claim}")
+            return
+        mechanism = event_from_dict(json_table(event)) if certificate is None else certificate.event
     else:
         mechanism = SelfComposed(PoissonSampled(rate, Gaussian(noise or 0.0, _relation(relation, Relations))), steps)
     value, accountant = best_epsilon(mechanism, delta)
@@ -393,6 +409,7 @@ def card(
     model: Annotated[Path, typer.Argument(help="A model or certificate file.")],
     audit_file: Annotated[Path | None, typer.Option("--audit", help="What `dperm audit` found, to show beside it.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("card.html"),
+    verify_key: VerifyKey = None,
     as_json: JsonFlag = False,
 ) -> None:
     """The page for whoever signs: what was spent, on what assumptions, what an attacker could do.
@@ -404,19 +421,12 @@ def card(
     """
     from dperm.audit import results_from_json
     from dperm.cli.audit import speaks_of
-    from dperm.privacy import Certificate
     from dperm.report import write_atomically
     from dperm.report.page import card_page
 
-    text = read(model)
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"Cannot read {model}: not JSON ({error}).") from None
-    certificate = Certificate.from_json(
-        json.dumps(data["certificate"]) if isinstance(data, dict) and "certificate" in data else text
-    )
-    certificate.verify()
+    certificate = certificate_at(model, verify_key)
+    if certificate is None:
+        raise ValueError(f"Expected {model} to hold a model or a certificate.")
     attacks = [] if audit_file is None else results_from_json(read(audit_file))
     if any(not speaks_of(item, certificate) for item in attacks):
         raise ValueError(f"{audit_file} is about another claim than {model}.")
@@ -427,6 +437,22 @@ def card(
     else:
         say(str(certificate))
         say(f"Page written to {output}.")
+
+
+@app.command()
+def keygen(
+    path: Annotated[Path, typer.Argument(help="File for the private key; the public one goes to PATH.pub.")],
+) -> None:
+    """A pair of keys: the private one signs models (train --sign-key), the public one checks them (--verify-key).
+
+    \b
+    Example:
+      dperm keygen signer.pem
+    """
+    from dperm.privacy.signing import make_key
+
+    public = make_key(path)
+    say(f"Private key in {path}: keep it to yourself. Public key in {public}: give it to whoever checks models.")
 
 
 @data_app.command("list")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, dataset_of, probe_writable, progress, read, say
+from dperm.cli.shared import JsonFlag, VerifyKey, dataset_of, probe_writable, progress, read, say
 
 if TYPE_CHECKING:
     from dperm.audit import AuditResult, Training
@@ -36,6 +36,7 @@ def audit(
     public_size: Annotated[int | None, typer.Option(help="Publicly known number of records, if it is public.")] = None,
     trials: Annotated[int | None, typer.Option(help="Trainings in each world [default: 10000, or 400 of slow ones].")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Results to write, as JSON.")] = Path("audit.json"),
+    verify_key: VerifyKey = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Try to refute a certificate: replay the mechanism on worst-case neighbours, play distinguishing games, infer members.
@@ -68,7 +69,7 @@ def audit(
         more = {**given, "model": kind, "features": features, "classes": classes}
         if unused := [f"--{name.replace('_', '-')}" for name, value in more.items() if value is not None]:
             raise ValueError(f"Expected no {', '.join(unused)} with a model: its own settings are audited.")
-        fitted, extra, certificate = _loaded(model)
+        fitted, extra, certificate = _loaded(model, verify_key)
         if members is not None and others is not None:
             inferred.append(_membership(fitted, extra, certificate, members, others))
         training = _training(fitted, fitted.n_features_in_, len(getattr(fitted, "classes_", ())), certificate)
@@ -121,10 +122,10 @@ def _estimator(kind: str, settings: dict[str, Any]) -> Any:
     return kinds[kind](**settings)
 
 
-def _loaded(path: Path) -> tuple[Any, dict[str, Any], Certificate]:
+def _loaded(path: Path, verify_key: Path | None) -> tuple[Any, dict[str, Any], Certificate]:
     from dperm.estimators import model_from_json
 
-    fitted, extra = model_from_json(read(path))
+    fitted, extra = model_from_json(read(path), verify_key=verify_key)
     return fitted, extra, fitted.certificate_
 
 

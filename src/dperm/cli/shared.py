@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,12 +14,28 @@ import typer
 
 if TYPE_CHECKING:
     from dperm.data import Dataset, Schema
+    from dperm.privacy import Certificate
 
-__all__ = ["Delta", "JsonFlag", "Relation", "dataset_of", "probe_writable", "progress", "read", "say", "warn"]
+__all__ = [
+    "Delta",
+    "JsonFlag",
+    "Relation",
+    "VerifyKey",
+    "certificate_at",
+    "dataset_of",
+    "json_table",
+    "keep",
+    "probe_writable",
+    "progress",
+    "read",
+    "say",
+    "warn",
+]
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Delta = Annotated[float, typer.Option(help="The δ of the guarantee; well below 1/n.")]
 Relation = Annotated[str, typer.Option(help="add_or_remove_one or replace_one.")]
+VerifyKey = Annotated[Path | None, typer.Option(help="Public key whose owner must have signed the model.")]
 
 
 def say(text: str = "") -> None:
@@ -52,6 +70,54 @@ def read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"Cannot read {path}: {error}") from None
+
+
+def json_table(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(read(path))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"Cannot read {path}: not JSON ({error}).") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"Expected {path} to hold an event, a certificate or a model.")
+    return data
+
+
+def certificate_at(path: Path, verify_key: Path | None = None) -> Certificate | None:
+    """The certificate of a model or certificate file, checked; None where the file holds neither."""
+    from dperm.privacy import Certificate
+
+    data = json_table(path)
+    if "certificate" in data:
+        from dperm.estimators import model_from_json
+
+        return model_from_json(read(path), verify_key=verify_key)[0].certificate_
+    if verify_key is not None:
+        raise ValueError(f"Expected a model with --verify-key, got {path}: a certificate alone is not signed.")
+    if "event" not in data or "type" in data:
+        return None
+    certificate = Certificate.from_json(read(path))
+    certificate.verify()
+    return certificate
+
+
+def keep(path: Path, text: str) -> None:
+    """Write what a charge was paid for. Where `path` takes it no more, it goes to a file of the system's temporary folder, and
+    else to the screen: it must not be lost."""
+    from dperm.report import write_atomically
+
+    try:
+        write_atomically(path, text)
+        return
+    except OSError as error:
+        reason = str(error)
+    try:
+        with tempfile.NamedTemporaryFile("w", suffix=f"-{path.name}", delete=False, encoding="utf-8") as file:
+            file.write(text)
+        where = f"it is in {file.name}"
+    except OSError:
+        say(text)
+        where = "it was printed instead"
+    raise OSError(f"Cannot write {path} ({reason}). The model was trained and paid for, and is not lost: {where}.")
 
 
 def warn(text: str) -> None:

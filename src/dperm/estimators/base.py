@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
-from dperm._remind import remind_of_delta, remind_of_size
+from dperm._remind import remind_of_budget, remind_of_delta, remind_of_size
 from dperm.gradient.importance import admit_batch
 from dperm.mechanisms import (
     Budget,
@@ -39,7 +39,8 @@ _SAMPLINGS = {"poisson": "Poisson", "importance": "importance sampling", "full":
 class PrivateLinearModel(BaseEstimator):
     """Base of the private linear models; see a subclass for the parameters.
 
-    Fitted attributes: `coef_`, `intercept_`, `certificate_`, `trace_` (public numbers of the run), `n_features_in_`.
+    Fitted attributes: `coef_`, `intercept_`, `certificate_`, `trace_` (public numbers of the run), `n_features_in_`, and
+    `fitted_params_`, the parameters that the fit had.
     Coefficients apply to rows scaled to norm ≤ data_norm, as `predict` does.
     """
 
@@ -71,8 +72,8 @@ class PrivateLinearModel(BaseEstimator):
 
     def _check_parameters(self) -> None:
         """Everything that can be refused without looking at data."""
-        check.positive("epsilon", self.epsilon)
-        check.fraction("delta", self.delta, zero=True)
+        check.plain_numbers(self, self.get_params(deep=False))
+        remind_of_budget(check.positive("epsilon", self.epsilon), check.fraction("delta", self.delta, zero=True), stacklevel=3)
         check.positive("data_norm", self.data_norm)
         if not 1e-50 < self.data_norm < 1e50:
             raise ValueError(f"Expected data_norm between 1e-50 and 1e50, got {self.data_norm!r}.")
@@ -118,6 +119,7 @@ class PrivateLinearModel(BaseEstimator):
         channel = Channel.open(self.random_state, label=self.label)
         release = mechanism.release(objective, objective.records(X, targets), channel)
         self.objective_ = objective
+        self.fitted_params_ = {name: value for name, value in self.get_params().items() if name != "random_state"}
         self.certificate_ = release.certificate.with_assumptions(*assumptions)
         self.trace_ = dict(release.trace)
         table = release.theta

@@ -13,6 +13,7 @@ from sklearn.base import ClassifierMixin
 from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.labels import admit_labels
+from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Mechanism
 from dperm.objectives import Huber, LinearObjective, Logistic, Loss
 
@@ -35,11 +36,12 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
         """
         self._check_parameters()
-        X, y = self._validated(X, y, y_numeric=False)
-        self.classes_, index, labels = admit_labels(y, self.classes)
-        binary = len(self.classes_) == 2
-        targets = np.where(index == 1, 1.0, -1.0) if binary else index.astype(np.float64)
-        self._fit(self._loss(), X, targets, len(self.classes_), [labels])
+        with all_or_nothing(self):
+            X, y = self._validated(X, y, y_numeric=False)
+            self.classes_, index, labels = admit_labels(y, self.classes)
+            binary = len(self.classes_) == 2
+            targets = np.where(index == 1, 1.0, -1.0) if binary else index.astype(np.float64)
+            self._fit(self._loss(), X, targets, len(self.classes_), [labels])
         return self
 
     def mechanism_for(self, features: int, classes: int = 2, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:

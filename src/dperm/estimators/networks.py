@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -15,7 +16,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
+from dperm._remind import remind_of_budget
 from dperm.estimators.labels import admit_labels
+from dperm.estimators.whole import all_or_nothing
 from dperm.gradient import ImportancePlan, Plan
 from dperm.gradient.recipes import dp_sgd, dpis
 from dperm.privacy import Relation, Source
@@ -56,19 +59,27 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
 
         Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
         """
-        try:
-            import torch
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("Networks need PyTorch: pip install 'dperm[torch]'.") from error
-        from dperm.torch import PrivateTrainer
-
+        if importlib.util.find_spec("torch") is None:
+            raise ModuleNotFoundError("Networks need PyTorch: pip install 'dperm[torch]'.")
+        check.plain_numbers(self, self.get_params(deep=False))
+        if type(self.label) is not str:
+            raise TypeError(f"Expected label to be text, got {self.label!r}.")
         for name in ("epsilon", "epochs", "clipping_norm", "learning_rate"):
             check.positive(name, getattr(self, name))
-        check.fraction("delta", self.delta)
+        remind_of_budget(self.epsilon, check.fraction("delta", self.delta), stacklevel=2)
         if self.expected_batch_size is not None:
             check.positive("expected_batch_size", self.expected_batch_size)
         check.choice("sampling", self.sampling, ("poisson", "importance"))
         check.choice("relation", self.relation, [relation.value for relation in Relation])
+        with all_or_nothing(self):
+            self._train(X, y)
+        return self
+
+    def _train(self, X: Any, y: Any) -> None:
+        import torch
+
+        from dperm.torch import PrivateTrainer
+
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1)
         self.classes_, index, labels = admit_labels(y, self.classes)
         with torch.random.fork_rng(devices=[]):
@@ -102,7 +113,6 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
         self.history_ = trainer.history
         assert trainer.plan is not None
         self.trace_ = {"steps": trainer.plan.steps, "public_size": trainer.plan.public_size, "epochs": trainer.trace}
-        return self
 
     def _plan(self, noise_multiplier: float, public_size: int) -> Plan:
         return dp_sgd(

@@ -10,6 +10,7 @@ from sklearn.base import RegressorMixin
 
 from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective, Squared
 from dperm.privacy import Assumption
@@ -83,11 +84,12 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         self._check_parameters()
         check.positive("radius", self.radius)
         bound = check.positive("target_bound", self.target_bound)
-        X, y = self._validated(X, y, y_numeric=True)
-        targets = np.clip(np.asarray(y, dtype=np.float64), -bound, bound)
-        clipped = Assumption(f"Targets lie in ±{bound:g}.", "library", "enforced: others are clipped")
-        self._fit(Squared(target_bound=bound, radius=self.radius), X, targets, 0, [clipped])
-        self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
+        with all_or_nothing(self):
+            X, y = self._validated(X, y, y_numeric=True)
+            targets = np.clip(np.asarray(y, dtype=np.float64), -bound, bound)
+            clipped = Assumption(f"Targets lie in ±{bound:g}.", "library", "enforced: others are clipped")
+            self._fit(Squared(target_bound=bound, radius=self.radius), X, targets, 0, [clipped])
+            self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
         return self
 
     def mechanism_for(self, features: int, classes: int = 0, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:

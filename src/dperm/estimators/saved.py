@@ -1,8 +1,12 @@
-"""Models as JSON: parameters, public settings and the certificate. No pickle, nothing that runs."""
+"""Models as JSON: parameters, public settings and the certificate. No pickle, nothing that runs.
+
+A digest binds what a file holds; a signature, where there is one, says who made the digest.
+"""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,62 +17,81 @@ from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression
 from dperm.estimators.ridge import DPRidge
 from dperm.objectives import LinearObjective, Logistic, Softmax
 from dperm.privacy import Certificate
+from dperm.privacy.signing import check_signature, digest_of, sign
 
 __all__ = ["model_from_json", "model_to_json"]
 
-_FORMAT = 1
+_FORMAT = 2
 _KINDS: dict[str, type[PrivateLinearModel]] = {cls.__name__: cls for cls in (DPLogisticRegression, DPLinearSVC, DPRidge)}
 
 
-def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None) -> str:
-    """A fitted model as text; `extra` must be JSON-ready (a schema, for example). `random_state` is left out."""
+def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None, *, sign_key: str | Path | None = None) -> str:
+    """A fitted model as text, with the settings that it was fitted with; `extra` must be JSON-ready (a schema, for example).
+
+    `sign_key`: a private key (`dperm keygen`) that signs the whole. `random_state` is left out.
+    """
     check_is_fitted(model)
-    settings = {name: _plain(value) for name, value in model.get_params().items() if name != "random_state"}
-    return json.dumps(
-        {
-            "format": _FORMAT,
-            "kind": type(model).__name__,
-            "settings": settings,
-            "coef": np.asarray(model.coef_).tolist(),
-            "intercept": np.asarray(model.intercept_).tolist(),
-            "classes": _plain(getattr(model, "classes_", None)),
-            "joint": model.objective_.outputs > 1,
-            "features": model.n_features_in_,
-            "certificate": json.loads(model.certificate_.to_json()),
-            "extra": extra or {},
-        },
-        indent=1,
-        allow_nan=False,
-    )
+    stated: dict[str, Any] = {
+        "format": _FORMAT,
+        "kind": type(model).__name__,
+        "settings": {name: _plain(value) for name, value in model.fitted_params_.items()},
+        "coef": np.asarray(model.coef_).tolist(),
+        "intercept": np.asarray(model.intercept_).tolist(),
+        "classes": _plain(getattr(model, "classes_", None)),
+        "joint": model.objective_.outputs > 1,
+        "features": model.n_features_in_,
+        "certificate": json.loads(model.certificate_.to_json()),
+        "extra": json.loads(json.dumps(extra or {}, allow_nan=False)),
+    }
+    stated["digest"] = digest_of(stated)
+    if sign_key is not None:
+        stated["signature"] = sign(stated["digest"], sign_key)
+    return json.dumps(stated, indent=1, allow_nan=False)
 
 
-def model_from_json(text: str) -> tuple[PrivateLinearModel, dict[str, Any]]:
-    """The fitted model and the extra it was saved with. Raises ValueError for anything else."""
+def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple[PrivateLinearModel, dict[str, Any]]:
+    """The fitted model and the extra it was saved with.
+
+    ValueError for anything else: also for a model of which something was changed since, for one whose certificate states less
+    than its event costs, and, with `verify_key`, for one that the owner of this public key did not sign.
+    """
     try:
         data = json.loads(text)
         if data["format"] != _FORMAT:
-            raise ValueError(f"Expected model format {_FORMAT}, got {data['format']!r}.")
-        model = _KINDS[data["kind"]](**data["settings"])
-        model.coef_ = np.asarray(data["coef"], dtype=np.float64)
-        regression = isinstance(model, DPRidge)
-        model.intercept_ = data["intercept"] if regression else np.asarray(data["intercept"], dtype=np.float64)
-        if not regression:
-            model.classes_ = np.asarray(data["classes"])  # type: ignore[attr-defined]
-        model.n_features_in_ = data["features"]
-        rows = 0 if regression else len(model.classes_)  # type: ignore[attr-defined]
-        wide = (data["features"],) if regression else (1 if rows == 2 else rows, data["features"])
-        numbers = np.append(np.ravel(model.coef_), model.intercept_)
-        if model.coef_.shape != wide or np.shape(model.intercept_) != wide[:-1] or not np.isfinite(numbers).all():
-            raise ValueError(f"expected finite coefficients of shape {wide} and as many intercepts")
-        if not isinstance(data["extra"], dict):
-            raise ValueError("expected extra to be a table")
-        loss = Softmax(len(data["classes"])) if data["joint"] else Logistic()
-        model.objective_ = LinearObjective(loss, features=data["features"], data_norm=model.data_norm)
-        model.certificate_ = Certificate.from_json(json.dumps(data["certificate"]))
+            raise ValueError(f"expected model format {_FORMAT}, got {data['format']!r}")
+        signature = data.pop("signature", "")
+        if data.pop("digest") != digest_of(data):
+            raise ValueError("it was changed after it was saved: its digest is another")
+        if verify_key is not None:
+            check_signature(digest_of(data), signature, verify_key)
+        model = _read(data)
+        model.certificate_.verify()
         return model, data["extra"]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"Not a dperm model: {error}") from None
 
 
+def _read(data: dict[str, Any]) -> PrivateLinearModel:
+    model = _KINDS[data["kind"]](**data["settings"])
+    model.fitted_params_ = data["settings"]
+    model.coef_ = np.asarray(data["coef"], dtype=np.float64)
+    regression = isinstance(model, DPRidge)
+    model.intercept_ = data["intercept"] if regression else np.asarray(data["intercept"], dtype=np.float64)
+    if not regression:
+        model.classes_ = np.asarray(data["classes"])  # type: ignore[attr-defined]
+    model.n_features_in_ = data["features"]
+    rows = 0 if regression else len(model.classes_)  # type: ignore[attr-defined]
+    wide = (data["features"],) if regression else (1 if rows == 2 else rows, data["features"])
+    numbers = np.append(np.ravel(model.coef_), model.intercept_)
+    if model.coef_.shape != wide or np.shape(model.intercept_) != wide[:-1] or not np.isfinite(numbers).all():
+        raise ValueError(f"expected finite coefficients of shape {wide} and as many intercepts")
+    if not isinstance(data["extra"], dict):
+        raise ValueError("expected extra to be a table")
+    loss = Softmax(len(data["classes"])) if data["joint"] else Logistic()
+    model.objective_ = LinearObjective(loss, features=data["features"], data_norm=model.data_norm)
+    model.certificate_ = Certificate.from_json(json.dumps(data["certificate"]))
+    return model
+
+
 def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, (bool, int, float, str)) else np.asarray(value).tolist()
+    return value if value is None or type(value) in (bool, int, float, str) else np.asarray(value).tolist()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm import _validate as check
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Certificate, Channel, Event, Provenance
 
@@ -24,6 +25,9 @@ class Budget:
 
     delta: float
     epsilon: float | None = None
+
+    def __post_init__(self) -> None:
+        check.plain_numbers(self, ("delta", "epsilon"))
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class ObjectivePerturbation(Mechanism):
     output_multiplier: float = 200.0
 
     def __post_init__(self) -> None:
+        check.plain_numbers(self, list(vars(self)))
         for name in ("noise_std", "strong_convexity", "output_multiplier"):
             check.positive(name, getattr(self, name))
         if self.tolerance is not None:

@@ -35,6 +35,7 @@ class OutputPerturbation(Mechanism):
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
+        check.plain_numbers(self, list(vars(self)))
         check.positive("strong_convexity", self.strong_convexity)
         if self.tolerance is not None:
             check.positive("tolerance", self.tolerance)

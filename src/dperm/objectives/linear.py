@@ -58,6 +58,7 @@ class LinearObjective:
     size_limit: int | None = None
 
     def __post_init__(self) -> None:
+        check.plain_numbers(self, list(vars(self)))
         check.integer("features", self.features, minimum=0)
         for name, value in (
             ("data_norm", check.positive("data_norm", self.data_norm)),

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._remind import weakness
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.accounting import delta as event_delta
 from dperm.privacy.events import Composed, Event, Relation, Unsupported, event_from_dict, leaves, relation_of
@@ -189,6 +190,11 @@ class Certificate:
             raise ValueError(f"The certificate states epsilon = {self.epsilon:.6g}, but its event costs {again:.6g}.")
 
     @property
+    def weakness(self) -> str:
+        """What to say of an ε or δ that keeps little from anybody; nothing of others."""
+        return "" if self.epsilon is None else weakness(self.epsilon, self.delta)
+
+    @property
     def digest(self) -> str:
         """SHA-256 of everything that is stated: another where one word of it is another."""
         return digest_of(self._stated())
@@ -253,6 +259,8 @@ class Certificate:
         else:
             word = "would be" if self.status == "not private" else "is"
             lines.append(f"{self.mechanism} {word} ({self.epsilon:.4g}, {self.delta:.2g})-differentially private when {who}.")
+            if self.weakness:
+                lines.append(f"WEAK: {self.weakness}")
             if self.target_epsilon is not None and self.epsilon < 0.999 * self.target_epsilon:
                 lines.append(f"Target epsilon {self.target_epsilon:g}; {self.epsilon:.4g} is the tightest bound we can prove.")
         lines.append(f"Accountant: {self.accountant}. Issued {self.created} by dperm {self.versions.get('dperm', '?')}.")
