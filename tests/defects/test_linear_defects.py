@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 
 from dperm._random import Randomness
 from dperm.audit import Pair, Training, replay
+from dperm.data import Dataset, Schema
 from dperm.estimators import DPLogisticRegression, DPMLPClassifier, model_from_json, model_to_json
 from dperm.gradient import SGD, Clip, Constant, FullBatch, Plan, Poisson
 from dperm.mechanisms import Budget, GradientPerturbation, ObjectivePerturbation, OutputPerturbation
@@ -333,3 +335,49 @@ def test_defect_9_a_model_is_saved_with_what_it_was_fitted_with() -> None:
     again, _ = model_from_json(model_to_json(model))
     assert again.get_params()["epsilon"] == 1.0 and again.get_params()["data_norm"] == 2.0
     assert again.certificate_ == model.certificate_ and type(again.certificate_.target_epsilon) is float
+
+
+# 4
+
+
+@pytest.mark.parametrize("mechanism", ["objective", "output", "gradient"])
+def test_defect_4_a_record_with_a_gap_is_still_one_of_a_public_number(mechanism: str, tmp_path: Path) -> None:
+    """Replacing a record by one without a value, or without a label, changed n, which replace-one calls public."""
+    schema = Schema.from_dict(
+        {
+            "name": "people",
+            "target": "y",
+            "missing": "drop",
+            "classes": ["a", "b"],
+            "columns": [{"name": "x", "type": "number", "range": [0, 1]}, {"name": "y", "type": "label"}],
+        }
+    )
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.random(50).round(3), "y": rng.choice(["a", "b"], 50)})
+    facts = []
+    for column in (None, "x", "y"):
+        table = frame.copy()
+        if column:
+            table.loc[7, column] = None
+        people = Dataset.of(table.astype(object), schema)
+        assert len(people) + people.absent == 50
+        model = DPLogisticRegression(
+            epsilon=5.0, mechanism=mechanism, relation="replace_one", classes=["a", "b"], random_state=Recorder()
+        ).fit(people.features, people.targets, absent=people.absent)
+        facts.append((model.certificate_.event, model.certificate_.public_facts["public_size"]))
+    assert facts == [facts[0]] * 3 and facts[0][1] == 50
+    with pytest.raises(ValueError, match="absent"):
+        DPLogisticRegression().fit(np.ones((4, 1)), [0, 1, 0, 1], absent=-1)
+
+
+def test_defect_4_absent_records_contribute_nothing_and_are_not_drawn_for_others() -> None:
+    X, y = blobs()
+    settings = {"mechanism": "gradient", "sampling": "full", "relation": "replace_one", "classes": [0, 1], "epochs": 2}
+    queries = []
+    for rows, absent in ((X, 5), (sp.csr_matrix(X), 5), (np.vstack([X, np.zeros((5, 3))]), 0)):
+        recorder = Recorder(SystemSource(Randomness.fixed(1)))
+        labels = np.append(y, [0] * (rows.shape[0] - len(y)))
+        DPLogisticRegression(random_state=recorder, **settings).fit(rows, labels, absent=absent)
+        queries.append(recorder.recording.releases[0].query)
+    assert np.array_equal(queries[0], queries[1])
+    assert not np.array_equal(queries[0], queries[2])  # a row of zeros with a label has an intercept's gradient

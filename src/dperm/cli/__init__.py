@@ -145,7 +145,7 @@ def train(
     probe_writable(output)
     if sign_key is not None:
         sign("", sign_key)  # an unusable key, before the charge
-    fitted = kinds[model](**options).fit(dataset.features, targets)
+    fitted = kinds[model](**options).fit(dataset.features, targets, absent=dataset.absent)
     if used is not None and used.proposed:
         fitted.certificate_ = fitted.certificate_.only_claimed("ranges, categories and labels were read off the data, not public")
     elif used is None and dataset.target_range is not None:

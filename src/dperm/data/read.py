@@ -27,7 +27,11 @@ class DataError(ValueError):
 
 @dataclass(frozen=True)
 class Dataset:
-    """features: (n, d) dense or CSR; targets: (n,) labels or numbers; classes empty for regression."""
+    """features: (n, d) dense or CSR; targets: (n,) labels or numbers; classes empty for regression.
+
+    `absent` further records had missing values and were left out. Where the number of records is public (replace-one) they are
+    records still: pass `absent` to `fit`.
+    """
 
     name: str
     features: Any
@@ -37,6 +41,7 @@ class Dataset:
     target_range: tuple[float, float] | None
     notes: tuple[str, ...] = ()
     title: str = ""
+    absent: int = 0
     public: bool = True  # False where ranges, categories or a target's range were read off the data
 
     def __len__(self) -> int:
@@ -59,6 +64,7 @@ class Dataset:
             schema.target_range,
             tuple(notes),
             schema.title,
+            absent=left_out,
             public=not schema.proposed,
         )
 

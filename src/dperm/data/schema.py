@@ -75,7 +75,8 @@ class Schema:
     """Columns in order, the target's labels (or range, for regression), and what to do about missing values.
 
     `missing`: "error" refuses a table with missing values, "drop" leaves such records out, "middle" puts a number in the
-    middle of its range and a category at all zeros. Each decides record by record, so neighbours stay neighbours.
+    middle of its range and a category at all zeros. Each decides record by record, so neighbours stay neighbours; where the
+    number of records is public, those that were left out count: see `Dataset.absent`.
     `proposed` marks a schema read off the data: not public until someone who has not seen them confirms it.
     """
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -105,9 +106,15 @@ class PrivateLinearModel(BaseEstimator):
             self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=y_numeric, ensure_min_samples=1
         )
 
-    def _fit(self, loss: Loss, X: Any, targets: Array, classes: int, assumptions: list[Assumption]) -> Release:
-        """Choose and calibrate the mechanism from public facts, then release. `classes` = 0 for regression."""
+    def _fit(self, loss: Loss, X: Any, targets: Array, classes: int, assumptions: list[Assumption], absent: int) -> Release:
+        """Choose and calibrate the mechanism from public facts, then release. `classes` = 0 for regression; `absent` records
+        hold nothing, and are records."""
         relation = Relation(self.relation)
+        present = None
+        if check.integer("absent", absent, minimum=0):
+            present = np.arange(X.shape[0] + absent) < X.shape[0]
+            X = _with_empty_rows(X, absent)
+            targets = np.append(targets, np.full(absent, targets[0]))
         # Under replace-one the number of records is public by definition.
         size = X.shape[0] if relation is Relation.REPLACE_ONE else self.public_size
         if size is not None:
@@ -117,7 +124,7 @@ class PrivateLinearModel(BaseEstimator):
             remind_of_size(size, X.shape[0], "what was chosen by it suits other data.", stacklevel=3)
         scale = objective.intercept_scale
         channel = Channel.open(self.random_state, label=self.label)
-        release = mechanism.release(objective, objective.records(X, targets), channel)
+        release = mechanism.release(objective, objective.records(X, targets, present=present), channel)
         self.objective_ = objective
         self.fitted_params_ = {name: value for name, value in self.get_params().items() if name != "random_state"}
         self.certificate_ = release.certificate.with_assumptions(*assumptions)
@@ -242,3 +249,9 @@ class PrivateLinearModel(BaseEstimator):
         parts = [(batch.rows @ np.atleast_2d(self.coef_).T) * batch.units[:, None] for batch in records.batches()]
         scores = np.concatenate(parts) + self.intercept_
         return np.ascontiguousarray(scores[:, 0]) if scores.shape[1] == 1 else scores
+
+
+def _with_empty_rows(rows: Any, count: int) -> Any:
+    if sp.issparse(rows):
+        return sp.vstack([rows, sp.csr_matrix((count, rows.shape[1]), dtype=rows.dtype)], format="csr")
+    return np.concatenate([rows, np.zeros((count, rows.shape[1]), dtype=rows.dtype)])

@@ -30,9 +30,11 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
     @abstractmethod
     def _loss(self) -> Loss: ...
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, absent: int = 0) -> Self:
         """Train privately on rows X (n, d), dense or CSR, and labels y (n,).
 
+        `absent` further records have no usable row or label: they contribute nothing and are counted, which matters where the
+        number of records is public.
         Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
         """
         self._check_parameters()
@@ -41,7 +43,7 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
             self.classes_, index, labels = admit_labels(y, self.classes)
             binary = len(self.classes_) == 2
             targets = np.where(index == 1, 1.0, -1.0) if binary else index.astype(np.float64)
-            self._fit(self._loss(), X, targets, len(self.classes_), [labels])
+            self._fit(self._loss(), X, targets, len(self.classes_), [labels], absent)
         return self
 
     def mechanism_for(self, features: int, classes: int = 2, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:

@@ -74,7 +74,7 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
     #: Objective perturbation's parameter does not exist here; the shared code reads it.
     calibration = "sharp"
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, *, absent: int = 0) -> Self:
         """Train privately on rows X (n, d), dense or CSR, and targets y (n,); see `DPLogisticRegression.fit`."""
         if self.mechanism == "objective":
             raise ValueError(
@@ -88,7 +88,7 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
             X, y = self._validated(X, y, y_numeric=True)
             targets = np.clip(np.asarray(y, dtype=np.float64), -bound, bound)
             clipped = Assumption(f"Targets lie in ±{bound:g}.", "library", "enforced: others are clipped")
-            self._fit(Squared(target_bound=bound, radius=self.radius), X, targets, 0, [clipped])
+            self._fit(Squared(target_bound=bound, radius=self.radius), X, targets, 0, [clipped], absent)
             self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
         return self
 
