@@ -72,9 +72,11 @@ def test_a_model_with_its_channels_last_runs_so() -> None:
     assert not any(seen)
     seen.clear()
     model.to(memory_format=torch.channels_last)
-    torch.testing.assert_close(objective.per_example(objective.theta, (x, y)).weighted_sum(factors), factors @ gradients)
+    assert len(objective.theta) == objective.flat.size  # laid out anew
+    torch.testing.assert_close(objective.evaluate(x, y).weighted_sum(factors), factors @ gradients)
     model.float()
-    found = objective.per_example(objective.theta, (x.float(), y)).weighted_sum(factors)
+    assert len(objective.theta) == objective.flat.size
+    found = objective.evaluate(x.float(), y).weighted_sum(factors)
     torch.testing.assert_close(found, (factors @ gradients).float())
     assert all(seen)
     assert len(seen) >= 4

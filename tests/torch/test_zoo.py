@@ -77,7 +77,7 @@ def test_a_token_without_a_goal_has_no_gradient() -> None:
     goals[1] = -100
     torch.manual_seed(0)
     objective = assert_exact(zoo.Gpt().double(), tokens(300, 24), goals, next_token, vmapped=False)
-    assert float(objective.evaluate(tokens(300, 24), goals).norms[1]) == 0.0
+    assert float(objective.evaluate(tokens(300, 24), goals).norms[1]) < 1e-140  # but for what underflow may have taken
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # of vmap, about attention

@@ -7,6 +7,7 @@ Numbers narrower than single precision are widened first, so that norms and sums
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -107,7 +108,7 @@ class Outer(Form):
             if ghost:
                 parts.append(_ghost_squares(left, right))
             else:
-                parts.append(Dense(left.mT @ right).squares())
+                parts.append(_lengthened(Dense(left.mT @ right).squares(), left, right))
         return torch.cat(parts)
 
     def products(self, out: Tensor) -> Tensor:
@@ -150,7 +151,8 @@ class Rows(Form):
         record = torch.arange(b, device=self.indices.device).repeat_interleave(t)
         keys, place = torch.unique(record * self.shape[0] + self.indices.flatten(), return_inverse=True)
         sums = self.values.new_zeros(len(keys), self.values.shape[2]).index_add_(0, place, self.values.flatten(0, 1))
-        return self.values.new_zeros(b).index_add_(0, keys // self.shape[0], sums.square().sum(1))
+        lengths = torch.linalg.vector_norm(sums, dim=1)  # squares of single numbers would underflow earlier
+        return self.values.new_zeros(b).index_add_(0, keys // self.shape[0], lengths * lengths)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         out = self.values.new_zeros(self.shape)
@@ -259,6 +261,14 @@ def _ghost_squares(left: Tensor, right: Tensor) -> Tensor:
     sizes = [factor.abs().amax((1, 2)).clamp(min=torch.finfo(factor.dtype).tiny) for factor in (left, right)]
     left, right = (factor / size[:, None, None] for factor, size in zip((left, right), sizes, strict=True))
     return gram_squares(left @ left.mT, right @ right.mT) * (sizes[0] * sizes[1]).square()
+
+
+def _lengthened(squares: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Squared norms of Σ_t left_t ⊗ right_t, with what the sum over records may add to one of them in rounding: it takes another
+    order, and where terms are huge and cancel, another result."""
+    terms = torch.linalg.vector_norm(left, dim=2).double() * torch.linalg.vector_norm(right, dim=2).double()
+    rounding = (8 + math.sqrt(left.shape[1])) * torch.finfo(left.dtype).eps * terms.sum(1)
+    return (squares.double().sqrt() + rounding).square().to(squares.dtype)
 
 
 def gram_squares(first: Tensor, second: Tensor) -> Tensor:

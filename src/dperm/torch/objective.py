@@ -22,6 +22,7 @@ from dperm.torch.forms import Dense, Form
 from dperm.torch.layout import find_layouts, overridden
 from dperm.torch.rules import fallback, reason_to_refuse, rule_of
 from dperm.torch.scratch import Leases, Pool
+from dperm.torch.state import Snapshot
 from dperm.torch.structure import batch_size, call_model, shapes, take
 from dperm.torch.tape import Call, CallLayout, RecordsLostError, Tape, repeated
 from dperm.torch.verify import Sample, UsedElsewhereError, Verifier, gradients
@@ -76,6 +77,8 @@ class TorchPass(Pass):
             lengths = torch.linalg.vector_norm(lengths * (factors if factors.dim() > 1 else factors[:, None]), dim=1)
             share = (bound / lengths).clamp(max=1.0)
             factors = factors * (share if factors.dim() == 1 else share[:, None])
+        # factors that are no normal numbers have lost digits
+        factors = torch.where(factors.abs() < torch.finfo(factors.dtype).tiny, torch.zeros_like(factors), factors)
         out = torch.zeros(self._flat.size, dtype=self._flat.dtype, device=self._squares.device)
         for form, part, group in zip(self._forms, self._flat.parts(out), self._flat.group_index, strict=True):
             if form is not None:
@@ -125,6 +128,7 @@ class ModuleObjective:
         self._pool = Pool()
         self._known: dict[Any, _Case] = {}
         self._case: _Case | None = None
+        self._passes = 0
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -161,7 +165,11 @@ class ModuleObjective:
         if theta is not buffer:
             buffer.copy_(theta)
         inputs, targets = batch
-        return self.evaluate(inputs, targets, norms_only=norms_only)
+        found = self.evaluate(inputs, targets, norms_only=norms_only)
+        self._passes += 1
+        if self._passes > 1 and self._passes & (self._passes - 1) == 0:  # parameters have moved, and other records came
+            self.check_again(inputs, targets)
+        return found
 
     def evaluate(self, inputs: Any, targets: Any, *, norms_only: bool = False) -> TorchPass:
         """The pass at the model's current parameters. With `norms_only` it has norms and losses, and holds no gradients."""
@@ -189,12 +197,13 @@ class ModuleObjective:
             return
         self._refuse()
         size = self._size(inputs, targets)
-        count = min(size, _CHECKED)
-        chosen = torch.linspace(0, size - 1, count).round().long()
-        sample = Sample(take(inputs, chosen, size), take(targets, chosen, size), count)
-        verifier = Verifier(self.model, self._losses, self.flat)
+        sample = _some(inputs, targets, size)
+        verifier = self._verifier
         with verifier.quiet(), self._in_full_precision():
             verifier.check_records(sample)
+            if verifier.random(sample):  # draws would differ between ways through the model
+                for module in self.model.modules():
+                    module.training = False
             problem: str | None = None
             for way in Way:
                 if way is Way.WHOLE:
@@ -217,6 +226,38 @@ class ModuleObjective:
                 self._known.clear()
             assert self._case is not None
             self._known[key] = self._case
+
+    @property
+    def _tiny(self) -> list[float]:
+        """By group, what squares of its parameters may lose to underflow."""
+        sizes = [0] * len(self.groups)
+        for parameter, group in zip(self.flat.parameters, self.flat.group_index, strict=True):
+            sizes[group] += parameter.numel()
+        return [4 * size * torch.finfo(self.flat.dtype).tiny for size in sizes]
+
+    @property
+    def _verifier(self) -> Verifier:
+        return Verifier(self.model, self.loss_fn, self._losses, self.flat)
+
+    def check_collated(self, inputs: Any, targets: Any, alone: Sequence[tuple[int, Any, Any]]) -> None:
+        """ValueError where a record of this batch has another loss when it is collated by itself: `alone` has (place in the
+        batch, inputs, targets)."""
+        if not alone:
+            return
+        with self._verifier.quiet(), self._in_full_precision():
+            self._verifier.check_collated(Sample(inputs, targets, self._size(inputs, targets)), alone)
+
+    def snapshot(self) -> Snapshot:
+        """What the model and the loss keep besides the trainable parameters."""
+        return Snapshot((self.model, self.loss_fn), without=self.flat.parameters)
+
+    def check_again(self, inputs: Any, targets: Any) -> None:
+        """On up to 16 of these records, at the parameters of now: whether records are kept apart, as `prepare` found. ValueError
+        where they are not."""
+        size = self._size(inputs, targets)
+        sample = _some(inputs, targets, size)
+        with self._verifier.quiet(), self._in_full_precision():
+            self._verifier.check_records(sample)
 
     @contextlib.contextmanager
     def _in_full_precision(self) -> Iterator[None]:
@@ -326,6 +367,8 @@ class ModuleObjective:
         squares = torch.zeros(tape.size, len(self.groups), dtype=losses.dtype, device=losses.device)
         for group, values in tape.squares:
             squares[:, group] += values
+        # squares below the smallest normal number may be gone, one for each parameter: norms are never understated
+        squares += torch.tensor(self._tiny, dtype=squares.dtype, device=squares.device)
         # a record whose gradient is not finite contributes zero; so does one whose norm overflows
         bad = ~torch.isfinite(squares.sum(1))
         if bool(bad.any()):
@@ -355,6 +398,12 @@ class Way(enum.Enum):
 def per_example(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], **facts: Any) -> ModuleObjective:
     """`ModuleObjective(model, loss_fn, **facts)`."""
     return ModuleObjective(model, loss_fn, **facts)
+
+
+def _some(inputs: Any, targets: Any, size: int) -> Sample:
+    count = min(size, _CHECKED)
+    chosen = torch.linspace(0, size - 1, count).round().long()
+    return Sample(take(inputs, chosen, size), take(targets, chosen, size), count)
 
 
 def _tapped_modules(model: nn.Module, *, copies: bool) -> tuple[list[nn.Module], list[_Owned]]:

@@ -10,13 +10,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset, default_collate
 
 from dperm.torch.structure import batch_size, map_tensors, take, tensors
 
 __all__ = ["TorchRecords"]
 
 Indices = NDArray[np.intp]
+
+_CANDIDATES = 4  # records looked at for each that a model is checked on
 
 
 class TorchRecords:
@@ -63,6 +65,11 @@ class TorchRecords:
                 "Poisson sampling draws each record independently and cannot read a stream. For a DataLoader pass loader.dataset."
             )
         else:
+            if _twice(data):
+                raise ValueError(
+                    "Expected each record once, got a Subset or ConcatDataset that holds some of them repeatedly: a record that "
+                    "counts twice would cost more privacy than is charged."
+                )
             self._dataset = data
             self._size = len(data)
         if not self._size:
@@ -75,6 +82,21 @@ class TorchRecords:
         """Up to `count` records from all over the set as one batch: for checks and measurements before a run."""
         chosen = np.unique(np.linspace(0, self._size - 1, min(count, self._size)).round().astype(np.intp))
         return self._moved(self._fetch(chosen), len(chosen))
+
+    def probe(self, count: int) -> tuple[Any, list[tuple[int, Any, Any]]]:
+        """Up to `count` records that differ in length, as one batch; and, where records are collated, some of them in batches of
+        their own: (place in the batch, inputs, targets)."""
+        several = np.unique(np.linspace(0, self._size - 1, min(_CANDIDATES * count, self._size)).round().astype(np.intp))
+        if self._tensors is not None:
+            lengths = sum(_lengths(tensor[torch.from_numpy(several)]) for tensor in tensors(self._tensors))
+            chosen = _spread(several, lengths, count)
+            return self._moved(self._fetch(chosen), len(chosen)), []
+        items = [self._dataset[int(index)] for index in several]
+        sizes = np.array([sum(float(_lengths(tensor[None])[0]) for tensor in tensors(_as_far(item))) for item in items])
+        picked = [items[place] for place in _spread(np.arange(len(items)), sizes, count)]
+        places = sorted({0, len(picked) // 2, len(picked) - 1})
+        alone = [(place, *self._moved(self._collate([picked[place]]), 1)) for place in places]
+        return self._moved(self._collate(picked), len(picked)), alone
 
     def batches(self) -> Iterator[Any]:
         """All records in order."""
@@ -142,6 +164,45 @@ class TorchRecords:
         if self.device.type == "cpu":
             return tuple(batch)
         return tuple(map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), part) for part in batch)
+
+
+def _lengths(rows: Tensor) -> Any:
+    """(b,) how long records are, as far as it can be told: the numbers of integers, or truths, that are not zero, and of all
+    others."""
+    if rows.is_floating_point() or rows.dim() < 2:
+        return np.full(len(rows), float(rows[0].numel()) if len(rows) else 0.0)
+    return (rows != 0).flatten(1).sum(1).double().cpu().numpy()
+
+
+def _spread(candidates: Indices, lengths: Any, count: int) -> Indices:
+    """`count` of the candidates: the shortest, the longest, and evenly between them."""
+    order = np.argsort(np.broadcast_to(lengths, len(candidates)), kind="stable")
+    places = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(np.intp))
+    return np.sort(candidates[order[places]])
+
+
+def _as_far(item: Any) -> Any:
+    """A record's tensors, and its arrays and lists of numbers as tensors."""
+    if isinstance(item, np.ndarray) and item.dtype.kind in "biuf":
+        return torch.from_numpy(np.ascontiguousarray(item))
+    if isinstance(item, list) and item and all(isinstance(part, (int, float)) for part in item):
+        return torch.tensor(item)
+    if isinstance(item, dict):
+        return {name: _as_far(part) for name, part in item.items()}
+    if isinstance(item, (list, tuple)):
+        return tuple(_as_far(part) for part in item)
+    return item
+
+
+def _twice(data: Any) -> bool:
+    """Whether a record is there more than once, by what torch's own collections say."""
+    if isinstance(data, Subset):
+        indices = list(data.indices)
+        return len(set(indices)) < len(indices) or _twice(data.dataset)
+    if isinstance(data, ConcatDataset):
+        parts = list(data.datasets)
+        return len({id(part) for part in parts}) < len(parts) or any(_twice(part) for part in parts)
+    return False
 
 
 class _Chunks:

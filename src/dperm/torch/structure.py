@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,12 +20,25 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     if isinstance(value, PackedSequence):
         return value._replace(data=function(value.data))
     if isinstance(value, Mapping):
-        return {key: map_tensors(function, item) for key, item in value.items()}
+        return _with(value, {key: map_tensors(function, item) for key, item in value.items()})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(map_tensors(function, item) for item in value))
     if isinstance(value, (list, tuple)):
         return type(value)(map_tensors(function, item) for item in value)
     return value
+
+
+def _with(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    """A mapping of the same type, where it can be written to: outputs of models have attributes too."""
+    if type(value) is dict:
+        return items
+    found: Any = copy.copy(value)
+    try:
+        for key, item in items.items():
+            found[key] = item
+    except TypeError:
+        return items
+    return found
 
 
 def shapes(value: Any) -> list[torch.Size | None]:
@@ -73,7 +87,7 @@ def take(value: Any, records: Tensor, size: int) -> Any:
     if isinstance(value, Tensor):
         return value[records.to(value.device)] if value.dim() and value.shape[0] == size else value
     if isinstance(value, Mapping):
-        return {key: take(item, records, size) for key, item in value.items()}
+        return _with(value, {key: take(item, records, size) for key, item in value.items()})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(take(item, records, size) for item in value))
     if isinstance(value, (list, tuple)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import warnings
@@ -19,6 +20,7 @@ from dperm.gradient import Averaged, ExponentialAverage, Policy
 from dperm.privacy import Certificate, Relation
 from dperm.torch import checkpoint
 from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
+from dperm.torch.guard import LoopGuard, secret_masks
 from dperm.torch.memory import physical_batch_size as measured_batch_size
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.planning import MakePlan, Planner, Recipe
@@ -263,14 +265,23 @@ class PrivateTrainer:
         run = self._begin(dataset, resume)
         rate = run.plan.rate
         watches = [parameter.register_post_accumulate_grad_hook(_refuse_backward) for parameter in self.objective.flat.parameters]
+        guard = LoopGuard(self.objective.flat, self._own_loop)
+        # callbacks and loops of the caller's own may change the model by what was released: they are not undone
+        kept = None if self._own_loop or self.callbacks else self.objective.snapshot()
+        secret = secret_masks() if self.random_state is None else contextlib.nullcontext()
         try:
-            while (gradient := run.next()) is not None:
-                assign(self.objective.flat, gradient)
-                seen = run.observed() if self.show_private else (None, None)
-                yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
+            with secret, guard.watching():
+                while (gradient := run.next()) is not None:
+                    assign(self.objective.flat, gradient)
+                    guard.gives(gradient)
+                    seen = run.observed() if self.show_private else (None, None)
+                    yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
+                    guard.takes_back()
         finally:
             for watch in watches:
                 watch.remove()
+            if kept is not None:
+                kept.restore()  # what passes over records left behind
 
     def _after(self, run: PrivateRun, held_out: TorchRecords | None, callbacks: list[Callback]) -> None:
         """What follows an update: schedules, scores, checkpoints."""
@@ -368,8 +379,9 @@ class PrivateTrainer:
             )
         self.objective.flat.check()
         records = self._records(dataset, self.physical_batch_size or 1024)
-        inputs, targets = records.sample(_PROBED)
+        (inputs, targets), alone = records.probe(_PROBED)
         losses = self._first_losses(inputs, targets)
+        self.objective.check_collated(inputs, targets, alone)
         if not bool(torch.isfinite(losses).all()):
             raise ValueError(
                 f"The loss of some of {len(losses)} records, from all over the data, is not finite: look at inputs, targets and "
@@ -441,6 +453,21 @@ class PrivateTrainer:
 
     def _remind(self, records: int) -> None:
         """Warnings for the data holder, before anything is charged."""
+        if self.optimizer is not None and self.optimizer.state:
+            warnings.warn(
+                "The optimizer has a state from steps before this run: momenta of gradients without noise would be applied. Make "
+                "a new one, unless those steps were private or on other records.",
+                stacklevel=5,
+            )
+        if self.optimizer is not None:
+            private = set(self.objective.flat.parameters)
+            held = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+            if others := sum(parameter.requires_grad and parameter not in private for parameter in held):
+                warnings.warn(
+                    f"The optimizer holds {others} parameters that are not the model's: they have no private gradients, and stay "
+                    "as they are.",
+                    stacklevel=5,
+                )
         asleep = any(isinstance(module, DROPOUTS) and module.p and not module.training for module in self.model.modules())
         if asleep and not self.model.training:
             warnings.warn("The model is in eval mode: dropout is off. Call model.train() if that is not meant.", stacklevel=5)

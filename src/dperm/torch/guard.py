@@ -1,0 +1,104 @@
+"""What must hold around a run's steps, whoever calls them: secret masks, no raw gradients beside the noisy ones, and a loop that
+uses what was paid for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from dperm.torch.flat import FlatParameters
+
+__all__ = ["LoopGuard", "secret_masks"]
+
+_WATCHED = 2  # steps within which a loop that trains nothing is noticed
+
+
+@contextlib.contextmanager
+def secret_masks() -> Iterator[None]:
+    """Within the block the global generators, of torch, NumPy and Python, start from seeds of the operating system.
+
+    Dropout masks and augmentations are drawn from them. By a seed that somebody knows, one more record at the front would shift
+    everybody's masks: a query would move by more than one record's part.
+    """
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (it is the global state that models use)
+    with torch.random.fork_rng(devices):
+        try:
+            torch.manual_seed(int.from_bytes(os.urandom(8), "little") >> 1)
+            random.seed(os.urandom(64))
+            np.random.seed(np.frombuffer(os.urandom(64), dtype=np.uint32))  # noqa: NPY002
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
+
+
+class LoopGuard:
+    """Looks at every step of an optimiser that holds private parameters.
+
+    Gradients of whatever else it holds are cleared first: they would be raw. In a loop of the caller's own, a noisy gradient that
+    was cleared, and steps that are never taken, stop the run within two steps.
+    """
+
+    def __init__(self, flat: FlatParameters, own_loop: bool) -> None:
+        self._flat = flat
+        self._watched = _WATCHED if own_loop else 0
+        self._gradient: Tensor | None = None
+        self._before: Tensor | None = None
+        self._stepped = self._idle = 0
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        hook = register_optimizer_step_pre_hook(self._look)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def gives(self, gradient: Tensor) -> None:
+        """Before a step is handed out."""
+        self._gradient, self._stepped = gradient, 0
+        if self._watched:
+            self._before = self._flat.buffer.clone()
+
+    def takes_back(self) -> None:
+        """When the next step is asked for. RuntimeError where nothing was done with the last ones."""
+        if not self._watched or self._before is None:
+            return
+        self._watched -= 1
+        if self._stepped == 0 and torch.equal(self._before, self._flat.buffer):
+            self._idle += 1
+        self._before = None
+        if self._idle == _WATCHED:
+            raise RuntimeError(
+                f"The parameters did not move in {_WATCHED} private steps, and no optimizer stepped: call optimizer.step() in "
+                "each. The run stops; the charge stands."
+            )
+
+    def _look(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        private = set(self._flat.parameters)
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if private.isdisjoint(held):
+            return
+        self._stepped += 1
+        for parameter in held:
+            if parameter not in private:
+                parameter.grad = None
+        if self._watched and self._gradient is not None and bool((self._gradient != 0).any()) is False:
+            raise RuntimeError(_CLEARED)
+        if self._watched and all(parameter.grad is None for parameter in self._flat.parameters):
+            raise RuntimeError(_CLEARED)
+
+
+_CLEARED = (
+    "The noisy gradient was cleared before optimizer.step(): leave optimizer.zero_grad() out of a private loop, each step writes "
+    ".grad anew. The run stops; the charge stands."
+)

@@ -1,0 +1,437 @@
+"""Ways to a wrong ε in networks that reviews confirmed, one test and more for each, numbered as the reviews have them."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from dperm.privacy import SpendLog
+from dperm.torch import ModuleObjective, PrivateTrainer
+from dperm.torch.forms import Outer
+from dperm.torch.guard import secret_masks
+from dperm.torch.rules.conv import ConvGradient, Geometry
+
+N = 60
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def blobs(features: int = 4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(N) % 2
+    return torch.randn(N, features, generator=generator) + y[:, None], y
+
+
+def trainer(model: nn.Module, optimizer: Any = None, loss_fn: Any = cross_entropy, **changes: Any) -> PrivateTrainer:
+    settings: dict[str, Any] = {"noise_multiplier": 1.0, "delta": 1e-5, "epochs": 2, "expected_batch_size": 20} | {
+        "clipping_norm": 1.0,
+        "public_size": N,
+        "progress": False,
+    }
+    return PrivateTrainer(model, loss_fn, optimizer, **(settings | changes))
+
+
+def refused_before_any_charge(model: nn.Module, text: str, data: Any = None, **changes: Any) -> None:
+    with pytest.raises(ValueError, match=text):
+        trainer(model, **changes).fit(blobs() if data is None else data)
+    assert SpendLog.current().charges() == []
+
+
+# 1: gradients without noise beside those with it
+
+
+@pytest.mark.parametrize("own_loop", [False, True])
+def test_defect_1_no_stale_gradient_is_applied(own_loop: bool) -> None:
+    """A backbone frozen after a learning-rate finder, and a temperature in the loss, each with the raw gradient of that time."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    temperature = nn.Parameter(torch.ones(()))
+    x, y = blobs()
+    optimizer = torch.optim.SGD([*model.parameters(), temperature], lr=0.1)
+    (cross_entropy(model(x), y).mean() * temperature).backward()
+    model[0].requires_grad_(False)
+    before = [p.detach().clone() for p in (model[0].weight, model[0].bias, temperature)]
+    temperature.requires_grad_(False)
+    run = trainer(model, optimizer)
+    if own_loop:
+        for _ in run.steps((x, y)):
+            optimizer.step()
+    else:
+        run.fit((x, y))
+    for was, now in zip(before, (model[0].weight, model[0].bias, temperature), strict=True):
+        assert torch.equal(was, now)
+
+
+def test_defect_1_a_used_optimizer_is_warned_of() -> None:
+    model, (x, y) = nn.Linear(4, 2), blobs()
+    optimizer = torch.optim.Adam(model.parameters())
+    cross_entropy(model(x), y).mean().backward()
+    optimizer.step()
+    with pytest.warns(UserWarning, match="state from steps before"):
+        trainer(model, optimizer).fit((x, y))
+
+
+# 2: masks
+
+
+class Stub(nn.Module):
+    """Says what it drew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout(self.linear(x), 0.5, self.training)
+
+
+def masks_of_a_run(seed: int, **changes: Any) -> list[Tensor]:
+    drawn: list[Tensor] = []
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2))
+    model[1].register_forward_pre_hook(lambda module, args: drawn.append((args[0] == 0).detach().clone()))
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    trainer(model, **changes).fit(blobs())
+    return drawn[-2:]
+
+
+def test_defect_2_a_known_seed_gives_no_masks_away() -> None:
+    one, other = (masks_of_a_run(7, random_state=None) for _ in range(2))
+    assert not all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    # the caller's own draws go on as if there had been no run
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    with secret_masks():
+        assert not torch.equal(torch.rand(3), expected)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_defect_2_a_fixed_seed_is_for_tests_and_keeps_masks() -> None:
+    one, other = (masks_of_a_run(7, random_state=5) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_defect_2_one_mask_for_a_batch_is_refused() -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x * (torch.rand(1, x.shape[1]) < 0.5) if self.training else x)
+
+    refused_before_any_charge(Shared(), "one mask for a whole batch")
+    trainer(Stub()).fit(blobs())  # one for each record is not
+
+
+# 3: rounding
+
+
+def contribution(objective: ModuleObjective, data: Any, bound: float) -> float:
+    """The longest clipped record, measured in double precision, over the bound."""
+    found = objective.evaluate(*data)
+    factors = bound / found.norms.clip(min=bound)
+    one = torch.eye(len(factors))
+    return max(float(found.weighted_sum(factors * row, bound).double().norm()) / bound for row in one)
+
+
+@pytest.mark.parametrize("bound", [1e-25, 1e-30, 1e-3, 1e18])
+@pytest.mark.parametrize("scale", [1e-24, 1e-20, 1.0, 1e18])
+def test_defect_3_no_clipped_record_is_longer_than_its_bound(bound: float, scale: float) -> None:
+    """Squares of single-precision norms vanish below 1e-23: clipping at 1e-25 moved 100 times that."""
+    x, y = blobs()
+    objective = ModuleObjective(
+        nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), lambda o, t: scale * cross_entropy(o, t)
+    )
+    assert contribution(objective, (x[:8], y[:8]), bound) <= 1 + 1e-5
+
+
+def longest(form: Any, records: int, bound: float) -> float:
+    factors = (bound / form.squares().sqrt().clip(min=bound)).float()
+    whole = form.weighted_sum(factors).double()
+    found = 0.0
+    for index in range(records):
+        without = factors.clone()
+        without[index] = 0
+        alone = torch.zeros_like(factors)
+        alone[index] = factors[index]
+        found = max(
+            found,
+            float(form.weighted_sum(alone).double().norm()) / bound,
+            float((whole - form.weighted_sum(without).double()).norm()) / bound,
+        )
+    return found
+
+
+@pytest.mark.parametrize("size", [1e9, 1e12])
+@pytest.mark.parametrize("channels", [1, 4])
+def test_defect_3_convolutions_on_inputs_that_cancel_keep_their_bound(size: float, channels: int) -> None:
+    """Norm and sum take different routes through single precision: a query moved 1.28 bounds."""
+    generator = torch.Generator().manual_seed(1)
+    input = size * (1 - 2 * (torch.arange(256) % 2.0)).view(1, 1, 16, 16) + torch.randn(6, channels, 16, 16, generator=generator)
+    gradient = torch.ones(6, 3, 14, 14) + 1e-6 * torch.randn(6, 3, 14, 14, generator=generator)
+    geometry = Geometry((1, 1), (0, 0), (1, 1), 1)
+    form = ConvGradient(input, gradient, (3, channels, 3, 3), geometry)
+    bound = float(form.squares().sqrt().median()) / 10
+    assert longest(form, 6, bound) <= 1 + 1e-4
+    rows = input.flatten(2).mT
+    outer = Outer(gradient.new_ones(6, 256, 2), rows)
+    assert longest(outer, 6, float(outer.squares().sqrt().median()) / 10) <= 1 + 1e-4
+
+
+# 4: state
+
+
+class Keeper(nn.Module):
+    """Keeps something of what it sees, in a place of its own."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.frozen = nn.Parameter(torch.zeros(4), requires_grad=False)
+        self.seen: dict[str, Any] = {"list": [], "mean": 0.0, "array": np.zeros(4)}
+        self.largest = 0.0
+        self.place = place
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            if self.place == "frozen":
+                self.frozen += x.mean(0)
+            elif self.place == "trainable":
+                self.linear.bias += 0.01 * x.mean()
+            elif self.place == "list":
+                self.seen["list"].append(float(x.sum()))
+            elif self.place == "dict":
+                self.seen["mean"] = float(x.mean())
+            elif self.place == "array":
+                self.seen["array"] += x.mean(0).numpy()
+            elif self.place == "float":
+                self.largest = max(self.largest, float(x.sum()))
+        return self.linear(x)
+
+
+@pytest.mark.parametrize("place", ["frozen", "trainable", "list", "dict", "array", "float"])
+def test_defect_4_what_a_model_keeps_is_seen(place: str) -> None:
+    refused_before_any_charge(Keeper(place), "keeps what it saw")
+
+
+def test_defect_4_what_a_loss_keeps_is_seen() -> None:
+    class Loss(nn.Module):
+        worst = 0.0
+
+        def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+            losses = cross_entropy(outputs, targets)
+            self.worst = float(losses.max())
+            return losses
+
+    refused_before_any_charge(nn.Linear(4, 2), "keeps what it saw", loss_fn=Loss())
+
+
+def test_defect_4_what_only_comes_later_is_put_back() -> None:
+    class Late(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+            self.register_buffer("mean", torch.zeros(4))
+            self.calls: list[int] = []
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls.append(1)
+            if len(self.calls) > 1:  # never within a check, which starts anew
+                self.mean = x.mean(0) + self.mean
+            return self.linear(x)
+
+    model = Late()
+    try:
+        trainer(model).fit(blobs())
+    except ValueError as error:  # noticed during the run, or before
+        assert "keeps what it saw" in str(error)
+    assert torch.equal(model.mean, torch.zeros(4)) and model.calls == []
+
+
+# 5: random models are checked as they train
+
+
+def test_defect_5_batch_statistics_beside_other_dropout_are_seen() -> None:
+    class Mixes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+            self.register_buffer("mean", torch.zeros(2))
+            self.register_buffer("variance", torch.ones(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            z = F.batch_norm(self.linear(x), self.mean, self.variance, training=self.training)
+            return F.dropout(z, 0.5, self.training)
+
+    refused_before_any_charge(Mixes(), "keeps what it saw|depends on another record")
+
+
+# 6, 7: padding, and records that look alike
+
+
+class Words(Dataset[Any]):
+    """Sequences of these lengths; the items are (tokens, label)."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.items = [(torch.randint(1, 9, (length,), generator=generator), index % 2) for index, length in enumerate(lengths)]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]
+
+
+def padded(items: list[Any]) -> tuple[Tensor, Tensor]:
+    words = nn.utils.rnn.pad_sequence([words for words, _ in items], batch_first=True)
+    return words, torch.tensor([label for _, label in items])
+
+
+class MeanOverTime(nn.Module):
+    def __init__(self, masked: bool) -> None:
+        super().__init__()
+        self.embedding, self.out, self.masked = nn.Embedding(10, 5), nn.Linear(5, 2), masked
+
+    def forward(self, words: Tensor) -> Tensor:
+        found = self.embedding(words)
+        if not self.masked:
+            return self.out(found.mean(1))
+        mask = (words != 0)[..., None]
+        return self.out((found * mask).sum(1) / mask.sum(1))
+
+
+class LastState(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.lstm, self.out = nn.Embedding(10, 5), nn.LSTM(5, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.out(self.lstm(self.embedding(words))[0][:, -1])
+
+
+@pytest.mark.parametrize("model", [MeanOverTime(masked=False), LastState()], ids=["mean", "LSTM"])
+def test_defect_6_padding_that_counts_is_refused(model: nn.Module) -> None:
+    """A mean over padded time moved 4.7 bounds, an LSTM's last state 2.2. One record in sixty is longer than the others."""
+    lengths = [6] * N
+    lengths[37] = 9
+    refused_before_any_charge(model, "collated with", Words(lengths), collate_fn=padded)
+
+
+def test_defect_6_padding_that_is_masked_trains() -> None:
+    trainer(MeanOverTime(masked=True), collate_fn=padded).fit(Words([3 + index % 5 for index in range(N)]))
+
+
+def test_defect_7_a_loss_divided_by_a_batch_s_tokens_is_seen_among_equal_records() -> None:
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.out = nn.Embedding(10, 5), nn.Linear(5, 2)
+
+        def forward(self, words: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+            return self.out((self.embedding(words) * mask[..., None]).sum(1)), mask
+
+    def per_mean_length(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
+        scores, mask = outputs
+        return cross_entropy(scores, targets) / mask.sum(1).float().mean()
+
+    words = torch.randint(1, 9, (N, 8), generator=torch.Generator().manual_seed(0))
+    data = ((words, torch.ones(N, 8, dtype=torch.long)), torch.arange(N) % 2)
+    refused_before_any_charge(Tokens(), "depends on another record", data, loss_fn=per_mean_length)
+
+
+def test_defect_7_a_gate_that_starts_at_zero_hides_nothing() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.gate = nn.Linear(4, 2), nn.Linear(4, 2)
+            nn.init.zeros_(self.gate.weight)
+            nn.init.zeros_(self.gate.bias)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x) + self.gate(x - x.mean(0, keepdim=True))
+
+    refused_before_any_charge(Gated(), "depends on another record|how many records")
+
+
+def test_defect_7_the_run_looks_again_at_other_records() -> None:
+    """Mixing that only a rare record shows: the sixteen that are looked at first have none of it."""
+
+    class Rare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            rare = (x[:, :1] > 50).float()
+            return self.linear(x) + rare.mean() * torch.tensor([9.0, 0.0])
+
+    x, y = blobs()
+    x[3::7, 0] = 100.0
+    x[torch.linspace(0, N - 1, 16).round().long(), 0] = 0.0
+    with pytest.raises(ValueError, match=r"depends on another record|how many records"):
+        trainer(Rare(), epochs=20).fit((x, y))
+
+
+# 9: records that are there twice
+
+
+def test_defect_9_repeated_records_are_refused() -> None:
+    words = Words([4] * N)
+    for data in (Subset(words, [0, 1, 2, 2]), ConcatDataset([words, words]), Subset(ConcatDataset([words, words]), range(5))):
+        refused_before_any_charge(MeanOverTime(masked=True), "each record once", data, collate_fn=padded)
+    trainer(MeanOverTime(masked=True), collate_fn=padded).fit(Subset(words, range(0, N, 2)))
+
+
+# the loop
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_defect_10_a_cleared_gradient_stops_the_run_at_once(to_none: bool) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = trainer(model, optimizer)
+    with pytest.raises(RuntimeError, match="cleared before"):
+        for _ in run.steps(blobs()):
+            optimizer.zero_grad(set_to_none=to_none)
+            optimizer.step()
+    assert len(SpendLog.current().charges()) == 1
+
+
+def test_defect_10_a_forgotten_step_stops_the_run_within_two() -> None:
+    run, done = trainer(nn.Linear(4, 2)), 0
+    with pytest.raises(RuntimeError, match="did not move in 2"):
+        for _ in run.steps(blobs()):
+            done += 1
+    assert done == 2
+
+
+def test_defect_10_loops_that_train_are_left_alone() -> None:
+    """Steps by hand, a learning rate that starts at zero, and a clipped noisy gradient."""
+    x = blobs()
+    model = nn.Linear(4, 2)
+    for _ in trainer(model).steps(x):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, max(0, step - 2) / 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in trainer(model, optimizer).steps(x):
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
