@@ -60,15 +60,17 @@ class CanaryRecords:
 class CanaryObjective:
     """An objective with `len(signs)` canaries; θ has G more parameters for each, G the objective's groups.
 
-    Canary i contributes signs[i] times a vector of the largest length: 1 or −1, or 0 for one that is absent.
+    Canary i contributes signs[i] times a vector of the largest length: 1 or −1, or 0 for one that is absent. `lengths` are those
+    of its gradient before bounding; None: far beyond any clipping norm.
     """
 
     strong_convexity = 0.0  # the regulariser's step is not released: it has nothing to do with what is audited
     radius: float | None = None
 
-    def __init__(self, objective: Objective, signs: Array) -> None:
+    def __init__(self, objective: Objective, signs: Array, lengths: Array | None = None) -> None:
         self._objective = objective
         self.signs = signs
+        self.lengths = np.full(len(signs), _LONG) if lengths is None else lengths
         self.groups = len(getattr(objective, "groups", "1"))
 
     @property
@@ -87,7 +89,7 @@ class CanaryObjective:
         own = theta[: len(theta) - self.groups * len(self.signs)]
         if inner is not None:
             return _InnerPass(self._objective.per_example(own, inner, norms_only=norms_only), theta, len(own))
-        return _CanaryPass(theta, len(own), self.groups, np.asarray(which), self.signs)
+        return _CanaryPass(theta, len(own), self.groups, np.asarray(which), self.signs, self.lengths)
 
     def observed(self, released: Any) -> Array:
         """(canaries,) what a release says of each, in the units of its sum."""
@@ -126,13 +128,13 @@ class _InnerPass(Pass):
 
 
 class _CanaryPass(Pass):
-    """Canaries' gradients: `_LONG` times a unit vector in their own coordinates."""
+    """Canaries' gradients: `lengths` times a unit vector in their own coordinates."""
 
-    __slots__ = ("_groups", "_own", "_signs", "_theta", "_which")
+    __slots__ = ("_groups", "_lengths", "_own", "_signs", "_theta", "_which")
 
-    def __init__(self, theta: Any, own: int, groups: int, which: Any, signs: Array) -> None:
+    def __init__(self, theta: Any, own: int, groups: int, which: Any, signs: Array, lengths: Array) -> None:
         self._theta, self._own, self._groups, self._which = theta, own, groups, which
-        self._signs = signs[which]
+        self._signs, self._lengths = signs[which], lengths[which]
 
     def _like_theta(self, values: Array) -> Any:
         xp = array_namespace(self._theta)
@@ -144,23 +146,26 @@ class _CanaryPass(Pass):
 
     @property
     def norms(self) -> Any:
-        return self._like_theta(_LONG * np.abs(self._signs))
+        return self._like_theta(self._lengths * np.abs(self._signs))
 
     @property
     def group_norms(self) -> Any:
-        return self._like_theta(np.repeat(_LONG / np.sqrt(self._groups) * np.abs(self._signs)[:, None], self._groups, axis=1))
+        parts = self._lengths / np.sqrt(self._groups) * np.abs(self._signs)
+        return self._like_theta(np.repeat(parts[:, None], self._groups, axis=1))
 
     def weighted_sum(self, factors: Any, bound: float | None = None) -> Any:
-        weights = _plain(factors).reshape(len(self._which), -1) * (self._signs * _LONG / np.sqrt(self._groups))[:, None]
+        weights = _plain(factors).reshape(len(self._which), -1) * (self._signs * self._lengths / np.sqrt(self._groups))[:, None]
         total = np.zeros(len(self._theta))
         places = self._own + self._which[:, None] * self._groups + np.arange(self._groups)
         total[places] = weights
         return self._like_theta(total)
 
 
-def with_canaries(objective: Objective, records: BatchSource, signs: Array) -> tuple[CanaryObjective, CanaryRecords]:
+def with_canaries(
+    objective: Objective, records: BatchSource, signs: Array, lengths: Array | None = None
+) -> tuple[CanaryObjective, CanaryRecords]:
     """The objective and records with canaries, to be trained by any plan."""
-    return CanaryObjective(objective, np.asarray(signs, dtype=float)), CanaryRecords(records, len(signs))
+    return CanaryObjective(objective, np.asarray(signs, dtype=float), lengths), CanaryRecords(records, len(signs))
 
 
 def _plain(values: Any) -> Array:

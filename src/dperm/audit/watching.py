@@ -30,7 +30,8 @@ _GAMES = 40  # steps per world below which their rates prove nothing
 class Watched:
     """One run's view of its canaries: `values` (steps, canaries) in units of the sensitivity, the noise multipliers
     (steps,) and sampling rates (steps,) claimed, who was drawn (steps, canaries), for each step the indices of all records
-    drawn, and the noise multipliers of releases that are no steps (counts, sums of norms)."""
+    drawn, the noise multipliers of releases that are no steps (counts, sums of norms), and the canaries' gradient norms
+    (canaries,); None: all are far beyond the bound."""
 
     values: Array
     noise: Array
@@ -38,6 +39,7 @@ class Watched:
     inclusions: list[NDArray[np.intp]]
     rates: Array
     others: tuple[float, ...] = ()
+    lengths: Array | None = None
 
     @property
     def event(self) -> Event:
@@ -83,14 +85,16 @@ def judge(
         raise ValueError("Expected finite releases, got some that are not: the training diverged, or a record was not finite.")
     part = 1 - (1 - verdict_confidence) / 2
     first, second = _Steps.of(absent), _Steps.of(present)
+    findings: list[str] = _length_findings(absent, present, relation)
+    first, second = first.only(first.longest), second.only(second.longest)
     seen = second.only(second.drawn)
     base = first if relation is Relation.ADD_OR_REMOVE_ONE else first.only(first.drawn)
     ratio, error = _signal_ratio(base, seen)
     adaptive = chosen_on_the_way(event)
     if any(len(run.inclusions) != len(run.values) for run in absent + present if (run.rates < 1).any()):
-        findings = ["steps released without drawing their records at the rate that was charged"]
+        findings.append("steps released without drawing their records at the rate that was charged")
     else:
-        findings = _weighted_draw_findings(present) if adaptive else _draw_findings(absent + present, size)
+        findings += _weighted_draw_findings(present) if adaptive else _draw_findings(absent + present, size)
     findings += _noise_findings(absent + present)
     findings += _step_findings(base, seen, relation, delta, part)
     if 0 < error < np.inf and (beyond := (ratio - 1) / error) > _SIGMAS:
@@ -140,6 +144,7 @@ class _Steps(NamedTuple):
     values: Array
     noise: Array
     drawn: NDArray[np.bool_]
+    longest: NDArray[np.bool_]  # the canary's gradient is far beyond the bound
 
     @classmethod
     def of(cls, runs: list[Watched]) -> _Steps:
@@ -147,10 +152,44 @@ class _Steps(NamedTuple):
             np.concatenate([run.values.ravel() for run in runs]),
             np.concatenate([np.repeat(run.noise, run.values.shape[1]) for run in runs]),
             np.concatenate([run.drawn.ravel() for run in runs]),
+            np.concatenate([np.broadcast_to(_longest(run), run.values.shape).ravel() for run in runs]),
         )
 
     def only(self, which: NDArray[np.bool_]) -> _Steps:
-        return _Steps(self.values[which], self.noise[which], self.drawn[which])
+        return _Steps(self.values[which], self.noise[which], self.drawn[which], self.longest[which])
+
+
+def _longest(run: Watched) -> NDArray[np.bool_]:
+    if run.lengths is None:
+        return np.full(run.values.shape[1], True)
+    return run.lengths >= run.lengths.max() * (1 - 1e-9)
+
+
+def _length_findings(absent: list[Watched], present: list[Watched], relation: Relation) -> list[str]:
+    """Canaries of one norm, by norms: none may be larger against the noise than is claimed."""
+    lengths = present[0].lengths
+    if lengths is None:
+        return []
+    bins = np.unique(np.floor(2 * np.log10(lengths)))
+    for place in bins:
+        which = np.floor(2 * np.log10(lengths)) == place
+        sides: list[tuple[float, float]] = []
+        for runs, drawn_only in ((absent, relation is not Relation.ADD_OR_REMOVE_ONE), (present, True)):
+            values = np.concatenate([(run.values / run.noise[:, None] ** 2)[:, which].ravel() for run in runs])
+            weights = np.concatenate([np.repeat(1 / run.noise**2, int(which.sum())) for run in runs])
+            drawn = np.concatenate([run.drawn[:, which].ravel() for run in runs]) | (not drawn_only)
+            sides.append((float(values[drawn].sum()), float(weights[drawn].sum())))
+        (low, few), (high, many) = sides
+        if min(few, many) == 0:
+            continue
+        beyond = (high / many - low / few - 1) / np.sqrt(1 / few + 1 / many)
+        if beyond > _SIGMAS:
+            typical = float(np.median(lengths[which]) / lengths.max() * 1e6)
+            return [
+                f"canaries with gradients of about {typical:.3g} times the bound add more than it ({beyond:.0f} standard errors "
+                "more)"
+            ]
+    return []
 
 
 def _signal_ratio(base: _Steps, seen: _Steps) -> tuple[float, float]:
@@ -238,6 +277,11 @@ def _draw_findings(runs: list[Watched], size: int) -> list[str]:
     count = int(drawn.sum())
     if count and bdtrc(count - 1, len(drawn), rate) < _SURE:
         findings.append(f"canaries were drawn {count} times in {len(drawn)}, a share of {rate:g} is charged")
+    totals = sum(np.bincount(np.concatenate([*run.inclusions, np.array([], dtype=np.intp)]), minlength=size) for run in runs)
+    steps = sum(len(run.inclusions) for run in runs)
+    most = int(np.max(totals))
+    if steps and bdtrc(most - 1, steps, rate) < _SURE / size:
+        findings.append(f"a record was drawn in {most} of {steps} steps, a share of {rate:g} is charged")
     batches = np.concatenate([[len(included) for included in run.inclusions] for run in runs])
     if _deviation(batches, size, rate) < -_SIGMAS:
         findings.append("batches hardly vary in size: records are not drawn independently of each other")

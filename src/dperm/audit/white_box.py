@@ -19,7 +19,7 @@ from dperm.audit.outputs import unlogged
 from dperm.audit.result import AuditResult
 from dperm.audit.training import open_for
 from dperm.audit.watching import Watched, judge
-from dperm.gradient import Policy, descend
+from dperm.gradient import Plan, Policy, descend
 from dperm.gradient.loop import BatchSource
 from dperm.objectives.per_example import Objective
 from dperm.privacy import Channel, Relation, Source, epsilon
@@ -27,6 +27,8 @@ from dperm.privacy import Channel, Relation, Source, epsilon
 __all__ = ["one_run_gradients", "white_box"]
 
 Array = NDArray[np.float64]
+
+_SHORTEST, _LONGEST = 0.5, 1e6  # of a bound: canaries' gradient norms
 
 
 def white_box(
@@ -165,7 +167,8 @@ def _watched(plan: Policy, objective: Objective, records: BatchSource, theta: An
         raise TypeError(
             f"Expected records that the objective reads (objective.records(...) or TorchRecords), got {type(records).__name__}."
         )
-    watched_objective, watched_records = with_canaries(objective, records, signs)
+    lengths = _lengths(plan, len(signs))
+    watched_objective, watched_records = with_canaries(objective, records, signs, lengths)
     watcher = _Watcher(watched_objective)
     start, channel = _start(objective, theta, watcher)
     before = start + 0.0
@@ -180,7 +183,17 @@ def _watched(plan: Policy, objective: Objective, records: BatchSource, theta: An
     for step, included in enumerate(watcher.inclusions[: len(drawn)]):
         drawn[step] = np.isin(np.arange(size, size + count), included)
     values = np.stack(watcher.values)
-    return Watched(values, np.array(watcher.noise), drawn, watcher.inclusions, np.array(watcher.rates), tuple(watcher.others))
+    rates, others = np.array(watcher.rates), tuple(watcher.others)
+    return Watched(values, np.array(watcher.noise), drawn, watcher.inclusions, rates, others, lengths)
+
+
+def _lengths(plan: Policy, count: int) -> Array | None:
+    """Gradient norms for canaries: three in four far beyond the bound, the others spread over six decades from half of it up,
+    where a bounding may be wrong. None where a bounding or a sampler goes by norms that it is given: all are far beyond then."""
+    if not isinstance(plan, Plan) or plan.bounding.init():
+        return None
+    spread = plan.bounding.bound * np.geomspace(_SHORTEST, _LONGEST, max(2, count // 4))
+    return np.concatenate([spread, np.full(count - len(spread), _LONGEST * plan.bounding.bound)])
 
 
 def _start(objective: Objective, theta: Any, watcher: _Watcher) -> tuple[Any, Channel]:

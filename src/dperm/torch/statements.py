@@ -21,13 +21,21 @@ def assumptions(stated_size: int | None) -> list[Assumption]:
             "Data loading, the model and the loss treat each record by itself; code, initial weights and pretraining do not "
             "depend on these records.",
             "caller",
-            "on up to 16 records: gradients compared with autograd, losses under exchange of records and with fewer of them, "
-            "buffers after other records",
+            "on up to 16 records that differ in length, and again on others during the run: gradients compared with autograd, "
+            "losses under exchange of records, with fewer of them and collated alone, also at moved weights; what modules and "
+            "loss keep after other records",
+        ),
+        Assumption(
+            "Random masks and augmentations are drawn for each record and step by themselves, from generators that the operating "
+            "system seeded for this run: secret, pseudo-random.",
+            "library",
+            "seeded when the run starts, unless its seed is fixed; one mask for a whole batch is refused where it shows",
         ),
         Assumption(
             "Norms and sums in floating point are those of real numbers.",
             "library",
-            "not checked: their rounding, about 1e-6 relative in single precision, is not in the noise",
+            "norms are raised by what rounding may take from them; the rounding of sums, about 1e-6 relative in single "
+            "precision, is not in the noise",
         ),
     ]
     if stated_size is not None:
