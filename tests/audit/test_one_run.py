@@ -58,7 +58,7 @@ def test_swapped_twins_under_replace_one() -> None:
         return Memorising(data)
 
     twins = (-CANARY_ROWS, CANARY_LABELS)
-    result = audited(train, alternatives=twins, claim=PureDP(2.0, Relation.REPLACE_ONE), delta=0.0)
+    result = audited(train, alternatives=twins, claim=PureDP(0.3, Relation.REPLACE_ONE), delta=0.0)
     with pytest.raises(ValueError, match="about neighbours under"):
         audited(train, alternatives=twins, claim=PureDP(2.0), delta=0.0)
     assert result.refuted and sizes == [50 + CANARIES]
@@ -91,7 +91,7 @@ def test_guesses_that_are_too_good_are_refuted() -> None:
     rng = np.random.default_rng(3)
     coins = rng.random(1000) < 0.5
     claim = Gaussian(1 / gaussian_mu(1.0, 1e-5))
-    result = guess(rng.normal(size=1000) + 2.5 * coins, coins, claim=claim, delta=1e-5, guesses=100)
+    result = guess(rng.normal(size=1000) + 4.0 * coins, coins, claim=claim, delta=1e-5, guesses=300)
     assert result.refuted and "guesses were right" in result.findings[0]
 
 

@@ -152,7 +152,7 @@ def test_no_sound_mechanism_is_refuted_in_a_thousand_audits(world: World) -> Non
 )
 def test_a_claim_that_is_too_small_is_refuted(world: World, claim: Event) -> None:
     rng = np.random.default_rng(3)
-    refuted = [compare_scores(*world.scores(rng, 20_000), claim=claim, delta=DELTA) for _ in range(5)]
+    refuted = [compare_scores(*world.scores(rng, 60_000), claim=claim, delta=DELTA) for _ in range(5)]
     assert all(result.refuted and result.findings for result in refuted)
 
 

@@ -1,6 +1,7 @@
 """Attacks that try to refute certificates: ours, and those of other libraries as black boxes."""
 
 from dperm.audit.distinguish import compare_scores, distinguish
+from dperm.audit.low_bits import low_bits
 from dperm.audit.membership import member_scores, membership, record_losses
 from dperm.audit.one_run import one_run
 from dperm.audit.outputs import one_at_a_time
@@ -22,6 +23,7 @@ __all__ = [
     "distinguish",
     "extreme_pairs",
     "game_pairs",
+    "low_bits",
     "member_scores",
     "membership",
     "network_pairs",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.audit.outputs import Progress
 from dperm.audit.pairs import Pair
-from dperm.audit.result import AuditResult, Verdict
+from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult, Verdict
 from dperm.audit.statistics import (
     TradeOff,
     area_under_curve,
@@ -50,7 +50,7 @@ def distinguish(
     delta: float | None = None,
     score: Score | None = None,
     confidence: float = 0.95,
-    verdict_confidence: float = 0.999,
+    verdict_confidence: float = VERDICT_CONFIDENCE,
     mechanism: str = "",
     progress: Callable[[int, int], None] | None = None,
 ) -> AuditResult:
@@ -103,7 +103,7 @@ def compare_scores(
     claim: Certificate | Event | None = None,
     delta: float | None = None,
     confidence: float = 0.95,
-    verdict_confidence: float = 0.999,
+    verdict_confidence: float = VERDICT_CONFIDENCE,
     learned: bool = False,
     attack: str = "the distinguishing game",
     mechanism: str = "",
@@ -134,7 +134,7 @@ def compare_scores(
         if excess > 0:
             findings.append(
                 f"a test with {errors[0]} false alarms in {len(test[0]):,} runs and {errors[1]} misses in {len(test[1]):,}, "
-                f"which with {100 * verdict_confidence:g} % confidence is better than the claim allows any test to be"
+                f"which with {100 * verdict_confidence:.8g} % confidence is better than the claim allows any test to be"
             )
         extra["allowed"] = _allowed(curve, len(first))
     shown = test if learned else (first, second)

@@ -13,7 +13,7 @@ from scipy.special import ndtr, ndtri
 from dperm import _validate as check
 from dperm.audit.distinguish import roc_points, same_relation, split_claim
 from dperm.audit.pairs import Data
-from dperm.audit.result import AuditResult
+from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
 from dperm.audit.statistics import COARSE, area_under_curve, gdp_estimate, one_run_epsilon, one_run_p_value
 from dperm.privacy import Certificate, Event, Relation
 from dperm.privacy import delta as profile
@@ -37,7 +37,7 @@ def one_run(
     delta: float | None = None,
     guesses: int | None = None,
     confidence: float = 0.95,
-    verdict_confidence: float = 0.999,
+    verdict_confidence: float = VERDICT_CONFIDENCE,
     mechanism: str = "",
     random_state: Any = None,
 ) -> AuditResult:
@@ -93,7 +93,7 @@ def guess(
     delta: float | None,
     guesses: int,
     confidence: float = 0.95,
-    verdict_confidence: float = 0.999,
+    verdict_confidence: float = VERDICT_CONFIDENCE,
     mechanism: str = "",
 ) -> AuditResult:
     """The audit of scores (m,) of canaries that were in where `coins` say so: the highest are guessed in, the lowest out.

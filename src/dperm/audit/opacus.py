@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dperm import _validate as check
-from dperm.audit.result import AuditResult
+from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
 from dperm.audit.watching import Watched, judge
 from dperm.privacy import Gaussian, PoissonSampled, Relation, SelfComposed
 
@@ -39,7 +39,7 @@ def audit_opacus(
     canaries: int = 200,
     runs: int = 1,
     confidence: float = 0.95,
-    verdict_confidence: float = 0.999,
+    verdict_confidence: float = VERDICT_CONFIDENCE,
 ) -> AuditResult:
     """Audit the training that `make_private(model, dataset) -> (model, optimizer, loader)` sets up with Opacus.
 

@@ -13,9 +13,13 @@ from dperm.audit.statistics import Estimate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["AuditResult", "Verdict", "overall", "results_from_json", "results_to_json"]
+__all__ = ["VERDICT_CONFIDENCE", "AuditResult", "Verdict", "overall", "results_from_json", "results_to_json"]
 
 Verdict = Literal["refuted", "consistent", "not tested"]
+
+#: A sound claim is refuted with a chance of at most 1e-6 by all tests of an audit together: half of that by its game, and less
+#: than 1e-7 by the tests of noise and draws (1e-9 for each kind).
+VERDICT_CONFIDENCE = 1 - 5e-7
 
 REPLAY, MEMBERSHIP = "replay", "membership inference"
 
@@ -41,7 +45,7 @@ class AuditResult:
     claimed_epsilon: float | None = None
     epsilon_lower: float | None = None
     confidence: float = 0.95
-    verdict_confidence: float = 0.999
+    verdict_confidence: float = VERDICT_CONFIDENCE
     estimate: Estimate | None = None
     trials: int = 0
     findings: tuple[str, ...] = ()
@@ -89,7 +93,7 @@ class AuditResult:
             claimed = self.claimed_epsilon
             if claimed is not None and self.epsilon_lower > claimed and not self.refuted:
                 lines.append(
-                    f"That is more than is claimed; a verdict asks for {100 * self.verdict_confidence:g} %: try more runs."
+                    f"That is more than is claimed; a verdict asks for {100 * self.verdict_confidence:.8g} %: try more runs."
                 )
         if self.estimate is not None:
             low, high = self.estimate.low, self.estimate.high

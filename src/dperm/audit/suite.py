@@ -10,7 +10,7 @@ from dperm import _validate as check
 from dperm.audit.distinguish import Train, distinguish
 from dperm.audit.pairs import Pair
 from dperm.audit.replay import replay
-from dperm.audit.result import AuditResult
+from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
 from dperm.audit.statistics import area_under_curve
 from dperm.audit.training import Training
 
@@ -25,7 +25,7 @@ def attack(
     *,
     trials: int | None = None,
     confidence: float = 0.95,
-    verdict_confidence: float = 0.999,
+    verdict_confidence: float = VERDICT_CONFIDENCE,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[AuditResult]:
     """Replay `training`, then play the distinguishing game on the pair that a pilot finds easiest to tell apart.

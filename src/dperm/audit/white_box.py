@@ -16,7 +16,7 @@ from dperm import _validate as check
 from dperm.audit.canaries import CanaryObjective, with_canaries
 from dperm.audit.one_run import guess, guesses_for
 from dperm.audit.outputs import unlogged
-from dperm.audit.result import AuditResult
+from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
 from dperm.audit.training import open_for
 from dperm.audit.watching import Watched, judge
 from dperm.gradient import Plan, Policy, descend
@@ -41,7 +41,7 @@ def white_box(
     runs: int = 1,
     canaries: int = 500,
     confidence: float = 0.95,
-    verdict_confidence: float = 0.999,
+    verdict_confidence: float = VERDICT_CONFIDENCE,
     progress: Callable[[int, int], None] | None = None,
 ) -> AuditResult:
     """Run `plan` with and without canaries, `runs` times each, and watch each canary's coordinate in every release.
@@ -87,7 +87,7 @@ def one_run_gradients(
     canaries: int = 1000,
     guesses: int | None = None,
     confidence: float = 0.95,
-    verdict_confidence: float = 0.999,
+    verdict_confidence: float = VERDICT_CONFIDENCE,
     random_state: Any = None,
 ) -> AuditResult:
     """One run of `plan` with `canaries` in gradient space, each included by a fair coin, then guessed (Steinke et al. 2023).

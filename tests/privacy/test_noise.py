@@ -1,0 +1,224 @@
+"""Noise on grids: the law of the sampler, and the published attacks on low bits, against it and against what was there before."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from catalogue import catalogue
+from scipy import stats
+from scipy.special import ndtr
+
+from dperm._exact import Digits, normals, rounded
+from dperm._random import NORMAL_ERROR, NoiseStream, Randomness
+from dperm.audit import Training, low_bits
+from dperm.audit.low_bits import inversion, normal_pairs, precision
+from dperm.mechanisms import NoisySize
+from dperm.privacy import Channel, Forced, Gaussian, PureDP, Recorder, SystemSource
+from dperm.privacy.grid import Grid
+
+SURE = 1e-9
+
+
+def stream(seed: int = 0) -> NoiseStream:
+    return NoiseStream(bytes([seed]) * 32)
+
+
+def fair(low: int, trials: int) -> bool:
+    """Within a 99.9 % binomial interval of chance."""
+    reach = 3.29 * math.sqrt(trials) / 2
+    return abs(low - trials / 2) <= reach + 0.5
+
+
+# The sampler
+
+
+@pytest.mark.parametrize("scale", [0.3, 2.0, 1000.3, 2.0**40])
+def test_whole_numbers_have_the_law_of_rounded_normals(scale: float) -> None:
+    drawn = stream(1).rounded_normal(scale, 60_000)
+    assert np.array_equal(drawn, np.rint(drawn))
+    if scale < 10:
+        values = np.arange(-math.ceil(4 * scale), math.ceil(4 * scale) + 1)
+        chances = np.diff(ndtr((np.append(values, values[-1] + 1) - 0.5) / scale))
+        counts = np.array([(drawn == value).sum() for value in values])
+        kept = chances * len(drawn) > 5
+        rest = [len(drawn) - counts[kept].sum()], [len(drawn) * (1 - chances[kept].sum())]
+        expected = np.append(chances[kept] * len(drawn), rest[1])
+        assert stats.chisquare(np.append(counts[kept], rest[0]), expected * len(drawn) / expected.sum()).pvalue > SURE
+    else:
+        assert stats.kstest((drawn + np.random.default_rng(0).uniform(-0.5, 0.5, len(drawn))) / scale, "norm").pvalue > SURE
+
+
+def test_doubles_are_within_their_error_of_sixty_digits() -> None:
+    with mpmath.workdps(60):
+        noise = stream(2)
+        block = noise.standard_normal(64)
+        keystream = stream(2)
+        first = keystream.standard_normal(64)
+        assert np.array_equal(block, first)
+        number = Digits(3 << 61, 64, lambda bits: 0)
+        other = Digits(5 << 60, 64, lambda bits: 0)
+        iv = mpmath.iv
+        iv.dps = 60
+        one, two = normals(number, other, iv)
+        radius = mpmath.sqrt(-2 * mpmath.log(mpmath.mpf(3 << 61) / 2**64))
+        angle = 2 * mpmath.pi * mpmath.mpf(5 << 60) / 2**64
+        assert abs(mpmath.mpf(one.mid.a) - radius * mpmath.cos(angle)) < 1e-15
+        assert abs(mpmath.mpf(two.mid.a) - radius * mpmath.sin(angle)) < 1e-15
+    assert NORMAL_ERROR == 2.0**-42
+
+
+def test_tails_do_not_end() -> None:
+    """Uniform numbers with hundreds of leading zeros give normals beyond 8.57 standard deviations, of the right size."""
+    for zeros in (60, 128, 400):
+        shifts = iter([0] * (zeros // 64) + [1 << (63 - zeros % 64)])
+        tiny = Digits(0, 64, lambda bits, shifts=shifts: next(shifts, 12345))
+        angle = Digits(1, 64, lambda bits: 0)  # nearly 0: the cosine is nearly 1
+        found = rounded(lambda real, tiny=tiny, angle=angle: normals(tiny, angle, real), [tiny, angle], 1000.0)[0]
+        assert abs(found - 1000 * math.sqrt(2 * (zeros + 65) * math.log(2))) < 150
+        assert found > 8570
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_vectors_of_the_norm_mechanism_have_gamma_lengths_and_uniform_directions(size: int) -> None:
+    drawn = stream(3).rounded_ball(1e6, size, 3000) / 1e6
+    lengths = np.linalg.norm(drawn, axis=1)
+    assert stats.kstest(lengths, "gamma", args=(size,)).pvalue > SURE
+    assert stats.binomtest(int((drawn[:, 0] > 0).sum()), len(drawn)).pvalue > SURE
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_process_draws_nothing() -> None:
+    noise = stream(4)
+    child = os.fork()
+    if child == 0:
+        try:
+            noise.rounded_normal(5.0, 3)
+        except RuntimeError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("sensitivity", [1e-100, 0.37, 1e90])
+@pytest.mark.parametrize("size", [1, 50, 10**6])
+@pytest.mark.parametrize("multiplier", [0.3, 4.0, 1e6])
+def test_a_grid_is_fine_and_says_what_rounding_adds(sensitivity: float, size: int, multiplier: float) -> None:
+    grid = Grid.of(sensitivity, multiplier * sensitivity, size)
+    assert math.frexp(grid.step)[0] == 0.5
+    assert sensitivity + 2 * grid.step * math.sqrt(size) <= grid.sensitivity * (1 + 1e-15)
+    assert grid.sensitivity <= sensitivity * (1 + 2.0**-12)
+
+
+# The published attacks
+
+
+class Before:
+    """The noise that dperm had: Box and Muller's normals of 53-bit uniforms, logarithms of them, added as doubles."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def uniforms(self, count: int) -> np.ndarray:
+        return (self.rng.integers(0, 2**53, count) + 1.0) * 2.0**-53
+
+    def normals(self, size: int) -> np.ndarray:
+        half = (size + 1) // 2
+        radius, angle = np.sqrt(-2.0 * np.log(self.uniforms(half))), 2.0 * np.pi * self.uniforms(half)
+        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
+
+    def laplace(self, scale: float) -> np.ndarray:
+        first, second = np.log(self.uniforms(2))
+        return np.array([scale * (first - second)])
+
+    def inverted(self, scale: float) -> np.ndarray:
+        return np.array([scale * np.log(self.uniforms(1)[0]) * self.rng.choice([-1.0, 1.0])])
+
+
+def worlds(add: Any, queries: Any, trials: int) -> list[Any]:
+    return [(add(queries[0]), add(queries[1])) for _ in range(trials)]
+
+
+def test_both_normals_of_a_pair_gave_the_data_away() -> None:
+    """One vector of 6,000 numbers at ε = 0.1 told which of two data sets it was of."""
+    noise, size, std = Before(0), 6_000, 30.0
+    queries = np.zeros(size), np.full(size, 1 / math.sqrt(size))
+    releases = worlds(lambda query: query + std * noise.normals(size), queries, 200)
+    found = low_bits(releases, queries, std, claim=Gaussian(std), delta=1e-5, scores=[normal_pairs])[0]
+    assert found.verdict == "refuted", str(found)
+
+
+def test_inverted_laplace_noise_gave_the_data_away() -> None:
+    noise, scale = Before(1), 1.0
+    queries = np.zeros(40), np.full(40, 0.5)
+    releases = worlds(lambda query: query + np.concatenate([noise.inverted(scale) for _ in query]), queries, 400)
+    results = low_bits(releases, queries, scale, claim=PureDP(0.1), delta=0.0, scores=[precision, inversion])
+    assert [found.verdict for found in results] == ["refuted", "refuted"]
+
+
+def test_one_laplace_number_excluded_the_neighbour_with_certainty() -> None:
+    noise, scale = Before(2), 1.0
+    queries = np.zeros(1), np.ones(1)
+    releases = worlds(lambda query: query + noise.laplace(scale), queries, 3000)
+    sure = sum(precision(pair[0], queries[1], scale) == 0.0 for pair in releases) / len(releases)
+    assert 0.15 < sure < 0.4
+    assert low_bits(releases, queries, scale, claim=PureDP(1.0), delta=0.0, scores=[precision])[0].verdict == "refuted"
+
+
+def by_channel(event: Any, queries: Any, trials: int) -> list[Any]:
+    def add(query: np.ndarray) -> np.ndarray:
+        channel = Channel.open()
+        channel.charge(event, "test")
+        if isinstance(event, PureDP):
+            return channel.release_pure(query, 1.0, event.epsilon)
+        return channel.release(query, 1.0, event.noise_multiplier)
+
+    return worlds(add, queries, trials)
+
+
+@pytest.mark.parametrize("event", [Gaussian(30.0), PureDP(0.1)], ids=["gaussian", "pure"])
+@pytest.mark.parametrize("size", [1, 2, 500])
+def test_the_same_attacks_are_at_chance_now(event: Any, size: int) -> None:
+    queries = np.zeros(size), np.full(size, 1 / math.sqrt(size))
+    releases = by_channel(event, queries, 500 if size < 10 else 100)
+    scale = 30.0 if isinstance(event, Gaussian) else 10.0
+    coins = np.random.default_rng(0)
+    for score in (precision, inversion, normal_pairs):
+        right = 0
+        for pair in releases:
+            for world in (0, 1):
+                gain = score(pair[world], queries[1], scale) - score(pair[world], queries[0], scale)
+                right += int((gain > 0) == bool(world)) if gain else int(coins.integers(2))
+        assert fair(right, 2 * len(releases)), score.__name__
+
+
+MECHANISMS = [item for item in catalogue() if "recipe" not in item[0]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "mechanism", "objective"), MECHANISMS, ids=[item[0] for item in MECHANISMS])
+def test_low_bits_of_every_mechanism_are_at_chance(name: str, mechanism: Any, objective: Any) -> None:
+    """1,000 releases each: the digits of what left, given the queries of both neighbours."""
+    training = Training.of_mechanism(mechanism, objective)
+    pair = training.replay_pairs[0]
+    coins, right, trials = np.random.default_rng(0), {score.__name__: 0 for score in (precision, inversion, normal_pairs)}, 0
+    while trials < 1000:
+        recorder = Recorder(SystemSource(Randomness.from_system()))
+        training.run(pair.first, recorder)
+        forced = Forced(recorder.recording, pair.index_map, pair.extra)
+        if not isinstance(mechanism, NoisySize):
+            training.run(pair.second, forced)
+        other = forced.recording.releases or recorder.recording.releases
+        for mine, theirs in zip(recorder.recording.releases, other, strict=True):
+            if mine.kind == "objective":
+                continue  # the linear term stays inside
+            scale = mine.noise if mine.kind == "gaussian" else mine.sensitivity / mine.noise
+            trials += 1
+            for score in (precision, inversion, normal_pairs):
+                gain = score(mine.released, mine.query, scale) - score(mine.released, theirs.query, scale)
+                right[score.__name__] += int(gain > 0) if gain else int(coins.integers(2))
+    assert all(fair(count, trials) for count in right.values()), right
