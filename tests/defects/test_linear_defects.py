@@ -381,3 +381,90 @@ def test_defect_4_absent_records_contribute_nothing_and_are_not_drawn_for_others
         queries.append(recorder.recording.releases[0].query)
     assert np.array_equal(queries[0], queries[1])
     assert not np.array_equal(queries[0], queries[2])  # a row of zeros with a label has an intercept's gradient
+
+
+# 6
+
+
+class Inherited(Logistic):
+    """A stranger's: three times as steep, with the constants and the sharp theorem of its parent."""
+
+    def value(self, t: Any, y: Any) -> Any:
+        return 3 * super().value(t, y)
+
+    def slope(self, t: Any, y: Any) -> Any:
+        return 3 * super().slope(t, y)
+
+    def curvature(self, t: Any, y: Any) -> Any:
+        return 3 * super().curvature(t, y)
+
+
+class Poisson1(Logistic):
+    """e^t − yt: valid on a ball only, and accepted without one: stated L = 5, a gradient at the minimiser was 25."""
+
+    def value(self, t: Any, y: Any) -> Any:
+        return np.exp(t) - y * t
+
+    def slope(self, t: Any, y: Any) -> Any:
+        return np.exp(t) - y
+
+    def curvature(self, t: Any, y: Any) -> Any:
+        return np.exp(t)
+
+    def lipschitz(self, data_norm: float) -> float:
+        return data_norm * (np.exp(data_norm) + 1)
+
+    def smoothness(self, data_norm: float) -> float:
+        return data_norm**2 * np.exp(data_norm)
+
+
+class Honest(Logistic):
+    """Half a logistic loss, with constants that are true and not the least."""
+
+    def value(self, t: Any, y: Any) -> Any:
+        return super().value(t, y) / 2
+
+    def slope(self, t: Any, y: Any) -> Any:
+        return super().slope(t, y) / 2
+
+    def curvature(self, t: Any, y: Any) -> Any:
+        return super().curvature(t, y) / 2
+
+
+class Crooked(Logistic):
+    """Another slope than its values have."""
+
+    def slope(self, t: Any, y: Any) -> Any:
+        return super().slope(t, y) * 0.5
+
+
+def test_defect_6_constants_that_a_foreign_loss_does_not_keep_are_refused() -> None:
+    for loss, text in (
+        (Inherited(), "slope of at most"),
+        (Poisson1(), "slope of at most|not finite"),
+        (Crooked(), "another slope"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            LinearObjective(loss, 3, data_norm=1.0)
+    assert LinearObjective(Poisson1(), 3, data_norm=1.0, radius=1.0).radius == 1.0  # where its constants hold
+
+
+def test_defect_6_a_foreign_loss_has_no_sharp_bound_and_is_named() -> None:
+    objective = LinearObjective(Honest(), 3, data_norm=1.0, public_size=50)
+    ours = LinearObjective(Logistic(), 3, data_norm=1.0, public_size=50)
+    assert objective.facts.loss is None and ours.facts.loss == "logistic"
+    mechanism = ObjectivePerturbation.calibrate(objective.facts, 1.0, 1e-5)
+    assert mechanism.noise_std > ObjectivePerturbation.calibrate(ours.facts, 1.0, 1e-5).noise_std
+    X, y = np.random.default_rng(0).normal(size=(50, 3)), np.where(np.arange(50) % 2, 1.0, -1.0)
+    certificate = mechanism.release(objective, objective.records(X, y), Channel.open()).certificate
+    assert any("Honest" in item.text for item in certificate.assumptions)
+
+
+def test_defect_6_foreign_parts_of_a_plan_are_named() -> None:
+    class Mine(Clip):
+        pass
+
+    objective = LinearObjective(Logistic(), 3, data_norm=1.0, public_size=100)
+    for bounding, named in ((Clip(0.5), False), (Mine(0.5), True)):
+        texts = [item.text for item in descent(bounding=bounding).assumptions(objective.facts)]
+        assert any("Mine" in text for text in texts) is named

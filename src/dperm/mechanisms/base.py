@@ -122,4 +122,13 @@ def _common_assumptions(facts: PublicFacts) -> list[Assumption]:
     ]
     if facts.public_size is not None:
         found.append(Assumption(f"The number {facts.public_size} of records may be known.", "caller", "stated"))
+    if facts.foreign_loss is not None:
+        found.append(
+            Assumption(
+                f"The loss {facts.foreign_loss} is convex, with a slope and a curvature within the constants that it states, at "
+                "every prediction.",
+                "caller",
+                "on a grid of predictions and extreme targets",
+            )
+        )
     return found

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.gradient import ImportancePlan, Plan, Policy, descend_by
+from dperm.gradient.foreign import foreign_parts
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.rules import gradient_plan, importance_plan
 from dperm.objectives import LinearObjective, PublicFacts, Records
@@ -97,9 +98,10 @@ class GradientPerturbation(Mechanism):
         return theta, trace
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
-        if self.plan.public_size in (facts.public_size, None):
-            return ()
-        return (Assumption(f"The plan's number {self.plan.public_size} of records may be known.", "caller", "stated"),)
+        found = foreign_parts(self.plan)
+        if self.plan.public_size not in (facts.public_size, None):
+            found.append(Assumption(f"The plan's number {self.plan.public_size} of records may be known.", "caller", "stated"))
+        return found
 
     def settings(self) -> Mapping[str, Any]:
         return self.plan.describe()

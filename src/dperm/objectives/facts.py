@@ -19,7 +19,8 @@ class PublicFacts:
     intercept's constant feature included; `lipschitz` and `smoothness` bound one record's gradient and curvature;
     `loss` names a loss with a sharp bound; `target_bound` bounds a regression target; `public_size` is None where the
     number of records is private and unstated. `size_limit` is the number of records up to which the rounding of a minimiser is
-    bounded, `loss_at_zero` bounds how far a record's loss at θ = 0 lies above its least.
+    bounded, `loss_at_zero` bounds how far a record's loss at θ = 0 lies above its least. `foreign_loss` names a loss that dperm
+    did not write.
     """
 
     dimension: int
@@ -34,6 +35,7 @@ class PublicFacts:
     target_bound: float | None = None
     size_limit: int | None = None
     loss_at_zero: float | None = None
+    foreign_loss: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; None where a constant is infinite."""

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm.objectives.checking import foreign, refuse_contradictions
 from dperm.objectives.facts import PublicFacts
 from dperm.objectives.losses import Loss, Softmax, Squared
 from dperm.objectives.per_example import Pass
@@ -72,6 +73,8 @@ class LinearObjective:
             check.positive("radius", self.radius)
         if isinstance(self.loss, Squared) and self.loss.radius != (math.inf if self.radius is None else self.radius):
             raise ValueError(f"Expected one radius for the squared loss and its ball, got {self.loss.radius} and {self.radius}.")
+        if foreign(self.loss):
+            refuse_contradictions(self.loss, self.row_norm, self.radius)
         if self.public_size is not None:
             object.__setattr__(self, "public_size", check.integer("public_size", self.public_size))
         limit = max(_UNSTATED_LIMIT // 4, 4 * self.public_size) if self.public_size is not None else _UNSTATED_LIMIT
@@ -101,7 +104,8 @@ class LinearObjective:
             public_size=self.public_size,
             size_limit=self.size_limit,
             loss_at_zero=self.loss.at_zero(),
-            loss=self.loss.sharp,
+            loss=None if foreign(self.loss) else self.loss.sharp,  # a sharp bound is proved of our own losses
+            foreign_loss=f"{type(self.loss).__module__}.{type(self.loss).__qualname__}" if foreign(self.loss) else None,
             rank_one=self.loss.rank_one,
             radius=self.radius,
             target_bound=self.loss.target_bound if isinstance(self.loss, Squared) else None,

@@ -12,6 +12,7 @@ import numpy as np
 
 from dperm._remind import remind_of_delta
 from dperm.gradient import Plan, Policy
+from dperm.gradient.foreign import foreign_parts
 from dperm.privacy import Certificate, Channel, Composed, Event, PrivacyProfile, Relation
 from dperm.privacy.events import chosen_on_the_way, event_from_dict
 from dperm.privacy.sizing import NOMINAL_SIZES, count_and_profile, noisy_count
@@ -177,7 +178,10 @@ class Starter:
             delta=self.planner.delta,
             target_epsilon=target,
             paper=Plan.paper if plan is None else plan.paper,
-            assumptions=assumptions(self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),
+            assumptions=[
+                *(foreign_parts(plan) if plan is not None else ()),
+                *assumptions(self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),
+            ],
             public_facts={**facts, **settings, "vmap": list(self.objective.fallbacks)},
             not_charged=NOT_CHARGED,
             provenance=channel.provenance,

@@ -1,0 +1,62 @@
+"""Losses that dperm did not write: whether their stated constants contradict what they do."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dperm.objectives.losses import Huber, Logistic, Loss, SmoothedHinge, Softmax, Squared
+
+__all__ = ["foreign", "refuse_contradictions"]
+
+_OWN = (Huber, Logistic, SmoothedHinge, Softmax, Squared)
+_FAR = 1e4  # predictions, where no ball bounds them
+_POINTS = 2001
+_ROUNDING = 1e-6
+
+
+def foreign(loss: Loss) -> bool:
+    """Whether the loss is a stranger's: also one derived from ours, of which nothing is proved."""
+    return type(loss) not in _OWN
+
+
+def refuse_contradictions(loss: Loss, row_norm: float, radius: float | None) -> None:
+    """ValueError where, at some prediction that a row of norm `row_norm` can have and some target, the loss is steeper or bends
+    more than `lipschitz` and `smoothness` state, is not convex, or has another slope or curvature than its values show.
+
+    Predictions up to 10⁴ are looked at where no ball bounds them. Targets: ±1, or those that `admit` makes of ±10⁶.
+    """
+    far = _FAR if radius is None else radius * row_norm
+    near = np.linspace(-min(far, 10.0), min(far, 10.0), _POINTS)
+    wide = np.geomspace(1e-3, 1.0, _POINTS // 2) * far
+    t = np.unique(np.concatenate([near, wide, -wide]))
+    steepest, most = loss.lipschitz(row_norm) / row_norm, loss.smoothness(row_norm) / row_norm**2
+    extremes = np.array([-1.0, 1.0]) if loss.classification else np.asarray(loss.admit(np.array([-1e6, 0.0, 1e6])), dtype=float)
+    for target in extremes:
+        y = np.full(len(t), float(target))
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = [np.asarray(of(t.copy(), y.copy()), dtype=float) for of in (loss.value, loss.slope, loss.curvature)]
+        value, slope, curvature = found
+        if not np.isfinite(found).all():
+            raise ValueError(f"The loss {loss.name} is not finite at a prediction within ±{far:g} and the target {target:g}.")
+        worst = int(np.argmax(np.abs(slope)))
+        if abs(slope[worst]) > steepest * (1 + _ROUNDING):
+            raise ValueError(
+                f"The loss {loss.name} states a slope of at most {steepest:g}, but has {slope[worst]:g} at the prediction "
+                f"{t[worst]:g} and the target {target:g}"
+                + (": state the ball that its constants hold in." if radius is None else ".")
+            )
+        if curvature.min() < 0 or curvature.max() > most * (1 + _ROUNDING):
+            raise ValueError(
+                f"The loss {loss.name} states a curvature between 0 and {most:g}, but has {curvature.min():g} to "
+                f"{curvature.max():g}."
+            )
+        step, rounding = np.diff(t), _ROUNDING * (1 + np.abs(value).max())
+        rise, turn = np.diff(value), np.diff(slope)
+        low, high = np.minimum(slope[:-1], slope[1:]), np.maximum(slope[:-1], slope[1:])
+        if (rise < low * step - rounding).any() or (rise > high * step + rounding).any():
+            raise ValueError(f"The loss {loss.name} has another slope than its values show, or is not convex.")
+        slack = _ROUNDING * (1 + steepest if math.isfinite(steepest) else 1 + np.abs(slope).max())
+        if (turn < -slack).any() or (turn > most * step + slack).any():
+            raise ValueError(f"The loss {loss.name} has a slope that does not rise, or bends more than the {most:g} stated.")
