@@ -435,3 +435,24 @@ def test_defect_10_loops_that_train_are_left_alone() -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
+
+
+def test_defect_10_a_target_that_no_class_has_is_seen_before_the_charge() -> None:
+    """It used to fail at row 1,000, after the whole charge."""
+    x, y = torch.randn(1200, 4), torch.arange(1200) % 2
+    y[1000] = 7
+    refused_before_any_charge(nn.Linear(4, 2), "record 1000 .*expected a class from 0 to 1, got 7", (x, y))
+    z = torch.rand(1200)
+    z[1001] = float("nan")
+    refused_before_any_charge(nn.Linear(4, 1), "record 1001 .*not finite", (x, z), loss_fn=lambda o, t: (o[:, 0] - t) ** 2)
+
+    class Labelled(Dataset[Any]):
+        targets = y.tolist()
+
+        def __len__(self) -> int:
+            return 1200
+
+        def __getitem__(self, index: int) -> Any:
+            return x[index], int(y[index])
+
+    refused_before_any_charge(nn.Linear(4, 2), "record 500 ", Subset(Labelled(), range(500, 1200)))

@@ -7,7 +7,7 @@ import enum
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,6 +247,30 @@ class ModuleObjective:
         with self._verifier.quiet(), self._in_full_precision():
             self._verifier.check_collated(Sample(inputs, targets, self._size(inputs, targets)), alone)
 
+    @torch.no_grad()
+    def check_targets(self, inputs: Any, chunks: Iterable[Any]) -> None:
+        """ValueError, naming the record, for a target that the loss does not take, or takes to no finite number: with the outputs
+        of the first of these inputs, whatever the record is."""
+        first = take(inputs, torch.tensor([0]), self._size(inputs, inputs))
+        with self._verifier.quiet(), self._in_full_precision():
+            for module in self.model.modules():
+                module.training = False
+            outputs, start = call_model(self.model, first), 0
+            for targets in chunks:
+                count = batch_size(targets) or 0
+                nobody = torch.zeros(count, dtype=torch.long)
+                problem = _beyond_classes(outputs, targets)
+                if problem is None and self.flat.device.type == "cpu":  # elsewhere a loss that fails may stop the device
+                    try:
+                        losses = self.loss_fn(take(outputs, nobody, 1), targets)
+                        wrong = ~torch.isfinite(losses)
+                        problem = (int(wrong.nonzero()[0]), "its loss is not finite") if bool(wrong.any()) else None
+                    except (RuntimeError, IndexError, ValueError, KeyError) as error:
+                        problem = (0, f"or one of the {count} from there on: {error}")
+                if problem is not None:
+                    raise ValueError(f"The target of record {start + problem[0]} cannot be trained on: {problem[1]}.")
+                start += count
+
     def snapshot(self) -> Snapshot:
         """What the model and the loss keep besides the trainable parameters."""
         return Snapshot((self.model, self.loss_fn), without=self.flat.parameters)
@@ -398,6 +422,19 @@ class Way(enum.Enum):
 def per_example(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], **facts: Any) -> ModuleObjective:
     """`ModuleObjective(model, loss_fn, **facts)`."""
     return ModuleObjective(model, loss_fn, **facts)
+
+
+def _beyond_classes(outputs: Any, targets: Any) -> tuple[int, str] | None:
+    """The first class number that no output stands for, and what to say of it."""
+    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)) or outputs.dim() != 2 or targets.dim() != 1:
+        return None
+    if targets.is_floating_point() or targets.dtype == torch.bool or outputs.shape[1] < 2:
+        return None
+    wrong = ((targets < 0) & (targets != -100)) | (targets >= outputs.shape[1])
+    if not bool(wrong.any()):
+        return None
+    place = int(wrong.nonzero()[0])
+    return place, f"expected a class from 0 to {outputs.shape[1] - 1}, got {int(targets[place])}"
 
 
 def _some(inputs: Any, targets: Any, size: int) -> Sample:

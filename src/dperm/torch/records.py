@@ -18,6 +18,7 @@ __all__ = ["TorchRecords"]
 
 Indices = NDArray[np.intp]
 
+_AT_ONCE = 8192  # targets looked at together
 _CANDIDATES = 4  # records looked at for each that a model is checked on
 
 
@@ -97,6 +98,15 @@ class TorchRecords:
         places = sorted({0, len(picked) // 2, len(picked) - 1})
         alone = [(place, *self._moved(self._collate([picked[place]]), 1)) for place in places]
         return self._moved(self._collate(picked), len(picked)), alone
+
+    def all_targets(self) -> Iterator[Any]:
+        """All targets, by thousands; nothing where they cannot be had without reading every record."""
+        targets = self._tensors[1] if self._tensors is not None else _stated_targets(self._dataset)
+        if targets is None:
+            return
+        for start in range(0, self._size, _AT_ONCE):
+            chunk = torch.arange(start, min(start + _AT_ONCE, self._size))
+            yield map_tensors(lambda tensor: tensor.to(self.device), take(targets, chunk, self._size))
 
     def batches(self) -> Iterator[Any]:
         """All records in order."""
@@ -192,6 +202,19 @@ def _as_far(item: Any) -> Any:
     if isinstance(item, (list, tuple)):
         return tuple(_as_far(part) for part in item)
     return item
+
+
+def _stated_targets(data: Any) -> Tensor | None:
+    """The `targets` that a collection of labelled records keeps beside them, as far as they are class numbers."""
+    if isinstance(data, Subset):
+        inner = _stated_targets(data.dataset)
+        return None if inner is None else inner[torch.as_tensor(list(data.indices))]
+    found: Any = getattr(data, "targets", None)
+    if isinstance(found, list) and all(isinstance(item, int) for item in found):
+        found = torch.tensor(found)
+    unchanged = getattr(data, "target_transform", None) is None
+    usable = isinstance(found, Tensor) and found.dim() == 1 and not found.is_floating_point() and len(found) == len(data)
+    return found if usable and unchanged else None
 
 
 def _twice(data: Any) -> bool:

@@ -382,6 +382,7 @@ class PrivateTrainer:
         (inputs, targets), alone = records.probe(_PROBED)
         losses = self._first_losses(inputs, targets)
         self.objective.check_collated(inputs, targets, alone)
+        self.objective.check_targets(inputs, records.all_targets())
         if not bool(torch.isfinite(losses).all()):
             raise ValueError(
                 f"The loss of some of {len(losses)} records, from all over the data, is not finite: look at inputs, targets and "
