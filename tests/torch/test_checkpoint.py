@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import multiprocessing
 import os
@@ -22,7 +23,7 @@ from oracle import cross_entropy
 from torch import nn
 
 from dperm.gradient import Plan
-from dperm.gradient.recipes import dp_sgd
+from dperm.gradient.recipes import dp_sgd, dpis
 from dperm.privacy import (
     Certificate,
     Channel,
@@ -182,6 +183,35 @@ def test_a_copy_continued_twice_takes_disjoint_steps(tmp_path: Path) -> None:
     assert released(first) + released(second) - already <= paid(certificate.event)
 
 
+@pytest.mark.parametrize("stop", [3, 6])
+def test_two_copies_continued_at_once_share_epochs_and_places(tmp_path: Path, stop: int) -> None:
+    """By profiles an epoch has one place: the copy that comes second takes the epoch of the first, and other steps of it."""
+    settings: dict[str, Any] = {
+        "noise_multiplier": None,
+        "epsilon": 4.0,
+        "plan": functools.partial(dpis),
+        "ema_decay": None,
+        "scheduler": None,
+    }
+    first, second = tmp_path / "a", tmp_path / "b"
+    stopped(first, stop, **settings)
+    shutil.copytree(first, second)
+    copies = [trainer(folder, checkpoint_every=2, **settings) for folder in (first, second)]
+    loops = [copy.steps(data(), resume=True) for copy in copies]
+    done: list[set[int]] = [set(), set()]
+    for turn in range(200):
+        copy = copies[turn % 2]
+        step = next(loops[turn % 2], None)
+        if step is None:
+            continue
+        assert copy.optimizer is not None
+        copy.optimizer.step()
+        done[turn % 2].add(step.number)
+    assert not done[0] & done[1] and len(done[0] | done[1]) > 4
+    assert all(copy.certificate is not None and copy.certificate.epsilon <= 4.0 for copy in copies)
+    assert len(SpendLog.current().charges()) == 1
+
+
 def test_continued_where_the_log_is_another_the_rest_is_paid_again(tmp_path: Path) -> None:
     assert run(tmp_path, "release-after", 12) == -signal.SIGKILL
     elsewhere = str(tmp_path / "elsewhere.jsonl")
@@ -261,9 +291,8 @@ def trainer(folder: Path, **changes: Any) -> PrivateTrainer:
         "noise_multiplier": 1.0, "delta": 1e-3, "epochs": 5, "expected_batch_size": 10, "clipping_norm": 1.0, "public_size": 40,
     }  # fmt: skip
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    return PrivateTrainer(
-        model, cross_entropy, optimizer, scheduler=schedule, checkpoint=folder, **({"ema_decay": 0.9} | settings | changes)
-    )
+    settings |= {"ema_decay": 0.9, "scheduler": schedule} | changes
+    return PrivateTrainer(model, cross_entropy, optimizer, checkpoint=folder, **settings)
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:

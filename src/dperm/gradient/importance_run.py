@@ -17,7 +17,7 @@ from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.sums import RunningSum, exact_sum
 from dperm.privacy.channel import Channel
 from dperm.privacy.events import Event, Gaussian, PoissonSampled, Relation, SelfComposed
-from dperm.privacy.filters import BudgetExceeded
+from dperm.privacy.filters import BudgetExceeded, ProfileFilter
 
 if TYPE_CHECKING:
     from dperm.gradient.importance import ImportancePlan
@@ -85,7 +85,6 @@ class ImportanceGradients(Gradients):
         self._norms = np.zeros(len(records))
         self._seen = np.full(len(records), -plan.steps_per_epoch)  # the step at which; never yet
         self._clipping_norm = plan.clipping_norm
-        self._continued = first > 0
         self._epoch: ImportanceEpoch | None = None
         self._drawn: deque[tuple[int, Indices, Array]] = deque()
         self._draws = 0
@@ -123,7 +122,6 @@ class ImportanceGradients(Gradients):
             self._filter.know(public["spent"])
         self._clipping_norm = float(public["clipping_norm"])
         self.epochs = [ImportanceEpoch(**epoch) for epoch in public["epochs"]]
-        self._continued = True
 
     def __call__(self, theta: Any) -> Any:
         number = self.step // self.plan.steps_per_epoch
@@ -182,11 +180,16 @@ class ImportanceGradients(Gradients):
     def _open(self, number: int, theta: Any) -> ImportanceEpoch:
         """This epoch as an interrupted run left it, or a new one."""
         left = self.plan.steps_per_epoch - self.step % self.plan.steps_per_epoch
-        epoch = self._found(number, left) if self._continued else None
-        if epoch is None:
-            epoch = self._begin(number, left, theta)
-        else:
+        epoch = self._found(number, left)
+        if epoch is not None:
             self._look(theta)  # the memory may be of another epoch, or empty; a look releases nothing
+        else:
+            try:
+                epoch = self._begin(number, left, theta)
+            except BudgetExceeded:
+                epoch = self._found(number, left)  # a copy of this run was faster: its epoch is this one's too
+                if epoch is None:
+                    raise
         self._clipping_norm = epoch.clipping_norm
         self._drawn.clear()
         self._batches = self._records.stream(self._proposals(epoch.rate, left))
@@ -218,6 +221,8 @@ class ImportanceGradients(Gradients):
         rate = plan.draw_rate(self._released_sum(norm, "K", self._size * norm), norm)
         norm_sum = plan.expected_batch_size * norm / rate
         ratio = norm_sum / (self._size * norm)
+        if isinstance(self._filter, ProfileFilter):
+            steps = plan.steps_per_epoch  # a place holds a whole epoch: copies of this run may have other steps of it to do
         noise = plan.noise_multiplier(self._filter, number, steps, rate)
         epoch = ImportanceEpoch(number, norm, norm_sum, rate, noise, noise * ratio, ratio)
         part = SelfComposed(PoissonSampled(rate, Gaussian(noise)), steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -209,12 +209,11 @@ def _stated_targets(data: Any) -> Tensor | None:
     if isinstance(data, Subset):
         inner = _stated_targets(data.dataset)
         return None if inner is None else inner[torch.as_tensor(list(data.indices))]
-    found: Any = getattr(data, "targets", None)
-    if isinstance(found, list) and all(isinstance(item, int) for item in found):
-        found = torch.tensor(found)
-    unchanged = getattr(data, "target_transform", None) is None
-    usable = isinstance(found, Tensor) and found.dim() == 1 and not found.is_floating_point() and len(found) == len(data)
-    return found if usable and unchanged else None
+    stated: Any = getattr(data, "targets", None)
+    found = torch.tensor(stated) if isinstance(stated, list) and all(type(item) is int for item in cast(Any, stated)) else stated
+    if not isinstance(found, Tensor) or found.dim() != 1 or found.is_floating_point() or len(found) != len(data):
+        return None
+    return found if getattr(data, "target_transform", None) is None else None
 
 
 def _twice(data: Any) -> bool:
