@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dperm.torch.flat import FlatParameters
 
-__all__ = ["LoopGuard", "secret_masks"]
+__all__ = ["LoopGuard", "fresh_masks", "fresh_seed", "secret_masks"]
 
 _WATCHED = 2  # steps within which a loop that trains nothing is noticed
 
@@ -32,13 +32,25 @@ def secret_masks() -> Iterator[None]:
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (it is the global state that models use)
     with torch.random.fork_rng(devices):
         try:
-            torch.manual_seed(int.from_bytes(os.urandom(8), "little") >> 1)
+            torch.manual_seed(fresh_seed())
             random.seed(os.urandom(64))
             np.random.seed(np.frombuffer(os.urandom(64), dtype=np.uint32))  # noqa: NPY002
             yield
         finally:
             random.setstate(python)
             np.random.set_state(numpy)  # noqa: NPY002
+
+
+@contextlib.contextmanager
+def fresh_masks(device: torch.device) -> Iterator[None]:
+    """Within the block torch draws from a fresh seed of the operating system, whatever a data set or a loop made of its state."""
+    with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
+        torch.manual_seed(fresh_seed())
+        yield
+
+
+def fresh_seed() -> int:
+    return int.from_bytes(os.urandom(8), "little") >> 1
 
 
 class LoopGuard:

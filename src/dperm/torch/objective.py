@@ -19,6 +19,7 @@ from dperm.objectives.per_example import Pass
 from dperm.privacy.events import Relation
 from dperm.torch.flat import FlatParameters
 from dperm.torch.forms import Dense, Form
+from dperm.torch.guard import fresh_masks
 from dperm.torch.layout import find_layouts, overridden
 from dperm.torch.rules import fallback, reason_to_refuse, rule_of
 from dperm.torch.scratch import Leases, Pool
@@ -129,6 +130,8 @@ class ModuleObjective:
         self._known: dict[Any, _Case] = {}
         self._case: _Case | None = None
         self._passes = 0
+        #: whether each pass draws its masks from a seed of its own, by the operating system
+        self.secret_masks = False
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -174,13 +177,17 @@ class ModuleObjective:
     def evaluate(self, inputs: Any, targets: Any, *, norms_only: bool = False) -> TorchPass:
         """The pass at the model's current parameters. With `norms_only` it has norms and losses, and holds no gradients."""
         self.prepare(inputs, targets)
+        kept = Snapshot((self.model, self.loss_fn), without=self.model.parameters(), light=True)
         try:
-            return self._evaluate(inputs, targets, norms_only)
+            with fresh_masks(self.flat.device) if self.secret_masks else contextlib.nullcontext():
+                return self._evaluate(inputs, targets, norms_only)
         except RecordsLostError:
             # this batch takes another way through the model than the one that was checked: check that way
             self._known.pop(self._key(inputs), None)
             self.prepare(inputs, targets)
             return self._evaluate(inputs, targets, norms_only)
+        finally:
+            kept.restore()  # what the pass left behind is of records
 
     def prepare(self, inputs: Any, targets: Any) -> None:
         """Find where the records are, and check the model on some of them, unless that was done for these modules, modes and

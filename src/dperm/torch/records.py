@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
@@ -96,6 +97,10 @@ class TorchRecords:
         sizes = np.array([sum(float(_lengths(tensor[None])[0]) for tensor in tensors(_as_far(item))) for item in items])
         picked = [items[place] for place in _spread(np.arange(len(items)), sizes, count)]
         places = sorted({0, len(picked) // 2, len(picked) - 1})
+        if len(set(sizes)) == 1 and (longer := _longer(picked[-1])) is not None:
+            with contextlib.suppress(RuntimeError, ValueError, IndexError, TypeError):  # a length of its own may not be
+                self._moved(self._collate([*picked[:-1], longer]), len(picked))
+                picked, places = [*picked[:-1], longer], places[:-1]
         alone = [(place, *self._moved(self._collate([picked[place]]), 1)) for place in places]
         return self._moved(self._collate(picked), len(picked)), alone
 
@@ -202,6 +207,15 @@ def _as_far(item: Any) -> Any:
     if isinstance(item, (list, tuple)):
         return tuple(_as_far(part) for part in item)
     return item
+
+
+def _longer(item: Any) -> Any:
+    """A record whose sequences are three times as long; None where it has none, or is not a pair of tensors."""
+    if not isinstance(item, tuple) or len(item) != 2:
+        return None
+    inputs = map_tensors(lambda tensor: torch.cat([tensor] * 3) if tensor.dim() == 1 else tensor, item[0])
+    changed = [tensor.shape for tensor in tensors(inputs)] != [tensor.shape for tensor in tensors(item[0])]
+    return (inputs, item[1]) if changed and isinstance(item[0], Tensor) else None
 
 
 def _stated_targets(data: Any) -> Tensor | None:

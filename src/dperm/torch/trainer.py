@@ -262,12 +262,15 @@ class PrivateTrainer:
         yield from self._steps(dataset, resume)
 
     def _steps(self, dataset: Any, resume: bool) -> Iterator[PrivateStep]:
-        run = self._begin(dataset, resume)
-        rate = run.plan.rate
-        watches = [parameter.register_post_accumulate_grad_hook(_refuse_backward) for parameter in self.objective.flat.parameters]
-        guard = LoopGuard(self.objective.flat, self._own_loop)
         # callbacks and loops of the caller's own may change the model by what was released: they are not undone
         kept = None if self._own_loop or self.callbacks else self.objective.snapshot()
+        run = self._begin(dataset, resume)
+        if kept is not None and run.step:  # a checkpoint was put back since
+            kept = self.objective.snapshot()
+        rate = run.plan.rate
+        self.objective.secret_masks = self.random_state is None
+        watches = [parameter.register_post_accumulate_grad_hook(_refuse_backward) for parameter in self.objective.flat.parameters]
+        guard = LoopGuard(self.objective.flat, self._own_loop)
         secret = secret_masks() if self.random_state is None else contextlib.nullcontext()
         try:
             with secret, guard.watching():
@@ -278,6 +281,7 @@ class PrivateTrainer:
                     yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
                     guard.takes_back()
         finally:
+            self.objective.secret_masks = False
             for watch in watches:
                 watch.remove()
             if kept is not None:

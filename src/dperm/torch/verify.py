@@ -7,6 +7,7 @@ Everything runs on a few records, with dropout off, and leaves parameters, buffe
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,15 +16,23 @@ import torch
 from torch import Tensor, nn
 
 from dperm.torch.flat import FlatParameters
+from dperm.torch.guard import fresh_seed
 from dperm.torch.state import Snapshot
 from dperm.torch.structure import map_tensors, take, tensors
 
 __all__ = ["Sample", "UsedElsewhereError", "Verifier", "gradients"]
 
+_FEW, _SEEDS = 4, 16  # records and draws with which a model's own randomness is looked for
 _EXCHANGED = 4  # records that are exchanged, one at a time, to see whether others notice
 _ALONE = 3  # records whose own gradient is compared
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _WITH_DROPOUT = (nn.MultiheadAttention, nn.LSTM, nn.GRU, nn.RNN)
+
+
+_MIXES = (
+    "One record's loss depends on another record: a layer or the loss mixes the records of a batch, and such a model has no "
+    "per-example gradients. Look for normalisation over the batch and losses that compare records."
+)
 
 
 class UsedElsewhereError(ValueError):
@@ -52,6 +61,33 @@ class Sample:
             if not any(_same(row, other) for other in kinds):
                 kinds.append(row)
         return len(kinds) >= 3
+
+
+def _odd(sample: Sample) -> Iterator[Sample]:
+    """The sample with every other record made odd: its inputs loud, or silent; its target another's; its mask cut short."""
+    second = torch.arange(1, sample.size, 2)
+
+    def scaled(factor: float, tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point() or not tensor.dim() or tensor.shape[0] != sample.size:
+            return tensor
+        found = tensor.clone()
+        found[second.to(tensor.device)] *= factor
+        return found
+
+    def turned(tensor: Tensor) -> Tensor:
+        if not tensor.dim() or tensor.shape[0] != sample.size:
+            return tensor
+        found = tensor.clone()
+        binary = bool(((tensor == 0) | (tensor == 1)).all())
+        there = second.to(tensor.device)
+        found[there] = (1 - tensor[there].to(torch.int8)).to(tensor.dtype) if binary else tensor[(there + 2) % sample.size]
+        return found
+
+    for factor in (100.0, 0.0):
+        yield Sample(map_tensors(functools.partial(scaled, factor), sample.inputs), sample.targets, sample.size)
+    yield Sample(sample.inputs, map_tensors(turned, sample.targets), sample.size)
+    if (cut := _cut_short(sample)) is not None:
+        yield cut
 
 
 def _cut_short(sample: Sample) -> Sample | None:
@@ -137,45 +173,113 @@ class Verifier:
             finally:
                 kept.restore()  # rates and modes too
 
-    @torch.no_grad()
     def check_records(self, sample: Sample) -> None:
-        """ValueError where one record's loss depends on another, or on how many there are, or where the model keeps what it
-        saw. Here, with parameters moved a little, and with records cut short: gates that start at zero, and records that look
-        alike, would hide it."""
-        self._run(sample, list(range(sample.size)))  # what fails at once
-        self._check_memory(sample)
-        self._check_apart(sample)
-        with self._moved():
+        """ValueError where one record's loss depends on another, on its place, or on how many there are, or where the model keeps
+        what it saw.
+
+        Here, with parameters moved a little, and with records that are cut short, loud, silent, or have another target: gates
+        that start at zero, and records that look alike, would hide it. Gradients are on, as in the run.
+        """
+        with torch.enable_grad():
+            self._run(sample, list(range(sample.size)))  # what fails at once
+            self._check_memory(sample)
             self._check_apart(sample)
-            cut = _cut_short(sample)
-            if cut is None:
-                return
-            try:
-                self._losses_of(cut.inputs, cut.targets)
-            except (RuntimeError, ValueError, IndexError, AssertionError):
-                return  # such records may not be
-            self._check_apart(cut)
+            with self._moved():
+                self._check_apart(sample)
+                for odd in _odd(sample):
+                    try:
+                        self._losses_of(odd.inputs, odd.targets)
+                    except (RuntimeError, ValueError, IndexError, AssertionError):
+                        continue  # such records may not be
+                    self._check_odd(sample, odd)
 
     def _check_apart(self, sample: Sample) -> None:
         """In the model's modes; where it is random without dropout layers, with the same draws, and again in eval mode."""
-        everyone = list(range(sample.size))
-        losses = self._run(sample, everyone)
-        if not self._close(losses, self._run(sample, everyone, seed=1)):
-            self._check_exchange(sample, losses)
-            self._check_own_draws(sample)
-            modes = [(module, module.training) for module in self._model.modules()]
-            for module, _ in modes:
-                module.training = False
-            try:
-                losses = self._run(sample, everyone)
-                self._check_exchange(sample, losses)
-                self._check_numbers(sample, losses)
-            finally:
-                for module, mode in modes:
-                    module.training = mode
+        if not self.random(sample):
+            self._check_exact(sample)
             return
+        self._check_exchange(sample, self._run(sample, list(range(sample.size))))
+        self._check_own_draws(sample)
+        with self._in_eval_mode():
+            self._check_exact(sample)
+
+    def _check_exact(self, sample: Sample) -> None:
+        losses = self._run(sample, list(range(sample.size)))
         self._check_exchange(sample, losses)
         self._check_numbers(sample, losses)
+
+    @contextlib.contextmanager
+    def _in_eval_mode(self) -> Iterator[None]:
+        modes = [(module, module.training) for module in self._model.modules()]
+        for module, _ in modes:
+            module.training = False
+        try:
+            yield
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+    def random(self, sample: Sample) -> bool:
+        """Whether losses hang on a seed, though dropout layers are off. ValueError where, by the same draws, a record's loss
+        hangs on another record: a branch that a coin takes is looked into when it is taken. Seeds are fresh: known ones can
+        miss it."""
+        few = list(range(min(_FEW, sample.size)))
+        other = [sample.size - 1, *few[1:]]
+        found: list[Tensor] = []
+        ahead: list[float] = []
+        for _ in range(_SEEDS):
+            seed = fresh_seed()
+            found.append(self._run(sample, few, seed))
+            ahead.append(float(torch.rand(())))
+            if not self._close(found[-1][1:], self._run(sample, other, seed)[1:]):
+                raise ValueError(_MIXES)
+        if len(set(ahead)) == 1:
+            raise ValueError(
+                "The model seeds torch's generator while it runs: its masks are known, and a record's mask hangs on its place. "
+                "Leave seeds to the trainer."
+            )
+        return not all(self._close(losses, found[0]) for losses in found)
+
+    def _check_exchange(self, sample: Sample, losses: Tensor) -> None:
+        step = max(1, sample.size // _EXCHANGED)
+        for exchanged in range(0, sample.size, step):
+            others = [index for index in range(sample.size) if index != exchanged]
+            indices = [(exchanged + 1) % sample.size if index == exchanged else index for index in range(sample.size)]
+            if not self._close(self._run(sample, indices)[others], losses[others]):
+                raise ValueError(_MIXES)
+
+    def _check_odd(self, sample: Sample, odd: Sample) -> None:
+        """Records at even places are as they were."""
+        with self._in_eval_mode():
+            everyone = list(range(sample.size))
+            if not self._close(self._run(odd, everyone)[::2], self._run(sample, everyone)[::2]):
+                raise ValueError(_MIXES)
+
+    def _check_numbers(self, sample: Sample, losses: Tensor) -> None:
+        everyone = list(range(sample.size))
+        backwards, later, half = everyone[::-1], everyone[1:], everyone[: (sample.size + 1) // 2]
+        if not self._close(self._run(sample, backwards), losses[backwards]):
+            raise ValueError(
+                "One record's loss depends on its place in the batch: look for positions counted along the records in place of "
+                "time (batch_first), and for weights by place."
+            )
+        alone = self._run(sample, half[:1])  # the last physical batch may be one record
+        fewer = [half, later] if later else [half]
+        if not all(self._close(self._run(sample, some), losses[some]) for some in fewer) or not self._close(alone, losses[:1]):
+            raise ValueError(
+                "One record's loss depends on how many records there are: leave the division by the batch size to the trainer."
+            )
+
+    def _check_own_draws(self, sample: Sample) -> None:
+        """One record, over and over: a mask of its own each time, or the masks of a batch depend on how it was cut."""
+        same = [0] * _FEW
+        losses = [self._run(sample, same, fresh_seed()) for _ in range(_SEEDS)]
+        shared = all(self._close(found, found[:1].expand_as(found)) for found in losses)
+        if shared and not all(self._close(found, losses[0]) for found in losses):
+            raise ValueError(
+                "The model draws one mask for a whole batch: records that run together share it, and who runs with whom depends "
+                "on the others. Draw a mask for each record (stochastic depth: mode='row')."
+            )
 
     @torch.no_grad()
     def check_collated(self, sample: Sample, alone: Sequence[tuple[int, Any, Any]]) -> None:
@@ -191,41 +295,6 @@ class Verifier:
                     "One record's loss depends on the records that it is collated with: padding must be masked, in the model and "
                     "in the loss, and collate_fn must not mix records. Or pad all records to one length."
                 )
-
-    @torch.no_grad()
-    def random(self, sample: Sample) -> bool:
-        """Whether losses hang on a seed, though dropout layers are off."""
-        everyone = list(range(sample.size))
-        return not self._close(self._run(sample, everyone), self._run(sample, everyone, seed=1))
-
-    def _check_exchange(self, sample: Sample, losses: Tensor) -> None:
-        step = max(1, sample.size // _EXCHANGED)
-        for exchanged in range(0, sample.size, step):
-            others = [index for index in range(sample.size) if index != exchanged]
-            indices = [(exchanged + 1) % sample.size if index == exchanged else index for index in range(sample.size)]
-            if not self._close(self._run(sample, indices)[others], losses[others]):
-                raise ValueError(
-                    "One record's loss depends on another record: a layer or the loss mixes the records of a batch, and such "
-                    "a model has no per-example gradients. Look for normalisation over the batch and losses that compare records."
-                )
-
-    def _check_numbers(self, sample: Sample, losses: Tensor) -> None:
-        half = list(range((sample.size + 1) // 2))
-        alone = self._run(sample, half[:1])  # the last physical batch may be one record
-        if not self._close(self._run(sample, half), losses[half]) or not self._close(alone, losses[:1]):
-            raise ValueError(
-                "One record's loss depends on how many records there are: leave the division by the batch size to the trainer."
-            )
-
-    def _check_own_draws(self, sample: Sample) -> None:
-        """One record, over and over: a mask of its own each time, or the masks of a batch depend on how it was cut."""
-        same = [0] * max(2, sample.size)
-        losses = [self._run(sample, same, seed) for seed in range(3)]
-        if all(self._close(found, found[:1].expand_as(found)) for found in losses) and not self._close(losses[0], losses[1]):
-            raise ValueError(
-                "The model draws one mask for a whole batch: records that run together share it, and who runs with whom depends "
-                "on the others. Draw a mask for each record (stochastic depth: mode='row')."
-            )
 
     def _run(self, sample: Sample, indices: Sequence[int], seed: int = 0) -> Tensor:
         torch.manual_seed(seed)
@@ -243,7 +312,9 @@ class Verifier:
         before = Snapshot(self._roots)
         found: list[Snapshot] = []
         for part in (range(half), range(half, 2 * half)):
-            self._run(sample, list(part))
+            losses = self._losses_of(*sample.take(list(part)))
+            with contextlib.suppress(ValueError, RuntimeError):  # hooks on the way back keep things too; failures show later
+                gradients(losses, self._flat.parameters)
             found.append(Snapshot(self._roots))
             before.restore()
         if paths := found[0].apart(found[1]):
