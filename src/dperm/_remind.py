@@ -6,8 +6,8 @@ import warnings
 
 __all__ = ["remind_of_budget", "remind_of_delta", "remind_of_size", "weakness"]
 
-_MUCH = 20.0  # of ε: a probability of 1e-9 may become one of 0.5
-_LIKELY = 0.01  # of δ
+_MUCH = 100.0  # of ε: odds of 1e-43 may become even
+_LIKELY = 0.25  # of δ
 
 
 def weakness(epsilon: float, delta: float) -> str:

@@ -72,6 +72,7 @@ def test_defect_1_a_record_with_repeated_entries_is_what_they_add_up_to(kind: An
     assert batch.rows.nnz <= 401 and np.abs(batch.rows.toarray()[400]).max() == 0
 
 
+@pytest.mark.filterwarnings("ignore:epsilon = 1e")
 def test_defect_1_also_through_the_front_door() -> None:
     rows, targets = repeated_entries(400)
     for table in (rows, rows.tocsc(), rows.tocoo()):  # what is converted keeps its repetitions

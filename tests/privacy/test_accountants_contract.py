@@ -103,7 +103,7 @@ def test_best_is_never_worse_than_rdp(leaf: Event) -> None:
     assert epsilon(event, 1e-5) <= rdp * (1 + 1e-3)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.floats(0.5, 20), st.floats(1e-9, 1e-2), st.integers(1, 200), st.floats(0.001, 1.0))
 def test_profiles_fall_and_epsilon_grows_with_steps(sigma: float, dlt: float, steps: int, rate: float) -> None:
     event = SelfComposed(PoissonSampled(rate, Gaussian(sigma)), steps)

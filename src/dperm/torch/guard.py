@@ -16,29 +16,52 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dperm.torch.flat import FlatParameters
 
-__all__ = ["LoopGuard", "fresh_masks", "fresh_seed", "secret_masks"]
+__all__ = ["LoopGuard", "fresh_masks", "fresh_seed", "global_states", "kept_states", "secret_masks", "seed_all"]
 
 _WATCHED = 2  # steps within which a loop that trains nothing is noticed
 
 
 @contextlib.contextmanager
-def secret_masks() -> Iterator[None]:
-    """Within the block the global generators, of torch, NumPy and Python, start from seeds of the operating system.
-
-    Dropout masks and augmentations are drawn from them. By a seed that somebody knows, one more record at the front would shift
-    everybody's masks: a query would move by more than one record's part.
-    """
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+def kept_states(device: torch.device) -> Iterator[None]:
+    """The global generators, of torch, NumPy and Python, are at the end of the block as they were before it."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (it is the global state that models use)
-    with torch.random.fork_rng(devices):
+    with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
         try:
-            torch.manual_seed(fresh_seed())
-            random.seed(os.urandom(64))
-            np.random.seed(np.frombuffer(os.urandom(64), dtype=np.uint32))  # noqa: NPY002
             yield
         finally:
             random.setstate(python)
             np.random.set_state(numpy)  # noqa: NPY002
+
+
+def global_states(device: torch.device) -> tuple[bytes, ...]:
+    """What the global generators will draw from now on."""
+    found = [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
+    numpy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
+    return (
+        *(state.numpy().tobytes() for state in found),
+        repr(random.getstate()).encode(),
+        repr(numpy["pos"]).encode() + numpy["key"].tobytes(),
+    )
+
+
+def seed_all(seed: int) -> None:
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+
+
+@contextlib.contextmanager
+def secret_masks(device: torch.device) -> Iterator[None]:
+    """Within the block the global generators start from seeds of the operating system.
+
+    Dropout masks and augmentations are drawn from them. By a seed that somebody knows, one more record at the front would shift
+    everybody's masks: a query would move by more than one record's part.
+    """
+    with kept_states(device):
+        torch.manual_seed(fresh_seed())
+        random.seed(os.urandom(64))
+        np.random.seed(np.frombuffer(os.urandom(64), dtype=np.uint32))  # noqa: NPY002
+        yield
 
 
 @contextlib.contextmanager

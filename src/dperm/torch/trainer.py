@@ -271,7 +271,7 @@ class PrivateTrainer:
         self.objective.secret_masks = self.random_state is None
         watches = [parameter.register_post_accumulate_grad_hook(_refuse_backward) for parameter in self.objective.flat.parameters]
         guard = LoopGuard(self.objective.flat, self._own_loop)
-        secret = secret_masks() if self.random_state is None else contextlib.nullcontext()
+        secret = secret_masks(self.objective.flat.device) if self.random_state is None else contextlib.nullcontext()
         try:
             with secret, guard.watching():
                 while (gradient := run.next()) is not None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dperm.torch.flat import FlatParameters
-from dperm.torch.guard import fresh_seed
+from dperm.torch.guard import fresh_seed, global_states, kept_states, seed_all
 from dperm.torch.state import Snapshot
 from dperm.torch.structure import map_tensors, take, tensors
 
@@ -161,9 +161,8 @@ class Verifier:
         rates += [(module, "dropout", module.dropout) for module in self._model.modules() if isinstance(module, _WITH_DROPOUT)]
         kept = Snapshot(self._roots)
         device = self._flat.device
-        kind = "cuda" if device.type == "cuda" else "cpu"
         with (
-            torch.random.fork_rng([device.index or 0] if kind == "cuda" else [], device_type=kind),
+            kept_states(device),
             torch.backends.cudnn.flags(allow_tf32=False),
         ):
             for module, name, _ in rates:
@@ -223,6 +222,10 @@ class Verifier:
         """Whether losses hang on a seed, though dropout layers are off. ValueError where, by the same draws, a record's loss
         hangs on another record: a branch that a coin takes is looked into when it is taken. Seeds are fresh: known ones can
         miss it."""
+        before = global_states(self._flat.device)
+        self._losses_of(sample.inputs, sample.targets)
+        if before == global_states(self._flat.device):
+            return False  # nothing was drawn
         few = list(range(min(_FEW, sample.size)))
         other = [sample.size - 1, *few[1:]]
         found: list[Tensor] = []
@@ -297,7 +300,7 @@ class Verifier:
                 )
 
     def _run(self, sample: Sample, indices: Sequence[int], seed: int = 0) -> Tensor:
-        torch.manual_seed(seed)
+        seed_all(seed)
         return self._losses_of(*sample.take(indices)).detach()
 
     def _close(self, first: Tensor, second: Tensor) -> bool:
