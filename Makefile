@@ -38,6 +38,7 @@ bench: pyproject.toml constraints.txt
 	$(VENV)-bench/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable ".[bench]"
 	$(VENV)-bench/bin/python benchmarks/speed.py
 	$(VENV)-bench/bin/python benchmarks/networks.py
+	$(VENV)-bench/bin/python benchmarks/noise.py
 
 docs: setup
 	$(BIN)/python docs/build_api.py

@@ -55,7 +55,8 @@ def network(name: str) -> str:
         Snapshot((model,), without=model.parameters(), light=True).restore()
 
     whole, noise, kept = interleaved(step, lambda: source.gaussian(query, 1.0, 1.0, 2.0**-30), restore)
-    return f"| {name} | {size:,} | {whole:.1f} | {noise:.2f} ({100 * noise / whole:.1f} %) | {kept:.2f} ({100 * kept / whole:.1f} %) |"
+    shares = " | ".join(f"{part:.2f} ({100 * part / whole:.1f} %)" for part in (noise, kept))
+    return f"| {name} | {size:,} | {whole:.1f} | {shares} |"
 
 
 def frames() -> list[str]:
@@ -83,9 +84,8 @@ def main() -> None:
     lines += [network(name) for name in WORK]
     tables = ["| 49,000 × 181, DP-SGD by the public rule | seconds |", "| --- | --- |", *frames()]
     about = "\n".join(f"- {name}: {value}" for name, value in machine().items())
-    text = "\n".join(
-        ["# What noise, checks and frames cost", "", "Medians of interleaved runs in one process.", "", *lines, "", *tables, ""]
-    )
+    title = ["# What noise, checks and frames cost", "", "Medians of interleaved runs in one process."]
+    text = "\n".join([*title, "", *lines, "", *tables, ""])
     (RESULTS / "noise.md").write_text(f"{text}\n{about}\n- device: {DEVICE.type}, {torch.get_num_threads()} threads\n")
     print(text)
 

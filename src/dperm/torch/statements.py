@@ -21,21 +21,21 @@ def assumptions(stated_size: int | None) -> list[Assumption]:
             "Data loading, the model and the loss treat each record by itself; code, initial weights and pretraining do not "
             "depend on these records.",
             "caller",
-            "on up to 16 records that differ in length, and again on others during the run: gradients compared with autograd, "
-            "losses under exchange of records, with fewer of them and collated alone, also at moved weights; what modules and "
-            "loss keep after other records",
+            "on up to 16 records that differ in length, and again on others during the run: gradients compared with autograd; "
+            "losses when other records are exchanged, left out, loud, silent or cut short, in another order and collated alone, "
+            "also at moved weights; what modules and loss keep after other records",
         ),
         Assumption(
-            "Random masks and augmentations are drawn for each record and step by themselves, from generators that the operating "
-            "system seeded for this run: secret, pseudo-random.",
+            "Random masks are drawn for each record and step by themselves, from seeds of the operating system, fresh for every "
+            "pass: secret, pseudo-random. Augmentations do not seed a generator themselves.",
             "library",
-            "seeded when the run starts, unless its seed is fixed; one mask for a whole batch is refused where it shows",
+            "seeded, unless the run's seed is fixed; one mask for a whole batch is refused where it shows",
         ),
         Assumption(
             "Norms and sums in floating point are those of real numbers.",
             "library",
-            "norms are raised by what rounding may take from them; the rounding of sums, about 1e-6 relative in single "
-            "precision, is not in the noise",
+            "norms are raised by what rounding may take from them; the rounding of sums, in single precision about "
+            "1e-6 of the sum, is not in the noise",
         ),
     ]
     if stated_size is not None:
