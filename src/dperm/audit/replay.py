@@ -80,10 +80,14 @@ def replay(
     largest = 0.0
     findings: dict[str, list[str]] = {}
     seen: list[NoiseSeen] = []
+    refused: list[str] = []
     for number, pair in enumerate(both):
         try:
             found = replay_pair(training, pair)
         except (ValueError, TypeError, ArithmeticError) as error:
+            if any(_refused_unpaid(training, data) for data in (pair.first, pair.second)):
+                refused.append(pair.name)
+                continue
             raise ValueError(f"The training failed on {pair.name}: {error}") from error
         largest = max(largest, found.movement)
         seen += found.noise
@@ -91,6 +95,8 @@ def replay(
             findings.setdefault(finding.kind, []).append(f"on {pair.name}, {finding.text}")
         if progress is not None:
             progress(number + 1, len(both))
+    if len(refused) == len(both):
+        raise ValueError(f"The training refuses every pair before it is charged: {', '.join(dict.fromkeys(refused))}.")
     for finding in noise_findings(seen):
         findings.setdefault(finding.kind, []).append(finding.text)
     return AuditResult(
@@ -99,12 +105,27 @@ def replay(
         verdict="refuted" if findings else "consistent",
         delta=training.certificate.delta,
         claimed_epsilon=training.certificate.epsilon,
-        trials=len(both),
+        trials=len(both) - len(refused),
         findings=tuple(
             texts[0] + (f" (and on {len(texts) - 1} other pairs)" if len(texts) > 1 else "") for texts in findings.values()
         ),
-        details={"largest_movement": finite(largest), "pairs": [pair.name for pair in pairs], "kinds": list(findings)},
+        details={
+            "largest_movement": finite(largest),
+            "pairs": [pair.name for pair in pairs],
+            "kinds": list(findings),
+            "refused": list(dict.fromkeys(refused)),
+        },
     )
+
+
+def _refused_unpaid(training: Training, data: Any) -> bool:
+    """Whether the training refuses these records before it is charged: an error that speaks to the data holder only."""
+    with unlogged() as log:
+        try:
+            training.run(data, Recorder())
+        except (ValueError, TypeError):
+            return not log.charges()
+    return False
 
 
 def _refuse_other_randomness(training: Training, pair: Pair) -> None:
