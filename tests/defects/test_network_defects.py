@@ -545,7 +545,13 @@ def test_review_losses_weighted_by_rare_targets_are_refused() -> None:
         losses = F.binary_cross_entropy_with_logits(outputs[:, 0], targets, reduction="none")
         return losses / targets.sum().clamp(min=1)
 
-    refused_before_any_charge(nn.Linear(4, 1), "depends on another record", (x, torch.zeros(N)), loss_fn=per_positive)
+    def with_weight(outputs: Tensor, targets: Tensor) -> Tensor:
+        """Weighs positives alone, of which no record that is looked at is one."""
+        weight = (targets == 0).sum() / (targets == 1).sum().clamp(min=1)
+        return F.binary_cross_entropy_with_logits(outputs[:, 0], targets, reduction="none", pos_weight=weight)
+
+    for loss_fn in (per_positive, with_weight):
+        refused_before_any_charge(nn.Linear(4, 1), r"another record|how many", (x, torch.zeros(N)), loss_fn=loss_fn)
 
 
 def test_review_padding_is_tried_with_a_longer_record_than_there_is() -> None:

@@ -252,9 +252,11 @@ class Verifier:
                 raise ValueError(_MIXES)
 
     def _check_odd(self, sample: Sample, odd: Sample) -> None:
-        """Records at even places are as they were."""
+        """Records at even places are as they were: their losses too. And the odd sample is one like any other."""
         with self._in_eval_mode():
             everyone = list(range(sample.size))
+            if odd.targets is not sample.targets:
+                self._check_exact(odd)
             if not self._close(self._run(odd, everyone)[::2], self._run(sample, everyone)[::2]):
                 raise ValueError(_MIXES)
 
