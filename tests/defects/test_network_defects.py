@@ -624,3 +624,52 @@ def test_review_masks_stay_secret_when_a_data_set_seeds_torch() -> None:
         trainer(model).fit(Reseeds([4] * N))
         drawn.append([mask for mask in seen if dropped(mask)])
     assert not all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(*drawn, strict=False))
+
+
+# Refused without need
+
+
+class Stepwise(nn.Module):
+    def __init__(self, kind: type[nn.Module], **settings: Any) -> None:
+        super().__init__()
+        self.cell, self.out = kind(3, 5, **settings), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state: Any = None
+        for moment in range(x.shape[1]):
+            state = self.cell(x[:, moment], state)
+        return self.out(state[0] if isinstance(state, tuple) else state)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (nn.LSTMCell, {}),
+        (nn.LSTMCell, {"bias": False}),
+        (nn.GRUCell, {}),
+        (nn.RNNCell, {}),
+        (nn.RNNCell, {"nonlinearity": "relu"}),
+    ],
+)
+def test_cells_that_take_one_step_have_a_rule(kind: type[nn.Module], settings: dict[str, Any]) -> None:
+    model = Stepwise(kind, **settings).double()
+    x, y = torch.randn(6, 4, 3, dtype=torch.float64), torch.arange(6) % 2
+    objective = ModuleObjective(model, cross_entropy)
+    found = objective.evaluate(x, y)
+    assert objective.fallbacks == ()
+    for index in range(6):
+        own = torch.autograd.grad(cross_entropy(model(x[index : index + 1]), y[index : index + 1])[0], list(model.parameters()))
+        expected = torch.cat([part.flatten() for part in own])
+        torch.testing.assert_close(found.weighted_sum(torch.eye(6, dtype=torch.float64)[index]), expected)
+        assert float(found.norms[index]) == pytest.approx(float(expected.norm()), rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_sparse_embeddings_train_and_compiled_modules_are_refused_by_name() -> None:
+    model = nn.Sequential(nn.Embedding(10, 3, sparse=True), nn.Flatten(), nn.Linear(12, 2))
+    data = torch.randint(0, 10, (N, 4)), torch.arange(N) % 2
+    trainer(model).fit(data)
+    linear = nn.Sequential(nn.Linear(4, 2))
+    for compiled in (torch.jit.script(linear), torch.jit.trace(linear, torch.randn(3, 4))):
+        with pytest.raises(ValueError, match="traced or scripted"):
+            trainer(compiled)

@@ -302,8 +302,13 @@ class Verifier:
                 )
 
     def _run(self, sample: Sample, indices: Sequence[int], seed: int = 0) -> Tensor:
+        """From one state and one seed: what changes by being called alone, as power iterations do, must change no loss."""
+        kept = Snapshot(self._roots, without=self._model.parameters(), light=True)
         seed_all(seed)
-        return self._losses_of(*sample.take(indices)).detach()
+        try:
+            return self._losses_of(*sample.take(indices)).detach()
+        finally:
+            kept.restore()
 
     def _close(self, first: Tensor, second: Tensor) -> bool:
         tolerance = 1e-4 if first.dtype == torch.float32 else 1e-9
@@ -364,7 +369,7 @@ class Verifier:
     def _flattened(self, found: Sequence[Tensor | None]) -> Tensor:
         parameters = self._flat.parameters
         filled = [torch.zeros_like(p) if gradient is None else gradient for p, gradient in zip(parameters, found, strict=True)]
-        return torch.cat([gradient.flatten() for gradient in filled])
+        return torch.cat([(gradient.to_dense() if gradient.is_sparse else gradient).flatten() for gradient in filled])
 
     @contextlib.contextmanager
     def _moved(self) -> Iterator[None]:

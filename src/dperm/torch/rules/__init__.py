@@ -4,7 +4,7 @@ A rule runs the module with detached parameters and taps its output. It is regis
 stands for; a subclass with a `forward` of its own is another layer and gets the fallback.
 """
 
-from dperm.torch.rules import attention, conv, conv_transpose, embedding, linear, norm, recurrent
+from dperm.torch.rules import attention, conv, conv_transpose, embedding, linear, norm, recurrent, single_cells
 from dperm.torch.rules.fallback import fallback
 from dperm.torch.rules.registry import Rule, reason_to_refuse, rule_of
 
@@ -20,4 +20,5 @@ __all__ = [
     "reason_to_refuse",
     "recurrent",
     "rule_of",
+    "single_cells",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from dperm.torch.tape import CallLayout
@@ -61,6 +62,8 @@ def reason_to_refuse(module: nn.Module) -> str | None:
     """Why `module` has no per-example gradient, in words for its user; None where it may have one."""
     if type(module).__name__ == "OptimizedModule":
         return "a compiled model cannot be looked into: pass the model that was given to torch.compile"
+    if isinstance(module, torch.jit.ScriptModule):
+        return "a traced or scripted model cannot be looked into: pass the model that it was made of"
     if isinstance(module, _BATCH_NORMS) and (module.training or not module.track_running_stats):
         return (
             "batch normalisation mixes the records of a batch: replace it by nn.GroupNorm, or keep it in eval mode with "
