@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from dperm.privacy import SpendLog
+from dperm.privacy import FilteredRdp, Gaussian, PoissonSampled, SelfComposed, SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer
 from dperm.torch.forms import Outer
 from dperm.torch.guard import secret_masks
+from dperm.torch.noise import admit_tails
 from dperm.torch.rules.conv import ConvGradient, Geometry
 
 N = 60
@@ -624,6 +625,20 @@ def test_review_masks_stay_secret_when_a_data_set_seeds_torch() -> None:
         trainer(model).fit(Reseeds([4] * N))
         drawn.append([mask for mask in seen if dropped(mask)])
     assert not all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(*drawn, strict=False))
+
+
+# 8
+
+
+def test_defect_8_a_delta_that_a_device_s_tails_cannot_honour_is_refused() -> None:
+    event = SelfComposed(PoissonSampled(0.01, Gaussian(1.0)), 10_000)
+    cuda, cpu = torch.device("cuda"), torch.device("cpu")
+    admit_tails(event, 10**6, 1e-5, cuda)
+    admit_tails(event, 10**6, 1e-30, cpu)
+    with pytest.raises(ValueError, match="delta >= 9e-08 on a CUDA device"):
+        admit_tails(event, 10**6, 1e-8, cuda)
+    with pytest.raises(ValueError, match="on a CUDA device"):  # noise that is chosen on the way
+        admit_tails(FilteredRdp(8.0, 1.0), 10**6, 1e-9, cuda)
 
 
 # Refused without need

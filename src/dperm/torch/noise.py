@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -10,10 +11,15 @@ import torch
 from torch import Tensor
 
 from dperm._random import Randomness
-from dperm.privacy import Channel, Provenance, Source, SystemSource
+from dperm.privacy import Channel, Event, Gaussian, PoissonSampled, Provenance, Source, SystemSource
+from dperm.privacy.events import chosen_on_the_way, leaves
 from dperm.privacy.source import in_earnest
 
-__all__ = ["TorchSource", "open_channel"]
+__all__ = ["TorchSource", "admit_tails", "open_channel"]
+
+_ENDS = 8.57  # standard deviations, where normals made of 53 bits end
+_STEPS, _NOISE = 100_000, 0.5  # of runs that choose theirs on the way: more steps and less noise than are usual
+_SHARE = 1e-2  # of δ: what ends of tails may cost
 
 _BLOCK = 1 << 14  # numbers at once, so that what is made of them on the way stays in cache
 _SEEDED = "; noise on {}: the device's generator, seeded with 63 bits by the operating system"
@@ -65,6 +71,29 @@ class TorchSource(SystemSource):
             noise *= step
             part[...] = noise
         return query if held.data_ptr() == query.data_ptr() else query.copy_(held)
+
+
+def admit_tails(event: Event, size: int, delta: float, device: torch.device) -> None:
+    """ValueError where normals that end early may cost a hundredth of δ, in `size` coordinates and all releases of the event.
+
+    A record moves coordinate i of a release by Δᵢ, ‖Δ‖ the sensitivity. What one side can reach and the other cannot has a
+    probability of at most Σᵢ 2φ(8.57)·Δᵢ/σ ≤ 2φ(8.57)·√size/noise_multiplier. Noise made on the CPU has whole tails.
+    """
+    if device.type != "cuda":
+        return
+    steps = 0.0
+    for leaf, count in leaves(event).items():
+        inner = leaf.event if isinstance(leaf, PoissonSampled) else leaf
+        if isinstance(inner, Gaussian):
+            steps += count / inner.noise_multiplier
+        elif chosen_on_the_way(leaf):
+            steps += _STEPS / _NOISE
+    lost = steps * math.sqrt(size) * 2 * math.exp(-(_ENDS**2) / 2) / math.sqrt(2 * math.pi)
+    if lost > _SHARE * delta:
+        raise ValueError(
+            f"Expected delta >= {lost / _SHARE:.2g} on a CUDA device, whose normals end at {_ENDS} standard deviations, got "
+            f"{delta:g}: train on the CPU."
+        )
 
 
 def open_channel(random_state: Any, device: torch.device, *, label: str = "") -> Channel:
