@@ -180,7 +180,7 @@ def test_a_private_size_is_one_of_the_releases() -> None:
     assert run.plan.public_size != 0 and run.plan.steps == 3 * round(run.plan.public_size / 20)
 
 
-@pytest.mark.parametrize("public_size", [N, None])
+@pytest.mark.parametrize("public_size", [pytest.param(N, marks=pytest.mark.slow), None])
 def test_replay_on_neighbours(public_size: int | None) -> None:
     def make(source: Any) -> PrivateTrainer:
         settings = SETTINGS | {

@@ -51,7 +51,10 @@ def test_the_zoo(name: str, make: Callable[[], nn.Module], inputs: Any, targets:
     assert objective.fallbacks == (), name
 
 
-@pytest.mark.parametrize(("name", "make", "inputs", "targets", "loss"), ZOO, ids=[item[0] for item in ZOO])
+@pytest.mark.parametrize(
+    ("name", "make", "inputs", "targets", "loss"),
+    [pytest.param(*item, id=item[0], marks=[pytest.mark.slow] if "ResNet" in item[0] else []) for item in ZOO],
+)
 def test_unit_vectors_are_of_length_one_in_single_precision(
     name: str, make: Callable[[], nn.Module], inputs: Any, targets: Tensor, loss: Any
 ) -> None:
