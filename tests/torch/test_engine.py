@@ -139,6 +139,7 @@ def test_checkpointed_layers_are_exact() -> None:
 def test_train_and_eval(mode: bool) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)).double().train(mode)
     objective = ModuleObjective(model, half_squares)
+    objective.secret_masks = False  # to draw the masks again
     x = inputs(SIZE, 3).requires_grad_(False)
     state = torch.random.get_rng_state()
     objective.prepare(x, GOALS)

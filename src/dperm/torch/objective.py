@@ -24,7 +24,7 @@ from dperm.torch.layout import find_layouts, overridden
 from dperm.torch.rules import fallback, reason_to_refuse, rule_of
 from dperm.torch.scratch import Leases, Pool
 from dperm.torch.state import Snapshot
-from dperm.torch.structure import batch_size, call_model, shapes, take
+from dperm.torch.structure import batch_size, call_model, map_tensors, shapes, take
 from dperm.torch.tape import Call, CallLayout, RecordsLostError, Tape, repeated
 from dperm.torch.verify import Sample, UsedElsewhereError, Verifier, gradients
 
@@ -130,8 +130,8 @@ class ModuleObjective:
         self._known: dict[Any, _Case] = {}
         self._case: _Case | None = None
         self._passes = 0
-        #: whether each pass draws its masks from a seed of its own, by the operating system
-        self.secret_masks = False
+        #: whether each pass draws its masks from a seed of its own, by the operating system: not in tests and audits
+        self.secret_masks = True
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -180,12 +180,13 @@ class ModuleObjective:
         kept = Snapshot((self.model, self.loss_fn), without=self.model.parameters(), light=True)
         try:
             with fresh_masks(self.flat.device) if self.secret_masks else contextlib.nullcontext():
-                return self._evaluate(inputs, targets, norms_only)
-        except RecordsLostError:
-            # this batch takes another way through the model than the one that was checked: check that way
-            self._known.pop(self._key(inputs), None)
-            self.prepare(inputs, targets)
-            return self._evaluate(inputs, targets, norms_only)
+                try:
+                    return self._evaluate(inputs, targets, norms_only)
+                except RecordsLostError:
+                    # this batch takes another way through the model than the one that was checked: check that way
+                    self._known.pop(self._key(inputs), None)
+                    self.prepare(inputs, targets)
+                    return self._evaluate(inputs, targets, norms_only)
         finally:
             kept.restore()  # what the pass left behind is of records
 
@@ -262,21 +263,27 @@ class ModuleObjective:
         with self._verifier.quiet(), self._in_full_precision():
             for module in self.model.modules():
                 module.training = False
-            outputs, start = call_model(self.model, first), 0
-            for targets in chunks:
+            # on the host: a loss that fails on a device may stop the device
+            outputs, start = map_tensors(Tensor.cpu, call_model(self.model, first)), 0
+            for chunk in chunks:
+                targets = map_tensors(Tensor.cpu, chunk)
                 count = batch_size(targets) or 0
                 nobody = torch.zeros(count, dtype=torch.long)
-                problem = _beyond_classes(outputs, targets)
-                if problem is None and self.flat.device.type == "cpu":  # elsewhere a loss that fails may stop the device
-                    try:
-                        losses = self.loss_fn(take(outputs, nobody, 1), targets)
-                        wrong = ~torch.isfinite(losses)
-                        problem = (int(wrong.nonzero()[0]), "its loss is not finite") if bool(wrong.any()) else None
-                    except (RuntimeError, IndexError, ValueError, KeyError) as error:
-                        problem = (0, f"or one of the {count} from there on: {error}")
-                if problem is not None:
-                    raise ValueError(f"The target of record {start + problem[0]} cannot be trained on: {problem[1]}.")
+                if self._problem(take(outputs, nobody, 1), targets) is not None:
+                    for place in range(count):
+                        if problem := self._problem(outputs, take(targets, torch.tensor([place]), count)):
+                            raise ValueError(f"The target of record {start + place} cannot be trained on: {problem}.")
                 start += count
+
+    def _problem(self, outputs: Any, targets: Any) -> str | None:
+        """What the loss says against these targets."""
+        try:
+            return None if bool(torch.isfinite(self.loss_fn(outputs, targets)).all()) else "its loss is not finite"
+        except IndexError as error:  # what a class number out of range gives
+            return str(error).removesuffix(".")
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            # on the host, a loss whose weights are on a device fails by that
+            return None if self.flat.device.type != "cpu" else str(error).removesuffix(".")
 
     def snapshot(self) -> Snapshot:
         """What the model and the loss keep besides the trainable parameters."""
@@ -429,19 +436,6 @@ class Way(enum.Enum):
 def per_example(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], **facts: Any) -> ModuleObjective:
     """`ModuleObjective(model, loss_fn, **facts)`."""
     return ModuleObjective(model, loss_fn, **facts)
-
-
-def _beyond_classes(outputs: Any, targets: Any) -> tuple[int, str] | None:
-    """The first class number that no output stands for, and what to say of it."""
-    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)) or outputs.dim() != 2 or targets.dim() != 1:
-        return None
-    if targets.is_floating_point() or targets.dtype == torch.bool or outputs.shape[1] < 2:
-        return None
-    wrong = ((targets < 0) & (targets != -100)) | (targets >= outputs.shape[1])
-    if not bool(wrong.any()):
-        return None
-    place = int(wrong.nonzero()[0])
-    return place, f"expected a class from 0 to {outputs.shape[1] - 1}, got {int(targets[place])}"
 
 
 def _some(inputs: Any, targets: Any, size: int) -> Sample:

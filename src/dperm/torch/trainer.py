@@ -281,7 +281,7 @@ class PrivateTrainer:
                     yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
                     guard.takes_back()
         finally:
-            self.objective.secret_masks = False
+            self.objective.secret_masks = True
             for watch in watches:
                 watch.remove()
             if kept is not None:
