@@ -107,7 +107,7 @@ def masks_of_a_run(seed: int, **changes: Any) -> list[Tensor]:
     model[1].register_forward_pre_hook(lambda module, args: drawn.append((args[0] == 0).detach().clone()))
     torch.manual_seed(seed)
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
+    np.random.seed(seed)
     trainer(model, **changes).fit(blobs())
     return [mask for mask in drawn if dropped(mask)][-2:]
 

@@ -14,7 +14,7 @@ from scipy import stats
 from scipy.special import ndtr
 
 from dperm._exact import Digits, normals, rounded
-from dperm._random import NORMAL_ERROR, NoiseStream, Randomness
+from dperm._random import NORMAL_ERROR, NoiseStream, Randomness, _Block, _Keystream
 from dperm.audit import Training, low_bits
 from dperm.audit.low_bits import inversion, normal_pairs, precision
 from dperm.mechanisms import NoisySize
@@ -28,10 +28,10 @@ def stream(seed: int = 0) -> NoiseStream:
     return NoiseStream(bytes([seed]) * 32)
 
 
-def fair(low: int, trials: int) -> bool:
+def fair(right: int, trials: int) -> bool:
     """Within a 99.9 % binomial interval of chance."""
     reach = 3.29 * math.sqrt(trials) / 2
-    return abs(low - trials / 2) <= reach + 0.5
+    return abs(right - trials / 2) <= reach + 0.5
 
 
 # The sampler
@@ -54,22 +54,35 @@ def test_whole_numbers_have_the_law_of_rounded_normals(scale: float) -> None:
 
 
 def test_doubles_are_within_their_error_of_sixty_digits() -> None:
+    """Both normals of each pair against Box and Muller's transform of the same uniform numbers, which 64 digits leave 2⁻⁶⁴ of."""
+    block = _Block(200).refill(_Keystream(bytes(32)))
     with mpmath.workdps(60):
-        noise = stream(2)
-        block = noise.standard_normal(64)
-        keystream = stream(2)
-        first = keystream.standard_normal(64)
-        assert np.array_equal(block, first)
-        number = Digits(3 << 61, 64, lambda bits: 0)
-        other = Digits(5 << 60, 64, lambda bits: 0)
-        iv = mpmath.iv
-        iv.dps = 60
-        one, two = normals(number, other, iv)
+        for place in range(2 * len(block)):
+            first, second = (item.number for item in block.digits(place % len(block), lambda bits: 0))
+            radius = mpmath.sqrt(-2 * mpmath.log((first + mpmath.mpf(0.5)) / 2**64))
+            angle = 2 * mpmath.pi * (second + mpmath.mpf(0.5)) / 2**64
+            real = radius * (mpmath.cos(angle) if place < len(block) else mpmath.sin(angle))
+            value, error = block.found(np.array([place]))
+            assert abs(real - float(value[0])) <= float(error[0]) < NORMAL_ERROR
+            assert math.isnan(block.normals[place]) or abs(real - float(block.normals[place])) <= 2.0**-43
+
+
+def test_a_number_in_doubt_is_settled_by_further_digits() -> None:
+    """At a scale of 2⁹⁰ the first 64 digits never tell the nearest integer: more are drawn, and say what 60 digits say."""
+    asked: list[int] = []
+
+    def more(bits: int) -> int:
+        asked.append(bits)
+        return 0
+
+    number, angle = Digits(3 << 61, 64, more), Digits(5 << 58, 64, more)
+    found = rounded(lambda real: normals(number, angle, real), [number, angle], 2.0**90)
+    assert asked
+    with mpmath.workdps(80):
         radius = mpmath.sqrt(-2 * mpmath.log(mpmath.mpf(3 << 61) / 2**64))
-        angle = 2 * mpmath.pi * mpmath.mpf(5 << 60) / 2**64
-        assert abs(mpmath.mpf(one.mid.a) - radius * mpmath.cos(angle)) < 1e-15
-        assert abs(mpmath.mpf(two.mid.a) - radius * mpmath.sin(angle)) < 1e-15
-    assert NORMAL_ERROR == 2.0**-42
+        turn = 2 * mpmath.pi * mpmath.mpf(5 << 58) / 2**64
+        for mine, real in zip(found, (radius * mpmath.cos(turn), radius * mpmath.sin(turn)), strict=True):
+            assert mine == int(mpmath.nint(real * 2**90))
 
 
 def test_tails_do_not_end() -> None:

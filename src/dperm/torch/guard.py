@@ -24,19 +24,19 @@ _WATCHED = 2  # steps within which a loop that trains nothing is noticed
 @contextlib.contextmanager
 def kept_states(device: torch.device) -> Iterator[None]:
     """The global generators, of torch, NumPy and Python, are at the end of the block as they were before it."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 (it is the global state that models use)
+    python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
         try:
             yield
         finally:
             random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002
+            np.random.set_state(numpy)
 
 
 def global_states(device: torch.device) -> tuple[bytes, ...]:
     """What the global generators will draw from now on."""
     found = [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
-    numpy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002
+    numpy = np.random.get_state(legacy=False)["state"]
     return (
         *(state.numpy().tobytes() for state in found),
         repr(random.getstate()).encode(),
@@ -47,7 +47,7 @@ def global_states(device: torch.device) -> tuple[bytes, ...]:
 def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002
+    np.random.seed(seed % 2**32)
 
 
 @contextlib.contextmanager
@@ -60,7 +60,7 @@ def secret_masks(device: torch.device) -> Iterator[None]:
     with kept_states(device):
         torch.manual_seed(fresh_seed())
         random.seed(os.urandom(64))
-        np.random.seed(np.frombuffer(os.urandom(64), dtype=np.uint32))  # noqa: NPY002
+        np.random.seed(np.frombuffer(os.urandom(64), dtype=np.uint32))
         yield
 
 
