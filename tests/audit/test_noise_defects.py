@@ -132,9 +132,9 @@ def test_norms_that_are_cut_too_far_out_are_found() -> None:
     """Seen only by canaries of such norms, where the sum itself holds no bound: a network's, or a stranger's."""
     rng = np.random.default_rng(0)
     records = OBJECTIVE.records(rng.normal(size=(60, 300)), np.where(rng.random(60) < 0.5, 1.0, -1.0))
-    sound = white_box(plan(noise=Constant(1.0)), OBJECTIVE, records, delta=1e-5, canaries=400)
+    sound = white_box(plan(noise=Constant(1.0), steps=160), OBJECTIVE, records, delta=1e-5, canaries=400)
     assert sound.verdict == "consistent", str(sound)
-    found = white_box(plan(bounding=Loose(0.5), noise=Constant(1.0)), OBJECTIVE, records, delta=1e-5, canaries=400)
+    found = white_box(plan(bounding=Loose(0.5), noise=Constant(1.0), steps=160), OBJECTIVE, records, delta=1e-5, canaries=400)
     assert found.refuted and "times the bound add more than it" in " ".join(found.findings)
 
 

@@ -20,7 +20,7 @@ __all__ = ["Watched", "judge"]
 Array = NDArray[np.float64]
 
 _SIGMAS = 6.0  # how far a normal statistic may be from its mean: one false alarm in 10⁹
-_DRAW_SIGMAS = 8.0  # the same for sums of draws, whose tails are heavier
+_HIGH_SIGMAS = 8.0  # the same above the mean for sums of squares of counts, whose upper tail is heavier; the lower is lighter
 _SURE = 1e-9  # chance of a false alarm of the tests of the noise's size and of the canaries' rate
 _FEWEST = 500  # sums of fewer terms are not normal enough for that
 _NOTHING = 1e-9  # of the noise stated: what is left where there is none is rounding
@@ -284,7 +284,7 @@ def _draw_findings(runs: list[Watched], size: int) -> list[str]:
     if steps and bdtrc(most - 1, steps, rate) < _SURE / size:
         findings.append(f"a record was drawn in {most} of {steps} steps, a share of {rate:g} is charged")
     batches = np.concatenate([[len(included) for included in run.inclusions] for run in runs])
-    if _deviation(batches, size, rate) < -_DRAW_SIGMAS:
+    if _deviation(batches, size, rate) < -_SIGMAS:
         findings.append("batches hardly vary in size: records are not drawn independently of each other")
     window = max(2, round(1 / rate))
     counts: list[NDArray[np.intp]] = []
@@ -292,8 +292,9 @@ def _draw_findings(runs: list[Watched], size: int) -> list[str]:
         for start in range(0, len(run.inclusions) - window + 1, window):
             together = np.concatenate(run.inclusions[start : start + window])
             counts.append(np.bincount(together, minlength=size))
-    if counts and len(counts) * size >= _FEWEST and abs(_deviation(np.concatenate(counts), window, rate)) > _DRAW_SIGMAS:
-        findings.append(f"draws of the same record in {window} steps are not independent of each other")
+    if counts and len(counts) * size >= _FEWEST:
+        if not -_SIGMAS <= _deviation(np.concatenate(counts), window, rate) <= _HIGH_SIGMAS:
+            findings.append(f"draws of the same record in {window} steps are not independent of each other")
     return findings
 
 
