@@ -144,6 +144,14 @@ def test_the_regularised_sum_adds_both_terms() -> None:
     assert np.allclose(full[2], plain[2] + 2 * np.eye(D))  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("reach", [650.0, 720.0, 740.0, 1000.0])
+def test_the_exact_gradient_holds_where_slopes_vanish(reach: float) -> None:
+    objective = LinearObjective(Logistic(), 1, strong_convexity=2.0)
+    records = objective.records(np.ones((5, 1)), np.ones(5))
+    found, error = objective.exact_gradient(np.array([reach]), records)
+    assert abs(found[0] + 5 * np.exp(-reach)) <= error < 1e-9
+
+
 def test_wrong_shapes_are_refused() -> None:
     objective = LinearObjective(Logistic(), D)
     with pytest.raises(ValueError, match="7 features, got 6"):

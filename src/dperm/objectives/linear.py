@@ -30,6 +30,7 @@ __all__ = ["LinearObjective", "LinearPass"]
 _DIGITS = 53  # of a double
 _THETA_BITS = _DIGITS - 2 - ROW_BITS  # of parameters where records see them
 _SMALLEST, _LARGEST = 1e-30, 1e30  # norm bounds and constants whose squares and units stay within doubles
+_LEAST_SLOPE = 2.0**-600  # smaller ones are left out, and counted: their digits would be no doubles
 _SLOPE_BITS = _DIGITS - ROW_BITS - EXACT_ROWS.bit_length() + 1  # of slopes whose products with EXACT_ROWS rows add up exactly
 _UNSTATED_LIMIT = 4_000_000  # records, where nothing is known of their number
 
@@ -370,7 +371,7 @@ def _truncated(values: Array, step: float) -> Array:
 def _exact_product(coefficients: Array, rows: Any) -> tuple[list[Array], float]:
     """Three arrays whose sum is coefficients (b,) times whole rows (b, d), each product exact; and how much of a coefficient is
     left out."""
-    step = 2 * power_below(float(np.abs(coefficients).max(initial=0.0)) or 1.0)
+    step = 2 * power_below(max(float(np.abs(coefficients).max(initial=0.0)), _LEAST_SLOPE))
     parts: list[Array] = []
     for _ in range(3):
         step *= 2.0**-_SLOPE_BITS
