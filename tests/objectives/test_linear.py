@@ -144,7 +144,7 @@ def test_the_regularised_sum_adds_both_terms() -> None:
     assert np.allclose(full[2], plain[2] + 2 * np.eye(D))  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("reach", [650.0, 720.0, 740.0, 1000.0])
+@pytest.mark.parametrize("reach", [650.0, 706.0, 707.0, 708.0, 1000.0])
 def test_the_exact_gradient_holds_where_slopes_vanish(reach: float) -> None:
     objective = LinearObjective(Logistic(), 1, strong_convexity=2.0)
     records = objective.records(np.ones((5, 1)), np.ones(5))
