@@ -391,25 +391,23 @@ class Expert(nn.Module):
         return self.head((out + hidden).mean(1))
 
 
-@pytest.mark.filterwarnings("ignore:.*runs under vmap instead:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*exact, but slower:UserWarning")
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
-def test_models_that_move_records_about_run_as_a_whole_or_are_refused() -> None:
+def test_models_that_move_records_about_run_as_a_whole() -> None:
     torch.manual_seed(0)
     goals = torch.linspace(-1, 1, 12, dtype=torch.float64)
     x = inputs(12, 5, 3)
     cases: list[tuple[nn.Module, Any]] = [(Sorted(), (x[:, 0], torch.arange(12) % 5))]
-    cases += [(model, x) for model in (TimeMajor(), TimeMajor(zero=False), Chunked())]
+    cases += [(model, x) for model in (TimeMajor(), TimeMajor(zero=False), Chunked(), Expert())]
     for model, records in cases:
         objective = ModuleObjective(model.double(), half_squares)
         found = objective.evaluate(records, goals)
         assert objective.fallbacks == ("the whole model",)
         expected = by_autograd(model, half_squares, records, goals, len(goals))
         assert torch.allclose(found.norms, expected.norm(dim=1), rtol=1e-8)
-    with pytest.raises(ValueError, match="does not run under vmap"):
-        ModuleObjective(Expert().double(), half_squares).evaluate(x, goals)
 
 
-@pytest.mark.filterwarnings("ignore:.*runs under vmap instead:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*exact, but slower:UserWarning")
 def test_what_was_checked_for_one_shape_is_checked_again_for_another() -> None:
     torch.manual_seed(0)
     model = TimeMajor().double()

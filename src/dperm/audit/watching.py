@@ -292,9 +292,9 @@ def _draw_findings(runs: list[Watched], size: int) -> list[str]:
         for start in range(0, len(run.inclusions) - window + 1, window):
             together = np.concatenate(run.inclusions[start : start + window])
             counts.append(np.bincount(together, minlength=size))
-    if counts and len(counts) * size >= _FEWEST:
-        if not -_SIGMAS <= _deviation(np.concatenate(counts), window, rate) <= _HIGH_SIGMAS:
-            findings.append(f"draws of the same record in {window} steps are not independent of each other")
+    enough = bool(counts) and len(counts) * size >= _FEWEST
+    if enough and not -_SIGMAS <= _deviation(np.concatenate(counts), window, rate) <= _HIGH_SIGMAS:
+        findings.append(f"draws of the same record in {window} steps are not independent of each other")
     return findings
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dperm.torch.structure import call_model, map_tensors, shapes, take
+from dperm.torch.structure import FAILURES, call_model, map_tensors, shapes, take
 from dperm.torch.tape import PACKED, Axis, CallLayout, RecordsLostError, repeated
 
 __all__ = ["Layouts", "find_layouts", "overridden"]
@@ -99,7 +99,7 @@ def _observe(model: nn.Module, layouts: Layouts, before: _Seen, inputs: Any, siz
         torch.manual_seed(0)  # the same random choices with two and with three records
         try:
             call_model(model, take(inputs, chosen, size))
-        except RuntimeError as error:
+        except FAILURES as error:
             raise RecordsLostError(f"The model does not run on {count} records ({error}).") from error
     return seen
 

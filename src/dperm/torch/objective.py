@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import functools
 import math
 import warnings
@@ -17,23 +16,22 @@ from torch import Tensor, nn
 from dperm.objectives.facts import PublicFacts
 from dperm.objectives.per_example import Pass
 from dperm.privacy.events import Relation
+from dperm.torch.cuts import Cut, Owned, calls_watched
 from dperm.torch.flat import FlatParameters
 from dperm.torch.forms import Dense, Form
 from dperm.torch.guard import fresh_masks
 from dperm.torch.layout import find_layouts, overridden
-from dperm.torch.rules import fallback, reason_to_refuse, rule_of
+from dperm.torch.rules import fallback, reason_to_refuse, record_by_record
 from dperm.torch.scratch import Leases, Pool
 from dperm.torch.state import Snapshot
-from dperm.torch.structure import batch_size, call_model, map_tensors, shapes, take
+from dperm.torch.structure import FAILURES, batch_size, call_model, map_tensors, shapes, take
 from dperm.torch.tape import Call, CallLayout, RecordsLostError, Tape, repeated
-from dperm.torch.verify import Sample, UsedElsewhereError, Verifier, gradients
+from dperm.torch.verify import BackwardError, Sample, UsedElsewhereError, Verifier, gradients
 
 __all__ = ["ModuleObjective", "TorchPass", "per_example"]
 
 _CHECKED = 16  # records that a model is checked on
 _REMEMBERED = 256  # shapes whose check is not repeated
-
-_Owned = tuple[nn.Module, str, nn.Parameter]
 
 
 class TorchPass(Pass):
@@ -140,10 +138,11 @@ class ModuleObjective:
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
-        """Modules without a rule of their own, known after the first evaluation: exact under vmap, and slower."""
+        """Modules without a rule of their own, known after the first evaluation: exact, and slower. They run under vmap, or one
+        record at a time where vmap cannot run them."""
         names = {module: name or "the whole model" for name, module in self.model.named_modules()}
         rules = {} if self._case is None else self._case.rules
-        return tuple(names[module] for module, rule in rules.items() if rule is fallback)
+        return tuple(names[module] for module, rule in rules.items() if rule in (fallback, record_by_record))
 
     @property
     def facts(self) -> PublicFacts:
@@ -212,23 +211,7 @@ class ModuleObjective:
             if verifier.random(sample):  # draws would differ between ways through the model
                 for module in self.model.modules():
                     module.training = False
-            problem: str | None = None
-            for way in Way:
-                if way is Way.WHOLE:
-                    text = f"{problem} The whole model runs under vmap instead: exact, but slower."
-                    warnings.warn(text, UserWarning, stacklevel=3)
-                try:
-                    self._case = self._found(way, sample)
-                    problem = verifier.mismatch(sample, lambda x, y: self._evaluate(x, y, norms_only=False))
-                except (RecordsLostError, UsedElsewhereError) as error:
-                    problem = str(error)
-                except RuntimeError as error:  # the plain model ran: its shapes do not survive the taps
-                    told = "under vmap" if way is Way.WHOLE else "when its layers are tapped"
-                    problem = f"The model does not run {told} ({error})."
-                if problem is None:
-                    break
-        if problem is not None:
-            raise ValueError(problem)
+            self._settle(sample, verifier)
         if sample.distinct():  # equal records cannot show whether they are kept apart
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
@@ -327,20 +310,41 @@ class ModuleObjective:
 
     # Rules
 
-    def _found(self, way: Way, sample: Sample) -> _Case:
-        """Rules and layouts, treating parameters without a layer of their own in this way."""
-        if way is Way.WHOLE:
-            modules, copied = [self.model], []
-        else:
-            modules, copied = _tapped_modules(self.model, copies=way is Way.COPIES)
+    def _settle(self, sample: Sample, verifier: Verifier) -> None:
+        """Find a cut of the model whose gradients agree with autograd's. ValueError where there is none."""
+        cut: Cut | None = Cut.finest(self.model)
+        problem = ""
+        while cut is not None:
+            with calls_watched() as running:
+                try:
+                    self._case = self._found(cut, sample)
+                    wrong = verifier.mismatch(sample, lambda x, y: self._evaluate(x, y, norms_only=False))
+                    if wrong is None:
+                        _say_what_is_slow(cut, problem)
+                        return
+                    problem, cut = wrong, cut.after_mismatch()
+                except UsedElsewhereError as error:
+                    problem, cut = str(error), cut.after_strays(self._owners(error.parameters))
+                except BackwardError:
+                    raise
+                except RecordsLostError as error:
+                    problem, cut = str(error), cut.after_failure(running)
+                except FAILURES as error:  # the plain model ran: its shapes do not survive the taps
+                    problem, cut = f"The model does not run when its layers are tapped ({error}).", cut.after_failure(running)
+        raise ValueError(problem)
+
+    def _owners(self, parameters: Sequence[nn.Parameter]) -> list[nn.Module]:
+        chosen = set(parameters)
+        return [module for module in self.model.modules() if not chosen.isdisjoint(module.parameters(recurse=False))]
+
+    def _found(self, cut: Cut, sample: Sample) -> _Case:
+        """Rules and layouts of this cut."""
 
         def shadowed(count: int) -> contextlib.AbstractContextManager[None]:
-            return _shadowing([(owner, name, repeated(parameter.detach(), count, True)) for owner, name, parameter in copied])
+            return _shadowing([(owner, name, repeated(parameter.detach(), count, True)) for owner, name, parameter in cut.copied])
 
-        layouts = find_layouts(self.model, modules, sample.inputs, sample.size, shadowed)
-        whole = way is Way.WHOLE
-        rules = {module: (None if whole else rule_of(module, layouts[module])) or fallback for module in modules}
-        return _Case(rules, layouts, copied)
+        layouts = find_layouts(self.model, list(cut.pieces), sample.inputs, sample.size, shadowed)
+        return _Case({module: cut.rule(module, layouts[module]) for module in cut.pieces}, layouts, cut.copied)
 
     def _copies(self, tape: Tape) -> list[tuple[nn.Module, str, Tensor]]:
         """One copy per record of each parameter that its module uses by itself, tapped."""
@@ -379,9 +383,8 @@ class ModuleObjective:
             stray = gradients(losses, [tape.anchor, *parameters])[1:]
         outside = [name for name, gradient in zip(self.flat.names, stray, strict=True) if gradient is not None]
         if outside:
-            raise UsedElsewhereError(
-                f"{', '.join(outside)}: used outside of the module that owns it, where its per-example gradients are not seen."
-            )
+            text = f"{', '.join(outside)}: used outside of the module that owns it, where its per-example gradients are not seen."
+            raise UsedElsewhereError(text, [p for p, gradient in zip(parameters, stray, strict=True) if gradient is not None])
         with torch.no_grad():
             return self._collected(tape, losses.detach(), norms_only)
 
@@ -422,15 +425,7 @@ class _Case:
 
     rules: dict[nn.Module, Callable[..., Any]]
     layouts: dict[nn.Module, list[CallLayout]]
-    copied: list[_Owned]
-
-
-class Way(enum.Enum):
-    """How parameters without a layer of their own are treated, in the order in which it is tried."""
-
-    COPIES = "parameters of shape (1, ...) that a module with children uses itself get one copy per record"
-    SUBTREES = "modules with children and parameters of their own run under vmap, children and all"
-    WHOLE = "the whole model runs under vmap"
+    copied: Sequence[Owned]
 
 
 def per_example(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], **facts: Any) -> ModuleObjective:
@@ -444,29 +439,16 @@ def _some(inputs: Any, targets: Any, size: int) -> Sample:
     return Sample(take(inputs, chosen, size), take(targets, chosen, size), count)
 
 
-def _tapped_modules(model: nn.Module, *, copies: bool) -> tuple[list[nn.Module], list[_Owned]]:
-    """The outermost modules that a rule or the fallback stands for, each with trainable parameters; and, with `copies`,
-    the parameters of shape (1, ...), such as class tokens and positions, that modules with children use themselves."""
-    found: list[nn.Module] = []
-    copied: list[_Owned] = []
-
-    def visit(module: nn.Module) -> None:
-        if module in found or not any(parameter.requires_grad for parameter in module.parameters()):
-            return
-        own = [(name, p) for name, p in module.named_parameters(recurse=False) if p.requires_grad]
-        if rule_of(module) is not None or hasattr(module, "parametrizations"):
-            found.append(module)
-            return
-        leaf = next(module.children(), None) is None
-        if own and (leaf or not copies or any(p.dim() == 0 or p.shape[0] != 1 for _, p in own)):
-            found.append(module)
-            return
-        copied.extend((module, name, parameter) for name, parameter in own)
-        for child in module.children():
-            visit(child)
-
-    visit(model)
-    return found, copied
+def _say_what_is_slow(cut: Cut, problem: str) -> None:
+    text = None
+    if cut.whole:
+        way = "one record at a time" if cut.single else "under vmap"
+        text = f"{problem} The whole model runs {way} instead: exact, but slower."
+    elif cut.single:
+        kinds = sorted({type(module).__name__ for module in cut.single})
+        text = f"{', '.join(kinds)}: runs one record at a time. Exact, but slower than a layer with a rule."
+    if text:
+        warnings.warn(text, UserWarning, stacklevel=6)
 
 
 def _reader(parameter: nn.Parameter) -> Callable[[Tensor], list[tuple[nn.Parameter, Form]]]:

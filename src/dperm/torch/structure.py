@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-__all__ = ["batch_size", "call_model", "map_tensors", "shapes", "take", "tensors"]
+__all__ = ["FAILURES", "batch_size", "call_model", "map_tensors", "shapes", "take", "tensors"]
+
+#: What a model, or a loss, may raise on input that it was not written for
+FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from dperm.torch.flat import FlatParameters
 from dperm.torch.guard import fresh_seed, global_states, kept_states, seed_all
 from dperm.torch.state import Snapshot
-from dperm.torch.structure import map_tensors, take, tensors
+from dperm.torch.structure import FAILURES, map_tensors, take, tensors
 
-__all__ = ["Sample", "UsedElsewhereError", "Verifier", "gradients"]
+__all__ = ["BackwardError", "Sample", "UsedElsewhereError", "Verifier", "gradients"]
 
 _FEW, _SEEDS = 4, 16  # records and draws with which a model's own randomness is looked for
 _EXCHANGED = 4  # records that are exchanged, one at a time, to see whether others notice
@@ -36,7 +36,11 @@ _MIXES = (
 
 
 class UsedElsewhereError(ValueError):
-    """A parameter reaches the loss around its module's tap."""
+    """Parameters reach the loss around their modules' taps: `parameters` are those."""
+
+    def __init__(self, message: str, parameters: Sequence[nn.Parameter]) -> None:
+        super().__init__(message)
+        self.parameters = parameters
 
 
 @dataclass(frozen=True)
@@ -125,23 +129,27 @@ def _same(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
     return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
+class BackwardError(ValueError):
+    """Autograd cannot go back through the model, whoever calls it: the message says what to change."""
+
+
 def gradients(
     losses: Tensor, sources: Sequence[Tensor], weights: Tensor | None = None, keep: bool = False
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of Σ weights·losses, None where it does not depend on a source. ValueError, with advice, where autograd fails."""
+    """Gradients of Σ weights·losses, None where it does not depend on a source. BackwardError where autograd fails."""
     if not losses.requires_grad:
-        raise ValueError("The losses do not depend on any trainable parameter.")
+        raise BackwardError("The losses do not depend on any trainable parameter.")
     try:
         weights = torch.ones_like(losses) if weights is None else weights
         return torch.autograd.grad(losses, list(sources), weights, retain_graph=keep, allow_unused=True)
     except RuntimeError as error:
         if "inplace operation" in str(error):
-            raise ValueError(
+            raise BackwardError(
                 "The model overwrites, in place, a layer's input that the layer's gradient needs: replace the in-place "
                 f"operation by one that makes a new tensor. PyTorch says: {error}"
             ) from error
         if "use_reentrant" in str(error):
-            raise ValueError("Expected torch.utils.checkpoint with use_reentrant=False.") from error
+            raise BackwardError("Expected torch.utils.checkpoint with use_reentrant=False.") from error
         raise
 
 
@@ -188,7 +196,7 @@ class Verifier:
                 for odd in _odd(sample):
                     try:
                         self._run(odd, list(range(sample.size)))
-                    except (RuntimeError, ValueError, LookupError, TypeError, ArithmeticError, AssertionError):
+                    except FAILURES:
                         continue  # such records may not be
                     self._check_odd(sample, odd)
 
@@ -339,6 +347,7 @@ class Verifier:
     def mismatch(self, sample: Sample, evaluate: Callable[[Any, Any], Any]) -> str | None:
         """Compare a pass with autograd, at parameters moved a little so that none is zero: what is wrong, or None."""
         inputs, targets = sample.inputs, sample.targets
+        kept = Snapshot(self._roots, without=self._model.parameters(), light=True)
         with self._moved(), torch.enable_grad():
             weights = torch.rand(sample.size, device=self._flat.device) + 0.5
             weights[1::2] *= -1
@@ -348,13 +357,16 @@ class Verifier:
                 weights = weights.to(plain.dtype)
                 whole = self._flattened(gradients(plain, self._flat.parameters, weights, keep=True))
                 alone = [self._own(plain, index) for index in range(0, sample.size, max(1, sample.size // _ALONE))]
+            kept.restore()  # the same start for both
             torch.manual_seed(0)
             mine = evaluate(inputs, targets)
+            kept.restore()
         tolerance = 1e-3 if plain.dtype == torch.float32 else 1e-8
         if not torch.allclose(mine.losses, plain.detach(), rtol=tolerance, atol=tolerance, equal_nan=True):
             return "The model's losses change when its layers are tapped."
         if not bool(torch.isfinite(whole).all()):
-            return None
+            rest = self._finite(sample)
+            return self.mismatch(rest, evaluate) if 0 < rest.size < sample.size else None
         size = mine.norms.norm()
         wrong = bool((mine.weighted_sum(weights) - whole).norm() > tolerance * size + 1e-9)
         for index, norm in alone:
@@ -363,6 +375,16 @@ class Verifier:
         if wrong:
             return "Per-example gradients do not agree with autograd's: some layer mixes, reorders or drops records."
         return None
+
+    def _finite(self, sample: Sample) -> Sample:
+        """The records whose gradients are finite."""
+        found: list[int] = []
+        with torch.enable_grad():
+            for index in range(sample.size):
+                losses = self._losses_of(*sample.take([index]))
+                if bool(torch.isfinite(self._flattened(gradients(losses, self._flat.parameters))).all()):
+                    found.append(index)
+        return Sample(*sample.take(found), len(found))
 
     def _own(self, losses: Tensor, index: int) -> tuple[int, Tensor]:
         only = torch.zeros_like(losses)

@@ -4,21 +4,24 @@ A rule runs the module with detached parameters and taps its output. It is regis
 stands for; a subclass with a `forward` of its own is another layer and gets the fallback.
 """
 
-from dperm.torch.rules import attention, conv, conv_transpose, embedding, linear, norm, recurrent, single_cells
-from dperm.torch.rules.fallback import fallback
-from dperm.torch.rules.registry import Rule, reason_to_refuse, rule_of
+from dperm.torch.rules import attention, conv, conv1d, conv_transpose, embedding, linear, norm, recurrent, single_cells
+from dperm.torch.rules.fallback import fallback, record_by_record
+from dperm.torch.rules.registry import Rule, reason_to_refuse, rule_of, weight_by_hook
 
 __all__ = [
     "Rule",
     "attention",
     "conv",
+    "conv1d",
     "conv_transpose",
     "embedding",
     "fallback",
     "linear",
     "norm",
     "reason_to_refuse",
+    "record_by_record",
     "recurrent",
     "rule_of",
     "single_cells",
+    "weight_by_hook",
 ]

@@ -1,10 +1,12 @@
-"""Any other module: run it under vmap, one copy of its parameters per record, so that autograd gives each its gradient.
+"""Any other module: one copy of its parameters per record, so that autograd gives each its gradient.
 
-Exact for whatever vmap can run, at the price of b copies of the module's parameters' gradients.
+Under vmap: exact for whatever vmap can run, at the price of b copies of the module's parameters' gradients. Record by record:
+exact for whatever runs on one record, at the price of b calls as well.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,14 +14,46 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dperm.torch.forms import Dense, Form
+from dperm.torch.state import Snapshot
 from dperm.torch.structure import map_tensors, tensors
-from dperm.torch.tape import Axis, Call
+from dperm.torch.tape import Axis, Call, RecordsLostError
 
-__all__ = ["fallback"]
+__all__ = ["fallback", "record_by_record"]
+
+#: (copies of parameters, one record's tensors) → one record's outputs
+_One = Callable[..., list[Tensor]]
 
 
 def fallback(module: nn.Module, call: Call, *args: Any, **kwargs: Any) -> Any:
-    """`module(*args, **kwargs)` with a tap on every trainable parameter below it."""
+    """`module(*args, **kwargs)` under vmap, with a tap on every trainable parameter below it."""
+
+    def together(one: _One, copies: dict[str, Tensor], moved: Sequence[Tensor], axes: Sequence[int | None]) -> Any:
+        return torch.vmap(one, in_dims=(0, *axes), randomness="different")(copies, *moved)
+
+    return _with_copies(together, module, call, args, kwargs)
+
+
+def record_by_record(module: nn.Module, call: Call, *args: Any, **kwargs: Any) -> Any:
+    """The same with one call per record. Each starts from the module's state as it is, and leaves it so: what a record adds must
+    not hang on who came before."""
+    kept = Snapshot([module], without=module.parameters(), light=True)
+
+    def in_turn(one: _One, copies: dict[str, Tensor], moved: Sequence[Tensor], axes: Sequence[int | None]) -> Any:
+        apart = {name: copy.unbind(0) for name, copy in copies.items()}
+        own = [tensor.unbind(0) if axis is not None else None for tensor, axis in zip(moved, axes, strict=True)]
+        found: list[list[Tensor]] = []
+        for record in range(call.size):
+            mine = [whole if parts is None else parts[record] for whole, parts in zip(moved, own, strict=True)]
+            # of its own: what one call writes into them must not reach what another saved for its way back
+            buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+            found.append(one(buffers | {name: parts[record] for name, parts in apart.items()}, *mine))
+            kept.restore()
+        return [torch.stack(parts) for parts in zip(*found, strict=True)]
+
+    return _with_copies(in_turn, module, call, args, kwargs)
+
+
+def _with_copies(run: Callable[..., Any], module: nn.Module, call: Call, args: Any, kwargs: Any) -> Any:
     size = call.size
     names = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     given = tensors((args, kwargs))
@@ -34,10 +68,13 @@ def fallback(module: nn.Module, call: Call, *args: Any, **kwargs: Any) -> Any:
         my_args, my_kwargs = map_tensors(lambda _: next(source), (args, kwargs))
         output = functional_call(module, parameters, my_args, my_kwargs)
         found.append(output)
-        return [_one_record(tensor, axis) for tensor, axis in zip(tensors(output), call.layout.outputs, strict=True)]
+        if len(returned := tensors(output)) != len(call.layout.outputs):
+            raise RecordsLostError(
+                f"{type(module).__name__} returns {len(returned)} tensors, and {len(call.layout.outputs)} when it was looked at."
+            )
+        return [_one_record(tensor, axis) for tensor, axis in zip(returned, call.layout.outputs, strict=True)]
 
-    axes = tuple(0 if axis else None for axis in call.layout.arguments)
-    outputs = torch.vmap(one, in_dims=(0, *axes), randomness="different")(copies, *moved)
+    outputs = run(one, copies, moved, [0 if axis else None for axis in call.layout.arguments])
     results = [
         _restored(tensor, axis, call.layout.leading_one) for tensor, axis in zip(outputs, call.layout.outputs, strict=True)
     ]

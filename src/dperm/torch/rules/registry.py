@@ -10,7 +10,17 @@ from torch import Tensor, nn
 
 from dperm.torch.tape import CallLayout
 
-__all__ = ["Rule", "detached", "reason_to_refuse", "records_first", "register", "rule_of", "trainable"]
+__all__ = [
+    "Rule",
+    "detached",
+    "reason_to_refuse",
+    "records_first",
+    "register",
+    "register_named",
+    "rule_of",
+    "trainable",
+    "weight_by_hook",
+]
 
 #: rule(module, call, *args, **kwargs) → what module(*args, **kwargs) returns, tapped
 Rule = Callable[..., Any]
@@ -35,12 +45,31 @@ def register(*kinds: type[nn.Module], fits: Fits = lambda module, layout: True) 
     return keep
 
 
+def register_named(*names: str, fits: Fits = lambda module, layout: True) -> Callable[[Rule], Rule]:
+    """The same for classes of libraries that need not be installed, by module and name. That such a class is what the rule takes
+    it for is checked, as for all rules, when a model's gradients are compared with autograd's."""
+
+    def keep(rule: Rule) -> Rule:
+        for name in names:
+            _RULES[f"{name}.forward"] = (rule, fits)
+        return rule
+
+    return keep
+
+
+def weight_by_hook(module: nn.Module) -> bool:
+    """Whether its weight is made of other parameters at every call, as by `torch.nn.utils.spectral_norm`."""
+    return isinstance(vars(module).get("weight"), Tensor)
+
+
 def rule_of(module: nn.Module, layouts: Sequence[CallLayout] = ()) -> Rule | None:
     """The rule for `module` and these calls of it, or None where there is none or its forward or parameters are not the
     class's own."""
-    if "forward" in vars(module) or hasattr(module, "parametrizations"):
+    if "forward" in vars(module) or hasattr(module, "parametrizations") or weight_by_hook(module):
         return None
-    rule, fits = _RULES.get(type(module).forward, (None, lambda module, layout: False))
+    forward: Any = type(module).forward
+    named = f"{forward.__module__}.{forward.__qualname__}" if hasattr(forward, "__qualname__") else ""
+    rule, fits = _RULES.get(forward) or _RULES.get(named) or (None, lambda module, layout: False)
     return rule if all(fits(module, layout) for layout in (None, *layouts)) else None
 
 
