@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TESTS ?=
 
-.PHONY: setup run test test-slow lint types bench docs clean
+.PHONY: setup run test test-slow zoo lint types bench docs clean
 
 setup: $(STAMP)
 
@@ -24,6 +24,13 @@ test: setup lint types
 
 test-slow: setup
 	$(BIN)/python -m pytest -n auto $(TESTS)
+
+# Other libraries' architectures, in an environment of their own: tested, and listed in docs/architectures.md.
+zoo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-zoo
+	$(VENV)-zoo/bin/python -m pip --disable-pip-version-check --quiet install --constraint constraints.txt --editable ".[test,torch,zoo]"
+	$(VENV)-zoo/bin/python docs/build_architectures.py
+	$(VENV)-zoo/bin/python -m pytest -n auto tests/torch/test_architectures.py
 
 lint: setup
 	$(BIN)/ruff check .
@@ -44,4 +51,4 @@ docs: setup
 	$(BIN)/python docs/build_api.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench out build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-bench $(VENV)-zoo out build dist .pytest_cache .ruff_cache .hypothesis

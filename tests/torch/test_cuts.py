@@ -3,6 +3,7 @@ records one at a time."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from oracle import assert_exact, by_autograd, half_squares
 from torch import Tensor, nn
 
 from dperm.torch import ModuleObjective
+from dperm.torch.rules import registry
 
 SIZE = 4
 GOALS = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
@@ -201,8 +203,6 @@ def test_a_record_that_is_not_finite_does_not_stop_the_comparison() -> None:
     class Wrong(nn.Linear):
         pass
 
-    from dperm.torch.rules import registry
-
     def rule(module: Any, call: Any, x: Tensor) -> Any:  # half of what a layer contributes
         return registry.rule_of(nn.Linear(1, 1))(module, call, 0.5 * x) * 2  # type: ignore[misc]
 
@@ -216,3 +216,21 @@ def test_a_record_that_is_not_finite_does_not_stop_the_comparison() -> None:
     expected = by_autograd(model, half_squares, x, GOALS, SIZE).norm(dim=1)
     kept = torch.tensor([0, 2, 3])
     assert torch.allclose(found.norms[kept], expected[kept], rtol=1e-9) and float(found.norms[1]) == 0.0
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_double_precision_decides_where_single_is_too_coarse(wrong: bool) -> None:
+    class Rough(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(x, self.weight, self.bias)
+
+    def rule(module: Any, call: Any, x: Tensor) -> Any:  # a hundredth off: always, or by the rounding of single precision
+        factor = 1.01 if wrong or x.dtype == torch.float32 else 1.0
+        return registry.rule_of(nn.Linear(1, 1))(module, call, x * factor)  # type: ignore[misc]
+
+    registry.register(Rough)(rule)
+    torch.manual_seed(0)
+    objective = ModuleObjective(nn.Sequential(Rough(3, 4), nn.Linear(4, 2)), half_squares)
+    with contextlib.nullcontext() if not wrong else pytest.warns(UserWarning, match="The whole model runs under vmap"):
+        objective.prepare(inputs(3).float(), GOALS.float())
+    assert objective.fallbacks == (("the whole model",) if wrong else ())

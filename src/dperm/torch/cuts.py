@@ -62,6 +62,13 @@ class Cut:
             return record_by_record
         return (None if self.whole else rule_of(module, layouts)) or fallback
 
+    def of(self, model: nn.Module) -> Cut:
+        """The same cut of a copy of the model."""
+        twin = dict(zip(self.model.modules(), model.modules(), strict=True))
+        copied = tuple((twin[owner], name, getattr(twin[owner], name)) for owner, name, _ in self.copied)
+        single = frozenset(twin[module] for module in self.single)
+        return Cut(model, tuple(twin[piece] for piece in self.pieces), copied, single, self.whole)
+
     def after_failure(self, running: Sequence[nn.Module]) -> Cut | None:
         """The next cut, where something failed while these modules were running, outermost first; None where there is none."""
         place = next((place for place, module in enumerate(running) if module in self.pieces), None)

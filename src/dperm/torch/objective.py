@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import math
 import warnings
@@ -31,6 +32,7 @@ from dperm.torch.verify import BackwardError, Sample, UsedElsewhereError, Verifi
 __all__ = ["ModuleObjective", "TorchPass", "per_example"]
 
 _CHECKED = 16  # records that a model is checked on
+_COARSE = 0.1  # relative errors above this are no rounding
 _REMEMBERED = 256  # shapes whose check is not repeated
 
 
@@ -140,9 +142,17 @@ class ModuleObjective:
     def fallbacks(self) -> tuple[str, ...]:
         """Modules without a rule of their own, known after the first evaluation: exact, and slower. They run under vmap, or one
         record at a time where vmap cannot run them."""
+        return self._run_by(fallback, record_by_record)
+
+    @property
+    def record_by_record(self) -> tuple[str, ...]:
+        """The fallbacks that run one record at a time."""
+        return self._run_by(record_by_record)
+
+    def _run_by(self, *rules: Any) -> tuple[str, ...]:
         names = {module: name or "the whole model" for name, module in self.model.named_modules()}
-        rules = {} if self._case is None else self._case.rules
-        return tuple(names[module] for module, rule in rules.items() if rule in (fallback, record_by_record))
+        chosen = {} if self._case is None else self._case.rules
+        return tuple(names[module] for module, rule in chosen.items() if rule in rules)
 
     @property
     def facts(self) -> PublicFacts:
@@ -318,7 +328,7 @@ class ModuleObjective:
             with calls_watched() as running:
                 try:
                     self._case = self._found(cut, sample)
-                    wrong = verifier.mismatch(sample, lambda x, y: self._evaluate(x, y, norms_only=False))
+                    wrong = self._mismatch(verifier, cut, sample)
                     if wrong is None:
                         _say_what_is_slow(cut, problem)
                         return
@@ -332,6 +342,28 @@ class ModuleObjective:
                 except FAILURES as error:  # the plain model ran: its shapes do not survive the taps
                     problem, cut = f"The model does not run when its layers are tapped ({error}).", cut.after_failure(running)
         raise ValueError(problem)
+
+    def _mismatch(self, verifier: Verifier, cut: Cut, sample: Sample) -> str | None:
+        """What is wrong with the gradients of this cut, or None. Single precision may be too coarse to tell: where it comes near,
+        a copy of the model in double precision decides."""
+        found = verifier.mismatch(sample, self._evaluate)
+        coarse = found is not None and self.flat.dtype == torch.float32
+        if not coarse or verifier.mismatch(sample, self._evaluate, tolerance=_COARSE) is not None:
+            return found
+        try:
+            return self._mismatch_in_double(cut, sample)
+        except FAILURES:  # it has no double
+            return found
+
+    def _mismatch_in_double(self, cut: Cut, sample: Sample) -> str | None:
+        def double(tensor: Tensor) -> Tensor:
+            return tensor.double() if tensor.is_floating_point() else tensor
+
+        model, loss = copy.deepcopy((self.model, self.loss_fn))
+        other = ModuleObjective(model.double(), loss.double() if isinstance(loss, nn.Module) else loss)
+        finer = Sample(map_tensors(double, sample.inputs), map_tensors(double, sample.targets), sample.size)
+        other._case = other._found(cut.of(model), finer)
+        return other._verifier.mismatch(finer, other._evaluate)
 
     def _owners(self, parameters: Sequence[nn.Parameter]) -> list[nn.Module]:
         chosen = set(parameters)
@@ -373,7 +405,7 @@ class ModuleObjective:
 
     # The pass
 
-    def _evaluate(self, inputs: Any, targets: Any, norms_only: bool) -> TorchPass:
+    def _evaluate(self, inputs: Any, targets: Any, norms_only: bool = False) -> TorchPass:
         size = self._size(inputs, targets)
         parameters = self.flat.parameters
         tape = Tape(size, self.flat, norms_only, self._pool)

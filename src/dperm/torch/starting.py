@@ -183,7 +183,7 @@ class Starter:
                 *(foreign_parts(plan) if plan is not None else ()),
                 *assumptions(self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),
             ],
-            public_facts={**facts, **settings, "vmap": list(self.objective.fallbacks)},
+            public_facts={**facts, **settings, "no_rule": list(self.objective.fallbacks)},
             not_charged=NOT_CHARGED,
             provenance=channel.provenance,
         )

@@ -344,7 +344,7 @@ class Verifier:
                 "running statistics and caches of activations must go."
             )
 
-    def mismatch(self, sample: Sample, evaluate: Callable[[Any, Any], Any]) -> str | None:
+    def mismatch(self, sample: Sample, evaluate: Callable[[Any, Any], Any], tolerance: float | None = None) -> str | None:
         """Compare a pass with autograd, at parameters moved a little so that none is zero: what is wrong, or None."""
         inputs, targets = sample.inputs, sample.targets
         kept = Snapshot(self._roots, without=self._model.parameters(), light=True)
@@ -361,12 +361,12 @@ class Verifier:
             torch.manual_seed(0)
             mine = evaluate(inputs, targets)
             kept.restore()
-        tolerance = 1e-3 if plain.dtype == torch.float32 else 1e-8
+        tolerance = tolerance or (1e-3 if plain.dtype == torch.float32 else 1e-8)
         if not torch.allclose(mine.losses, plain.detach(), rtol=tolerance, atol=tolerance, equal_nan=True):
             return "The model's losses change when its layers are tapped."
         if not bool(torch.isfinite(whole).all()):
             rest = self._finite(sample)
-            return self.mismatch(rest, evaluate) if 0 < rest.size < sample.size else None
+            return self.mismatch(rest, evaluate, tolerance) if 0 < rest.size < sample.size else None
         size = mine.norms.norm()
         wrong = bool((mine.weighted_sum(weights) - whole).norm() > tolerance * size + 1e-9)
         for index, norm in alone:

@@ -1,0 +1,68 @@
+"""Write docs/architectures.md: what becomes of each architecture of the zoo. Needs the extras test, torch and zoo."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "torch"))
+
+from architectures import every, versions
+
+from dperm.torch import ModuleObjective
+
+HEAD = """# Architectures
+
+What `PrivateTrainer` makes of models that people take from other libraries, small and with random weights:
+{right} of {all} train, the rest are refused before anything is charged. *Right* means that per-example norms and weighted
+sums agree with autograd on single records, to 1e-8 in double precision (to 2e-5 in single precision for models that
+compute a part in it whatever they are cast to), and that the checks of [networks](networks.md) pass in training mode.
+`make zoo` makes this page and runs `tests/torch/test_architectures.py`. Versions: {versions}.
+
+*By rules* is the fast way. Modules that are named have no rule: they run under `vmap`, or one record at a time where
+`vmap` cannot run them. Both are exact.
+
+| library | architecture | result | how |
+| --- | --- | --- | --- |
+"""
+
+
+def main() -> None:
+    rows: list[str] = []
+    found = list(every())
+    for item in found:
+        torch.manual_seed(0)
+        case = item.make()
+        case.model.train()
+        if item.refused:
+            how = "batch normalisation mixes the records of a batch"
+        else:
+            objective = ModuleObjective(case.model, case.loss)
+            objective.prepare(case.inputs, case.targets)
+            how = _how(case.model, objective)
+        rows.append(f"| {item.library} | {item.name} | {'refused' if item.refused else 'right'} | {how} |")
+        print(rows[-1], flush=True)
+    right = sum(not item.refused for item in found)
+    text = HEAD.format(right=right, all=len(found), versions=", ".join(versions())) + "\n".join(rows) + "\n"
+    (Path(__file__).parent / "architectures.md").write_text(text, encoding="utf-8")
+
+
+def _how(model: torch.nn.Module, objective: ModuleObjective) -> str:
+    modules = dict(model.named_modules()) | {"the whole model": model}
+
+    def kinds(names: tuple[str, ...]) -> str:
+        return ", ".join(f"`{kind}`" for kind in sorted({type(modules[name]).__name__ for name in names}))
+
+    alone = objective.record_by_record
+    vmapped = tuple(name for name in objective.fallbacks if name not in alone)
+    parts = [f"vmap: {kinds(vmapped)}"] if vmapped else []
+    parts += [f"one record at a time: {kinds(alone)}"] if alone else []
+    return "; ".join(parts) or "by rules"
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main()
