@@ -119,6 +119,9 @@ class NoisySize(Mechanism):
 
     def admit(self, objective: LinearObjective, records: Records) -> Records:
         admit_size(objective.facts, len(records))
+        if chosen_on_the_way(self.charged):  # the others were made when they were calibrated
+            for size in _NOMINAL:  # what cannot be made must not fail after the charge
+                self.made_for(replace(objective, public_size=size).facts)
         return super().admit(objective, records)
 
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
@@ -129,6 +132,9 @@ class NoisySize(Mechanism):
 
     def settings(self) -> Mapping[str, Any]:
         return {"size_epsilon": self.count.epsilon}
+
+
+_NOMINAL = (1, 1_000, 1_000_000)  # numbers of records that a run is made for, to see that it can be
 
 
 def _epsilon(budget: Budget) -> float:

@@ -57,6 +57,11 @@ class Cut:
         visit(model)
         return cls(model, tuple(found), tuple(copied))
 
+    @classmethod
+    def last(cls, model: nn.Module) -> Cut:
+        """The whole model, one record at a time."""
+        return cls(model, (model,), single=frozenset([model]), whole=True)
+
     def rule(self, module: nn.Module, layouts: Sequence[CallLayout]) -> Callable[..., Any]:
         if module in self.single:
             return record_by_record
@@ -99,7 +104,7 @@ class Cut:
     def _joined(self, modules: Sequence[nn.Module]) -> Cut | None:
         """With these modules, and others that are built like them, as one piece each."""
         if self.whole:
-            return None if self.single else replace(self, single=frozenset([self.model]))
+            return None if self.single else Cut.last(self.model)
         if not modules or self.model in modules:
             return Cut(self.model, (self.model,), whole=True)
         joined = {other for module in modules for other in self._alike(module, self.model.modules())}

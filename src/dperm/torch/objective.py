@@ -22,7 +22,7 @@ from dperm.torch.flat import FlatParameters
 from dperm.torch.forms import Dense, Form
 from dperm.torch.guard import fresh_masks
 from dperm.torch.layout import find_layouts, overridden
-from dperm.torch.rules import fallback, reason_to_refuse, record_by_record
+from dperm.torch.rules import fallback, reason_to_refuse, record_by_record, with_masks_of_records
 from dperm.torch.scratch import Leases, Pool
 from dperm.torch.state import Snapshot
 from dperm.torch.structure import FAILURES, batch_size, call_model, map_tensors, shapes, take
@@ -132,6 +132,7 @@ class ModuleObjective:
         self._passes = 0
         #: whether each pass draws its masks from a seed of its own, by the operating system: not in tests and audits
         self.secret_masks = True
+        self._masks_of_records = False
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -142,12 +143,12 @@ class ModuleObjective:
     def fallbacks(self) -> tuple[str, ...]:
         """Modules without a rule of their own, known after the first evaluation: exact, and slower. They run under vmap, or one
         record at a time where vmap cannot run them."""
-        return self._run_by(fallback, record_by_record)
+        return self._run_by(fallback, record_by_record, with_masks_of_records)
 
     @property
     def record_by_record(self) -> tuple[str, ...]:
         """The fallbacks that run one record at a time."""
-        return self._run_by(record_by_record)
+        return self._run_by(record_by_record, with_masks_of_records)
 
     def _run_by(self, *rules: Any) -> tuple[str, ...]:
         names = {module: name or "the whole model" for name, module in self.model.named_modules()}
@@ -198,6 +199,14 @@ class ModuleObjective:
                     return self._evaluate(inputs, targets, norms_only)
         finally:
             kept.restore()  # what the pass left behind is of records
+
+    def draw_masks_of_records(self) -> None:
+        """From now on a record's masks are made of its own numbers: the same at every step and beside any other records.
+
+        For replay, which compares the queries of neighbours: whoever knows a record knows its masks. One record at a time.
+        """
+        self.secret_masks, self._masks_of_records = False, True
+        self._known.clear()
 
     def prepare(self, inputs: Any, targets: Any) -> None:
         """Find where the records are, and check the model on some of them, unless that was done for these modules, modes and
@@ -322,7 +331,7 @@ class ModuleObjective:
 
     def _settle(self, sample: Sample, verifier: Verifier) -> None:
         """Find a cut of the model whose gradients agree with autograd's. ValueError where there is none."""
-        cut: Cut | None = Cut.finest(self.model)
+        cut: Cut | None = Cut.last(self.model) if self._masks_of_records else Cut.finest(self.model)
         problem = ""
         while cut is not None:
             with calls_watched() as running:
@@ -330,7 +339,8 @@ class ModuleObjective:
                     self._case = self._found(cut, sample)
                     wrong = self._mismatch(verifier, cut, sample)
                     if wrong is None:
-                        _say_what_is_slow(cut, problem)
+                        if not self._masks_of_records:
+                            _say_what_is_slow(cut, problem)
                         return
                     problem, cut = wrong, cut.after_mismatch()
                 except UsedElsewhereError as error:
@@ -376,6 +386,8 @@ class ModuleObjective:
             return _shadowing([(owner, name, repeated(parameter.detach(), count, True)) for owner, name, parameter in cut.copied])
 
         layouts = find_layouts(self.model, list(cut.pieces), sample.inputs, sample.size, shadowed)
+        if self._masks_of_records:
+            return _Case({self.model: with_masks_of_records}, layouts, ())
         return _Case({module: cut.rule(module, layouts[module]) for module in cut.pieces}, layouts, cut.copied)
 
     def _copies(self, tape: Tape) -> list[tuple[nn.Module, str, Tensor]]:

@@ -20,13 +20,18 @@ from dperm.torch.guard import fresh_seed, global_states, kept_states, seed_all
 from dperm.torch.state import Snapshot
 from dperm.torch.structure import FAILURES, map_tensors, take, tensors
 
-__all__ = ["BackwardError", "Sample", "UsedElsewhereError", "Verifier", "gradients"]
+__all__ = ["BackwardError", "Sample", "UsedElsewhereError", "Verifier", "drops_out", "gradients"]
 
 _FEW, _SEEDS = 4, 16  # records and draws with which a model's own randomness is looked for
 _EXCHANGED = 4  # records that are exchanged, one at a time, to see whether others notice
 _ALONE = 3  # records whose own gradient is compared
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _WITH_DROPOUT = (nn.MultiheadAttention, nn.LSTM, nn.GRU, nn.RNN)
+
+
+def drops_out(module: nn.Module) -> bool:
+    """Whether it drops something out when it is in training mode."""
+    return bool(module.p if isinstance(module, DROPOUTS) else isinstance(module, _WITH_DROPOUT) and module.dropout)
 
 
 _MIXES = (

@@ -5,7 +5,7 @@ stands for; a subclass with a `forward` of its own is another layer and gets the
 """
 
 from dperm.torch.rules import attention, conv, conv1d, conv_transpose, embedding, linear, norm, recurrent, single_cells
-from dperm.torch.rules.fallback import fallback, record_by_record
+from dperm.torch.rules.fallback import fallback, record_by_record, with_masks_of_records
 from dperm.torch.rules.registry import Rule, reason_to_refuse, rule_of, weight_by_hook
 
 __all__ = [
@@ -24,4 +24,5 @@ __all__ = [
     "rule_of",
     "single_cells",
     "weight_by_hook",
+    "with_masks_of_records",
 ]
