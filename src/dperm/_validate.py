@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,13 @@ __all__ = ["at_least", "choice", "finite", "fraction", "integer", "non_negative"
 
 def _number(name: str, value: Any) -> float:
     try:
+        if isinstance(value, (str, bytes)) or getattr(value, "ndim", 0):  # what float() would take, and arithmetic would not
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"Expected {name} to be a number, got {value!r}.") from None
+    except OverflowError:
+        raise ValueError(f"Expected a finite {name}, got {value!r}.") from None
     if math.isnan(number):
         raise ValueError(f"Expected {name} to be a number, got nan.")
     return number
@@ -29,12 +35,14 @@ def finite(name: str, value: Any) -> float:
 
 
 def plain_numbers(instance: object, names: Iterable[str]) -> None:
-    """Make NumPy's numbers among these attributes Python's own: what is computed from a number of single precision would be of
-    single precision too, and JSON knows none of them."""
+    """Make numbers among these attributes Python's own: what is computed from a number of single precision would be of single
+    precision too, decimal fractions mix with no other numbers, and JSON knows none of them."""
     for name in names:
         value = getattr(instance, name)
-        if isinstance(value, np.generic):
+        if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
             object.__setattr__(instance, name, value.item())
+        elif isinstance(value, (Decimal, Fraction)):
+            object.__setattr__(instance, name, float(value))
 
 
 def positive(name: str, value: Any) -> float:

@@ -29,6 +29,9 @@ def admit_classes(targets: Array, classes: int) -> Array:
     return targets
 
 
+_SMALL, _LARGE = 1e-50, 1e50  # bounds whose squares stay within doubles
+
+
 @dataclass(frozen=True)
 class Loss(ABC):
     """A convex loss of a prediction and a target; B below is `data_norm`, the public bound on a row's L2 norm."""
@@ -209,7 +212,8 @@ class Squared(Loss):
     radius: float = math.inf
 
     def __post_init__(self) -> None:
-        check.positive("target_bound", self.target_bound)
+        if not _SMALL <= check.positive("target_bound", self.target_bound) <= _LARGE:
+            raise ValueError(f"Expected target_bound between {_SMALL:g} and {_LARGE:g}, got {self.target_bound!r}.")
         if self.radius != math.inf:
             check.positive("radius", self.radius)
 
