@@ -688,3 +688,149 @@ def test_sparse_embeddings_train_and_compiled_modules_are_refused_by_name() -> N
     for compiled in (torch.jit.script(linear), torch.jit.trace(linear, torch.randn(3, 4))):
         with pytest.raises(ValueError, match="traced or scripted"):
             trainer(compiled)
+
+
+# What a second review found
+
+
+def moved(objective: ModuleObjective, first: tuple[Any, Any], second: tuple[Any, Any], bound: float = 1.0) -> float:
+    """How far the bounded query moves, in bounds."""
+
+    def query(batch: tuple[Any, Any]) -> torch.Tensor:
+        found = objective.per_example(objective.theta, batch)
+        return found.weighted_sum(bound / found.norms.clamp(min=bound), bound).double()
+
+    return float((query(first) - query(second)).norm() / bound)
+
+
+@pytest.mark.parametrize("bags", [False, True])
+def test_review_2_a_record_that_cancels_itself_wipes_nobody_out(bags: bool) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.EmbeddingBag(5, 3, mode="sum") if bags else nn.Embedding(5, 3)
+
+        def forward(self, tokens: Any, weights: Any) -> Any:
+            if bags:
+                return self.table(tokens, per_sample_weights=weights)
+            return (self.table(tokens) * weights[..., None]).sum(1)
+
+    torch.manual_seed(0)
+    tokens, weights = torch.randint(0, 5, (60, 2)), torch.rand(60, 2)
+    more = torch.cat([tokens, torch.tensor([[1, 1]])]), torch.cat([weights, torch.tensor([[1e10, -1e10]])])
+    objective = ModuleObjective(Model(), lambda outputs, goals: outputs.sum(1) * goals)
+    objective.per_example(objective.theta, ((tokens, weights), torch.ones(60)))
+    assert moved(objective, ((tokens, weights), torch.ones(60)), (more, torch.ones(61))) <= 1.0
+
+
+@pytest.mark.filterwarnings("ignore:.*one record at a time.*:UserWarning", "ignore:.*exact, but slower.*:UserWarning")
+@pytest.mark.parametrize("kind", ["time-major", "sorted", "routed"])
+def test_review_2_records_whose_gradients_were_zero_when_looked_at(kind: str) -> None:
+    """The sample shows no difference: features that are zero, keys that are tied, one way for all."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(3, 4), nn.Linear(3, 4)
+
+        def forward(self, x: Any) -> Any:
+            size, steps = x.shape[:2]
+            if kind == "time-major":
+                return self.one(x.transpose(0, 1).reshape(steps * size, 3)).view(steps, size, 4).sum(0)
+            if kind == "sorted":
+                order = torch.argsort(x[:, 0, 0], stable=True)
+                return self.one(x[order])[torch.argsort(order)].sum(1)
+            flat = x.reshape(size * steps, 3)
+            chosen = flat[:, 0] > 0
+            out = torch.zeros(size * steps, 4, dtype=x.dtype)
+            out = out.index_put((chosen.nonzero()[:, 0],), self.one(flat[chosen]))
+            return out.index_put(((~chosen).nonzero()[:, 0],), self.two(flat[~chosen])).view(size, steps, 4).sum(1)
+
+    def batch(values: Any) -> tuple[Any, Any]:
+        return values, torch.zeros(len(values), dtype=torch.float64)
+
+    torch.manual_seed(0)
+    objective = ModuleObjective(Model().double(), lambda outputs, goals: outputs.square().sum(1) * 50)
+    quiet = torch.zeros(64, 2, 3, dtype=torch.float64)
+    if kind == "routed":
+        quiet[:, 0, 0] = 1.0
+    objective.per_example(objective.theta, batch(quiet))
+    values = torch.randn(64, 2, 3, dtype=torch.float64)
+    other = values.clone()
+    other[5] = 30 * torch.randn(2, 3, dtype=torch.float64)
+    assert moved(objective, batch(values), batch(other)) <= 2.0
+
+
+def test_review_2_what_is_written_into_an_argument_reaches_nobody_else() -> None:
+    class Context:
+        side: Any = None
+
+    class Piece(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x: Any, context: Context) -> Any:
+            context.side = x[:, 3:]
+            weight = self.layer.weight * (1.0 if float(x.detach().sum()) < 1e9 else 2.0)  # no vmap
+            return torch.nn.functional.linear(x[:, :3], weight)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.piece, self.last = Piece(), nn.Linear(2, 2)
+
+        def forward(self, x: Any) -> Any:
+            context = Context()
+            return self.last(self.piece(x, context)) * (1 + context.side)
+
+    torch.manual_seed(0)
+    objective = ModuleObjective(Model().double(), lambda outputs, goals: outputs.square().sum(1))
+    quiet = torch.randn(16, 4, dtype=torch.float64)
+    quiet[:, 3] = 0
+    with pytest.warns(UserWarning, match="one record at a time"):
+        objective.per_example(objective.theta, (quiet, torch.zeros(16)))
+    values = torch.randn(32, 4, dtype=torch.float64)
+    other = values.clone()
+    other[-1] = torch.tensor([9.0, -9.0, 9.0, 100.0])
+    assert moved(objective, (values, torch.zeros(32)), (other, torch.zeros(32))) <= 2.0
+
+
+def test_review_2_records_that_are_not_finite_hide_nothing() -> None:
+    class Centred(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x - x.mean(0))
+
+    values = torch.randn(16, 3)
+    values[:2] = float("nan")
+    loss = nn.CrossEntropyLoss(reduction="none")
+    with pytest.raises(ValueError, match="depends on another record"):
+        ModuleObjective(Centred(), loss).evaluate(values, torch.zeros(16, dtype=torch.int64))
+
+
+def test_review_2_losses_in_another_precision_than_the_model() -> None:
+    objective = ModuleObjective(nn.Linear(3, 1), lambda outputs, goals: (outputs[:, 0] - goals).square())
+    assert objective.evaluate(torch.randn(8, 3), torch.randn(8, dtype=torch.float64)).norms.dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("ignore:.*one record at a time.*:UserWarning", "ignore:.*exact, but slower.*:UserWarning")
+def test_review_2_a_hook_that_looks_at_the_whole_batch_is_refused_before_a_release() -> None:
+    class Hooked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Any) -> Any:
+            hidden = self.one(x)
+            if hidden.requires_grad:
+                hidden.register_hook(lambda gradient: gradient / gradient.norm().clamp(min=1e-3))
+            return self.two(hidden)
+
+    torch.manual_seed(0)
+    objective = ModuleObjective(Hooked(), nn.CrossEntropyLoss(reduction="none"))
+    with pytest.raises(ValueError, match="do not agree"):
+        objective.per_example(objective.theta, (torch.randn(32, 3), torch.zeros(32, dtype=torch.int64)))

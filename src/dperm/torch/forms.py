@@ -152,7 +152,8 @@ class Rows(Form):
         keys, place = torch.unique(record * self.shape[0] + self.indices.flatten(), return_inverse=True)
         sums = self.values.new_zeros(len(keys), self.values.shape[2]).index_add_(0, place, self.values.flatten(0, 1))
         lengths = torch.linalg.vector_norm(sums, dim=1)  # squares of single numbers would underflow earlier
-        return self.values.new_zeros(b).index_add_(0, keys // self.shape[0], lengths * lengths)
+        squares = self.values.new_zeros(b).index_add_(0, keys // self.shape[0], lengths * lengths)
+        return _longer(squares, torch.linalg.vector_norm(self.values, dim=2), t)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         out = self.values.new_zeros(self.shape)
@@ -267,7 +268,12 @@ def _lengthened(squares: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """Squared norms of Σ_t left_t ⊗ right_t, with what the sum over records may add to one of them in rounding: it takes another
     order, and where terms are huge and cancel, another result."""
     terms = torch.linalg.vector_norm(left, dim=2).double() * torch.linalg.vector_norm(right, dim=2).double()
-    rounding = (8 + math.sqrt(left.shape[1])) * torch.finfo(left.dtype).eps * terms.sum(1)
+    return _longer(squares, terms, left.shape[1])
+
+
+def _longer(squares: Tensor, terms: Tensor, count: int) -> Tensor:
+    """Norms raised by what the rounding of sums of `count` terms of these lengths (b, T) may add."""
+    rounding = (8 + math.sqrt(count)) * torch.finfo(squares.dtype).eps * terms.double().sum(1)
     return (squares.double().sqrt() + rounding).square().to(squares.dtype)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dperm.objectives.facts import PublicFacts
 from dperm.objectives.per_example import Pass
 from dperm.privacy.events import Relation
-from dperm.torch.cuts import Cut, Owned, calls_watched
+from dperm.torch.cuts import Cut, calls_watched
 from dperm.torch.flat import FlatParameters
 from dperm.torch.forms import Dense, Form
 from dperm.torch.guard import fresh_masks
@@ -178,11 +178,10 @@ class ModuleObjective:
         if theta is not buffer:
             buffer.copy_(theta)
         inputs, targets = batch
-        found = self.evaluate(inputs, targets, norms_only=norms_only)
         self._passes += 1
-        if self._passes > 1 and self._passes & (self._passes - 1) == 0:  # parameters have moved, and other records came
+        if self._passes & (self._passes - 1) == 0:  # parameters have moved, and other records came
             self.check_again(inputs, targets)
-        return found
+        return self.evaluate(inputs, targets, norms_only=norms_only)
 
     def evaluate(self, inputs: Any, targets: Any, *, norms_only: bool = False) -> TorchPass:
         """The pass at the model's current parameters. With `norms_only` it has norms and losses, and holds no gradients."""
@@ -196,7 +195,11 @@ class ModuleObjective:
                     # this batch takes another way through the model than the one that was checked: check that way
                     self._known.pop(self._key(inputs), None)
                     self.prepare(inputs, targets)
-                    return self._evaluate(inputs, targets, norms_only)
+                    try:
+                        return self._evaluate(inputs, targets, norms_only)
+                    except RecordsLostError as error:  # and not the records that were looked at
+                        self._take_apart(inputs, targets, str(error))
+                        return self._evaluate(inputs, targets, norms_only)
         finally:
             kept.restore()  # what the pass left behind is of records
 
@@ -223,15 +226,19 @@ class ModuleObjective:
             return
         self._refuse()
         size = self._size(inputs, targets)
-        sample = _some(inputs, targets, size)
         verifier = self._verifier
         with verifier.quiet(), self._in_full_precision():
+            kept = verifier.finite(Sample(inputs, targets, size))
+            sample = _some(kept.inputs, kept.targets, kept.size)
             verifier.check_records(sample)
+            if not sample.distinct() and (anew := verifier.anew(sample)) is not None:
+                verifier.check_records(anew)
             if verifier.random(sample):  # draws would differ between ways through the model
                 for module in self.model.modules():
                     module.training = False
             self._settle(sample, verifier)
-        if sample.distinct():  # equal records cannot show whether they are kept apart
+            telling = sample.distinct() and verifier.is_finite(sample)
+        if telling:  # equal records, or such that are not finite, cannot show whether they are kept apart
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             assert self._case is not None
@@ -292,12 +299,34 @@ class ModuleObjective:
         return Snapshot((self.model, self.loss_fn), without=self.flat.parameters)
 
     def check_again(self, inputs: Any, targets: Any) -> None:
-        """On up to 16 of these records, at the parameters of now: whether records are kept apart, as `prepare` found. ValueError
-        where they are not."""
-        size = self._size(inputs, targets)
-        sample = _some(inputs, targets, size)
-        with self._verifier.quiet(), self._in_full_precision():
-            self._verifier.check_records(sample)
+        """At the parameters of now: on up to 16 of these records, whether they are kept apart, as `prepare` found; on all of
+        them, whether gradients are those of autograd. Zeros, ties and one order among the records of before may have hidden that
+        gradients are given to the wrong ones: then the model runs one record at a time from now on. ValueError where records
+        are not kept apart.
+        """
+        self.prepare(inputs, targets)
+        verifier, size = self._verifier, self._size(inputs, targets)
+        with verifier.quiet(), self._in_full_precision():
+            everyone = verifier.finite(Sample(inputs, targets, size))
+            sample = _some(everyone.inputs, everyone.targets, everyone.size)
+            verifier.check_records(sample)
+            if verifier.random(sample):
+                return  # ways through the model that hang on draws cannot be compared
+            problem = self._mismatch(verifier, self._current.cut, everyone)
+        if problem is not None:
+            self._take_apart(inputs, targets, problem)
+            with verifier.quiet(), self._in_full_precision():
+                again = self._mismatch(verifier, self._current.cut, everyone)
+            if again is not None:
+                raise ValueError(again)
+
+    def _take_apart(self, inputs: Any, targets: Any, problem: str) -> None:
+        """Run the model one record at a time, on input of these shapes."""
+        verifier, sample = self._verifier, _some(inputs, targets, self._size(inputs, targets))
+        cut = Cut.last(self.model)
+        with verifier.quiet(), self._in_full_precision():
+            self._case = self._known[self._key(inputs)] = self._found(cut, sample)
+        _say_what_is_slow(cut, problem)
 
     @contextlib.contextmanager
     def _in_full_precision(self) -> Iterator[None]:
@@ -332,12 +361,14 @@ class ModuleObjective:
     def _settle(self, sample: Sample, verifier: Verifier) -> None:
         """Find a cut of the model whose gradients agree with autograd's. ValueError where there is none."""
         cut: Cut | None = Cut.last(self.model) if self._masks_of_records else Cut.finest(self.model)
-        problem = ""
+        problem, anew = "", verifier.anew(sample)
         while cut is not None:
             with calls_watched() as running:
                 try:
                     self._case = self._found(cut, sample)
                     wrong = self._mismatch(verifier, cut, sample)
+                    if wrong is None and anew is not None:
+                        wrong = self._mismatch(verifier, cut, anew)
                     if wrong is None:
                         if not self._masks_of_records:
                             _say_what_is_slow(cut, problem)
@@ -386,15 +417,14 @@ class ModuleObjective:
             return _shadowing([(owner, name, repeated(parameter.detach(), count, True)) for owner, name, parameter in cut.copied])
 
         layouts = find_layouts(self.model, list(cut.pieces), sample.inputs, sample.size, shadowed)
-        if self._masks_of_records:
-            return _Case({self.model: with_masks_of_records}, layouts, ())
-        return _Case({module: cut.rule(module, layouts[module]) for module in cut.pieces}, layouts, cut.copied)
+        rules = {module: cut.rule(module, layouts[module]) for module in cut.pieces}
+        return _Case(cut, {self.model: with_masks_of_records} if self._masks_of_records else rules, layouts)
 
     def _copies(self, tape: Tape) -> list[tuple[nn.Module, str, Tensor]]:
         """One copy per record of each parameter that its module uses by itself, tapped."""
         return [
             (owner, name, tape.tap(repeated(parameter.detach(), tape.size, True), [parameter], _reader(parameter), ()))
-            for owner, name, parameter in self._current.copied
+            for owner, name, parameter in self._current.cut.copied
         ]
 
     def _forwards(self, tape: Tape) -> dict[nn.Module, Callable[..., Any]]:
@@ -445,7 +475,7 @@ class ModuleObjective:
                 f"Expected loss_fn to give one loss per record, shape ({size},), got {shape}: use reduction='none' and "
                 "average over everything but the first axis."
             )
-        return losses.float() if losses.dtype in (torch.float16, torch.bfloat16) else losses
+        return losses.to(torch.promote_types(self.flat.dtype, torch.float32))
 
     def _collected(self, tape: Tape, losses: Tensor, norms_only: bool) -> TorchPass:
         tape.finish()
@@ -467,9 +497,9 @@ class ModuleObjective:
 class _Case:
     """What was found and checked for one set of modules, modes and shapes."""
 
+    cut: Cut
     rules: dict[nn.Module, Callable[..., Any]]
     layouts: dict[nn.Module, list[CallLayout]]
-    copied: Sequence[Owned]
 
 
 def per_example(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], **facts: Any) -> ModuleObjective:

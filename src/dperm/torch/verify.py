@@ -20,7 +20,7 @@ from dperm.torch.guard import fresh_seed, global_states, kept_states, seed_all
 from dperm.torch.state import Snapshot
 from dperm.torch.structure import FAILURES, map_tensors, take, tensors
 
-__all__ = ["BackwardError", "Sample", "UsedElsewhereError", "Verifier", "drops_out", "gradients"]
+__all__ = ["BackwardError", "Sample", "UsedElsewhereError", "Verifier", "drawn_anew", "drops_out", "gradients"]
 
 _FEW, _SEEDS = 4, 16  # records and draws with which a model's own randomness is looked for
 _EXCHANGED = 4  # records that are exchanged, one at a time, to see whether others notice
@@ -97,6 +97,21 @@ def _odd(sample: Sample) -> Iterator[Sample]:
     yield Sample(sample.inputs, map_tensors(turned, sample.targets), sample.size)
     if (cut := _cut_short(sample)) is not None:
         yield cut
+
+
+def drawn_anew(sample: Sample) -> Sample:
+    """The sample with inputs of the same shapes, drawn: what all records happen to share — zeros, ties, one order — is gone."""
+
+    def drawn(tensor: Tensor) -> Tensor:
+        if not tensor.dim() or tensor.shape[0] != sample.size or tensor.dtype == torch.bool or not tensor.numel():
+            return tensor
+        if tensor.is_floating_point():
+            finite = torch.nan_to_num(tensor, nan=0.0, posinf=0.0, neginf=0.0)
+            return torch.randn_like(tensor) * (float(finite.abs().mean()) or 1.0)
+        low, high = int(tensor.min()), int(tensor.max())
+        return tensor if (low, high) == (0, 1) else torch.randint_like(tensor, low, high + 1)
+
+    return Sample(map_tensors(drawn, sample.inputs), sample.targets, sample.size)
 
 
 def _cut_short(sample: Sample) -> Sample | None:
@@ -370,8 +385,8 @@ class Verifier:
         if not torch.allclose(mine.losses, plain.detach(), rtol=tolerance, atol=tolerance, equal_nan=True):
             return "The model's losses change when its layers are tapped."
         if not bool(torch.isfinite(whole).all()):
-            rest = self._finite(sample)
-            return self.mismatch(rest, evaluate, tolerance) if 0 < rest.size < sample.size else None
+            rest = self.finite(sample)
+            return self.mismatch(rest, evaluate, tolerance) if rest.size < sample.size else None
         size = mine.norms.norm()
         wrong = bool((mine.weighted_sum(weights) - whole).norm() > tolerance * size + 1e-9)
         for index, norm in alone:
@@ -381,15 +396,29 @@ class Verifier:
             return "Per-example gradients do not agree with autograd's: some layer mixes, reorders or drops records."
         return None
 
-    def _finite(self, sample: Sample) -> Sample:
-        """The records whose gradients are finite."""
-        found: list[int] = []
-        with torch.enable_grad():
-            for index in range(sample.size):
-                losses = self._losses_of(*sample.take([index]))
-                if bool(torch.isfinite(self._flattened(gradients(losses, self._flat.parameters))).all()):
-                    found.append(index)
-        return Sample(*sample.take(found), len(found))
+    def finite(self, sample: Sample) -> Sample:
+        """The records whose loss and gradient, each by itself, are finite: what is not says nothing of the others. All, where
+        none is."""
+        if self.is_finite(sample):
+            return sample
+        found = [index for index in range(sample.size) if self.is_finite(Sample(*sample.take([index]), 1))]
+        return sample if not found else Sample(*sample.take(found), len(found))
+
+    @torch.enable_grad()
+    def is_finite(self, sample: Sample) -> bool:
+        """Whether losses and the gradient of their sum are."""
+        losses = self._losses_of(sample.inputs, sample.targets)
+        if not losses.requires_grad or not bool(torch.isfinite(losses).all()):
+            return bool(torch.isfinite(losses).all())
+        return bool(torch.isfinite(self._flattened(gradients(losses, self._flat.parameters))).all())
+
+    def anew(self, sample: Sample) -> Sample | None:
+        """`drawn_anew`, where the model takes such records."""
+        found = drawn_anew(sample)
+        try:
+            return self.finite(found) if bool(torch.isfinite(self._losses_of(found.inputs, found.targets)).any()) else None
+        except FAILURES:
+            return None
 
     def _own(self, losses: Tensor, index: int) -> tuple[int, Tensor]:
         only = torch.zeros_like(losses)

@@ -60,6 +60,7 @@ def _seed_by(mine: Sequence[Tensor]) -> None:
 
 def _in_turn(seed: Callable[[Sequence[Tensor]], None], module: nn.Module, call: Call, args: Any, kwargs: Any) -> Any:
     kept = Snapshot([module], without=module.parameters(), light=True)
+    handed = Snapshot([args, kwargs], without=tensors((args, kwargs)), light=True)
 
     def in_turn(one: _One, copies: dict[str, Tensor], moved: Sequence[Tensor], axes: Sequence[int | None]) -> Any:
         apart = {name: copy.unbind(0) for name, copy in copies.items()}
@@ -72,6 +73,10 @@ def _in_turn(seed: Callable[[Sequence[Tensor]], None], module: nn.Module, call: 
             buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
             found.append(one(buffers | {name: parts[record] for name, parts in apart.items()}, *mine))
             kept.restore()
+            if handed.apart(Snapshot([args, kwargs], without=tensors((args, kwargs)), light=True)):
+                raise RecordsLostError(
+                    f"{type(module).__name__} writes into what it is given: only the last record would be left."
+                )
         return [torch.stack(parts) for parts in zip(*found, strict=True)]
 
     return _with_copies(in_turn, module, call, args, kwargs)
