@@ -503,7 +503,7 @@ def test_masks_are_aligned_by_record(trainer: bool) -> None:
     if trainer:
         training = Training.of_trainer(make, data, pairs=[pair])
     else:
-        mine = plan(sampler=FullBatch(), steps=4, public_size=40, bounding=Clip(0.1))
+        mine = plan(sampler=FullBatch(), steps=2, public_size=40, bounding=Clip(0.1))
         training = Training.of_plan(mine, ModuleObjective(model(), loss), TorchRecords, delta=1e-5, pairs=[pair])
     sound = replay(training)
     assert sound.verdict == "consistent", str(sound)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import multiprocessing
 from pathlib import Path
 
@@ -88,3 +89,20 @@ def test_fixed_seeds_are_marked(tmp_path: Path) -> None:
     Channel.open(0, log=log).charge(Gaussian(1.0), "x")
     Channel.open(None, log=log).charge(Gaussian(1.0), "x")
     assert [charge.private for charge in log.charges()] == [False, True]
+
+
+def test_charges_that_compose_to_no_finite_epsilon_are_added_up(tmp_path: Path) -> None:
+    log = SpendLog(tmp_path / "log.jsonl")
+    for event in (PureDP(4.0), Gaussian(1e-3)):
+        log.charge(event, mechanism="test")
+    total = log.total(1e-5)[Relation.ADD_OR_REMOVE_ONE]
+    assert math.isfinite(total) and total <= 4.0 + epsilon(Gaussian(1e-3), 5e-6) + 1e-6
+
+
+@pytest.mark.parametrize("text", ["age,income\n1,2\n", "[1]\n", "\n"])
+def test_a_file_that_is_no_log_is_not_written_to(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(text)
+    with pytest.raises(OSError, match="nothing was released"):
+        SpendLog(path).charge(Gaussian(1.0), mechanism="test")
+    assert path.read_text() == text

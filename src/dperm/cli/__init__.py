@@ -115,7 +115,10 @@ def train(
     dataset, used = dataset_of(source, target, schema)
     if used is not None and used.proposed and not accept_proposed:
         raise ValueError(
-            f"No public schema for {source}: ranges, categories and labels would be read off the data. Write one with "
+            f"{schema} still says that it is proposed: its ranges, categories and labels were read off the data. Confirm "
+            "them and take that word out, or pass --accept-proposed."
+            if schema is not None
+            else f"No public schema for {source}: ranges, categories and labels would be read off the data. Write one with "
             f"`dperm data propose {source} --target {used.target}`, confirm it and pass --schema, or pass --accept-proposed."
         )
     options: dict[str, Any] = {
@@ -356,7 +359,8 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
         if value < float("inf"):
             say(f"{which}: ε = {value:.6g} at δ = {delta:g}")
         else:
-            say(f"{which}: no finite ε at δ = {delta:g}: their promises alone spend δ = {spent:g}; ask with a larger --delta.")
+            why = f"their promises alone spend δ = {spent:g}" if spent else "at least one of them has none"
+            say(f"{which}: no finite ε at δ = {delta:g}: {why}; ask with a larger --delta.")
 
 
 @app.command()

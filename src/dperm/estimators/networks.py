@@ -16,7 +16,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
-from dperm._remind import remind_of_budget
 from dperm.estimators.labels import admit_labels
 from dperm.estimators.whole import all_or_nothing
 from dperm.gradient import ImportancePlan, Plan
@@ -66,7 +65,7 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
             raise TypeError(f"Expected label to be text, got {self.label!r}.")
         for name in ("epsilon", "epochs", "clipping_norm", "learning_rate"):
             check.positive(name, getattr(self, name))
-        remind_of_budget(self.epsilon, check.fraction("delta", self.delta), stacklevel=2)
+        check.fraction("delta", self.delta)
         if self.expected_batch_size is not None:
             check.positive("expected_batch_size", self.expected_batch_size)
         check.choice("sampling", self.sampling, ("poisson", "importance"))

@@ -57,13 +57,20 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
     """
     try:
         data = json.loads(text)
+        if not isinstance(data, dict):
+            raise ValueError("it holds no table")
+        if missing := [name for name in ("format", "kind", "digest") if name not in data]:
+            raise ValueError(f"it says nothing of its {', '.join(missing)}")
         if data["format"] != _FORMAT:
             raise ValueError(f"expected model format {_FORMAT}, got {data['format']!r}")
-        signature = data.pop("signature", "")
-        if data.pop("digest") != digest_of(data):
-            raise ValueError("it was changed after it was saved: its digest is another")
-        if verify_key is not None:
-            check_signature(digest_of(data), signature, verify_key)
+    except ValueError as error:
+        raise ValueError(f"Not a dperm model: {error}.") from None
+    signature = data.pop("signature", "")
+    if data.pop("digest") != digest_of(data):
+        raise ValueError("The model cannot be trusted: it was changed after it was saved, its digest is another.")
+    if verify_key is not None:
+        check_signature(digest_of(data), signature, verify_key)
+    try:
         model = _read(data)
         model.certificate_.verify()
         return model, data["extra"]

@@ -25,6 +25,7 @@ from dperm.privacy.filters import Price
 
 __all__ = ["Charge", "SpendLog", "spend_log"]
 
+_HUGE = 100.0  # of ε: beyond it distributions of privacy losses are too wide to be composed finely
 _VARIABLE = "DPERM_SPEND_LOG"
 _STARTED_IN = Path.cwd()  # the working directory may change later
 #: The log within `spend_log`, for this thread or task alone; and, for processes that are started in it, whose it is and where.
@@ -179,7 +180,7 @@ class SpendLog:
             relation = relation_of(charge.event)
             if relation is not None:
                 groups.setdefault(relation, []).append(charge.event)
-        return {relation: epsilon(Composed(tuple(events)), delta) for relation, events in groups.items()}
+        return {relation: _composed_epsilon(events, delta) for relation, events in groups.items()}
 
 
 def _accounts(lines: list[str], charge_id: str) -> dict[str, float]:
@@ -212,6 +213,12 @@ def _object(line: str) -> dict[str, Any]:
     return data
 
 
+def _composed_epsilon(events: list[Event], delta: float) -> float:
+    """ε of all; or, where that is next to nothing or not finite, the sum of what each costs at its share of δ, if it is less."""
+    value = epsilon(Composed(tuple(events)), delta)
+    return value if value < _HUGE else min(value, sum(epsilon(event, delta / len(events)) for event in events))
+
+
 def _lines(descriptor: int) -> list[str]:
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode().splitlines()
 
@@ -220,6 +227,8 @@ def _append(descriptor: int, line: dict[str, Any]) -> None:
     """Append a whole line and wait for the disk, or leave the file as it was and raise OSError."""
     data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
     size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, 0) != b"{":
+        raise OSError("it holds something else: its first line is no charge")
     if size and os.pread(descriptor, 1, size - 1) != b"\n":
         data = b"\n" + data  # a line that was cut by a crash must not swallow this one
     written = os.write(descriptor, data)

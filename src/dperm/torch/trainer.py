@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dperm import _validate as check
-from dperm._remind import remind_of_size
+from dperm._remind import remind_of_budget, remind_of_size
 from dperm.gradient import Averaged, ExponentialAverage, Policy
 from dperm.privacy import Certificate, Relation
 from dperm.torch import checkpoint
@@ -116,6 +116,8 @@ class PrivateTrainer:
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
         self.epsilon = None if epsilon is None else check.positive("epsilon", epsilon)
         self.delta = check.fraction("delta", delta)
+        if self.epsilon is not None:
+            remind_of_budget(self.epsilon, self.delta, stacklevel=2)
         self.noise_multiplier = None if noise_multiplier is None else check.positive("noise_multiplier", noise_multiplier)
         self.size_share = None if size_share is None else check.fraction("size_share", size_share)
         self.public_size = None if public_size is None else check.integer("public_size", public_size)
