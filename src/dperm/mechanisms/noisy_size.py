@@ -40,6 +40,7 @@ class NoisySize(Mechanism):
     make: Callable[[PublicFacts], Mechanism]
     label: str = "mechanism"
     rests_on: tuple[Assumption, ...] = ()
+    tried: tuple[int, ...] = ()  # sizes that it is made for before the charge, to see that it can be
     classes: int = 0  # of the one-vs-rest mechanism that `make` gives; 0 where it gives another
 
     @classmethod
@@ -82,7 +83,7 @@ class NoisySize(Mechanism):
     ) -> NoisySize:
         """The mechanism spends what the count leaves of `filter`, by itself."""
         count = noisy_count(_epsilon(budget), filter.relation)
-        return cls(budget=budget, count=count, charged=filter, make=make, **settings)
+        return cls(budget=budget, count=count, charged=filter, make=make, tried=(1, 1_000, 1_000_000), **settings)
 
     @property
     def name(self) -> str:
@@ -119,9 +120,8 @@ class NoisySize(Mechanism):
 
     def admit(self, objective: LinearObjective, records: Records) -> Records:
         admit_size(objective.facts, len(records))
-        if chosen_on_the_way(self.charged):  # the others were made when they were calibrated
-            for size in _NOMINAL:  # what cannot be made must not fail after the charge
-                self.made_for(replace(objective, public_size=size).facts)
+        for size in self.tried:  # what cannot be made must not fail after the charge
+            self.made_for(replace(objective, public_size=size).facts)
         return super().admit(objective, records)
 
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
@@ -132,9 +132,6 @@ class NoisySize(Mechanism):
 
     def settings(self) -> Mapping[str, Any]:
         return {"size_epsilon": self.count.epsilon}
-
-
-_NOMINAL = (1, 1_000, 1_000_000)  # numbers of records that a run is made for, to see that it can be
 
 
 def _epsilon(budget: Budget) -> float:
