@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import signal
 import traceback
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -130,7 +132,7 @@ def _targets(rng: np.random.Generator, size: int, kind: type, one: Any) -> Any:
 def findings(first: int, count: int, folder: Path) -> list[str]:
     """What is wrong after `count` fits."""
     found: list[str] = []
-    done = 0
+    done = slow = 0
     for number in range(first, first + count):
         what = asked(np.random.default_rng([15, number]))
         path = folder / f"{number}.jsonl"
@@ -138,18 +140,42 @@ def findings(first: int, count: int, folder: Path) -> list[str]:
         model: Any = None
         with warnings.catch_warnings(), spend_log(path):
             warnings.simplefilter("ignore")
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
             try:
                 model = what.kind(**what.given)
                 model.fit(what.rows, what.targets, absent=what.absent)
             except Exception as caught:
                 error = caught
+            except TooSlow:  # millions of steps in batches of a millionth of a record: a long run, and no wrong one
+                slow += 1
+                continue
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
         charges = list(SpendLog(path).charges()) if path.exists() else []
         problem = _problem(what, model, error, charges)
         done += error is None
         if problem:
             found.append(f"{number}: {problem}: {what}")
-    assert count < 50 or done > count / 5, f"only {done} of {count} fits went through"
+    assert count < 50 or (done > count / 5 and slow < count / 20), f"{done} of {count} fits went through, {slow} were too slow"
     return found
+
+
+class TooSlow(BaseException):
+    pass
+
+
+PATIENCE = 10.0  # seconds
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise TooSlow
+
+
+@pytest.fixture(autouse=True)
+def patience() -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, _stop)
+    yield
+    signal.signal(signal.SIGALRM, before)
 
 
 def _problem(what: Asked, model: Any, error: BaseException | None, charges: list[Any]) -> str | None:

@@ -83,7 +83,7 @@ class NoisySize(Mechanism):
     ) -> NoisySize:
         """The mechanism spends what the count leaves of `filter`, by itself."""
         count = noisy_count(_epsilon(budget), filter.relation)
-        return cls(budget=budget, count=count, charged=filter, make=make, tried=(1, 1_000, 1_000_000), **settings)
+        return cls(budget=budget, count=count, charged=filter, make=make, tried=(1,), **settings)
 
     @property
     def name(self) -> str:
