@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["at_least", "choice", "finite", "fraction", "integer", "non_negative", "plain_numbers", "positive"]
+__all__ = ["at_least", "choice", "finite", "fraction", "integer", "non_negative", "plain_numbers", "positive", "scale"]
 
 
 def _number(name: str, value: Any) -> float:
@@ -50,6 +50,14 @@ def positive(name: str, value: Any) -> float:
     number = finite(name, value)
     if number <= 0:
         raise ValueError(f"Expected {name} > 0, got {value!r}.")
+    return number
+
+
+def scale(name: str, value: Any) -> float:
+    """A positive number whose square and whose square's inverse are doubles, with room for noise: in [1e-100, 1e100]."""
+    number = positive(name, value)
+    if not 1e-100 <= number <= 1e100:
+        raise ValueError(f"Expected {name} between 1e-100 and 1e100, got {value!r}.")
     return number
 
 

@@ -66,7 +66,7 @@ class Clip(Bounding):
     clipping_norm: float
 
     def __post_init__(self) -> None:
-        check.positive("clipping_norm", self.clipping_norm)
+        check.scale("clipping_norm", self.clipping_norm)
 
     @property
     def bound(self) -> float:
@@ -126,7 +126,7 @@ class PerLayer(Bounding):
     clipping_norm: float
 
     def __post_init__(self) -> None:
-        check.positive("clipping_norm", self.clipping_norm)
+        check.scale("clipping_norm", self.clipping_norm)
 
     @property
     def bound(self) -> float:
@@ -157,7 +157,7 @@ class AdaptiveClip(Bounding):
     count_weight: float = 0.05
 
     def __post_init__(self) -> None:
-        check.positive("clipping_norm", self.clipping_norm)
+        check.scale("clipping_norm", self.clipping_norm)
         check.fraction("quantile", self.quantile)
         check.positive("learning_rate", self.learning_rate)
         check.positive("count_weight", self.count_weight)

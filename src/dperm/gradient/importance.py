@@ -120,7 +120,7 @@ class ImportancePlan:
         check.positive("expected_batch_size", self.expected_batch_size)
         for name in ("epochs", "pass_every"):
             object.__setattr__(self, name, check.integer(name, getattr(self, name)))
-        check.positive("clipping_norm", self.clipping_norm)
+        check.scale("clipping_norm", self.clipping_norm)
         check.fraction("norm_floor", self.norm_floor)
         check.at_least("norm_floor", self.norm_floor, 1e-6)  # below, single precision could not tell floors from nothing
         if self.worst_case_share is not None:

@@ -36,7 +36,7 @@ class OutputPerturbation(Mechanism):
 
     def __post_init__(self) -> None:
         check.plain_numbers(self, list(vars(self)))
-        check.positive("strong_convexity", self.strong_convexity)
+        check.scale("strong_convexity", self.strong_convexity)
         if self.tolerance is not None:
             check.positive("tolerance", self.tolerance)
         if (self.noise_multiplier is None) == (self.pure_epsilon is None):
