@@ -44,7 +44,10 @@ ZOO: list[tuple[str, Callable[[], nn.Module], Any, Tensor, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "make", "inputs", "targets", "loss"), ZOO, ids=[item[0] for item in ZOO])
+@pytest.mark.parametrize(
+    ("name", "make", "inputs", "targets", "loss"),
+    [pytest.param(*item, id=item[0], marks=[pytest.mark.slow] if "ResNet" in item[0] else []) for item in ZOO],
+)
 def test_the_zoo(name: str, make: Callable[[], nn.Module], inputs: Any, targets: Tensor, loss: Any) -> None:
     torch.manual_seed(0)
     objective = assert_exact(make().double(), inputs, targets, loss, vmapped=False)
