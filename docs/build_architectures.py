@@ -43,7 +43,7 @@ def main() -> None:
             objective = ModuleObjective(case.model, case.loss)
             objective.prepare(case.inputs, case.targets)
             how = _how(case.model, objective)
-        rows.append(f"| {item.library} | {item.name} | {'refused' if item.refused else 'right'} | {how} |")
+        rows.append(f"| {item.package} | {item.name} | {'refused' if item.refused else 'right'} | {how} |")
         print(rows[-1], flush=True)
     right = sum(not item.refused for item in found)
     text = HEAD.format(right=right, all=len(found), versions=", ".join(versions())) + "\n".join(rows) + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.metadata
 import importlib.util
 import os
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 
 SIZE = 4
 
@@ -20,10 +21,10 @@ SIZE = 4
 def _operators() -> None:
     """torchvision's compiled operators, and its import, fail beside a torch of another build; no model here needs them."""
     try:
-        import torchvision  # noqa: F401
+        importlib.import_module("torchvision")
     except RuntimeError:
         global _LIBRARY
-        _LIBRARY = torch.library.Library("torchvision", "DEF")
+        _LIBRARY = library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             _LIBRARY.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
@@ -43,7 +44,7 @@ class Case:
 class Architecture:
     """`refused`: a part of the message where it is refused; empty where its gradients are right."""
 
-    library: str
+    package: str
     name: str
     make: Callable[[], Case]
     refused: str = ""

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 def zoo() -> list[Any]:
     """None where a library is absent."""
-    return [pytest.param(item, id=f"{item.library} {item.name}") for item in every()]
+    return [pytest.param(item, id=f"{item.package} {item.name}") for item in every()]
 
 
 @pytest.fixture(autouse=True)
@@ -71,5 +71,5 @@ def test_architectures_are_exact_or_refused(architecture: Architecture) -> None:
 @pytest.mark.skipif(not versions(), reason="needs torchvision, timm, transformers and peft: the extra `zoo`")
 def test_the_page_lists_them_all() -> None:
     rows = re.findall(r"^\| (\S+) \| (.+?) \| (right|refused)", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    expected = [(item.library, item.name, "refused" if item.refused else "right") for item in every()]
+    expected = [(item.package, item.name, "refused" if item.refused else "right") for item in every()]
     assert rows == expected and len(rows) >= 100

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dperm.torch import ModuleObjective
 from dperm.torch.rules import registry
+from dperm.torch.rules.linear import linear
 
 SIZE = 4
 GOALS = torch.linspace(-1, 1, SIZE, dtype=torch.float64)
@@ -201,12 +202,12 @@ def test_a_record_that_takes_another_way() -> None:
 
 def test_a_record_that_is_not_finite_does_not_stop_the_comparison() -> None:
     class Wrong(nn.Linear):
-        pass
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(x, self.weight, self.bias)
 
     def rule(module: Any, call: Any, x: Tensor) -> Any:  # half of what a layer contributes
-        return registry.rule_of(nn.Linear(1, 1))(module, call, 0.5 * x) * 2  # type: ignore[misc]
+        return linear(module, call, 0.5 * x) * 2
 
-    Wrong.forward = lambda self, x: F.linear(x, self.weight, self.bias)  # type: ignore[method-assign,assignment]
     registry.register(Wrong)(rule)
     model = nn.Sequential(Wrong(3, 4), nn.Linear(4, 2)).double()
     x = inputs(3)
@@ -226,7 +227,7 @@ def test_double_precision_decides_where_single_is_too_coarse(wrong: bool) -> Non
 
     def rule(module: Any, call: Any, x: Tensor) -> Any:  # a hundredth off: always, or by the rounding of single precision
         factor = 1.01 if wrong or x.dtype == torch.float32 else 1.0
-        return registry.rule_of(nn.Linear(1, 1))(module, call, x * factor)  # type: ignore[misc]
+        return linear(module, call, x * factor)
 
     registry.register(Rough)(rule)
     torch.manual_seed(0)
