@@ -529,6 +529,22 @@ def test_masks_of_records_are_drawn_and_are_the_records_own() -> None:
     assert not torch.allclose(objective.evaluate(x, y).norms, norms, rtol=0.05)
 
 
+def test_masks_of_records_are_not_for_training() -> None:
+    import torch
+    from torch import nn
+
+    from dperm.torch import PrivateTrainer
+
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    settings = {"epsilon": 1.0, "delta": 1e-5, "epochs": 1, "expected_batch_size": 5, "clipping_norm": 1.0, "public_size": 20}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = PrivateTrainer(model, nn.CrossEntropyLoss(reduction="none"), optimizer, **settings, progress=False)
+    trainer.objective.draw_masks_of_records()
+    with pytest.raises(ValueError, match="are for replay"):
+        trainer.fit((torch.randn(20, 4), torch.randint(0, 3, (20,))))
+    assert SpendLog.current().charges() == []
+
+
 def test_dropout_within_an_estimator_is_refused() -> None:
     from torch import nn
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import signal
 import traceback
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -37,7 +35,7 @@ PLAIN: dict[str, list[Any]] = {
     "fit_intercept": [True, False],
     "intercept_scale": [None, 0.5, 1, 1e-3],
     "strong_convexity": [None, 1e-3, 1.0, 10, 100.0],
-    "expected_batch_size": [None, 1, 5.5, 20, 100],
+    "expected_batch_size": [None, 5.5, 20, 100],
     "epochs": [None, 1, 2.5, 5],
     "clipping_norm": [None, 1e-3, 0.1, 1.0, 10.0],
     "learning_rate": [None, 0.1, 1.0, 100.0],
@@ -75,11 +73,18 @@ def asked(rng: np.random.Generator) -> Asked:
     offered = [name for name in kind().get_params() if name in PLAIN]
     chosen = rng.choice(offered, int(rng.integers(1, 9)), replace=False)
     given = {name: one(ODD) if rng.random() < 0.04 else one(PLAIN[name]) for name in map(str, chosen)}
+    given = {name: value for name, value in given.items() if not _long(name, value)}
     if kind is DPRidge and rng.random() < 0.9:
         given = {name: value for name, value in given.items() if value != "auto" and value != "objective"}
     size, features = one([1, 2, 5, 30, 120]), one([1, 2, 6])
     rows = _rows(rng, size, features, one)
     return Asked(kind, given, rows, _targets(rng, size, kind, one), one([0, 0, 0, 0, 0, 0, 3, -1, 1.5, None]))
+
+
+def _long(name: str, value: Any) -> bool:
+    """Whether it asks for millions of steps, which would run for hours and say nothing more."""
+    number = isinstance(value, (int, float, Decimal, np.generic, np.ndarray)) and np.ndim(value) == 0
+    return number and ((name == "expected_batch_size" and 0 < value <= 1) or (name == "epochs" and 1000 < value < math.inf))
 
 
 def _rows(rng: np.random.Generator, size: int, features: int, one: Any) -> Any:
@@ -132,7 +137,7 @@ def _targets(rng: np.random.Generator, size: int, kind: type, one: Any) -> Any:
 def findings(first: int, count: int, folder: Path) -> list[str]:
     """What is wrong after `count` fits."""
     found: list[str] = []
-    done = slow = 0
+    done = 0
     for number in range(first, first + count):
         what = asked(np.random.default_rng([15, number]))
         path = folder / f"{number}.jsonl"
@@ -140,42 +145,18 @@ def findings(first: int, count: int, folder: Path) -> list[str]:
         model: Any = None
         with warnings.catch_warnings(), spend_log(path):
             warnings.simplefilter("ignore")
-            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
             try:
                 model = what.kind(**what.given)
                 model.fit(what.rows, what.targets, absent=what.absent)
             except Exception as caught:
                 error = caught
-            except TooSlow:  # millions of steps in batches of a millionth of a record: a long run, and no wrong one
-                slow += 1
-                continue
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
         charges = list(SpendLog(path).charges()) if path.exists() else []
         problem = _problem(what, model, error, charges)
         done += error is None
         if problem:
             found.append(f"{number}: {problem}: {what}")
-    assert count < 50 or (done > count / 5 and slow < count / 20), f"{done} of {count} fits went through, {slow} were too slow"
+    assert done > count / 5, f"only {done} of {count} fits went through"
     return found
-
-
-class TooSlow(BaseException):
-    pass
-
-
-PATIENCE = 10.0  # seconds
-
-
-def _stop(number: int, frame: Any) -> None:
-    raise TooSlow
-
-
-@pytest.fixture(autouse=True)
-def patience() -> Iterator[None]:
-    before = signal.signal(signal.SIGALRM, _stop)
-    yield
-    signal.signal(signal.SIGALRM, before)
 
 
 def _problem(what: Asked, model: Any, error: BaseException | None, charges: list[Any]) -> str | None:

@@ -132,7 +132,7 @@ class ModuleObjective:
         self._passes = 0
         #: whether each pass draws its masks from a seed of its own, by the operating system: not in tests and audits
         self.secret_masks = True
-        self._masks_of_records = False
+        self.masks_of_records = False  # see `draw_masks_of_records`
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -208,7 +208,7 @@ class ModuleObjective:
 
         For replay, which compares the queries of neighbours: whoever knows a record knows its masks. One record at a time.
         """
-        self.secret_masks, self._masks_of_records = False, True
+        self.secret_masks, self.masks_of_records = False, True
         self._known.clear()
 
     def prepare(self, inputs: Any, targets: Any) -> None:
@@ -361,7 +361,7 @@ class ModuleObjective:
 
     def _settle(self, sample: Sample, verifier: Verifier) -> None:
         """Find a cut of the model whose gradients agree with autograd's. ValueError where there is none."""
-        cut: Cut | None = Cut.last(self.model) if self._masks_of_records else Cut.finest(self.model)
+        cut: Cut | None = Cut.last(self.model) if self.masks_of_records else Cut.finest(self.model)
         problem, anew = "", verifier.anew(sample)
         while cut is not None:
             with calls_watched() as running:
@@ -371,7 +371,7 @@ class ModuleObjective:
                     if wrong is None and anew is not None:
                         wrong = self._mismatch(verifier, cut, anew)
                     if wrong is None:
-                        if not self._masks_of_records:
+                        if not self.masks_of_records:
                             _say_what_is_slow(cut, problem)
                         return
                     problem, cut = wrong, cut.after_mismatch()
@@ -419,7 +419,7 @@ class ModuleObjective:
 
         layouts = find_layouts(self.model, list(cut.pieces), sample.inputs, sample.size, shadowed)
         rules = {module: cut.rule(module, layouts[module]) for module in cut.pieces}
-        return _Case(cut, {self.model: with_masks_of_records} if self._masks_of_records else rules, layouts)
+        return _Case(cut, {self.model: with_masks_of_records} if self.masks_of_records else rules, layouts)
 
     def _copies(self, tape: Tape) -> list[tuple[nn.Module, str, Tensor]]:
         """One copy per record of each parameter that its module uses by itself, tapped."""

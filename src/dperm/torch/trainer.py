@@ -264,6 +264,8 @@ class PrivateTrainer:
         yield from self._steps(dataset, resume)
 
     def _steps(self, dataset: Any, resume: bool) -> Iterator[PrivateStep]:
+        if self.random_state is None and self.objective.masks_of_records:
+            raise ValueError("Masks made of the records' own numbers are for replay: make a new trainer.")
         # callbacks and loops of the caller's own may change the model by what was released: they are not undone
         kept = None if self._own_loop or self.callbacks else self.objective.snapshot()
         run = self._begin(dataset, resume)
