@@ -406,15 +406,23 @@ def test_defect_9_repeated_records_are_refused() -> None:
 
 
 @pytest.mark.parametrize("to_none", [True, False])
-def test_defect_10_a_cleared_gradient_stops_the_run_at_once(to_none: bool) -> None:
-    model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run = trainer(model, optimizer)
-    with pytest.raises(RuntimeError, match="cleared before"):
-        for _ in run.steps(blobs()):
-            optimizer.zero_grad(set_to_none=to_none)
+def test_defect_10_a_cleared_gradient_is_put_back(to_none: bool) -> None:
+    """It used to spend the whole ε and train nothing."""
+
+    def trained(clears: bool) -> Tensor:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in trainer(model, optimizer, random_state=0).steps(blobs()):
+            if clears:
+                optimizer.zero_grad(set_to_none=to_none)
             optimizer.step()
-    assert len(SpendLog.current().charges()) == 1
+        return model.weight.detach()
+
+    with pytest.warns(UserWarning, match="cleared before") as warned:
+        cleared = trained(True)
+    assert sum("cleared before" in str(warning.message) for warning in warned) == 1
+    assert torch.equal(cleared, trained(False))
 
 
 def test_defect_10_a_forgotten_step_stops_the_run_within_two() -> None:

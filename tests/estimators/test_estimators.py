@@ -22,6 +22,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge, PublicRangeScaler, model_from_json, model_to_json
+from dperm.mechanisms.rules import GradientSettings
+from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Certificate, Relation, SpendLog, epsilon
 
 X, Y = load_breast_cancer(return_X_y=True)
@@ -360,3 +362,12 @@ def test_importance_sampling_by_a_word(public_size: int | None) -> None:
             clone(model).set_params(expected_batch_size=2900).fit(rows, labels)
         plan = model.mechanism_for(features=4)[0].plan
         assert plan.proposal_factor * plan.norm_floor >= 1  # proposals do not depend on what is remembered
+
+
+def test_a_number_of_records_that_is_all_noise_does_not_ask_for_millions_of_steps() -> None:
+    """At ε = 1e-6 a number of 2,000 may come out as 10⁷: minutes of training that can learn nothing."""
+    for sampling in ("poisson", "importance"):
+        for size in (1, 7, 2_000, 853_333, 10**7, 10**12):
+            facts = LinearObjective(Logistic(), 11, public_size=size).facts
+            found = GradientSettings.by_rule(facts, 1e-6, 1e-6, sampling=sampling)
+            assert found.steps <= 100_001 and (found.expected_batch_size <= 512 or size > 853_333), size

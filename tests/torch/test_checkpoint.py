@@ -40,6 +40,8 @@ from dperm.privacy.filters import filter_of
 from dperm.privacy.ledger import Charge
 from dperm.torch import Callback, PrivateTrainer, checkpoint
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*were reserved before an interruption")  # how many depends on the clock
+
 PROCESSES = multiprocessing.get_context("forkserver")  # it has imported what each process needs
 PROCESSES.set_forkserver_preload(["dperm.torch", "dperm.gradient.recipes"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from dperm.privacy.events import leaves
 from dperm.privacy.filters import excess
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TemperedSigmoid, TorchRecords, checkpoint
 from dperm.torch.noise import TorchSource
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*were reserved before an interruption")  # how many depends on the clock
 
 N, D = 200, 5
 
@@ -249,8 +252,11 @@ def test_memory_of_norms_is_in_the_checkpoint_and_nowhere_else(tmp_path: Path, s
     found = checkpoint.load(checkpoint.latest(tmp_path))
     memory = found["run"]["private state"]["norms"]
     assert memory.shape == (N,) and memory.dtype == torch.float64 and memory.gt(0).all()
-    run = trainer().fit(data(), resume=True)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        run = trainer().fit(data(), resume=True)
     assert run._run.step == 30
+    assert any("were reserved before an interruption" in str(warning.message) for warning in told) == (run.steps_lost > 0)
     assert 0 <= run.steps_lost <= 15  # reserved in blocks that double while they take less than ten seconds
     assert run.certificate.event == run.plan.event(Relation.ADD_OR_REMOVE_ONE)
     assert [epoch["epoch"] for epoch in run.trace] == [0, 1, 2]

@@ -132,6 +132,7 @@ def train(
     if mechanism != "auto":
         options["mechanism"] = mechanism
     if sampling is not None:
+        choice("--sampling", sampling, ("poisson", "importance", "full"))
         if mechanism != "gradient":
             raise ValueError(f"Expected --mechanism gradient with --sampling {sampling}: other mechanisms draw no batches.")
         options["sampling"] = sampling
@@ -304,11 +305,13 @@ def account(
     from dperm.privacy.accounting import best_epsilon
     from dperm.privacy.events import event_from_dict, relation_of
 
+    if (event is not None) + (noise is not None) + log != 1:
+        raise ValueError("Expected one of --noise, --event and --log.")
     if log:
         _account_log(delta, label, as_json)
         return
-    if (event is None) == (noise is None):
-        raise ValueError("Expected either --noise, --event or --log.")
+    if label is not None:
+        raise ValueError("Expected --log with --label: only charges have labels.")
     if event is not None:
         certificate = certificate_at(event)
         if certificate is not None and certificate.epsilon is None:

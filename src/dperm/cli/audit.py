@@ -74,6 +74,8 @@ def audit(
             inferred.append(_membership(fitted, extra, certificate, members, others))
         training = _training(fitted, fitted.n_features_in_, len(getattr(fitted, "classes_", ())), certificate)
     probe_writable(output)
+    if trials is not None:
+        check.integer("--trials", trials, minimum=20)
     stages = {"replay": "Replaying on worst-case neighbours", "pilot": "Looking for the easiest pair", "game": "Playing the game"}
     results: list[AuditResult] = []
     with progress("Attacking", not as_json) as step:

@@ -24,6 +24,7 @@ __all__ = ["GradientSettings", "gradient_plan", "importance_plan", "objective_st
 TYPICAL_NORM = 40.0
 _MOMENTUM = 0.9
 _NORM_FLOOR = 0.01  # of importance sampling
+_MOST_STEPS = 100_000  # of 60 epochs: a number of records released with much noise may come out a thousand times too large
 
 
 def objective_strong_convexity(facts: PublicFacts, noise_at: Callable[[float], float], least: float) -> float:
@@ -70,8 +71,9 @@ class GradientSettings:
     """What gradient perturbation runs with: every setting left open filled by a rule of the public facts.
 
     With S the signal-to-noise ratio of the whole budget, iterates may travel 30·S^1.4 clipped gradients: noise adds
-    travel/S to them whatever the number of steps. Sampling spreads that over 60 epochs of batches of 512 (or n/4), full
-    batches over S steps (30 to 1,000; each costs a pass over the data). Squared loss: S/2 steps near 1/β.
+    travel/S to them whatever the number of steps. Sampling spreads that over 60 epochs of batches of 512 (or n/4; more where
+    there would be more than 100,000 steps), full batches over S steps (30 to 1,000; each costs a pass over the data). Squared
+    loss: S/2 steps near 1/β.
     """
 
     public_size: int
@@ -98,7 +100,8 @@ class GradientSettings:
         assert facts.public_size is not None
         size = facts.public_size
         # importance sampling draws more often than b/n: smaller batches leave it room
-        batch = expected_batch_size or min(512.0, size / (16 if sampling == "importance" else 4))
+        usual = max(512.0, (epochs or 60.0) * size / _MOST_STEPS)
+        batch = expected_batch_size or min(usual, size / (16 if sampling == "importance" else 4))
         squared = facts.target_bound is not None
         if sampling == "full":
             low, high = (5, 100) if squared else (30, 1000)

@@ -46,6 +46,8 @@ def sign(digest: str, key: str | Path) -> str:
 
     try:
         found = load_pem_private_key(Path(key).read_bytes(), None)
+    except OSError as error:
+        raise ValueError(f"Cannot read the private key {key}: {error.strerror}.") from None
     except (ValueError, TypeError) as error:
         raise ValueError(f"{key} is no private key: {error}") from None
     if not isinstance(found, Ed25519PrivateKey):
@@ -61,6 +63,8 @@ def check_signature(digest: str, signature: str, key: str | Path) -> None:
 
     try:
         found = load_pem_public_key(Path(key).read_bytes())
+    except OSError as error:
+        raise ValueError(f"Cannot read the public key {key}: {error.strerror}.") from None
     except ValueError as error:
         raise ValueError(f"{key} is no public key: {error}") from None
     if not isinstance(found, Ed25519PublicKey):

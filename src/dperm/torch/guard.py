@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dperm.torch.flat import FlatParameters
+from dperm.torch.update import assign
 
 __all__ = ["LoopGuard", "fresh_masks", "fresh_seed", "global_states", "kept_states", "secret_masks", "seed_all"]
 
@@ -82,14 +84,16 @@ class LoopGuard:
     """Looks at every step of an optimiser that holds private parameters.
 
     Gradients of whatever else it holds are cleared first: they would be raw. In a loop of the caller's own, a noisy gradient that
-    was cleared, and steps that are never taken, stop the run within two steps.
+    was cleared is put back, and steps that are never taken stop the run within two steps. Nothing is refunded then: the loop has
+    seen what was released, and whether it stopped because of that cannot be known.
     """
 
     def __init__(self, flat: FlatParameters, own_loop: bool) -> None:
         self._flat = flat
         self._watched = _WATCHED if own_loop else 0
-        self._gradient: Tensor | None = None
+        self._gradient: Tensor | None = None  # a copy, as long as it is not known that the loop leaves gradients alone
         self._before: Tensor | None = None
+        self._clears = False
         self._stepped = self._idle = 0
 
     @contextlib.contextmanager
@@ -102,7 +106,8 @@ class LoopGuard:
 
     def gives(self, gradient: Tensor) -> None:
         """Before a step is handed out."""
-        self._gradient, self._stepped = gradient, 0
+        self._stepped = 0
+        self._gradient = gradient.clone() if self._watched or self._clears else None
         if self._watched:
             self._before = self._flat.buffer.clone()
 
@@ -129,13 +134,19 @@ class LoopGuard:
         for parameter in held:
             if parameter not in private:
                 parameter.grad = None
-        if self._watched and self._gradient is not None and bool((self._gradient != 0).any()) is False:
-            raise RuntimeError(_CLEARED)
-        if self._watched and all(parameter.grad is None for parameter in self._flat.parameters):
-            raise RuntimeError(_CLEARED)
+        if self._gradient is not None and self._cleared():
+            if not self._clears:
+                warnings.warn(_CLEARED, stacklevel=3)  # the line with step()
+                self._clears = True
+            assign(self._flat, self._gradient)
+
+    def _cleared(self) -> bool:
+        gradients = [parameter.grad for parameter in self._flat.parameters]
+        left = [gradient for gradient in gradients if gradient is not None]
+        return not any(bool((gradient != 0).any()) for gradient in left)
 
 
 _CLEARED = (
-    "The noisy gradient was cleared before optimizer.step(): leave optimizer.zero_grad() out of a private loop, each step writes "
-    ".grad anew. The run stops; the charge stands."
+    "The noisy gradient was cleared before optimizer.step(). It is put back, here and in later steps: leave "
+    "optimizer.zero_grad() out of a private loop, each step writes .grad anew."
 )

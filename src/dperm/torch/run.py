@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,6 +105,12 @@ class PrivateRun:
         start, stop = self.channel.reserve(self._block, self.plan.steps - first, self.step - first)
         skipped = first + start - self.step
         self.lost += skipped
+        if skipped:
+            warnings.warn(
+                f"{skipped} of {self.plan.steps} steps were reserved before an interruption, or by a copy of this run, and are "
+                "in no checkpoint: they are paid for and skipped, not drawn again.",
+                stacklevel=6,
+            )
         self.gradients.skip(skipped)
         self._reserved = first + stop
 
