@@ -10,6 +10,7 @@ from scipy.special import expit
 
 from dperm.privacy import Composed, Gaussian, ObjectivePerturbationEvent, Relation, SelfComposed, calibrate, delta, epsilon
 from dperm.privacy.gaussian import gaussian_delta, gaussian_mu
+from dperm.privacy.loss_bound import SymmetrisedLoss
 from dperm.privacy.objective_perturbation import loss_bound
 from dperm.privacy.rdp import rdp
 
@@ -125,6 +126,30 @@ def test_sharp_bound_is_attained() -> None:
     modulus = 1 / (target + 1 / (2 * sigma**2))
     event = ObjectivePerturbationEvent(sigma, 1.0, 0.25, modulus, loss="logistic")
     assert 0.999 < exact_delta("logistic", sigma, modulus, [], [(1.0, 1.0)], target) / delta(event, target) <= 1.0001
+
+
+@pytest.mark.parametrize("loss", ["logistic", "huber"])
+@pytest.mark.parametrize(("sigma", "modulus"), [(4.0, 2.0), (30.0, 0.3), (1.5, 0.4)])
+def test_defect_11_the_symmetrised_pair_is_above_both_directions(loss: str, sigma: float, modulus: float) -> None:
+    """At every ε: what composes is the whole profile, also where ε < 0."""
+    beta = SMOOTHNESS[loss]
+    bound = loss_bound(ObjectivePerturbationEvent(sigma, 1.0, beta, modulus, loss=loss))
+    pair = SymmetrisedLoss(bound)
+    low, high = pair.support
+    edges = np.linspace(low - 1e-3, high + 1e-3, 200_001)
+    p, q = pair.masses(edges)
+    assert p.sum() == pytest.approx(1.0, abs=1e-9) and q.sum() == pytest.approx(1.0, abs=1e-9)
+    tightest = 0.0
+    for target in np.linspace(-0.6 * high, 0.6 * high, 6):
+        of_pair = float(np.maximum(0.0, p - np.exp(target) * q).sum()) + 2 * (edges[1] - edges[0])  # the grid's error
+        for small, large in NEIGHBOURS:
+            for first, second in ((small, large), (large, small)):
+                true = exact_delta(loss, sigma, modulus, first, second, target)
+                assert true <= of_pair + 1e-6
+                tightest = max(tightest, (true / of_pair) if of_pair > 1e-3 else 0.0)
+        if target > pair.edge:
+            assert of_pair == pytest.approx(bound.delta(target), abs=4 * (edges[1] - edges[0]))
+    assert tightest > 0.9
 
 
 @pytest.mark.parametrize("target", [0.5, 2.0])
