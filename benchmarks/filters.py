@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 from scipy.optimize import brentq
 
-from dperm.gradient.importance import ImportancePlan
+from dperm.gradient import ImportancePlan
 from dperm.gradient.recipes import dpis
 from dperm.privacy import (
     Event,
@@ -51,10 +51,10 @@ def by_one_order(made: ImportancePlan, ratio: float) -> float:
     """With the same share of the filter's budget in each epoch: as if it had been known that r stays."""
     assert isinstance(made.budget, FilteredRdp)
     held = RdpFilter(made.budget)
-    left = made.budget.rdp_budget - made.sums(0) * held.cost(Gaussian(made.sum_noise))
+    left = made.budget.rdp_budget - made.schedule.sums(0) * held.cost(Gaussian(made.sum_noise))
 
     def beyond(log_noise: float) -> float:
-        return math.log(held.cost(steps(made.least_rate / ratio, math.exp(log_noise), made.steps)) / left)
+        return math.log(held.cost(steps(made.schedule.least_rate / ratio, math.exp(log_noise), made.steps)) / left)
 
     return ratio * math.exp(float(brentq(beyond, math.log(0.2), math.log(1e4))))
 
@@ -74,7 +74,7 @@ def main() -> None:
         renyi = plan(epsilon, filter="renyi")
         held = ProfileFilter(profiled.event(Relation.ADD_OR_REMOVE_ONE))
         for ratio in RATIOS:
-            rate = profiled.least_rate / ratio
+            rate = profiled.schedule.least_rate / ratio
             known = ratio * calibrate(lambda x, rate=rate, count=profiled.steps: steps(rate, x, count), epsilon, DELTA)
             started = time.perf_counter()
             found = ratio * profiled.noise_multiplier(held, 0, profiled.steps_per_epoch, rate)

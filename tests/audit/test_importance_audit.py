@@ -78,7 +78,7 @@ def _published_weights(run: pytest.MonkeyPatch) -> None:
         def sensitivity(self, relation: Any) -> float:
             return 1.0
 
-    run.setattr("dperm.gradient.importance_run.Unit", Weighted)
+    run.setattr("dperm.gradient.importance.run.Unit", Weighted)
 
 
 def _norms_uncut(run: pytest.MonkeyPatch) -> None:

@@ -230,7 +230,7 @@ def test_between_passes_k_is_of_the_norms_last_seen() -> None:
 @pytest.mark.parametrize("chunk", [7, 8192])
 def test_a_pass_leaves_out_what_was_seen_in_the_last_half_epoch(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whose norm is of the step that drew them; all others are of the pass."""
-    monkeypatch.setattr("dperm.gradient.importance_run._CHUNK", chunk)
+    monkeypatch.setattr("dperm.gradient.importance.run._CHUNK", chunk)
     made = plan(epochs=2)
     recorder = Recorder(SystemSource(Randomness.fixed(3)))
     gradients = started(made, recorder)
@@ -299,7 +299,7 @@ def test_noise_in_later_epochs_is_planned_as_stated() -> None:
     rate = made.rate / 0.25  # K = N·C/4
     left = made.budget.rdp_budget
     held = RdpFilter(made.budget)
-    statistics = [SelfComposed(Gaussian(made.sum_noise), made.sums(epoch)) for epoch in range(10)]
+    statistics = [SelfComposed(Gaussian(made.sum_noise), made.schedule.sums(epoch)) for epoch in range(10)]
 
     def cost(at: float, noise: float) -> float:
         return made.steps_per_epoch * held.cost(PoissonSampled(at, Gaussian(noise)))
@@ -625,7 +625,7 @@ def test_every_epoch_is_within_its_profile_and_wastes_next_to_nothing_of_it() ->
     for epoch in gradients.epochs:
         steps = SelfComposed(PoissonSampled(epoch.rate, Gaussian(epoch.noise_multiplier)), made.steps_per_epoch)
         assert -1e-3 < excess(steps, made.budget) <= 0
-        grid = math.log(epoch.rate / made.least_rate) / math.log(1.02)
+        grid = math.log(epoch.rate / made.schedule.least_rate) / math.log(1.02)
         assert grid == pytest.approx(round(grid), abs=1e-6)
     assert channel.filter.left(made.budget) == channel.filter.left(Gaussian(40.0)) == 0
     assert leaves(made.event(OBJECTIVE.relation, 10, 10)) == {}
@@ -638,10 +638,13 @@ def test_what_ran_costs_no_more_than_what_was_charged() -> None:
             epsilon=2.0, delta=1e-5, public_size=20_000, expected_batch_size=200, epochs=15, clipping_norm=1.0, average_from=None
         )  # fmt: skip
         held = ProfileFilter(made.event(OBJECTIVE.relation))
-        rate = made.least_rate / ratio
+        rate = made.schedule.least_rate / ratio
         noise = made.noise_multiplier(held, 0, 100, rate)
         ran = Composed(
-            (SelfComposed(PoissonSampled(rate, Gaussian(noise)), 1500), SelfComposed(Gaussian(made.sum_noise), made.sums(0)))
+            (
+                SelfComposed(PoissonSampled(rate, Gaussian(noise)), 1500),
+                SelfComposed(Gaussian(made.sum_noise), made.schedule.sums(0)),
+            )
         )
         assert least * 2.0 < epsilon(ran, 1e-5) <= 2.0
         # the filter costs little more noise than if the ratio of all epochs had been known
@@ -657,8 +660,8 @@ def test_without_a_place_for_k_an_epoch_takes_the_largest(tmp_path: Path) -> Non
     for _ in range(made.steps):
         theta = theta - 0.5 * gradients(theta)
     *others, last = gradients.epochs
-    assert last.rate == made.least_rate and last.ratio == pytest.approx(1.0)
-    assert all(epoch.rate > made.least_rate for epoch in others)
+    assert last.rate == made.schedule.least_rate and last.ratio == pytest.approx(1.0)
+    assert all(epoch.rate > made.schedule.least_rate for epoch in others)
     assert channel.filter.left(made.budget) == 0
 
 

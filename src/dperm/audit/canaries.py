@@ -14,7 +14,7 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_torch_array
 from numpy.typing import NDArray
 
-from dperm.gradient.loop import BatchSource
+from dperm.gradient.policy import BatchSource
 from dperm.objectives import PublicFacts
 from dperm.objectives.per_example import Objective, Pass
 
@@ -84,11 +84,13 @@ class CanaryObjective:
         zeros = xp.zeros(self.groups * len(self.signs), dtype=theta.dtype, device=device(theta))
         return xp.concat([theta, zeros])
 
-    def per_example(self, theta: Any, batch: tuple[Any, Any], *, norms_only: bool = False) -> Pass:
+    def per_example(self, theta: Any, batch: tuple[Any, Any], *, norms_only: bool = False, anchor: Any = None) -> Pass:
+        """A canary's vector is the same with an anchor: whatever a query bounds, it must bound that."""
         inner, which = batch
         own = theta[: len(theta) - self.groups * len(self.signs)]
         if inner is not None:
-            return _InnerPass(self._objective.per_example(own, inner, norms_only=norms_only), theta, len(own))
+            anchor = None if anchor is None else anchor[: len(own)]
+            return _InnerPass(self._objective.per_example(own, inner, norms_only=norms_only, anchor=anchor), theta, len(own))
         return _CanaryPass(theta, len(own), self.groups, np.asarray(which), self.signs, self.lengths)
 
     def observed(self, released: Any) -> Array:

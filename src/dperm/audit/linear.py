@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from dperm.audit.outputs import Progress
 from dperm.audit.pairs import Data, Pair
 from dperm.audit.trials import Trials
-from dperm.gradient import AdaptiveClip, Plan
 from dperm.mechanisms import (
     GradientPerturbation,
     Mechanism,
@@ -55,8 +54,7 @@ def vectorises(mechanism: Mechanism, objective: LinearObjective) -> bool:
     if isinstance(mechanism, OneVsRest):
         return vectorises(mechanism.mechanism, objective)
     if isinstance(mechanism, GradientPerturbation):
-        # a state of its own for each run is what an adaptive norm, or importance sampling, would need
-        return isinstance(mechanism.plan, Plan) and not isinstance(mechanism.plan.bounding, AdaptiveClip)
+        return mechanism.plan.vectorises
     if isinstance(mechanism, ObjectivePerturbation):
         return objective.radius is None
     return isinstance(mechanism, OutputPerturbation)

@@ -22,7 +22,7 @@ from dperm.audit.linear import (
 from dperm.audit.outputs import Progress, one_at_a_time, unlogged
 from dperm.audit.pairs import Data, Pair, extreme_pairs, game_pairs
 from dperm.gradient import Policy, descend
-from dperm.gradient.loop import BatchSource
+from dperm.gradient.policy import BatchSource
 from dperm.mechanisms import (
     GradientPerturbation,
     Mechanism,

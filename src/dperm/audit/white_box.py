@@ -19,8 +19,8 @@ from dperm.audit.outputs import unlogged
 from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
 from dperm.audit.training import open_for
 from dperm.audit.watching import Watched, judge
-from dperm.gradient import Plan, Policy, descend
-from dperm.gradient.loop import BatchSource
+from dperm.gradient import Policy, descend
+from dperm.gradient.policy import BatchSource
 from dperm.objectives.per_example import Objective
 from dperm.privacy import Channel, Relation, Source, epsilon
 
@@ -190,10 +190,10 @@ def _watched(plan: Policy, objective: Objective, records: BatchSource, theta: An
 def _lengths(plan: Policy, count: int) -> Array | None:
     """Gradient norms for canaries: three in four far beyond the bound, the others spread over six decades from half of it up,
     where a bounding may be wrong. None where a bounding or a sampler goes by norms that it is given: all are far beyond then."""
-    if not isinstance(plan, Plan) or plan.bounding.init():
+    if plan.longest is None:
         return None
-    spread = plan.bounding.bound * np.geomspace(_SHORTEST, _LONGEST, max(2, count // 4))
-    return np.concatenate([spread, np.full(count - len(spread), _LONGEST * plan.bounding.bound)])
+    spread = plan.longest * np.geomspace(_SHORTEST, _LONGEST, max(2, count // 4))
+    return np.concatenate([spread, np.full(count - len(spread), _LONGEST * plan.longest)])
 
 
 def _start(objective: Objective, theta: Any, watcher: _Watcher) -> tuple[Any, Channel]:

@@ -1,13 +1,13 @@
 """Gradient perturbation: samplers, bounding, noise, updates, the plan that binds them, and the one loop."""
 
 from dperm.gradient.bounding import AdaptiveClip, Bounding, Clip, Normalise, PerLayer, Unit
-from dperm.gradient.importance import AdaptiveNorm, ImportancePlan
-from dperm.gradient.importance_run import ImportanceEpoch, ImportanceGradients
+from dperm.gradient.importance import AdaptiveNorm, ImportanceEpoch, ImportanceGradients, ImportancePlan
 from dperm.gradient.loop import descend, descend_by
 from dperm.gradient.noise import Constant, ExponentialDecay, NoiseSchedule
-from dperm.gradient.plan import Plan, Policy
+from dperm.gradient.plan import NoisyGradients, Plan
+from dperm.gradient.policy import Gradients, Policy
 from dperm.gradient.post import Identity, Post
-from dperm.gradient.run import Gradients, NoisyGradients
+from dperm.gradient.query import Difference, Gradient, Query
 from dperm.gradient.sampling import FullBatch, Poisson, Sampler
 from dperm.gradient.update import SGD, Adam, Averaged, ExponentialAverage, Update
 
@@ -20,9 +20,11 @@ __all__ = [
     "Bounding",
     "Clip",
     "Constant",
+    "Difference",
     "ExponentialAverage",
     "ExponentialDecay",
     "FullBatch",
+    "Gradient",
     "Gradients",
     "Identity",
     "ImportanceEpoch",
@@ -36,6 +38,7 @@ __all__ = [
     "Poisson",
     "Policy",
     "Post",
+    "Query",
     "Sampler",
     "Unit",
     "Update",

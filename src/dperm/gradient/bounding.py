@@ -46,6 +46,15 @@ class Bounding(ABC):
         """State at the start of a run: public numbers, changed in place by `read`."""
         return {}
 
+    @property
+    def vectorises(self) -> bool:
+        """Whether many trainings can share it, each with its own θ: a state would have to be one for each."""
+        return not self.init()
+
+    def cut(self, state: dict[str, float]) -> float:
+        """The norm that gradients are cut at; 0 where they are not cut."""
+        return 0.0
+
     def query(self, at_theta: Pass, state: dict[str, float]) -> Any:
         """A batch's part of the step's query: a sum over its records of vectors no longer than `bound`."""
         return at_theta.weighted_sum(self.factors(at_theta.norms), self.bound)
@@ -74,6 +83,9 @@ class Clip(Bounding):
 
     def factors(self, norms: Any) -> Any:
         return _clip_factors(norms, self.clipping_norm)
+
+    def cut(self, state: dict[str, float]) -> float:
+        return self.clipping_norm
 
 
 def _clip_factors(norms: Any, clipping_norm: float) -> Any:
@@ -136,6 +148,9 @@ class PerLayer(Bounding):
         """(b, G) factors for (b, G) norms of the layers' parts."""
         return _clip_factors(norms, self.clipping_norm / math.sqrt(norms.shape[-1]))
 
+    def cut(self, state: dict[str, float]) -> float:
+        return self.clipping_norm
+
     def query(self, at_theta: Pass, state: dict[str, float]) -> Any:
         factors = self.factors(at_theta.group_norms)
         return at_theta.weighted_sum(factors if factors.shape[-1] > 1 else factors[..., 0], self.bound)
@@ -172,6 +187,9 @@ class AdaptiveClip(Bounding):
 
     def init(self) -> dict[str, float]:
         return {"clipping_norm": self.clipping_norm}
+
+    def cut(self, state: dict[str, float]) -> float:
+        return state["clipping_norm"]
 
     def query(self, at_theta: Pass, state: dict[str, float]) -> Any:
         norms, current = at_theta.norms, state["clipping_norm"]

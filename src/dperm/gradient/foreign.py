@@ -10,6 +10,7 @@ __all__ = ["foreign_parts"]
 
 _ASSUMED = {
     "sampler": "draws each record by itself, with a probability that is at most its rate",
+    "query": "gives each record a vector that depends on it, on θ and on released numbers alone",
     "bounding": "has the sensitivity that it states, whatever the records are, and no state but released numbers",
     "noise": "has levels that do not depend on records",
     "post": "reads released numbers alone",

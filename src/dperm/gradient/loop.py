@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dperm.gradient.plan import Policy
-from dperm.gradient.run import BatchSource, Gradients
+from dperm.gradient.policy import BatchSource, Gradients, Policy
 from dperm.objectives.constraints import project_l2_ball
 from dperm.objectives.per_example import Objective
 from dperm.privacy.channel import Channel

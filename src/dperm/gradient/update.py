@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -27,6 +27,15 @@ class Update(ABC):
     def result(self, theta: Any, state: Any) -> Any:
         """What the run hands back, given its last θ."""
         return theta
+
+    def around(self, update: Update) -> Update:
+        """What runs where `update` is to take the steps: an average of its iterates, or `update` in this one's place."""
+        return update
+
+    @property
+    def takes_steps(self) -> bool:
+        """Whether it takes steps of its own, beside what it does with another's."""
+        return True
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,13 @@ class Averaged(Update):
     def __post_init__(self) -> None:
         check.integer("skip", self.skip, minimum=0)
 
+    def around(self, update: Update) -> Update:
+        return replace(self, update=update)
+
+    @property
+    def takes_steps(self) -> bool:
+        return False
+
     def init(self, theta: Any) -> dict[str, Any]:
         return {"inner": self.update.init(theta), "sum": theta * 0.0, "steps": 0}
 
@@ -120,6 +136,13 @@ class ExponentialAverage(Update):
 
     def __post_init__(self) -> None:
         check.fraction("decay", self.decay)
+
+    def around(self, update: Update) -> Update:
+        return replace(self, update=update)
+
+    @property
+    def takes_steps(self) -> bool:
+        return False
 
     def init(self, theta: Any) -> dict[str, Any]:
         return {"inner": self.update.init(theta), "average": theta + theta * 0.0, "steps": 0}

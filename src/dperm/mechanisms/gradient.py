@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.gradient import ImportancePlan, Plan, Policy, descend_by
+from dperm.gradient import Policy, descend_by
 from dperm.gradient.foreign import foreign_parts
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.rules import gradient_plan, importance_plan
@@ -29,17 +29,17 @@ class GradientPerturbation(Mechanism):
     plan: Policy
 
     def __post_init__(self) -> None:
-        if not isinstance(self.plan, (Plan, ImportancePlan)):
+        if not isinstance(self.plan, Policy):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Expected a plan, got {self.plan!r}: call the recipe with its settings.")
-        if isinstance(self.plan, ImportancePlan) and self.budget.epsilon is not None:
-            spent = epsilon(self.plan.event(self.plan.budget.relation), self.budget.delta)
+        if self.plan.budgeted is not None and self.budget.epsilon is not None:
+            spent = epsilon(self.plan.budgeted, self.budget.delta)
             if spent > self.budget.epsilon * (1 + 1e-9):
                 raise ValueError(f"The plan may spend epsilon = {spent:.6g}, its budget is {self.budget.epsilon:g}.")
 
     @classmethod
     def calibrate(
         cls,
-        make_plan: Callable[[float], Plan],
+        make_plan: Callable[[float], Policy],
         facts: PublicFacts,
         epsilon: float,
         delta: float,
@@ -48,9 +48,10 @@ class GradientPerturbation(Mechanism):
     ) -> GradientPerturbation:
         """The least noise for a recipe: `make_plan` maps a noise multiplier to a plan. With `below`, the least that stays below
         that privacy profile, whatever ε is."""
-        if not isinstance(make_plan(1.0), Plan):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if make_plan(1.0).budgeted is not None:
             raise TypeError(
-                "Expected make_plan to return a Plan; one with a budget of its own goes to GradientPerturbation itself."
+                "Expected make_plan to return a plan of this noise; one with a budget of its own goes to GradientPerturbation "
+                "itself."
             )
 
         def event(noise: float) -> Event:
@@ -90,12 +91,7 @@ class GradientPerturbation(Mechanism):
         plan = self.plan.sized(channel, len(records))
         gradients = plan.gradients(objective, records, channel)
         theta = descend_by(plan, gradients, objective, start)
-        trace: dict[str, Any] = {"steps": plan.steps}
-        if isinstance(plan, Plan):
-            trace["noise_levels"] = plan.noise.levels(plan.steps)
-        else:
-            trace |= {"public_size": plan.public_size, "epochs": gradients.trace()}
-        return theta, trace
+        return theta, {"steps": plan.steps, **gradients.summary()}
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         found = foreign_parts(self.plan)

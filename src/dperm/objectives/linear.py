@@ -172,9 +172,9 @@ class LinearObjective:
         table = theta.reshape(-1, self.outputs)
         return (table[:-1], table[-1]) if self.intercept_scale else (table, 0.0)
 
-    def per_example(self, theta: Array, batch: Batch, *, norms_only: bool = False) -> LinearPass:
+    def per_example(self, theta: Array, batch: Batch, *, norms_only: bool = False, anchor: Array | None = None) -> LinearPass:
         """The closed-form pass; see `Pass`. It computes what it is asked for, so that `norms_only` makes no difference."""
-        return LinearPass(self, theta, batch)
+        return LinearPass(self, theta, batch, anchor)
 
     def evaluate(self, theta: Array, records: Records, hessian: bool = False) -> tuple[float, Array, Array | None]:
         """Σ ℓ_i, its gradient (p,) and, if asked, its Hessian (p, p), in one pass over the rows; no regulariser.
@@ -283,7 +283,8 @@ class LinearObjective:
 
 
 class LinearPass(Pass):
-    """∇ℓ_i = ℓ'(t_i)·x_i: norms are |ℓ'|·‖x_i‖, a weighted sum is one thin product. Nothing (b, d) is made.
+    """∇ℓ_i = ℓ'(t_i)·x_i: norms are |ℓ'|·‖x_i‖, a weighted sum is one thin product. Nothing (b, d) is made. With an anchor, ℓ'
+    is how much the slope changed from there.
 
     Bounded sums are exact: each record's coefficient is truncated towards zero to a public grid, so that its products with the
     row are whole multiples of one power of two, and small enough that no sum of `EXACT_ROWS` of them is ever rounded. What a
@@ -294,12 +295,14 @@ class LinearPass(Pass):
 
     __slots__ = ("_all_there", "_batch", "_norms", "_objective", "_slope", "_t", "_wide")
 
-    def __init__(self, objective: LinearObjective, theta: Array, batch: Batch) -> None:
+    def __init__(self, objective: LinearObjective, theta: Array, batch: Batch, anchor: Array | None = None) -> None:
         self._objective = objective
         self._batch = batch
         self._wide = objective.outputs > 1
         self._t = objective.predict(objective.seen(theta), batch)
         slope = objective.loss.slope(self._t, batch.targets)
+        if anchor is not None:
+            slope = slope - objective.loss.slope(objective.predict(objective.seen(anchor), batch), batch.targets)
         self._all_there = bool(batch.norms.all())
         # A record whose numbers are not finite contributes nothing: mask it before it meets a product.
         flat = slope.ravel()

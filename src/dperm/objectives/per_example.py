@@ -53,6 +53,7 @@ class Objective(Protocol):
         """Radius of the L2 ball that θ is kept in, or None."""
         ...
 
-    def per_example(self, theta: Any, batch: Any, *, norms_only: bool = False) -> Pass:
-        """The pass at θ; with `norms_only` nothing is kept for weighted sums."""
+    def per_example(self, theta: Any, batch: Any, *, norms_only: bool = False, anchor: Any = None) -> Pass:
+        """The pass at θ; with `norms_only` nothing is kept for weighted sums. With an `anchor` (p,), the vectors are
+        ∇ℓ_i(θ) − ∇ℓ_i(anchor). TypeError where the objective cannot."""
         ...

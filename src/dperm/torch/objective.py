@@ -172,8 +172,10 @@ class ModuleObjective:
         """The flat buffer (p,) that the trainable parameters are views of: changing it changes the model."""
         return self.flat.buffer
 
-    def per_example(self, theta: Tensor, batch: Any, *, norms_only: bool = False) -> TorchPass:
+    def per_example(self, theta: Tensor, batch: Any, *, norms_only: bool = False, anchor: Tensor | None = None) -> TorchPass:
         """The pass at θ (p,) on a batch (inputs, targets); leaves the model at θ."""
+        if anchor is not None:
+            raise TypeError("Expected a linear model for differences of gradients: a network's are at one θ only.")
         buffer = self.flat.buffer
         if theta is not buffer:
             buffer.copy_(theta)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from dperm import _validate as check
-from dperm.gradient import Averaged, ExponentialAverage, ImportancePlan, Plan, Policy, Update
+from dperm.gradient import Policy, Update
 from dperm.gradient.recipes import dp_sgd
 from dperm.privacy import Composed, Event, PrivacyProfile, Relation, calibrate
 from dperm.privacy.calibration import calibrate_below
@@ -16,7 +16,7 @@ from dperm.privacy.calibration import calibrate_below
 __all__ = ["MakePlan", "Planner", "Recipe"]
 
 #: (noise_multiplier, public_size) → plan
-MakePlan = Callable[[float, int], Plan]
+MakePlan = Callable[[float, int], Policy]
 
 #: a function of keywords that returns a plan: `dperm.gradient.recipes`. noise_multiplier and public_size are among them, or,
 #: where the noise is chosen on the way, epsilon, delta and public_size.
@@ -59,7 +59,7 @@ class Planner:
         self._make: Callable[[float, int], Policy]
         self._recipe: Recipe = dp_sgd
         self._settings = settings
-        if isinstance(plan, (Plan, ImportancePlan)):
+        if isinstance(plan, Policy):
             if epsilon is not None or noise_multiplier is not None:
                 raise ValueError(
                     "A plan has its noise already: pass a recipe, or a function (noise_multiplier, public_size) → Plan."
@@ -68,14 +68,14 @@ class Planner:
                 raise ValueError(f"Expected {', '.join(settings)} inside the plan, not beside it.")
             self.fixed = plan
             self.stated_size = public_size or plan.public_size
-            self.adaptive = isinstance(plan, ImportancePlan)
+            self.adaptive = plan.budgeted is not None
             self._make = lambda noise, size: plan
             return
         if plan is not None and not callable(plan):
             raise TypeError(f"Expected a plan or a recipe such as dperm.gradient.recipes.dpis, got {plan!r}.")
         bound = getattr(plan, "keywords", {})
         update = bound.get("update")
-        self.binds_update = isinstance(update, Update) and not isinstance(update, (Averaged, ExponentialAverage))
+        self.binds_update = isinstance(update, Update) and update.takes_steps
         own = {"epsilon", "delta", "noise_multiplier", "public_size", "earlier", *settings}
         if twice := sorted(own & set(bound)):
             advice = " Earlier releases go to spent=[certificate]." if "earlier" in twice else ""
@@ -143,8 +143,7 @@ class Planner:
         """The plan of an interrupted run, whose size the caller states or the run released."""
         if not self.adaptive:
             return self._make(noise or 0.0, size)
-        plan = self.within_budget(None if self.stated_size is None else size)
-        return plan.with_released_size(size) if isinstance(plan, ImportancePlan) and plan.public_size is None else plan
+        return self.within_budget(None if self.stated_size is None else size).with_released_size(size)
 
 
 def _unknown(function: Callable[..., Any], names: Iterable[str]) -> list[str]:
@@ -157,7 +156,7 @@ def _unknown(function: Callable[..., Any], names: Iterable[str]) -> list[str]:
 def _planned(make: MakePlan, noise: float, size: int) -> Policy:
     """A caller's own (noise_multiplier, public_size) → plan."""
     plan: Any = make(noise, size)
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, Policy) or plan.budgeted is not None:
         raise ValueError(
             f"Expected a function (noise_multiplier, public_size) → Plan, got {type(plan).__name__}: pass a recipe that takes "
             "epsilon and delta, such as functools.partial(dpis, ...)."

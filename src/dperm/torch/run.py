@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dperm.gradient import Gradients, Plan, Policy
+from dperm.gradient import Gradients, Policy
 from dperm.objectives.per_example import Pass
 from dperm.privacy import Certificate, Channel, Composed, Event, Relation
 from dperm.privacy.accounting import best_epsilon
@@ -126,7 +126,7 @@ class PrivateRun:
         """ε of everything so far: the steps, what was spent on the number of records, and earlier charges of the run."""
         spent: list[Event] = list(self.charged.events[:-1])
         last = self.charged.events[-1]
-        if chosen_on_the_way(last) and isinstance(self.plan, Plan):
+        if chosen_on_the_way(last) and self.plan.budgeted is None:
             spent.append(last)  # the steps were chosen by the size that was released: the filter vouches for no less
         elif steps := self.gradients.spent(relation, self.charged.first):
             spent.append(steps)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dperm._remind import remind_of_delta
-from dperm.gradient import Plan, Policy
+from dperm.gradient import Policy
 from dperm.gradient.foreign import foreign_parts
 from dperm.privacy import Certificate, Channel, Composed, Event, PrivacyProfile, Relation
 from dperm.privacy.events import chosen_on_the_way, event_from_dict
@@ -90,7 +90,7 @@ class Starter:
         events = tuple(event_from_dict(event) for event in state["events"])
         done, first = state["step"], state["first"]
         charged = Charged(events, state["charge_id"], first)
-        sized_first = chosen_on_the_way(events[-1]) and isinstance(plan, Plan)
+        sized_first = chosen_on_the_way(events[-1]) and plan.budgeted is None
         if not sized_first and not plan.pays_for(events[-1], self.relation, first):
             raise ValueError("The checkpoint's charge is not what this plan costs.")
         if channel.knows(charged.charge_id):
@@ -178,7 +178,7 @@ class Starter:
             event=event,
             delta=self.planner.delta,
             target_epsilon=target,
-            paper=Plan.paper if plan is None else plan.paper,
+            paper=(plan or self.planner.at(1.0, NOMINAL_SIZES[0])).paper,
             assumptions=[
                 *(foreign_parts(plan) if plan is not None else ()),
                 *assumptions(self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),

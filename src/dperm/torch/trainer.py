@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_size
-from dperm.gradient import Averaged, ExponentialAverage, Policy
+from dperm.gradient import ExponentialAverage, Policy
 from dperm.privacy import Certificate, Relation
 from dperm.torch import checkpoint
 from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
@@ -362,8 +362,7 @@ class PrivateTrainer:
         update = plan.update
         if self.optimizer is not None:
             inner = TorchOptimizer(self.optimizer, self.objective.flat)
-            averages = isinstance(update, (Averaged, ExponentialAverage))
-            update = replace(update, update=inner) if averages else inner
+            update = update.around(inner)
         if self.ema_decay is not None:
             update = ExponentialAverage(update, self.ema_decay)
         return plan if update is plan.update else replace(cast(Any, plan), update=update)

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from dperm import _validate as check
-from dperm.gradient.importance import LARGEST_RATE, AdaptiveNorm, ImportancePlan
-from dperm.gradient.importance_budget import epoch_event, sum_noise_by_rule
+from dperm.gradient.importance import LARGEST_RATE, AdaptiveNorm, ImportancePlan, epoch_event, sum_noise_by_rule
 from dperm.gradient.update import SGD, Averaged, Update
 from dperm.privacy.accounting import epsilon as best_epsilon
 from dperm.privacy.calibration import calibrate
@@ -131,8 +130,9 @@ def _by_profile(epsilon: float, delta: float, earlier: Event | None, settings: d
     any_noise: dict[str, Any] = settings | {"norm_noise": settings["norm_noise"] or 1.0}
     draft = ImportancePlan(budget=PrivacyProfile((0.0,), (1.0,)), **any_noise)
     if settings["norm_noise"] is None:
-        settings = settings | {"norm_noise": sum_noise_by_rule(draft.sums(0), gaussian_mu(epsilon, delta), draft.public_size)}
-    others: list[Event] = [SelfComposed(Gaussian(settings["norm_noise"]), draft.sums(0))]
+        rule = sum_noise_by_rule(draft.schedule.sums(0), gaussian_mu(epsilon, delta), draft.public_size)
+        settings = settings | {"norm_noise": rule}
+    others: list[Event] = [SelfComposed(Gaussian(settings["norm_noise"]), draft.schedule.sums(0))]
     if earlier is not None:
         others.append(earlier)
         if (before := best_epsilon(earlier, delta)) >= epsilon:
@@ -145,9 +145,9 @@ def _by_profile(epsilon: float, delta: float, earlier: Event | None, settings: d
         )
 
     # epochs of these ratios, each with the noise at which DP-SGD of that rate would spend the whole: K decides which of them runs
-    ratios = {max(ratio, draft.least_rate / LARGEST_RATE) for ratio in _PROFILED_RATIOS}
+    ratios = {max(ratio, draft.schedule.least_rate / LARGEST_RATE) for ratio in _PROFILED_RATIOS}
     alone: dict[float, float] = {}
-    for rate in (draft.least_rate / ratio for ratio in sorted(ratios)):
+    for rate in (draft.schedule.least_rate / ratio for ratio in sorted(ratios)):
         alone[rate] = calibrate(functools.partial(epoch_event, rate, steps=draft.steps), epsilon, delta, draft=True)
 
     def profile(scale: float) -> PrivacyProfile:

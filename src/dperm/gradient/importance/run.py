@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device, to_device
 from numpy.typing import NDArray
 
 from dperm.gradient.bounding import Unit
-from dperm.gradient.run import BatchSource, Gradients
+from dperm.gradient.importance.settings import ImportanceSettings
+from dperm.gradient.policy import BatchSource, Gradients
 from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.sums import RunningSum, exact_sum
 from dperm.privacy.channel import Channel
 from dperm.privacy.events import Event, Gaussian, PoissonSampled, Relation, SelfComposed
-from dperm.privacy.filters import BudgetExceeded, ProfileFilter
-
-if TYPE_CHECKING:
-    from dperm.gradient.importance import ImportancePlan
+from dperm.privacy.filters import BudgetExceeded
 
 __all__ = ["ImportanceEpoch", "ImportanceGradients"]
 
@@ -60,7 +58,7 @@ class ImportanceGradients(Gradients):
 
     def __init__(
         self,
-        plan: ImportancePlan,
+        plan: ImportanceSettings,
         objective: Objective,
         records: BatchSource,
         channel: Channel,
@@ -72,7 +70,7 @@ class ImportanceGradients(Gradients):
             raise ValueError("Expected a plan that knows the number of records: call sized(channel, len(records)) first.")
         if channel.filter is None:
             raise ValueError("Expected a channel that was charged for the plan's event: DPIS runs within a filter.")
-        self.plan = plan
+        self.policy = self.plan = plan
         self.objective = objective
         self.step = first
         self.epochs: list[ImportanceEpoch] = []
@@ -93,11 +91,8 @@ class ImportanceGradients(Gradients):
     def clipping_norm(self) -> float:
         return self._clipping_norm
 
-    def skip(self, steps: int) -> None:
-        self.step += steps
-
     def spent(self, relation: Relation, start: int) -> Event | None:
-        return self.plan.spent(self._filter)
+        return self.plan.spending.spent(self._filter)
 
     def public(self) -> dict[str, Any]:
         return {
@@ -106,6 +101,9 @@ class ImportanceGradients(Gradients):
             "clipping_norm": self._clipping_norm,
             "epochs": self.trace(),
         }
+
+    def summary(self) -> dict[str, Any]:
+        return {"public_size": self._size, "epochs": self.trace()}
 
     def trace(self) -> list[dict[str, Any]]:
         return [asdict(epoch) for epoch in self.epochs]
@@ -221,8 +219,7 @@ class ImportanceGradients(Gradients):
         rate = plan.draw_rate(self._released_sum(norm, "K", self._size * norm), norm)
         norm_sum = plan.expected_batch_size * norm / rate
         ratio = norm_sum / (self._size * norm)
-        if isinstance(self._filter, ProfileFilter):
-            steps = plan.steps_per_epoch  # a place holds a whole epoch: copies of this run may have other steps of it to do
+        steps = plan.spending.paid_at_once(steps)
         noise = plan.noise_multiplier(self._filter, number, steps, rate)
         epoch = ImportanceEpoch(number, norm, norm_sum, rate, noise, noise * ratio, ratio)
         part = SelfComposed(PoissonSampled(rate, Gaussian(noise)), steps)
@@ -244,7 +241,7 @@ class ImportanceGradients(Gradients):
     def _released_sum(self, cut: float, what: str, otherwise: float) -> float:
         """Σ min(nᵢ, cut) of the norms last seen, plus noise: one record moves it by no more than `cut`. `otherwise`, where
         interrupted runs spent what it costs."""
-        noise = self.plan.norm_noise_within(self._filter)
+        noise = self.plan.spending.norm_noise(self._filter)
         try:
             self._channel.allow(Gaussian(noise), {"what": what})
         except BudgetExceeded:

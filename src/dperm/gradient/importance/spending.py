@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import ABC, abstractmethod
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from scipy.optimize import brentq
 from scipy.special import ndtri
@@ -15,10 +14,7 @@ from dperm.privacy.calibration import calibrate_below
 from dperm.privacy.events import Composed, Event, FilteredRdp, Gaussian, PoissonSampled, PrivacyProfile, SelfComposed, leaves
 from dperm.privacy.filters import BudgetExceeded, Filter, ProfileFilter, RdpFilter
 
-if TYPE_CHECKING:
-    from dperm.gradient.importance import ImportancePlan
-
-__all__ = ["ByProfile", "ByRenyi", "Spending", "epoch_event"]
+__all__ = ["ByProfile", "ByRenyi", "Schedule", "Spending", "epoch_event", "sum_noise_by_rule"]
 
 _WORST_CASE_SHARE = 0.8
 _SIZE_SHARE = 0.01  # of the budget, for N, where its noise is not stated
@@ -36,11 +32,42 @@ def sum_noise_by_rule(releases: int, mu: float, public_size: int | None) -> floa
     return max(math.sqrt(releases / _NORM_SHARE) / mu, _NORM_NOISE * (public_size or 0))
 
 
+@dataclass(frozen=True)
+class Schedule:
+    """What of a plan its cost depends on, besides its budget: epochs, rates, what is released beside gradients, and with which
+    noise, where that is stated."""
+
+    epochs: int
+    expected_batch_size: float
+    public_size: int | None
+    adaptive: bool
+    norm_noise: float | None
+    size_noise: float | None
+    worst_case_share: float | None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return 0 if self.public_size is None else max(1, round(self.public_size / self.expected_batch_size))
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.steps_per_epoch
+
+    @property
+    def least_rate(self) -> float:
+        """b/N: the sampling rate of a step where K = N·C."""
+        return 0.0 if self.public_size is None else self.expected_batch_size / self.public_size
+
+    def sums(self, epoch: int) -> int:
+        """How many K and K* are released from the start of `epoch` (from 0) on."""
+        return self.epochs - epoch + (self.epochs - max(epoch, 1) if self.adaptive else 0)
+
+
 class Spending(ABC):
     """How a plan's noise is held to its budget."""
 
-    def __init__(self, plan: ImportancePlan) -> None:
-        self.plan = plan
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
 
     @abstractmethod
     def check(self) -> None:
@@ -78,6 +105,10 @@ class Spending(ABC):
         """σ_K, as charged."""
         return self.sum_noise
 
+    def paid_at_once(self, left: int) -> int:
+        """The steps of an epoch that are paid for when it begins with `left` of them to do."""
+        return left
+
     def rate(self, wanted: float) -> float:
         """The sampling rate to use for one that the released K asks for: no larger, but for rounding."""
         return wanted
@@ -99,14 +130,14 @@ class ByRenyi(Spending):
     deviation = "noise is held by a filter at an order fixed beforehand: the best order afterwards is no bound"
     source = "Feldman & Zrnic 2021 (Rényi filter)"
 
-    def __init__(self, plan: ImportancePlan, budget: FilteredRdp) -> None:
-        super().__init__(plan)
+    def __init__(self, schedule: Schedule, budget: FilteredRdp) -> None:
+        super().__init__(schedule)
         self.budget = budget
         self._filter = RdpFilter(budget)
-        self._pessimistic = _WORST_CASE_SHARE if plan.worst_case_share is None else plan.worst_case_share
+        self._pessimistic = _WORST_CASE_SHARE if schedule.worst_case_share is None else schedule.worst_case_share
 
     def check(self) -> None:
-        spent = self.statistics_cost(0) + (0.0 if self.plan.public_size else self._filter.cost(Gaussian(self.size_noise)))
+        spent = self.statistics_cost(0) + (0.0 if self.schedule.public_size else self._filter.cost(Gaussian(self.size_noise)))
         if spent >= 0.9 * self.budget.rdp_budget:
             raise ValueError(
                 f"The budget cannot pay for N and K: they would take {spent:.3g} of {self.budget.rdp_budget:.3g} at order "
@@ -120,15 +151,15 @@ class ByRenyi(Spending):
 
     @property
     def sum_noise(self) -> float:
-        return self.plan.norm_noise or sum_noise_by_rule(self.plan.sums(0), self._mu, self.plan.public_size)
+        return self.schedule.norm_noise or sum_noise_by_rule(self.schedule.sums(0), self._mu, self.schedule.public_size)
 
     @property
     def size_noise(self) -> float:
-        return self.plan.size_noise or math.sqrt(1 / _SIZE_SHARE) / self._mu
+        return self.schedule.size_noise or math.sqrt(1 / _SIZE_SHARE) / self._mu
 
     def statistics_cost(self, epoch: int) -> float:
         """Rényi cost of all K and K* from the start of `epoch` on."""
-        return self.plan.sums(epoch) * self._filter.cost(Gaussian(self.sum_noise))
+        return self.schedule.sums(epoch) * self._filter.cost(Gaussian(self.sum_noise))
 
     def event(self, start: int, stop: int) -> Event:
         """The filter's budget, whatever part of the run is asked for: how it is spread is only known afterwards."""
@@ -136,7 +167,7 @@ class ByRenyi(Spending):
 
     def rest(self, done: int) -> Event:
         """The steps' share of the budget: what is left of it depends on releases, and would be no budget to state."""
-        steps = self.plan.steps
+        steps = self.schedule.steps
         return replace(self.budget, rdp_budget=self.budget.rdp_budget * (steps - done) / steps)
 
     def pays_for(self, event: Event, first: int) -> bool:
@@ -153,11 +184,11 @@ class ByRenyi(Spending):
 
     def noise_multiplier(self, held: Filter, epoch: int, steps: int, rate: float) -> float:
         assert isinstance(held, RdpFilter)
-        plan = self.plan
-        later = plan.epochs - epoch - 1
-        ratio = plan.least_rate / rate
-        pessimistic = epoch < self._pessimistic * plan.epochs
-        later_rate, later_ratio = (plan.least_rate, 1.0) if pessimistic else (rate, ratio)
+        schedule = self.schedule
+        later = schedule.epochs - epoch - 1
+        ratio = schedule.least_rate / rate
+        pessimistic = epoch < self._pessimistic * schedule.epochs
+        later_rate, later_ratio = (schedule.least_rate, 1.0) if pessimistic else (rate, ratio)
         # what is still to be released at this epoch's end and after it
         target = (held.left - (self.statistics_cost(epoch + 1) if later else 0.0)) * (1 - 1e-9)
         if target <= 0:
@@ -168,7 +199,7 @@ class ByRenyi(Spending):
             now = self._filter.cost(epoch_event(rate, noise / ratio, steps))
             if not later:
                 return now
-            return now + later * self._filter.cost(epoch_event(later_rate, noise / later_ratio, plan.steps_per_epoch))
+            return now + later * self._filter.cost(epoch_event(later_rate, noise / later_ratio, schedule.steps_per_epoch))
 
         def beyond(log_noise: float) -> float:
             return math.log(max(cost(log_noise), 1e-300) / target)
@@ -189,39 +220,39 @@ class ByProfile(Spending):
     deviation = "each epoch is held to a privacy profile fixed beforehand: ε of what happened to be released is no bound"
     source = "Zhu, Dong, Wang 2022 (composition of dominating pairs)"
 
-    def __init__(self, plan: ImportancePlan, profile: PrivacyProfile) -> None:
-        super().__init__(plan)
+    def __init__(self, schedule: Schedule, profile: PrivacyProfile) -> None:
+        super().__init__(schedule)
         self.profile = profile
 
     def check(self) -> None:
-        plan = self.plan
-        if plan.public_size is None or plan.norm_noise is None:
+        schedule = self.schedule
+        if schedule.public_size is None or schedule.norm_noise is None:
             raise ValueError("Expected public_size and norm_noise beside a privacy profile: what is charged depends on them.")
-        if plan.size_noise is not None or plan.worst_case_share is not None:
+        if schedule.size_noise is not None or schedule.worst_case_share is not None:
             raise ValueError("Expected no size_noise and no worst_case_share beside a privacy profile: a Rényi filter has them.")
 
     @property
     def sum_noise(self) -> float:
-        assert self.plan.norm_noise is not None
-        return self.plan.norm_noise
+        assert self.schedule.norm_noise is not None
+        return self.schedule.norm_noise
 
     @property
     def size_noise(self) -> float:
         raise ValueError("Expected a Rényi filter's budget where N is released: a profile needs public_size.")
 
     def event(self, start: int, stop: int) -> Event:
-        per_epoch = self.plan.steps_per_epoch
+        per_epoch = self.schedule.steps_per_epoch
         first, last = start // per_epoch, -(-stop // per_epoch)
         if last <= first:
             return Composed(())
-        sums = SelfComposed(Gaussian(self.sum_noise), self.plan.sums(first) - self.plan.sums(last))
+        sums = SelfComposed(Gaussian(self.sum_noise), self.schedule.sums(first) - self.schedule.sums(last))
         return Composed((sums, SelfComposed(self.profile, last - first)))
 
     def rest(self, done: int) -> Event:
-        return self.event(done, self.plan.steps)
+        return self.event(done, self.schedule.steps)
 
     def pays_for(self, event: Event, first: int) -> bool:
-        mine, theirs = leaves(self.event(first, self.plan.steps)), leaves(event)
+        mine, theirs = leaves(self.event(first, self.schedule.steps)), leaves(event)
         pairs = zip(mine.items(), theirs.items(), strict=False)
         return len(mine) == len(theirs) and all(count == other and _alike(a, b) for (a, count), (b, other) in pairs)
 
@@ -242,9 +273,12 @@ class ByProfile(Spending):
             raise BudgetExceeded("No epoch that was charged is left: copies of the run took their places, or the log lost lines.")
         return _least_noise(profiles[0], steps, rate)
 
+    def paid_at_once(self, left: int) -> int:
+        return self.schedule.steps_per_epoch  # a place holds a whole epoch: copies of the run may have other steps of it to do
+
     def rate(self, wanted: float) -> float:
         # a grid: epochs whose rates are nearly the same share the search for their noise
-        least = self.plan.least_rate
+        least = self.schedule.least_rate
         return least * _RATES ** math.floor(math.log(wanted / least) / math.log(_RATES) + 1e-9)
 
     def describe(self) -> str:

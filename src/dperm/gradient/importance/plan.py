@@ -1,0 +1,129 @@
+"""DPIS: importance sampling whose noise is chosen on the way, within a filter's budget (Wei, Bao, Xiao, Yang 2022)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+
+from dperm.gradient.importance.run import ImportanceGradients
+from dperm.gradient.importance.settings import LARGEST_RATE, ImportanceSettings
+from dperm.gradient.policy import BatchSource
+from dperm.objectives.per_example import Objective, Pass
+from dperm.privacy.channel import Channel
+from dperm.privacy.events import Event, Gaussian, Relation
+
+__all__ = ["ImportancePlan"]
+
+_DEVIATIONS = (
+    "gradients enter as unit vectors: the published weight 1/(q·p) breaks the sensitivity where q is capped, and b divides twice",
+    "K, K* and N are charged without amplification: they sum all records",
+    "noise levels, rates and the number of steps follow from public constants and released values, never from N",
+    "the lower bound on K is applied last, so that the sampling rate stays below 1",
+    "proposals are capped at C, and norms below norm_floor·C count as that: unbiased, with fewer proposals",
+    "passes for norms leave out the records whose norms were seen in the last half epoch: most of those that are drawn often",
+)
+
+
+@dataclass(frozen=True)
+class ImportancePlan(ImportanceSettings):
+    """A policy for DPIS: `epochs` times N/`expected_batch_size` steps, all within `budget`. Add/remove only.
+
+    Parameters
+    ----------
+    budget : what the run is held to. A `FilteredRdp` bounds all of it: `dperm.privacy.rdp_budget(epsilon, delta)`. A
+        `PrivacyProfile` bounds the steps of each epoch, to which K's releases add: needs `public_size` and `norm_noise`.
+    expected_batch_size : b, expected number of records that make a step.
+    clipping_norm : C, of the first epoch.
+    public_size : N as publicly known. None: released with noise, within the budget.
+    proposal_factor : k ≥ 1. A record is proposed as if its norm had grown by k since it was last seen.
+    norm_floor : g_L ÷ C. Norms below count as this long, so that no record is forgotten.
+    norm_noise, size_noise : σ_K and σ_N, noise of K (and K*) ÷ C and of N. None: at most 5 % and 1 % of the budget.
+    worst_case_share : a_E, of a Rényi filter (None: 0.8). In this share of the epochs noise is planned as if all later K were
+        N·C, so that it never has to rise; after that as if K stayed. By profiles no epoch depends on later ones.
+    pass_every : epochs between the passes that refresh the norms of records not seen for half an epoch; between them K is
+        of the norms last seen. Unbiased either way: stale norms cost efficiency.
+    adaptive : how the clipping norm changes from epoch to epoch; None: it does not.
+
+    Raises ValueError where the parameters contradict each other or the budget cannot pay for N and K.
+    """
+
+    @property
+    def kind(self) -> str:
+        return "importance sampling"
+
+    @property
+    def paper(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return f"Wei, Bao, Xiao, Yang 2022 (DPIS), with its accounting put right; {self.spending.source}"
+
+    def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
+        """By profiles, what K and the epochs of these steps are held to. By a Rényi filter the whole budget, whatever is asked
+        for: how it is spread is only known afterwards."""
+        self._same(relation)
+        return self.spending.event(start, self.steps if stop is None else stop)
+
+    def rest(self, relation: Relation, done: int) -> Event:
+        self._same(relation)
+        return self.spending.rest(done)
+
+    def pays_for(self, event: Event, relation: Relation, first: int) -> bool:
+        return relation is self.budget.relation and self.spending.pays_for(event, first)
+
+    def _same(self, relation: Relation) -> None:
+        if relation is not self.budget.relation:
+            raise ValueError(f"Expected the relation {self.budget.relation} of the budget, got {relation}: DPIS has no other.")
+
+    def describe(self) -> dict[str, Any]:
+        stated = self.public_size is not None and self.size_noise is None
+        releases = [] if stated else [f"N once: Gaussian({self.spending.size_noise:.6g})"]
+        least = "at least " if self.norm_noise is None and self.public_size is None else ""
+        releases.append(f"K, {self.epochs} times: Gaussian({least}{self.sum_noise:.6g})")
+        if self.adaptive is not None:
+            releases.append(f"K*, {self.epochs - 1} times: Gaussian({least}{self.sum_noise:.6g})")
+        releases.append(f"gradients, {self.steps or 'N/b an epoch'} times: sampled Gaussians, planned at the start of each epoch")
+        return {
+            "sampler": f"importance sampling, k = {self.proposal_factor:g}, norm_floor = {self.norm_floor:g}, "
+            f"norms refreshed every {'epoch' if self.pass_every == 1 else f'{self.pass_every} epochs'}",
+            "bounding": f"unit vectors in proportion to norms clipped at {self.clipping_norm:g}",
+            "adaptive": repr(self.adaptive),
+            "noise": self.spending.describe(),
+            "post": repr(self.post),
+            "update": repr(self.update),
+            "steps": self.steps,
+            "expected_batch_size": self.expected_batch_size,
+            "releases": releases,
+            "differs from the paper": [*_DEVIATIONS, self.spending.deviation],
+        }
+
+    @property
+    def budgeted(self) -> Event:
+        return self.event(self.budget.relation)
+
+    def sized(self, channel: Channel, records: int) -> Self:
+        if self.public_size is not None:
+            return self
+        noise = self.spending.size_noise
+        channel.allow(Gaussian(noise), {"what": "N"})
+        noisy = float(channel.release(np.array([float(records)]), 1.0, noise)[0])
+        # a released size that is too small for the batches is taken for the least that is not: the charge is made
+        return self.with_released_size(max(round(noisy), math.ceil(self.expected_batch_size / LARGEST_RATE), 1))
+
+    def with_released_size(self, size: int) -> Self:
+        if self.public_size is not None:
+            return self
+        return replace(self, public_size=size, size_noise=self.spending.size_noise)
+
+    def gradients(
+        self,
+        objective: Objective,
+        records: BatchSource,
+        channel: Channel,
+        *,
+        first: int = 0,
+        observe: Callable[[Pass], None] | None = None,
+    ) -> ImportanceGradients:
+        self._same(objective.facts.relation)
+        return ImportanceGradients(self, objective, records, channel, first=first, observe=observe)

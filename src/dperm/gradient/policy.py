@@ -1,0 +1,159 @@
+"""What every way of noisy descent is: a policy, fixed beforehand and the only source of what it costs, and its run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, Self
+
+from dperm.gradient.update import Update
+from dperm.objectives.per_example import Objective, Pass
+from dperm.privacy.channel import Channel
+from dperm.privacy.events import Event, Relation
+
+__all__ = ["BatchSource", "Gradients", "Policy"]
+
+
+class BatchSource(Protocol):
+    """Records as a run sees them."""
+
+    def __len__(self) -> int: ...
+
+    def stream(self, draws: Iterable[Any]) -> Iterator[Iterable[Any]]:
+        """For each draw (sorted indices, or None for every record) its records, in batches that fit memory."""
+        ...
+
+
+class Policy(ABC):
+    """An algorithm with its settings: immutable, knows no records. `event` says what a run costs, `gradients` starts one.
+
+    A new algorithm is a frozen dataclass that derives from this, with the five names below as fields or properties and the five
+    abstract members, beside its `Gradients`. What else is here suits a policy whose noise is fixed beforehand.
+    """
+
+    update: Update
+    steps: int
+    public_size: int | None  # the number of records as publicly known; None until `sized`
+    expected_batch_size: float
+    paper: str  # where the algorithm is published
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """How records are drawn, in words."""
+
+    @property
+    @abstractmethod
+    def rate(self) -> float:
+        """Expected share of the records whose gradients make a step: steps × rate are the expected passes."""
+
+    @abstractmethod
+    def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
+        """What the whole run costs under `relation`, or its steps from `start` up to, not including, `stop`."""
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """The parts as JSON-ready values, for certificates and reports."""
+
+    @abstractmethod
+    def gradients(
+        self,
+        objective: Objective,
+        records: BatchSource,
+        channel: Channel,
+        *,
+        first: int = 0,
+        observe: Callable[[Pass], None] | None = None,
+    ) -> Gradients:
+        """A run from step `first` on; the channel was charged for the event. `observe` is handed every pass: not private."""
+
+    # The number of records
+
+    def sized(self, channel: Channel, records: int) -> Self:
+        """Itself, once the number of records is known: released through the channel where it is not."""
+        return self
+
+    def with_released_size(self, size: int) -> Self:
+        """Itself after the number of records was released as `size`; as it is, where the number was known."""
+        return self
+
+    # Charges
+
+    @property
+    def budgeted(self) -> Event | None:
+        """What a policy holds itself to that plans its noise on the way; None where its noise is fixed, and can be calibrated."""
+        return None
+
+    def rest(self, relation: Relation, done: int) -> Event:
+        """What the steps from `done` on are charged where a run is continued without what it paid."""
+        return self.event(relation, done)
+
+    def pays_for(self, event: Event, relation: Relation, first: int) -> bool:
+        """Whether `event` is what this policy charges for its steps from `first` on."""
+        return event == self.event(relation, first)
+
+    # Audits
+
+    @property
+    def vectorises(self) -> bool:
+        """Whether many trainings can run at once, θ (m, p): no run has a state of its own."""
+        return False
+
+    @property
+    def longest(self) -> float | None:
+        """The length that every record's gradient is cut at, whatever was released; None where that changes or is not so."""
+        return None
+
+
+class Gradients(ABC):
+    """One run of a policy: each call draws records, sums their bounded gradients and releases the sum.
+
+    The channel must have been charged for the policy's event. Everything returned is a release or made from releases; the
+    regulariser's step is added after the noise. The realised number of records is used to draw, never to scale.
+    `step` counts steps done or passed over. What is not abstract here suits a run whose state is its step.
+    """
+
+    policy: Policy
+    step: int
+
+    @abstractmethod
+    def __call__(self, theta: Any) -> Any:
+        """The next step's gradient (p,) at θ, after post-processing, per record of the expected batch."""
+
+    def skip(self, steps: int) -> None:
+        """Pass over steps that are paid for but will not run; more than asked for, where the rest cannot run without them."""
+        self.step += steps
+
+    def spent(self, relation: Relation, start: int) -> Event | None:
+        """What the steps from `start` up to now cost; None for nothing."""
+        return self.policy.event(relation, start, self.step) if self.step > start else None
+
+    @property
+    def clipping_norm(self) -> float:
+        """The norm that gradients are cut at now; 0 where they are not cut."""
+        return self.policy.longest or 0.0
+
+    def together(self) -> int | None:
+        """How many steps from here may be reserved at once; None: any number."""
+        return None
+
+    def public(self) -> dict[str, Any]:
+        """JSON-ready state made from releases: for a checkpoint, or for anyone."""
+        return {}
+
+    def trace(self) -> list[dict[str, Any]]:
+        """What was chosen on the way, by epoch: made from releases, so that anyone may see it."""
+        return []
+
+    def summary(self) -> dict[str, Any]:
+        """What is public about the run beside its number of steps."""
+        return {"epochs": chosen} if (chosen := self.trace()) else {}
+
+    def private(self) -> dict[str, Any]:
+        """State made from records, for a checkpoint and for nobody else: flat arrays by name."""
+        return {}
+
+    def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint's state. ValueError where there is some that this run has no use for."""
+        if public or private:
+            raise ValueError(f"The checkpoint holds state that this run does not have: {', '.join([*public, *private])}.")

@@ -1,0 +1,41 @@
+"""Queries: which vector of each record a step bounds, sums and releases with noise."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from dperm.objectives.per_example import Objective, Pass
+
+__all__ = ["Difference", "Gradient", "Query"]
+
+
+@dataclass(frozen=True)
+class Query(ABC):
+    """A vector for each record, which depends on that record, on θ and on released numbers alone."""
+
+    @abstractmethod
+    def at(self, objective: Objective, theta: Any, batch: Any) -> Pass:
+        """The vectors of a batch's records at θ, as a pass whose norms and sums are theirs."""
+
+
+@dataclass(frozen=True)
+class Gradient(Query):
+    """∇ℓ_i(θ)."""
+
+    def at(self, objective: Objective, theta: Any, batch: Any) -> Pass:
+        return objective.per_example(theta, batch)
+
+
+@dataclass(frozen=True, eq=False)
+class Difference(Query):
+    """∇ℓ_i(θ) − ∇ℓ_i(anchor), no longer than β·‖θ − anchor‖: what variance reduction sums (Johnson & Zhang 2013).
+
+    `anchor` (p,) must be made from releases. Of linear models.
+    """
+
+    anchor: Any
+
+    def at(self, objective: Objective, theta: Any, batch: Any) -> Pass:
+        return objective.per_example(theta, batch, anchor=self.anchor)
