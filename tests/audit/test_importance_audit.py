@@ -86,7 +86,7 @@ def _norms_uncut(run: pytest.MonkeyPatch) -> None:
         return original(self, cut, what, self._norms * 5)
 
     def original(self: Any, cut: float, what: str, norms: Any) -> float:
-        noise = self.plan.sum_noise
+        noise = self.policy.sum_noise
         from dperm.privacy import Gaussian
 
         self._channel.allow(Gaussian(noise), {"what": what})

@@ -30,9 +30,9 @@ _GAMES = 40  # steps per world below which their rates prove nothing
 @dataclass
 class Watched:
     """One run's view of its canaries: `values` (steps, canaries) in units of the sensitivity, the noise multipliers
-    (steps,) and sampling rates (steps,) claimed, who was drawn (steps, canaries), for each step the indices of all records
-    drawn, the noise multipliers of releases that are no steps (counts, sums of norms), and the canaries' gradient norms
-    (canaries,); None: all are far beyond the bound."""
+    (steps,) and sampling rates (steps,) claimed, who was drawn (steps, canaries), the indices of all records drawn for each step
+    of a rate below 1, the noise multipliers of releases that are no steps (counts, sums of norms), and the canaries' gradient
+    norms (canaries,); None: all are far beyond the bound."""
 
     values: Array
     noise: Array
@@ -41,6 +41,11 @@ class Watched:
     rates: Array
     others: tuple[float, ...] = ()
     lengths: Array | None = None
+
+    @property
+    def sampled(self) -> NDArray[np.bool_]:
+        """(steps,) whether a step is of records that were drawn, not of all."""
+        return self.rates < 1
 
     @property
     def event(self) -> Event:
@@ -92,7 +97,7 @@ def judge(
     base = first if relation is Relation.ADD_OR_REMOVE_ONE else first.only(first.drawn)
     ratio, error = _signal_ratio(base, seen)
     adaptive = chosen_on_the_way(event)
-    if any(len(run.inclusions) != len(run.values) for run in absent + present if (run.rates < 1).any()):
+    if any(len(run.inclusions) != run.sampled.sum() for run in absent + present if run.sampled.any()):
         findings.append("steps released without drawing their records at the rate that was charged")
     else:
         findings += _weighted_draw_findings(present) if adaptive else _draw_findings(absent + present, size)
@@ -261,8 +266,8 @@ def _with_noise(event: Event, ratio: float) -> Event:
 
 def _weighted_draw_findings(runs: list[Watched]) -> list[str]:
     """Whether canaries, of the largest importance there is, are included no more often than the rates that are charged."""
-    count = sum(int(run.drawn.sum()) for run in runs)
-    expected = sum(float(run.rates.sum()) * run.drawn.shape[1] for run in runs)
+    count = sum(int(run.drawn[run.sampled].sum()) for run in runs)
+    expected = sum(float(run.rates[run.sampled].sum()) * run.drawn.shape[1] for run in runs)
     # Chernoff's bound for a sum of independent coins of different probabilities
     chance = np.exp(-(count * np.log(count / expected) - count + expected)) if count > expected > 0 else 1.0
     return [f"canaries were drawn {count} times, {expected:.0f} are expected at the rates charged"] if chance < _SURE else []
@@ -270,11 +275,12 @@ def _weighted_draw_findings(runs: list[Watched]) -> list[str]:
 
 def _draw_findings(runs: list[Watched], size: int) -> list[str]:
     """Whether the canary is drawn no more often, and records no less independently, than Poisson sampling says."""
-    rate = float(runs[0].rates[0])
-    if rate == 1:
-        return []
+    rates = {float(rate) for run in runs for rate in run.rates[run.sampled]}
+    if len(rates) != 1:
+        return _weighted_draw_findings(runs)
+    (rate,) = rates
     findings: list[str] = []
-    drawn = np.concatenate([run.drawn.ravel() for run in runs])
+    drawn = np.concatenate([run.drawn[run.sampled].ravel() for run in runs])
     count = int(drawn.sum())
     if count and bdtrc(count - 1, len(drawn), rate) < _SURE:
         findings.append(f"canaries were drawn {count} times in {len(drawn)}, a share of {rate:g} is charged")

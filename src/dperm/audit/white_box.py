@@ -179,11 +179,11 @@ def _watched(plan: Policy, objective: Objective, records: BatchSource, theta: An
     if model is not None:
         model.copy_(before)
     size, count = len(records), len(signs)
-    drawn = np.ones((len(watcher.values), count), dtype=bool)
-    for step, included in enumerate(watcher.inclusions[: len(drawn)]):
+    rates, others = np.array(watcher.rates), tuple(watcher.others)
+    drawn = np.ones((len(watcher.values), count), dtype=bool)  # in releases of all records
+    for step, included in zip(np.flatnonzero(rates < 1), watcher.inclusions, strict=False):
         drawn[step] = np.isin(np.arange(size, size + count), included)
     values = np.stack(watcher.values)
-    rates, others = np.array(watcher.rates), tuple(watcher.others)
     return Watched(values, np.array(watcher.noise), drawn, watcher.inclusions, rates, others, lengths)
 
 

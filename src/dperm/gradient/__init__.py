@@ -9,6 +9,7 @@ from dperm.gradient.policy import Gradients, Policy
 from dperm.gradient.post import Identity, Post
 from dperm.gradient.query import Difference, Gradient, Query
 from dperm.gradient.sampling import FullBatch, Poisson, Sampler
+from dperm.gradient.svrg import SvrgPlan
 from dperm.gradient.update import SGD, Adam, Averaged, ExponentialAverage, Update
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Post",
     "Query",
     "Sampler",
+    "SvrgPlan",
     "Unit",
     "Update",
     "descend",

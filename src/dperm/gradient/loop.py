@@ -27,7 +27,7 @@ def descend(
 
 
 def descend_by(
-    plan: Policy, gradients: Gradients, objective: Objective, theta: Any, progress: Callable[[int], None] | None = None
+    plan: Policy, gradients: Gradients[Policy], objective: Objective, theta: Any, progress: Callable[[int], None] | None = None
 ) -> Any:
     """`descend` with gradients that the caller started, and may look at afterwards."""
     update, radius = plan.update, objective.radius

@@ -2,24 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding
 from dperm.gradient.noise import NoiseSchedule
-from dperm.gradient.policy import BatchSource, Gradients, Policy
+from dperm.gradient.policy import Gradients, Policy
 from dperm.gradient.post import Identity, Post
 from dperm.gradient.query import Gradient, Query
 from dperm.gradient.sampling import Sampler
 from dperm.gradient.update import Update
-from dperm.objectives.per_example import Objective, Pass
-from dperm.objectives.sums import RunningSum
-from dperm.privacy.channel import Channel
 from dperm.privacy.events import Composed, Event, Gaussian, Relation, SelfComposed
 
 __all__ = ["NoisyGradients", "Plan"]
+
+
+class NoisyGradients(Gradients["Plan"]):
+    """A `Plan` in progress."""
+
+    def start(self) -> None:
+        plan, first = self.policy, self.step
+        self.bounding_state = plan.bounding.init()
+        self._scale = 1.0 / plan.expected_batch_size
+        self._batches = self.records.stream(plan.sampler.draws(self.channel, len(self.records), plan.steps - first))
+        self._noise = plan.noise.multipliers(plan.steps, first)
+
+    def skip(self, steps: int) -> None:
+        for _ in range(steps):
+            next(self._noise)
+        self.step += steps
+
+    def __call__(self, theta: Any) -> Any:
+        plan, state = self.policy, self.bounding_state
+        noise = next(self._noise)
+        released = self.released_sum(theta, next(self._batches), plan.bounding, noise, plan.sampler.rate, plan.query, state)
+        self.step += 1
+        mean = plan.bounding.read(released, state, plan.expected_batch_size)
+        mean *= self._scale  # in place: nobody else holds it
+        return self.regularised(plan.post.apply(mean), theta)
+
+    @property
+    def clipping_norm(self) -> float:
+        return self.policy.bounding.cut(self.bounding_state)
+
+    def summary(self) -> dict[str, Any]:
+        return {"noise_levels": self.policy.noise.levels(self.policy.steps)}
+
+    def public(self) -> dict[str, Any]:
+        return dict(self.bounding_state)
+
+    def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
+        self.bounding_state.update(public)
 
 
 @dataclass(frozen=True)
@@ -35,9 +70,12 @@ class Plan(Policy):
     noise: NoiseSchedule
     update: Update
     steps: int
-    public_size: int  # pyright: ignore[reportIncompatibleVariableOverride]
+    public_size: int
     post: Post = field(default_factory=Identity)
     query: Query = field(default_factory=Gradient)
+
+    paper = "Abadi et al. 2016; accounting by privacy loss distribution"
+    run = NoisyGradients
 
     def __post_init__(self) -> None:
         check.integer("steps", self.steps)
@@ -45,10 +83,8 @@ class Plan(Policy):
         if sum(count for _, count in self.noise.levels(self.steps)) != self.steps:
             raise ValueError(f"Expected a noise schedule of {self.steps} steps.")
 
-    paper = "Abadi et al. 2016; accounting by privacy loss distribution"
-
     @property
-    def expected_batch_size(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def expected_batch_size(self) -> float:
         return self.rate * self.public_size
 
     @property
@@ -58,17 +94,6 @@ class Plan(Policy):
     @property
     def rate(self) -> float:
         return self.sampler.rate
-
-    def gradients(
-        self,
-        objective: Objective,
-        records: BatchSource,
-        channel: Channel,
-        *,
-        first: int = 0,
-        observe: Callable[[Pass], None] | None = None,
-    ) -> NoisyGradients:
-        return NoisyGradients(self, objective, records, channel, first=first, observe=observe)
 
     @property
     def vectorises(self) -> bool:
@@ -102,66 +127,3 @@ class Plan(Policy):
             "steps": self.steps,
             "expected_batch_size": self.expected_batch_size,
         }
-
-
-class NoisyGradients(Gradients):
-    """A `Plan` in progress. `observe`, if given, is handed every pass and is not private."""
-
-    def __init__(
-        self,
-        plan: Plan,
-        objective: Objective,
-        records: BatchSource,
-        channel: Channel,
-        *,
-        first: int = 0,
-        observe: Callable[[Pass], None] | None = None,
-    ) -> None:
-        self.policy = self.plan = plan
-        self.objective = objective
-        self.step = first
-        self.bounding_state = plan.bounding.init()
-        self._channel = channel
-        self._observe = observe
-        self._sensitivity = plan.bounding.sensitivity(objective.facts.relation)
-        self._scale = 1.0 / plan.expected_batch_size
-        self._shrink = objective.strong_convexity / plan.public_size
-        self._batches = records.stream(plan.sampler.draws(channel, len(records), plan.steps - first))
-        self._noise = plan.noise.multipliers(plan.steps, first)
-
-    def skip(self, steps: int) -> None:
-        for _ in range(steps):
-            next(self._noise)
-        self.step += steps
-
-    def __call__(self, theta: Any) -> Any:
-        plan, state, objective = self.plan, self.bounding_state, self.objective
-        noise_multiplier = next(self._noise)
-        total = RunningSum()
-        for batch in next(self._batches):
-            at_theta = plan.query.at(objective, theta, batch)
-            if self._observe is not None:
-                self._observe(at_theta)
-            total.add(plan.bounding.query(at_theta, state))
-        query = total.query(self._sensitivity, noise_multiplier)
-        if query is None:
-            query = plan.bounding.empty(theta)
-        released = self._channel.release(query, self._sensitivity, noise_multiplier, plan.sampler.rate)
-        self.step += 1
-        mean = plan.bounding.read(released, state, plan.expected_batch_size)
-        mean *= self._scale  # in place: nobody else holds it
-        gradient = plan.post.apply(mean)
-        return gradient + self._shrink * theta if self._shrink else gradient
-
-    @property
-    def clipping_norm(self) -> float:
-        return self.plan.bounding.cut(self.bounding_state)
-
-    def summary(self) -> dict[str, Any]:
-        return {"noise_levels": self.plan.noise.levels(self.plan.steps)}
-
-    def public(self) -> dict[str, Any]:
-        return dict(self.bounding_state)
-
-    def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
-        self.bounding_state.update(public)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from dperm.gradient.bounding import Bounding
+from dperm.gradient.query import Query
 from dperm.gradient.update import Update
 from dperm.objectives.per_example import Objective, Pass
+from dperm.objectives.sums import RunningSum
 from dperm.privacy.channel import Channel
 from dperm.privacy.events import Event, Relation
 
 __all__ = ["BatchSource", "Gradients", "Policy"]
+
+P = TypeVar("P", bound="Policy", covariant=True)
 
 
 class BatchSource(Protocol):
@@ -25,27 +30,21 @@ class BatchSource(Protocol):
 
 
 class Policy(ABC):
-    """An algorithm with its settings: immutable, knows no records. `event` says what a run costs, `gradients` starts one.
+    """An algorithm with its settings: immutable, knows no records. `event` says what a run costs, `run` is how it runs.
 
-    A new algorithm is a frozen dataclass that derives from this, with the five names below as fields or properties and the five
-    abstract members, beside its `Gradients`. What else is here suits a policy whose noise is fixed beforehand.
+    A new algorithm is a frozen dataclass that derives from this, with the seven names below as fields or properties and the two
+    abstract methods, beside its `Gradients`. What else is here suits a policy whose noise is fixed beforehand.
     """
 
+    kind: str  # how records are drawn, in words
+    paper: str  # where the algorithm is published
     update: Update
     steps: int
     public_size: int | None  # the number of records as publicly known; None until `sized`
+    rate: float  # expected share of the records whose gradients make a step: steps × rate are the expected passes
     expected_batch_size: float
-    paper: str  # where the algorithm is published
 
-    @property
-    @abstractmethod
-    def kind(self) -> str:
-        """How records are drawn, in words."""
-
-    @property
-    @abstractmethod
-    def rate(self) -> float:
-        """Expected share of the records whose gradients make a step: steps × rate are the expected passes."""
+    run: ClassVar[type[Gradients[Any]]]
 
     @abstractmethod
     def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
@@ -55,7 +54,6 @@ class Policy(ABC):
     def describe(self) -> dict[str, Any]:
         """The parts as JSON-ready values, for certificates and reports."""
 
-    @abstractmethod
     def gradients(
         self,
         objective: Objective,
@@ -64,8 +62,9 @@ class Policy(ABC):
         *,
         first: int = 0,
         observe: Callable[[Pass], None] | None = None,
-    ) -> Gradients:
+    ) -> Gradients[Self]:
         """A run from step `first` on; the channel was charged for the event. `observe` is handed every pass: not private."""
+        return self.run(self, objective, records, channel, first=first, observe=observe)
 
     # The number of records
 
@@ -105,7 +104,7 @@ class Policy(ABC):
         return None
 
 
-class Gradients(ABC):
+class Gradients(ABC, Generic[P]):
     """One run of a policy: each call draws records, sums their bounded gradients and releases the sum.
 
     The channel must have been charged for the policy's event. Everything returned is a release or made from releases; the
@@ -113,12 +112,55 @@ class Gradients(ABC):
     `step` counts steps done or passed over. What is not abstract here suits a run whose state is its step.
     """
 
-    policy: Policy
-    step: int
+    def __init__(
+        self,
+        policy: P,
+        objective: Objective,
+        records: BatchSource,
+        channel: Channel,
+        *,
+        first: int = 0,
+        observe: Callable[[Pass], None] | None = None,
+    ) -> None:
+        if policy.public_size is None:
+            raise ValueError("Expected a plan that knows the number of records: call sized(channel, len(records)) first.")
+        self.policy, self.step = policy, first
+        self.objective, self.records, self.channel = objective, records, channel
+        self.observe = observe
+        self._shrink = objective.strong_convexity / policy.public_size
+        self.start()
+
+    def start(self) -> None:
+        """Set up what the run keeps beside its step."""
 
     @abstractmethod
     def __call__(self, theta: Any) -> Any:
         """The next step's gradient (p,) at θ, after post-processing, per record of the expected batch."""
+
+    def released_sum(
+        self,
+        theta: Any,
+        batches: Iterable[Any],
+        bounding: Bounding,
+        noise_multiplier: float,
+        rate: float,
+        query: Query,
+        state: dict[str, float] | None = None,
+    ) -> Any:
+        """Σ of the batches' bounded vectors at θ, with noise: what `bounding.read` reads. `rate` is that of the draw."""
+        total, state = RunningSum(), {} if state is None else state
+        for batch in batches:
+            at_theta = query.at(self.objective, theta, batch)
+            if self.observe is not None:
+                self.observe(at_theta)
+            total.add(bounding.query(at_theta, state))
+        sensitivity = bounding.sensitivity(self.objective.facts.relation)
+        found = total.query(sensitivity, noise_multiplier)
+        return self.channel.release(bounding.empty(theta) if found is None else found, sensitivity, noise_multiplier, rate)
+
+    def regularised(self, gradient: Any, theta: Any) -> Any:
+        """With the regulariser's step, Λθ/public_size."""
+        return gradient + self._shrink * theta if self._shrink else gradient
 
     def skip(self, steps: int) -> None:
         """Pass over steps that are paid for but will not run; more than asked for, where the rest cannot run without them."""

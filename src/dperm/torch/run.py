@@ -50,7 +50,7 @@ class PrivateRun:
     channel: Channel
     certificate: Certificate
     charged: Charged
-    gradients: Gradients
+    gradients: Gradients[Policy]
     folder: Path | None = None
     lost: int = 0
     _reserved: int = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -11,8 +10,6 @@ import numpy as np
 
 from dperm.gradient.importance.run import ImportanceGradients
 from dperm.gradient.importance.settings import LARGEST_RATE, ImportanceSettings
-from dperm.gradient.policy import BatchSource
-from dperm.objectives.per_example import Objective, Pass
 from dperm.privacy.channel import Channel
 from dperm.privacy.events import Event, Gaussian, Relation
 
@@ -51,30 +48,25 @@ class ImportancePlan(ImportanceSettings):
     Raises ValueError where the parameters contradict each other or the budget cannot pay for N and K.
     """
 
-    @property
-    def kind(self) -> str:
-        return "importance sampling"
+    kind = "importance sampling"
+    run = ImportanceGradients
 
     @property
-    def paper(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def paper(self) -> str:
         return f"Wei, Bao, Xiao, Yang 2022 (DPIS), with its accounting put right; {self.spending.source}"
 
     def event(self, relation: Relation, start: int = 0, stop: int | None = None) -> Event:
         """By profiles, what K and the epochs of these steps are held to. By a Rényi filter the whole budget, whatever is asked
         for: how it is spread is only known afterwards."""
-        self._same(relation)
+        self.same(relation)
         return self.spending.event(start, self.steps if stop is None else stop)
 
     def rest(self, relation: Relation, done: int) -> Event:
-        self._same(relation)
+        self.same(relation)
         return self.spending.rest(done)
 
     def pays_for(self, event: Event, relation: Relation, first: int) -> bool:
         return relation is self.budget.relation and self.spending.pays_for(event, first)
-
-    def _same(self, relation: Relation) -> None:
-        if relation is not self.budget.relation:
-            raise ValueError(f"Expected the relation {self.budget.relation} of the budget, got {relation}: DPIS has no other.")
 
     def describe(self) -> dict[str, Any]:
         stated = self.public_size is not None and self.size_noise is None
@@ -115,15 +107,3 @@ class ImportancePlan(ImportanceSettings):
         if self.public_size is not None:
             return self
         return replace(self, public_size=size, size_noise=self.spending.size_noise)
-
-    def gradients(
-        self,
-        objective: Objective,
-        records: BatchSource,
-        channel: Channel,
-        *,
-        first: int = 0,
-        observe: Callable[[Pass], None] | None = None,
-    ) -> ImportanceGradients:
-        self._same(objective.facts.relation)
-        return ImportanceGradients(self, objective, records, channel, first=first, observe=observe)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from dperm.gradient.bounding import Unit
 from dperm.gradient.importance.settings import ImportanceSettings
-from dperm.gradient.policy import BatchSource, Gradients
-from dperm.objectives.per_example import Objective, Pass
+from dperm.gradient.policy import Gradients
+from dperm.objectives.per_example import Pass
 from dperm.objectives.sums import RunningSum, exact_sum
-from dperm.privacy.channel import Channel
 from dperm.privacy.events import Event, Gaussian, PoissonSampled, Relation, SelfComposed
 from dperm.privacy.filters import BudgetExceeded
 
@@ -47,7 +46,7 @@ class ImportanceEpoch:
     ratio: float
 
 
-class ImportanceGradients(Gradients):
+class ImportanceGradients(Gradients[ImportanceSettings]):
     """An `ImportancePlan` in progress.
 
     A record is included in three stages that together are no likelier than `rate`: Poisson sampling at `rate`, which is what
@@ -56,32 +55,17 @@ class ImportanceGradients(Gradients):
     proposed records: not private.
     """
 
-    def __init__(
-        self,
-        plan: ImportanceSettings,
-        objective: Objective,
-        records: BatchSource,
-        channel: Channel,
-        *,
-        first: int = 0,
-        observe: Callable[[Pass], None] | None = None,
-    ) -> None:
-        if plan.public_size is None:
-            raise ValueError("Expected a plan that knows the number of records: call sized(channel, len(records)) first.")
-        if channel.filter is None:
+    def start(self) -> None:
+        plan, count = self.policy, len(self.records)
+        plan.same(self.objective.facts.relation)
+        if self.channel.filter is None:
             raise ValueError("Expected a channel that was charged for the plan's event: DPIS runs within a filter.")
-        self.policy = self.plan = plan
-        self.objective = objective
-        self.step = first
+        assert plan.public_size is not None
         self.epochs: list[ImportanceEpoch] = []
         self._size = plan.public_size
-        self._records = records
-        self._channel = channel
-        self._filter = channel.filter
-        self._observe = observe
-        self._shrink = objective.strong_convexity / plan.public_size
-        self._norms = np.zeros(len(records))
-        self._seen = np.full(len(records), -plan.steps_per_epoch)  # the step at which; never yet
+        self._filter = self.channel.filter
+        self._norms = np.zeros(count)
+        self._seen = np.full(count, -plan.steps_per_epoch)  # the step at which; never yet
         self._clipping_norm = plan.clipping_norm
         self._epoch: ImportanceEpoch | None = None
         self._drawn: deque[tuple[int, Indices, Array]] = deque()
@@ -92,12 +76,12 @@ class ImportanceGradients(Gradients):
         return self._clipping_norm
 
     def spent(self, relation: Relation, start: int) -> Event | None:
-        return self.plan.spending.spent(self._filter)
+        return self.policy.spending.spent(self._filter)
 
     def public(self) -> dict[str, Any]:
         return {
             "spent": dict(self._filter.accounts),
-            "charge_id": self._channel.charge_id,
+            "charge_id": self.channel.charge_id,
             "clipping_norm": self._clipping_norm,
             "epochs": self.trace(),
         }
@@ -116,16 +100,16 @@ class ImportanceGradients(Gradients):
         if not norms.shape == seen.shape == self._norms.shape:
             raise ValueError(f"The checkpoint remembers {len(norms)} records, the data set has {len(self._norms)}.")
         self._norms, self._seen = norms.copy(), seen.copy()
-        if public["charge_id"] == self._channel.charge_id:  # its log may have lost parts
+        if public["charge_id"] == self.channel.charge_id:  # its log may have lost parts
             self._filter.know(public["spent"])
         self._clipping_norm = float(public["clipping_norm"])
         self.epochs = [ImportanceEpoch(**epoch) for epoch in public["epochs"]]
 
     def __call__(self, theta: Any) -> Any:
-        number = self.step // self.plan.steps_per_epoch
+        number = self.step // self.policy.steps_per_epoch
         if self._epoch is None or self._epoch.epoch != number:
             self._epoch = self._open(number, theta)
-        epoch, plan = self._epoch, self.plan
+        epoch, plan = self._epoch, self.policy
         unit = Unit(plan.norm_floor * epoch.clipping_norm)
         total = RunningSum()
         batches = next(self._batches)
@@ -133,8 +117,8 @@ class ImportanceGradients(Gradients):
         start = 0
         for batch in batches:
             at_theta = self.objective.per_example(theta, batch)
-            if self._observe is not None:
-                self._observe(at_theta)
+            if self.observe is not None:
+                self.observe(at_theta)
             part = slice(start, start + len(at_theta.norms))
             start = part.stop
             total.add(self._accepted(at_theta, draw, indices[part], proposals[part], unit))
@@ -142,11 +126,11 @@ class ImportanceGradients(Gradients):
         query = total.query(sensitivity, epoch.noise_multiplier)
         if query is None:
             query = unit.empty(theta)
-        released = self._channel.release(query, sensitivity, epoch.noise_multiplier, epoch.rate)
+        released = self.channel.release(query, sensitivity, epoch.noise_multiplier, epoch.rate)
         self.step += 1
         released *= epoch.norm_sum / (self._size * plan.expected_batch_size)  # in place: nobody else holds it
         gradient = plan.post.apply(released)
-        return gradient + self._shrink * theta if self._shrink else gradient
+        return self.regularised(gradient, theta)
 
     def _accepted(self, at_theta: Pass, draw: int, indices: Indices, proposals: Array, unit: Unit) -> Any:
         """Accept some of a physical batch of proposed records: the sum of their unit vectors."""
@@ -154,21 +138,21 @@ class ImportanceGradients(Gradients):
         norms = _plain(found)
         self._norms[indices], self._seen[indices] = norms, self.step
         keep = np.minimum(self._counted(norms) / proposals, 1.0)
-        stayed = np.isin(indices, self._channel.thin(indices, keep, (draw, _ACCEPTED)), assume_unique=True)
+        stayed = np.isin(indices, self.channel.thin(indices, keep, (draw, _ACCEPTED)), assume_unique=True)
         xp = array_namespace(found)
         mask = xp.asarray(stayed, dtype=found.dtype, device=device(found))
         return at_theta.weighted_sum(unit.factors(found) * mask, unit.bound)
 
     def _counted(self, norms: Array) -> Array:
         """nᵢ: norms as they count, between the floor and C."""
-        return np.clip(norms, self.plan.norm_floor * self._clipping_norm, self._clipping_norm)
+        return np.clip(norms, self.policy.norm_floor * self._clipping_norm, self._clipping_norm)
 
     def _proposals(self, rate: float, steps: int) -> Iterator[Indices]:
         """For each step the proposed records, of those that Poisson sampling at `rate` drew."""
-        plan = self.plan
-        for drawn in self._channel.poisson(len(self._norms), rate, steps):
+        plan = self.policy
+        for drawn in self.channel.poisson(len(self._norms), rate, steps):
             ceilings = np.minimum(plan.proposal_factor * self._counted(self._norms[drawn]), self._clipping_norm)
-            proposed = self._channel.thin(drawn, ceilings / self._clipping_norm, (self._draws, _PROPOSED))
+            proposed = self.channel.thin(drawn, ceilings / self._clipping_norm, (self._draws, _PROPOSED))
             self._drawn.append((self._draws, proposed, ceilings[np.isin(drawn, proposed, assume_unique=True)]))
             self._draws += 1
             yield proposed
@@ -177,7 +161,7 @@ class ImportanceGradients(Gradients):
 
     def _open(self, number: int, theta: Any) -> ImportanceEpoch:
         """This epoch as an interrupted run left it, or a new one."""
-        left = self.plan.steps_per_epoch - self.step % self.plan.steps_per_epoch
+        left = self.policy.steps_per_epoch - self.step % self.policy.steps_per_epoch
         epoch = self._found(number, left)
         if epoch is not None:
             self._look(theta)  # the memory may be of another epoch, or empty; a look releases nothing
@@ -190,22 +174,22 @@ class ImportanceGradients(Gradients):
                     raise
         self._clipping_norm = epoch.clipping_norm
         self._drawn.clear()
-        self._batches = self._records.stream(self._proposals(epoch.rate, left))
+        self._batches = self.records.stream(self._proposals(epoch.rate, left))
         self.epochs = [known for known in self.epochs if known.epoch < number] + [epoch]
         return epoch
 
     def _found(self, number: int, steps: int) -> ImportanceEpoch | None:
         """An epoch whose last `steps` steps the spend log says are paid for already."""
-        for part, note in reversed(self._channel.parts()):
+        for part, note in reversed(self.channel.parts()):
             # a part pays for the last `count` steps of its epoch: a copy that entered late paid for no more than those
             if note.get("what") == "steps" and note["epoch"]["epoch"] == number and getattr(part, "count", 0) >= steps:
-                self._channel.reopen(part, steps)
+                self.channel.reopen(part, steps)
                 return ImportanceEpoch(**note["epoch"])
         return None
 
     def _begin(self, number: int, steps: int, theta: Any) -> ImportanceEpoch:
         """Release K*, where the clipping norm adapts, and K; plan and pay for the epoch's steps."""
-        plan, channel = self.plan, self._channel
+        plan, channel = self.policy, self.channel
         fresh = not self.epochs  # nothing is remembered: at the start, or continued from a checkpoint before the first look
         if fresh:
             self._look(theta)
@@ -228,10 +212,10 @@ class ImportanceGradients(Gradients):
 
     def _look(self, theta: Any) -> None:
         """Norms at θ of all records that were not seen for half an epoch: most of those that are drawn often were."""
-        stale = np.flatnonzero(self.step - self._seen > _FRESH * self.plan.steps_per_epoch)
+        stale = np.flatnonzero(self.step - self._seen > _FRESH * self.policy.steps_per_epoch)
         chunks = [stale[start : start + _CHUNK] for start in range(0, len(stale), _CHUNK)]
         start = 0
-        for batches in self._records.stream([None] if len(stale) == len(self._seen) else chunks):
+        for batches in self.records.stream([None] if len(stale) == len(self._seen) else chunks):
             for batch in batches:
                 found = _plain(self.objective.per_example(theta, batch, norms_only=True).norms)
                 self._norms[stale[start : start + len(found)]] = found
@@ -241,12 +225,12 @@ class ImportanceGradients(Gradients):
     def _released_sum(self, cut: float, what: str, otherwise: float) -> float:
         """Σ min(nᵢ, cut) of the norms last seen, plus noise: one record moves it by no more than `cut`. `otherwise`, where
         interrupted runs spent what it costs."""
-        noise = self.plan.spending.norm_noise(self._filter)
+        noise = self.policy.spending.norm_noise(self._filter)
         try:
-            self._channel.allow(Gaussian(noise), {"what": what})
+            self.channel.allow(Gaussian(noise), {"what": what})
         except BudgetExceeded:
             return otherwise
-        return float(self._channel.release(exact_sum(self._norms, cut), cut, noise)[0])
+        return float(self.channel.release(exact_sum(self._norms, cut), cut, noise)[0])
 
 
 def _plain(values: Any) -> Array:

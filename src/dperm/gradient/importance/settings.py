@@ -101,6 +101,11 @@ class ImportanceSettings(Policy):
             admit_batch(self.expected_batch_size, self.public_size)
         self.spending.check()
 
+    def same(self, relation: Relation) -> None:
+        """ValueError for another relation than the budget's."""
+        if relation is not self.budget.relation:
+            raise ValueError(f"Expected the relation {self.budget.relation} of the budget, got {relation}: DPIS has no other.")
+
     @functools.cached_property
     def schedule(self) -> Schedule:
         return Schedule(
@@ -125,7 +130,7 @@ class ImportanceSettings(Policy):
         return self.schedule.steps_per_epoch
 
     @property
-    def steps(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def steps(self) -> int:
         return self.schedule.steps
 
     @property
