@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,7 +44,8 @@ _FEW_DIGITS, _SHORT = 2.0**48, 2.0**-8  # those with less k, or with a shorter r
 class NoiseStream:
     """Normals, and vectors of density e^{−‖b‖}, as real numbers from an AES-CTR keystream. Each is handed out once.
 
-    Belongs to the process that made it: RuntimeError in a forked one, whose draws would be the parent's again.
+    Threads may share it. Belongs to the process that made it: RuntimeError in a forked one, whose draws would be the parent's
+    again.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -52,22 +54,25 @@ class NoiseStream:
         self._block = _Block(_PAIRS)
         self._next = 2 * _PAIRS  # nothing is left of it
         self._process = os.getpid()
+        self._lock = threading.Lock()
 
     def standard_normal(self, size: int) -> Array:
         """(size,) doubles, each within `NORMAL_ERROR` of a real normal: of tails as long as a normal has."""
         parts: list[Array] = []
-        for block, start, stop in self._pieces(size):
-            values = block.normals[start:stop].copy()
-            for place in np.flatnonzero(np.isnan(values)):
-                scale = 2.0**45
-                values[place] = self._settled(block, start + int(place), scale) / scale
-            parts.append(values)
+        with self._lock:
+            for block, start, stop in self._pieces(size):
+                values = block.normals[start:stop].copy()
+                for place in np.flatnonzero(np.isnan(values)):
+                    scale = 2.0**45
+                    values[place] = self._settled(block, start + int(place), scale) / scale
+                parts.append(values)
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0)])
 
     def rounded_normal(self, scale: float, size: int) -> Array:
         """(size,) integers, as doubles: exactly independent N(0, scale²), rounded to the nearest."""
         assert 0 < scale <= LARGEST_SCALE
-        parts = [self._rounded(block, start, stop, scale) for block, start, stop in self._pieces(size)]
+        with self._lock:
+            parts = [self._rounded(block, start, stop, scale) for block, start, stop in self._pieces(size)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.empty(0)])
 
     def rounded_ball(self, scale: float, size: int, count: int = 1) -> Array:
@@ -77,6 +82,10 @@ class NoiseStream:
         where size = 1.
         """
         assert 0 < scale * size <= LARGEST_SCALE
+        with self._lock:
+            return self._rounded_ball(scale, size, count)
+
+    def _rounded_ball(self, scale: float, size: int, count: int) -> Array:
         self._check_process()
         pairs = (size + 1) // 2
         directions = _Block(count * pairs).refill(self._words)

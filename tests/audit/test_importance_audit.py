@@ -89,8 +89,8 @@ def _norms_uncut(run: pytest.MonkeyPatch) -> None:
         noise = self.policy.sum_noise
         from dperm.privacy import Gaussian
 
-        self._channel.allow(Gaussian(noise), {"what": what})
-        return float(self._channel.release(np.array([norms.sum()]), cut, noise)[0])
+        self.channel.allow(Gaussian(noise), {"what": what})
+        return float(self.channel.release(np.array([norms.sum()]), cut, noise)[0])
 
     run.setattr(ImportanceGradients, "_released_sum", released)
 

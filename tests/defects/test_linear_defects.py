@@ -290,6 +290,7 @@ def test_defect_9_a_continued_run_releases_what_it_reserved(tmp_path: Path) -> N
 
     log, event = SpendLog(tmp_path / "log.jsonl"), SelfComposed(Gaussian(2.0), 10)
     first = Channel.open(log=log)
+    first.keep_reservations()
     charge = first.charge(event, "test")
     first.reserve(6, 10)
     released = 0

@@ -288,6 +288,7 @@ def test_a_run_that_kept_no_parts_is_not_continued(tmp_path) -> None:
     log = SpendLog(tmp_path / "log.jsonl")
     event = profile_of(Gaussian(2.0))
     channel = Channel.open(log=log)
+    channel.keep_reservations()
     channel.charge(event, "test")
     channel.allow(Gaussian(2.1))
     with pytest.raises(UnpaidReleaseError, match="kept no parts"):

@@ -21,6 +21,7 @@ Array = NDArray[np.float64]
 
 _SURE = 1e-9  # chance of a false alarm, of all tests of one kind together
 _SAME = 1e-5  # two numbers that agree to this are one
+_COARSEST = 2.0**-6  # of the noise's spread: a grid whose cells are wider shows little of it
 _KEPT = 256  # numbers kept of each third of a release: first, middle, last
 _MOST = 400  # releases of one length and run that are compared with each other
 _TAILS = (2.0, 2.5, 3.0, 3.5, 4.0, 4.5)  # where the numbers of large noise are counted
@@ -57,6 +58,10 @@ class NoiseSeen:
         cells: dict[int, float] = {}
         for item in recording.releases:
             noise = (item.released - item.query).ravel()
+            rounding = item.precision * float(np.abs(item.released).max(initial=0.0))
+            spread = item.sensitivity / item.noise if item.kind == "pure" else item.noise
+            if (cell := (item.step + rounding) / spread) > _COARSEST:
+                continue  # what is seen is the grid, not the noise
             if item.kind == "pure":
                 vector = noise * (item.noise / item.sensitivity)
                 pure.append((float(np.linalg.norm(vector)), vector.size))
@@ -66,8 +71,7 @@ class NoiseSeen:
             releases.append((float(vector @ vector), size))
             total, count = coordinates.get(size, (np.zeros(size), 0))
             coordinates[size] = total + vector**2, count + 1
-            rounding = item.precision * float(np.abs(item.released).max(initial=0.0))
-            cells[size] = max(cells.get(size, 0.0), (item.step + rounding) / item.noise)
+            cells[size] = max(cells.get(size, 0.0), cell)
             if len(samples.setdefault(size, [])) < _MOST:
                 samples[size].append(vector[_places(size)])
         kept = tuple((np.array(vectors), cells[size]) for size, vectors in samples.items())
@@ -182,9 +186,14 @@ def _poisson_tail(count: int, mean: float) -> float:
 
 
 def _repeated_findings(seen: Sequence[NoiseSeen]) -> list[Finding]:
-    """Two vectors that are the same, or each other's negative, in three numbers."""
-    heads = [sample[:, :3] for run in seen for sample, _ in run.samples if sample.shape[1] >= 3]
-    found = np.concatenate(heads) if heads else np.zeros((0, 3))
+    """Two vectors that are the same, or each other's negative, in so many numbers that chance never makes them so."""
+    samples = [(sample, cell) for run in seen for sample, cell in run.samples]
+    pairs = sum(len(sample) for sample, _ in samples) ** 2
+    # two normals are within x of each other with a chance of at most 2x times their difference's density at 0; twice: the sign
+    near = (_SAME + max((cell for _, cell in samples), default=0.0)) / np.sqrt(np.pi)
+    count = max(3, int(np.ceil(np.log(_SURE / max(pairs, 1)) / np.log(near))))
+    heads = [sample[:, :count] for sample, _ in samples if sample.shape[1] >= count]
+    found = np.concatenate(heads) if heads else np.zeros((0, count))
     found = found * np.where(found[:, :1] < 0, -1.0, 1.0)
     order = np.argsort(found[:, 0])
     if any(np.allclose(found[i], found[j], rtol=0, atol=_SAME) for i, j in itertools.pairwise(order)):

@@ -230,8 +230,9 @@ def _movements(first: Recording, second: Recording, solved: set[int]) -> tuple[f
             continue
         sensitivity = min(a.sensitivity, b.sensitivity)
         movement = float(np.linalg.norm(a.query - b.query)) / sensitivity
+        movement = movement if np.isfinite(movement) else np.inf  # a query that is no number on one side, or on both
         # sums in floating point differ by their rounding, which the certificate leaves out: it grows with the sum
-        rounding = _ROUNDING + 4 * a.precision * float(np.linalg.norm(a.query)) / sensitivity
+        rounding = _ROUNDING + 4 * a.precision * float(np.linalg.norm(np.nan_to_num(a.query))) / sensitivity
         if movement > 1 + rounding and movement > moved:
             findings = [finding for finding in findings if finding.kind != "movement"]
             findings.append(Finding("movement", f"a query moved by {movement:.6g} times its sensitivity"))

@@ -23,6 +23,7 @@ __all__ = ["AdaptiveClip", "Bounding", "Clip", "Normalise", "PerLayer", "Unit"]
 
 #: An adaptive clipping norm stays within this factor of its first value: gradients that vanish must not take it to zero.
 _RANGE = 1e6
+_LARGEST_CHANGE = 2 * math.log(_RANGE)  # of its logarithm in one step: further out it ends at the range's ends anyway
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class Normalise(Bounding):
     gamma: float = 0.01
 
     def __post_init__(self) -> None:
-        check.positive("gamma", self.gamma)
+        check.scale("gamma", self.gamma)
 
     @property
     def bound(self) -> float:
@@ -121,7 +122,7 @@ class Unit(Bounding):
     floor: float
 
     def __post_init__(self) -> None:
-        check.positive("floor", self.floor)
+        check.scale("floor", self.floor)
 
     @property
     def bound(self) -> float:
@@ -175,7 +176,7 @@ class AdaptiveClip(Bounding):
         check.scale("clipping_norm", self.clipping_norm)
         check.fraction("quantile", self.quantile)
         check.positive("learning_rate", self.learning_rate)
-        check.positive("count_weight", self.count_weight)
+        check.scale("count_weight", self.count_weight)
 
     @property
     def bound(self) -> float:
@@ -208,6 +209,7 @@ class AdaptiveClip(Bounding):
         share = 0.5 + float(released[-1]) / (2 * self.count_weight * expected_batch_size)
         # a share far outside [0, 1] is noise: it must not throw C away in one step
         share = min(max(share, -1.0), 2.0)
-        following = current * math.exp(-self.learning_rate * (share - self.quantile))
+        change = -self.learning_rate * (share - self.quantile)
+        following = current * math.exp(min(max(change, -_LARGEST_CHANGE), _LARGEST_CHANGE))
         state["clipping_norm"] = min(max(following, self.clipping_norm / _RANGE), self.clipping_norm * _RANGE)
         return released[:-1] * current

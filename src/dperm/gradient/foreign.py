@@ -6,7 +6,7 @@ from typing import Any
 
 from dperm.privacy import Assumption
 
-__all__ = ["foreign_parts"]
+__all__ = ["foreign_parts", "is_stranger", "stranger"]
 
 _ASSUMED = {
     "sampler": "draws each record by itself, with a probability that is at most its rate",
@@ -19,16 +19,29 @@ _ASSUMED = {
 
 
 def foreign_parts(plan: Any) -> list[Assumption]:
-    """An assumption for each part of a stranger's type, and for the plan itself."""
-    parts = {"plan": plan} | {name: getattr(plan, name, None) for name in _ASSUMED}
+    """An assumption for each part of a stranger's type, parts of parts among them, and for the plan itself."""
+    parts = [("plan", plan)]
+    for name in _ASSUMED:
+        part = getattr(plan, name, None)
+        while part is not None:
+            parts.append((name, part))
+            part = getattr(part, name, None)  # an average holds the update that it averages
     return [
-        Assumption(
-            f"The {name.replace('_', ' ')} {type(part).__module__}.{type(part).__qualname__} "
-            + _ASSUMED.get(name, "releases what its event states, through the channel")
-            + ".",
-            "caller",
-            "stated; replay and the white-box audit compare it with what happens",
-        )
-        for name, part in parts.items()
-        if part is not None and not type(part).__module__.startswith("dperm.")
+        stranger(name.replace("_", " "), part, _ASSUMED.get(name, "releases what its event states, through the channel"))
+        for name, part in parts
+        if is_stranger(part)
     ]
+
+
+def is_stranger(part: Any) -> bool:
+    """Whether dperm did not write this part's type."""
+    return not type(part).__module__.startswith("dperm.")
+
+
+def stranger(name: str, part: Any, assumed: str) -> Assumption:
+    """What is assumed of a stranger's part."""
+    return Assumption(
+        f"The {name} {type(part).__module__}.{type(part).__qualname__} {assumed}.",
+        "caller",
+        "stated; replay and the white-box audit compare it with what happens",
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from dperm.gradient.policy import BatchSource, Gradients, Policy
 from dperm.objectives.constraints import project_l2_ball
 from dperm.objectives.per_example import Objective
@@ -33,7 +35,10 @@ def descend_by(
     update, radius = plan.update, objective.radius
     state = update.init(theta)
     for step in range(1, plan.steps + 1):
-        theta = project_l2_ball(update.step(theta, gradients(theta), state), radius)
+        gradient = gradients(theta)
+        with np.errstate(over="ignore", invalid="ignore"):  # a step may be as large as it likes: it is of released numbers
+            theta = project_l2_ball(update.step(theta, gradient, state), radius)
         if progress is not None:
             progress(step)
-    return project_l2_ball(update.result(theta, state), radius)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return project_l2_ball(update.result(theta, state), radius)

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm.gradient.foreign import is_stranger, stranger
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Certificate, Channel, Event, Provenance
+from dperm.privacy.grid import admit_noise
 
 __all__ = ["Budget", "Mechanism", "Release"]
 
@@ -77,15 +79,27 @@ class Mechanism(ABC):
         """Charge the event, train, and certify. Whatever fails after the charge, the charge stands."""
         records = self.admit(objective, records)
         certificate = self.certificate(objective.facts, channel.provenance)
+        admit_noise(certificate.event, objective.facts.dimension)
+        certificate = certificate.with_assumptions(*_strangers(self, objective, records))
         channel.charge(certificate.event, self.name)
         theta, trace = self.train(objective, records, channel)
         return Release(theta, certificate, trace)
 
     def admit(self, objective: LinearObjective, records: Records) -> Records:
         """Records as the objective's constants assume them. ValueError, before any charge, where they are not."""
+        most = self.most_records(objective.facts)
+        if most is not None and len(records) > most:
+            raise ValueError(
+                f"Expected at most {most:,} records, up to which this mechanism's rounding is bounded, got {len(records):,}: "
+                "state public_size."
+            )
         if (records.data_norm, records.constant) != (objective.data_norm, objective.intercept_scale):
             raise ValueError("Expected records made by this objective's `records`: their norm bound or constant feature differs.")
         return records.relabelled(self.admit_targets(objective, records.targets))
+
+    def most_records(self, facts: PublicFacts) -> int | None:
+        """The number of records up to which what is stated holds; None: any number."""
+        return None
 
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
         return objective.loss.admit(targets)
@@ -103,6 +117,16 @@ class Mechanism(ABC):
             not_charged=_NOT_CHARGED,
             provenance=provenance,
         )
+
+
+def _strangers(mechanism: Mechanism, objective: LinearObjective, records: Records) -> list[Assumption]:
+    """What is assumed of types that derive from ours."""
+    parts = [
+        ("mechanism", mechanism, "releases what its event states, through the channel"),
+        ("objective", objective, "holds to the facts that it states, of each record by itself"),
+        ("rows' type", records, "holds to the facts that it states, of each record by itself"),
+    ]
+    return [stranger(name, part, assumed) for name, part, assumed in parts if is_stranger(part)]
 
 
 _NOT_CHARGED = (
@@ -126,7 +150,7 @@ def _common_assumptions(facts: PublicFacts) -> list[Assumption]:
         found.append(
             Assumption(
                 f"The loss {facts.foreign_loss} is convex, with a slope and a curvature within the constants that it states, at "
-                "every prediction.",
+                "every prediction; its slopes are right to a few units in the last place of a double.",
                 "caller",
                 "on a grid of predictions and extreme targets",
             )

@@ -15,7 +15,7 @@ from dperm.objectives import LinearObjective, PublicFacts, Records, RegularisedS
 from dperm.privacy import Assumption
 from dperm.solvers import Solution, minimise, minimise_many
 
-__all__ = ["admit_size", "certain_tolerance", "chosen_tolerance", "solve", "solver_assumption"]
+__all__ = ["certain_tolerance", "chosen_tolerance", "solve", "solver_assumption"]
 
 _ROUNDING = 2.0**-53
 _LEAST = 1e-8  # of the largest gradient: far below any noise
@@ -60,7 +60,7 @@ def chosen_tolerance(given: float | None, facts: PublicFacts, strong_convexity: 
 
 
 def solve(objective: LinearObjective, records: Records, linear: Any, tolerance: float, noise_std: float = 0.0) -> Solution:
-    """The minimiser to a residual of `tolerance`, at least `certain_tolerance`: reached for all records that `admit_size` admits.
+    """The minimiser to a residual of `tolerance`, at least `certain_tolerance`: reached for all records up to the limit.
 
     A linear term (m, p) asks for the minimisers of m problems at once.
     """
@@ -74,15 +74,6 @@ def solve(objective: LinearObjective, records: Records, linear: Any, tolerance: 
     _, farthest = _farthest(facts, modulus, noise_std)
     steps = math.ceil(condition * max(1.0, math.log(4 * farthest * modulus / tolerance)))
     return minimise(problem, tolerance, objective.radius, descent_steps=steps)
-
-
-def admit_size(facts: PublicFacts, size: int) -> None:
-    """ValueError, before any charge, for more records than rounding was bounded for."""
-    if facts.size_limit is not None and size > facts.size_limit:
-        raise ValueError(
-            f"Expected at most {facts.size_limit:,} records, up to which this mechanism's rounding is bounded, got {size:,}: "
-            "state public_size."
-        )
 
 
 def solver_assumption(tolerance: float | None, facts: PublicFacts) -> Assumption:

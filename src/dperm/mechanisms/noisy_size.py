@@ -15,7 +15,6 @@ from dperm import _validate as check
 from dperm.gradient import Plan
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.gradient import GradientPerturbation
-from dperm.mechanisms.minimiser import admit_size
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.losses import admit_classes
 from dperm.privacy import Assumption, Channel, Composed, Event, FilteredRdp, PrivacyProfile, PureDP
@@ -119,10 +118,12 @@ class NoisySize(Mechanism):
             return self.make(facts)
 
     def admit(self, objective: LinearObjective, records: Records) -> Records:
-        admit_size(objective.facts, len(records))
         for size in self.tried:  # what cannot be made must not fail after the charge
             self.made_for(replace(objective, public_size=size).facts)
         return super().admit(objective, records)
+
+    def most_records(self, facts: PublicFacts) -> int | None:
+        return facts.size_limit
 
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
         return admit_classes(targets, self.classes) if self.classes else super().admit_targets(objective, targets)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
-from dperm.mechanisms.minimiser import admit_size, chosen_tolerance, solve, solver_assumption
+from dperm.mechanisms.minimiser import chosen_tolerance, solve, solver_assumption
 from dperm.mechanisms.rules import objective_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import (
@@ -138,9 +138,8 @@ class ObjectivePerturbation(Mechanism):
         theta = channel.release(solution.theta, sensitivity, self.output_multiplier)
         return theta, {"noise_std": self.noise_std, "output_noise_std": self.output_multiplier * sensitivity}
 
-    def admit(self, objective: LinearObjective, records: Records) -> Records:
-        admit_size(objective.facts, len(records))
-        return super().admit(objective, records)
+    def most_records(self, facts: PublicFacts) -> int | None:
+        return facts.size_limit
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         return (solver_assumption(self.residual(facts), facts),)

@@ -55,6 +55,9 @@ class OneVsRest(Mechanism):
             rows.append(theta)
         return np.stack(rows, axis=-2), trace
 
+    def most_records(self, facts: PublicFacts) -> int | None:
+        return self.mechanism.most_records(facts)
+
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
         return admit_classes(targets, self.classes)
 

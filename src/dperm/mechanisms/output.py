@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
-from dperm.mechanisms.minimiser import admit_size, chosen_tolerance, solve, solver_assumption
+from dperm.mechanisms.minimiser import chosen_tolerance, solve, solver_assumption
 from dperm.mechanisms.rules import output_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Channel, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate
@@ -105,9 +105,8 @@ class OutputPerturbation(Mechanism):
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         return (solver_assumption(self.residual(facts), facts),)
 
-    def admit(self, objective: LinearObjective, records: Records) -> Records:
-        admit_size(objective.facts, len(records))
-        return super().admit(objective, records)
+    def most_records(self, facts: PublicFacts) -> int | None:
+        return facts.size_limit
 
     def settings(self) -> Mapping[str, Any]:
         return {"strong_convexity": self.strong_convexity}

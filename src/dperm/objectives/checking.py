@@ -36,7 +36,11 @@ def refuse_contradictions(loss: Loss, row_norm: float, radius: float | None) -> 
     for target in extremes:
         y = np.full(len(t), float(target))
         with np.errstate(over="ignore", invalid="ignore"):
-            found = [np.asarray(of(t.copy(), y.copy()), dtype=float) for of in (loss.value, loss.slope, loss.curvature)]
+            raw = [np.asarray(of(t.copy(), y.copy())) for of in (loss.value, loss.slope, loss.curvature)]
+        if any(values.dtype != np.float64 for values in raw):
+            types = ", ".join(str(values.dtype) for values in raw)
+            raise ValueError(f"Expected the loss {loss.name} to compute in double precision, got {types}.")
+        found = [np.asarray(values, dtype=float) for values in raw]
         value, slope, curvature = found
         if not np.isfinite(found).all():
             raise ValueError(f"The loss {loss.name} is not finite at a prediction within ±{far:g} and the target {target:g}.")

@@ -30,6 +30,7 @@ __all__ = ["LinearObjective", "LinearPass"]
 _DIGITS = 53  # of a double
 _THETA_BITS = _DIGITS - 2 - ROW_BITS  # of parameters where records see them
 _SMALLEST, _LARGEST = 1e-30, 1e30  # norm bounds and constants whose squares and units stay within doubles
+_FARTHEST = 1e100  # parameters further out are brought back for records: their products stay within doubles
 _LEAST_SLOPE = 2.0**-600  # smaller ones are left out, and counted: their digits would be no doubles
 _SLOPE_BITS = _DIGITS - ROW_BITS - EXACT_ROWS.bit_length() + 1  # of slopes whose products with EXACT_ROWS rows add up exactly
 _UNSTATED_LIMIT = 4_000_000  # records, where nothing is known of their number
@@ -150,14 +151,18 @@ class LinearObjective:
 
     def seen(self, theta: Array) -> Array:
         """θ as records see it: rounded to 30 digits, so that its products with rows have no rounding, whichever rows are
-        there."""
-        if theta.ndim > 1:
+        there. Beyond 10¹⁰⁰ it is brought back to that length, and to 0 where it is not finite: no product overflows."""
+        many = theta.ndim > 1
+        largest = np.abs(theta).max(axis=-1, keepdims=True, initial=0.0)
+        if not (largest < _FARTHEST).all():
+            with np.errstate(over="ignore", invalid="ignore"):
+                theta = np.where(np.isfinite(largest), theta * np.minimum(1.0, _FARTHEST / largest), 0.0)
+        if many:
             lengths = np.sqrt(np.square(theta).sum(axis=-1, keepdims=True))
-            with np.errstate(invalid="ignore"):
-                steps = np.ldexp(1.0, np.frexp(lengths)[1] - _THETA_BITS)
-                return np.where((lengths > 0) & np.isfinite(lengths), np.rint(theta / steps) * steps, theta)
+            steps = np.ldexp(1.0, np.frexp(lengths)[1] - _THETA_BITS)
+            return np.where(lengths > 0, np.rint(theta / steps) * steps, theta)
         length = math.sqrt(theta.dot(theta))
-        if not 0 < length < math.inf:
+        if length == 0:
             return theta
         step = math.ldexp(1.0, math.frexp(length)[1] - _THETA_BITS)
         found = theta / step
@@ -259,7 +264,7 @@ class LinearObjective:
             length = float(batch.norms.sum())
             steepest, norms = max(steepest, float(np.abs(slope).max(initial=0.0))), norms + length
             sums, left = _exact_product(slope * batch.units, batch.rows)
-            rest += left * float((batch.norms / batch.units).sum())
+            rest += left * 2.0**ROW_BITS * len(slope)  # no row is longer, in its units
             if self.intercept_scale:
                 ones, left = _exact_product(slope, np.ones((len(slope), 1)))
                 sums = [np.append(part, self.intercept_scale * one) for part, one in zip(sums, ones, strict=True)]
@@ -332,6 +337,9 @@ class LinearPass(Pass):
         slope = self._slope * (factors[..., None] if self._wide else factors)
         if bound is not None:
             slope = self._held(slope, bound)
+            bad = ~np.isfinite(slope)
+            if bad.any():  # a factor was no number
+                slope[bad.any(axis=-1) if self._wide else bad] = 0.0
         constant, step = objective.intercept_scale, 1.0
         ones = constant * slope if constant else slope
         slope = slope * (batch.units[:, None] if self._wide else batch.units)

@@ -45,6 +45,21 @@ class Batch:
         self.included = included
 
 
+class _Room:
+    """Memory for batches that are used one after the other: asking for it again each time would cost more than filling it."""
+
+    def __init__(self, features: int) -> None:
+        self._features = features
+        self._buffers: tuple[NDArray[Any], Array] | None = None
+
+    def of(self, count: int) -> tuple[NDArray[Any], Array]:
+        """(count, d) in single precision, and in double."""
+        if self._buffers is None or count > len(self._buffers[0]):
+            shape = (count + count // 4 + 16, self._features)
+            self._buffers = np.empty(shape, dtype=np.float32), np.empty(shape)
+        return self._buffers[0][:count], self._buffers[1][:count]
+
+
 class Records:
     """rows: (n, d) float64 or float32, dense (possibly memory-mapped) or CSR; targets: (n,).
 
@@ -89,7 +104,6 @@ class Records:
         self._absent = absent if absent.any() else _NOBODY
         self._kept: Any = None
         self._table = np.empty((3, 0))  # targets, norms and units of the rows that are kept
-        self._buffers: tuple[NDArray[Any], Array] | None = None
         if self.sparse or (keep and 4 * rows.size <= (_KEPT_MAPPED if _is_mapped(rows) else _KEPT_BYTES)):
             self._keep()
 
@@ -103,7 +117,6 @@ class Records:
         other.targets = np.array(targets, dtype=np.float64)
         if self._kept is not None:
             other._table = np.concatenate([other.targets[None], self._table[1:]])
-        other._buffers = None
         return other
 
     def batches(self) -> Iterator[Batch]:
@@ -116,15 +129,17 @@ class Records:
 
         A draw for m models at once is a table (m, n) of who sees which record.
         """
+        room = _Room(self.features)  # of this stream alone: another thread may have one too
         for indices in draws:
             if indices is None:
                 yield self.batches()
             elif indices.ndim == 2:
                 yield self._seen_by(indices)
             elif len(indices) <= EXACT_ROWS:
-                yield (self.take(indices),)
+                yield (self.take(indices, room),)
             else:
-                yield (self.take(indices[start : start + EXACT_ROWS]) for start in range(0, len(indices), EXACT_ROWS))
+                starts = range(0, len(indices), EXACT_ROWS)
+                yield (self.take(part, room) for part in [indices[start : start + EXACT_ROWS] for start in starts])
 
     def _seen_by(self, included: NDArray[np.bool_]) -> Iterator[Batch]:
         for part in self._parts():
@@ -132,24 +147,18 @@ class Records:
             batch.included = included[:, part]
             yield batch
 
-    def take(self, indices: NDArray[np.intp]) -> Batch:
-        """The batch of at most `EXACT_ROWS` records. A dense one lives in a buffer that the next call overwrites."""
+    def take(self, indices: NDArray[np.intp], room: _Room | None = None) -> Batch:
+        """The batch of at most `EXACT_ROWS` records. A dense one lives in `room`, which the next call overwrites."""
         if self._kept is None:
             # `take` would bring all of a table in column order into row order first
             return self._measured(self.rows[indices], indices)
         if self.sparse:
             rows = self._kept[indices].astype(np.float64)
         else:
-            raw, rows = self._room(len(indices))
+            raw, rows = (room or _Room(self.features)).of(len(indices))
             self._kept.take(indices, axis=0, out=raw, mode="clip")  # "raise" would copy through a second buffer
             np.copyto(rows, raw)
         return Batch(rows, self._table.take(indices, axis=1))
-
-    def _room(self, count: int) -> tuple[NDArray[Any], Array]:
-        if self._buffers is None or count > len(self._buffers[0]):
-            shape = (count + count // 4 + 16, self.features)
-            self._buffers = np.empty(shape, dtype=np.float32), np.empty(shape)
-        return self._buffers[0][:count], self._buffers[1][:count]
 
     def _parts(self) -> Iterator[slice]:
         width = max(1, self.rows.nnz * 12 // max(1, 8 * self.size)) if self.sparse else max(1, self.features)
@@ -215,7 +224,8 @@ def _units(squares: Array, absent: NDArray[np.bool_], features: int, data_norm: 
     # a hair less: a computed length may be too short by its rounding
     shrunk = 1 - max(2.0**-40, (features + 8) * 2.0**-52)
     factors = np.divide(shrunk * data_norm, lengths, out=np.full_like(lengths, shrunk), where=lengths > data_norm)
-    _, exponents = np.frexp(lengths * factors)
+    lengths *= factors
+    exponents = np.where(lengths > 0, np.frexp(lengths)[1], _SHORTEST)  # frexp gives 0 for 0: a unit far above the others'
     units = np.ldexp(1.0, np.maximum(exponents, _SHORTEST) - ROW_BITS)
     return factors / units, units, absent
 

@@ -67,7 +67,7 @@ class Channel:
         self._paid: dict[_Key, int] = {}
         self._objectives: Counter[ObjectivePerturbationEvent] = Counter()
         self.filter: Filter | None = None
-        self._keeps_parts = self._resumed = False
+        self._keeps_parts = self._keeps_reservations = self._resumed = False
         self._granted = 0  # steps of a resumed run that were reserved and not yet released
         self._again: Counter[_Key] = Counter()  # of `_paid`, what was paid before an interruption: needs such a step
         self._reopened: Counter[Event] = Counter()
@@ -112,7 +112,12 @@ class Channel:
         filter_of(event)  # what it refuses is not charged
         log = self.log or SpendLog.current()
         self.charge_id = log.charge(
-            event, mechanism=mechanism, label=self.label, private=self.private, keeps_parts=self._keeps_parts
+            event,
+            mechanism=mechanism,
+            label=self.label,
+            private=self.private,
+            keeps_parts=self._keeps_parts,
+            keeps_reservations=self._keeps_reservations,
         )
         self.event = event
         self._admit(event)
@@ -129,6 +134,8 @@ class Channel:
         charged = next((charge for charge in log.charges() if charge.id == charge_id), None)
         if charged is None or charged.event != event:
             raise UnpaidReleaseError(f"The spend log {log.path} holds no charge {charge_id} of this event.")
+        if not charged.keeps_reservations:
+            raise UnpaidReleaseError("This run reserved no steps in the spend log: what it released of its charge is not known.")
         if filter_of(event) is not None and not charged.keeps_parts:
             raise UnpaidReleaseError("This run kept no parts in the spend log: what it spent of its filter is not known.")
         self.charge_id, self.event = charge_id, event
@@ -141,10 +148,14 @@ class Channel:
         """A part of the run that this channel continues had noise that protects nothing."""
         self.provenance = replace(self.provenance, seeded="fixed by the caller in a part of the run: NOT PRIVATE", private=False)
 
+    def keep_reservations(self) -> None:
+        """Before `charge`: every step will be reserved before it is drawn, so that an interrupted run can be continued."""
+        self._keeps_reservations = True
+
     def keep_parts(self) -> None:
         """Before `charge`: write each part that the filter admits to the spend log first, so that an interrupted run can be
-        continued within its budget."""
-        self._keeps_parts = True
+        continued within its budget. What such a run draws must be reserved, too."""
+        self._keeps_parts = self._keeps_reservations = True
 
     @property
     def trials(self) -> int | None:
@@ -158,7 +169,10 @@ class Channel:
     def reserve(self, steps: int, limit: int, done: int = 0) -> tuple[int, int]:
         """Take the next `steps` of this run's `limit` steps before drawing for them; see `SpendLog.reserve`. A step is one
         release."""
-        assert self.charge_id is not None
+        assert self.charge_id is not None and self.event is not None
+        paid = sum(count for leaf, count in leaves(self.event).items() if _release_key(leaf))
+        if limit > paid and not chosen_on_the_way(self.event):  # a filter's parts are reopened one by one, as the log has them
+            raise UnpaidReleaseError(f"The charge pays for {paid} releases, not for {limit}.")
         taken = (self.log or SpendLog.current()).reserve(self.charge_id, steps, limit, done)
         if taken is None:
             raise UnpaidReleaseError(f"The spend log no longer holds the charge {self.charge_id}.")
@@ -230,7 +244,7 @@ class Channel:
                 return  # its places are taken one by one, by `allow`
         for leaf, count in leaves(event).items():
             if isinstance(leaf, ObjectivePerturbationEvent):
-                self._objectives[leaf] += count
+                self._objectives[leaf] += 0 if again else count  # drawn once: there is no step of it to reserve
             elif key := _release_key(leaf):
                 self._paid[key] = self._paid.get(key, 0) + count
                 if again:

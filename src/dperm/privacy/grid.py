@@ -14,12 +14,16 @@ import functools
 import math
 from dataclasses import dataclass
 
-__all__ = ["Grid", "power_below"]
+from dperm import _validate as check
+from dperm.privacy.events import Event, Gaussian, PoissonSampled, PureDP, leaves
+
+__all__ = ["Grid", "admit_noise", "power_below"]
 
 _FINE = 2.0**-21  # of a sensitivity: half of what rounding may add to it
 _COARSE = 2.0**-14  # the same at most, where noise is so large that it would need too many digits
 _FAST = 2.0**-34  # of the noise's spread: with more digits it is drawn slowly
 _FEWEST = 2.0**-45  # the same: more digits do not fit into a double
+_MOST_NOISE = 2.0**43  # noise ÷ sensitivity, times √p: beyond, rounding to a grid that doubles can hold would be all of a query
 
 
 @dataclass(frozen=True)
@@ -55,3 +59,14 @@ class Grid:
 def power_below(value: float) -> float:
     """The largest power of two ≤ value, for value > 0."""
     return math.ldexp(0.5, math.frexp(value)[1])
+
+
+def admit_noise(event: Event, size: int) -> None:
+    """ValueError, before a charge, for noise on `size` numbers that doubles cannot hold."""
+    for leaf in leaves(event):
+        inner = leaf.event if isinstance(leaf, PoissonSampled) else leaf
+        if isinstance(inner, Gaussian) and not inner.noise_multiplier * math.sqrt(size) < _MOST_NOISE:
+            most = _MOST_NOISE / math.sqrt(size)
+            raise ValueError(f"Expected noise below {most:.2g} sensitivities, that doubles hold, got {inner.noise_multiplier:g}.")
+        if isinstance(inner, PureDP):
+            check.at_least("epsilon", inner.epsilon, size**1.5 / _MOST_NOISE)

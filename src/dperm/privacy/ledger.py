@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 import threading
 import time
 import uuid
@@ -31,7 +32,7 @@ _STARTED_IN = Path.cwd()  # the working directory may change later
 #: The log within `spend_log`, for this thread or task alone; and, for processes that are started in it, whose it is and where.
 _HERE: ContextVar[Path | None] = ContextVar("dperm_spend_log", default=None)
 _INHERITED = "DPERM_SPEND_LOG_OF_PARENT"
-_active: list[tuple[object, Path]] = []
+_active: list[tuple[str, Path]] = []  # a file that is there while the block is open, and the log
 _lock = threading.Lock()
 
 
@@ -46,6 +47,7 @@ class Charge:
     event: Event
     private: bool = True
     keeps_parts: bool = False
+    keeps_reservations: bool = False
 
 
 class SpendLog:
@@ -59,19 +61,29 @@ class SpendLog:
         """The log of this process and its workers, or the one named by `spend_log` here."""
         if here := _HERE.get():
             return cls(here)
-        parent, _, path = os.environ.get(_INHERITED, "").partition(":")
-        if path and parent != str(os.getpid()):
+        parent, _, rest = os.environ.get(_INHERITED, "").partition(":")
+        marker, _, path = rest.partition("\n")
+        if path and parent != str(os.getpid()) and Path(marker).exists():  # not in a worker that outlives the block
             return cls(path)
         if named := os.environ.get(_VARIABLE):
             return cls(_STARTED_IN / named)
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         return cls(Path(state) / "dperm" / "spend.jsonl")
 
-    def charge(self, event: Event, *, mechanism: str, label: str = "", private: bool = True, keeps_parts: bool = False) -> str:
+    def charge(
+        self,
+        event: Event,
+        *,
+        mechanism: str,
+        label: str = "",
+        private: bool = True,
+        keeps_parts: bool = False,
+        keeps_reservations: bool = False,
+    ) -> str:
         """Append a charge and wait until it is on disk; returns its id. OSError where that fails: nothing may run.
 
         `private` = False marks a run with a fixed seed: its event does not bound what it gave away. `keeps_parts`: what its
-        filter admits will be in this log, so that the run can be continued.
+        filter admits will be in this log; `keeps_reservations`: its steps, before they are drawn. So the run can be continued.
         """
         line: dict[str, Any] = {
             "id": uuid.uuid4().hex,
@@ -81,7 +93,8 @@ class SpendLog:
             "pid": os.getpid(),
             "private": private,
             "event": event.to_dict(),
-        } | ({"keeps_parts": True} if keeps_parts else {})
+        }
+        line |= {name: True for name, kept in (("keeps_parts", keeps_parts), ("keeps_reservations", keeps_reservations)) if kept}
         with self._opened() as descriptor:
             _append(descriptor, line)
         return line["id"]
@@ -91,7 +104,7 @@ class SpendLog:
 
         `done` steps are known to be drawn, whatever the log says. What was reserved counts as drawn, also when the process
         dies in between: a run that is continued takes what is left. (limit, limit) when nothing is; None where this log does
-        not hold the charge.
+        not hold the charge. ValueError for another limit than before.
         """
         with self._opened() as descriptor:
             known, start = False, done
@@ -99,11 +112,13 @@ class SpendLog:
                 known = known or data.get("id") == charge_id
                 if data.get("continues") == charge_id and "stop" in data:
                     start = max(start, int(data["stop"]))
+                    if data["limit"] != limit:
+                        raise ValueError(f"Steps of the charge {charge_id} were reserved of {data['limit']}, not of {limit}.")
             if not known:
                 return None
             stop = min(start + steps, limit)
             if stop > start:
-                _append(descriptor, {"continues": charge_id, "start": start, "stop": stop, "pid": os.getpid()})
+                _append(descriptor, {"continues": charge_id, "start": start, "stop": stop, "limit": limit, "pid": os.getpid()})
             return start, max(start, stop)
 
     def add_part(self, charge_id: str, part: Event, price: Price, *, spent: float, note: Mapping[str, Any]) -> float | None:
@@ -160,7 +175,8 @@ class SpendLog:
                     continue
                 event = event_from_dict(data["event"])
                 said = (data["id"], data["time"], data["label"], data["mechanism"], event)
-                charge = Charge(*said, data.get("private", True), data.get("keeps_parts", False))
+                kept = (data.get(name, False) for name in ("keeps_parts", "keeps_reservations"))
+                charge = Charge(*said, data.get("private", True), *kept)
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 raise ValueError(
                     f"Line {number} of the spend log {self.path} is damaged ({error}). "
@@ -259,9 +275,12 @@ def spend_log(path: str | os.PathLike[str], *, workers: bool = True) -> Iterator
 
     Other threads of this process are not concerned.
     """
-    log, mark = SpendLog(Path(path).absolute()), object()
+    log = SpendLog(Path(path).absolute())
     token = _HERE.set(log.path)
+    mark = ""
     if workers:
+        descriptor, mark = tempfile.mkstemp(prefix="dperm-log-")  # there as long as the block is open
+        os.close(descriptor)
         with _lock:
             _active.append((mark, log.path))
             _tell_workers()
@@ -271,13 +290,14 @@ def spend_log(path: str | os.PathLike[str], *, workers: bool = True) -> Iterator
         _HERE.reset(token)
         if workers:
             with _lock:
-                _active[:] = [entry for entry in _active if entry[0] is not mark]
+                _active[:] = [entry for entry in _active if entry[0] != mark]
                 _tell_workers()
+            Path(mark).unlink(missing_ok=True)
 
 
 def _tell_workers() -> None:
     """Name the newest log of an open block to processes that are started from now on."""
     if _active:
-        os.environ[_INHERITED] = f"{os.getpid()}:{_active[-1][1]}"
+        os.environ[_INHERITED] = f"{os.getpid()}:{_active[-1][0]}\n{_active[-1][1]}"
     else:
         os.environ.pop(_INHERITED, None)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm._random import Randomness
+from dperm._random import NoiseStream, Randomness
 
 __all__ = ["EXACT_NOISE", "Coin", "Indices", "Provenance", "Source", "SystemSource", "in_earnest", "provenance_of"]
 
@@ -123,7 +123,8 @@ class SystemSource(Source):
 
     @property
     def provenance(self) -> Provenance:
-        return Provenance(self.randomness.policy, EXACT_NOISE, self.randomness.private)
+        own = type(self.randomness) is Randomness and type(self.randomness.noise) is NoiseStream
+        return Provenance(self.randomness.policy, EXACT_NOISE, self.randomness.private) if own else super().provenance
 
     def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
         noise = self.randomness.noise.rounded_normal(std / step, query.size)
@@ -146,7 +147,8 @@ class SystemSource(Source):
             for _ in range(steps):
                 yield everyone
             return
-        scale = -1.0 / np.log1p(-rate)
+        with np.errstate(over="ignore"):
+            scale = -1.0 / np.log1p(-rate)
         block = max(1, min(steps, int(_SAMPLED_AT_ONCE / max(1.0, records * rate))))
         done = 0
         carried = np.empty(0, dtype=np.intp)
@@ -158,11 +160,14 @@ class SystemSource(Source):
             while last < trials:
                 expected = int((trials - last) * rate)
                 count = expected + 4 * int(expected**0.5) + 16
-                gaps = np.minimum(self.randomness.sampling.standard_exponential(count) * scale, _LONGEST_GAP).astype(np.intp)
-                gaps += 1
+                with np.errstate(over="ignore", invalid="ignore"):
+                    gaps = self.randomness.sampling.standard_exponential(count) * scale
+                ended = gaps < _LONGEST_GAP  # others go on: so many failures, and the rest is drawn anew, as if from the start
+                gaps = np.where(ended, gaps, _LONGEST_GAP).astype(np.intp)
+                gaps += ended
                 np.cumsum(gaps, out=gaps)
                 gaps += last
-                positions.append(gaps)
+                positions.append(gaps[ended])
                 last = int(gaps[-1])
             successes = np.concatenate(positions)
             cuts = np.searchsorted(successes, records * np.arange(1, block + 1))

@@ -152,7 +152,7 @@ def _descended(problem: StronglyConvex, tolerance: float, radius: float | None, 
         length = float(np.linalg.norm(theta))
         if radius is not None and length > radius:
             theta = theta * (radius / length)
-    return Solution(theta, tolerance, steps, steps)
+    raise SolverError(f"Descent did not come within {tolerance:.3g} in {steps} steps: report it, it is proved to.")
 
 
 def _newton(problem: StronglyConvex, theta: Array, tolerance: float) -> Solution:

@@ -78,8 +78,9 @@ class TorchPass(Pass):
             lengths = torch.linalg.vector_norm(lengths * (factors if factors.dim() > 1 else factors[:, None]), dim=1)
             share = (bound / lengths).clamp(max=1.0)
             factors = factors * (share if factors.dim() == 1 else share[:, None])
-        # factors that are no normal numbers have lost digits
-        factors = torch.where(factors.abs() < torch.finfo(factors.dtype).tiny, torch.zeros_like(factors), factors)
+        # factors that are no normal numbers have lost digits, or are none
+        usual = factors.isfinite() & (factors.abs() >= torch.finfo(factors.dtype).tiny)
+        factors = torch.where(usual, factors, torch.zeros_like(factors))
         out = torch.zeros(self._flat.size, dtype=self._flat.dtype, device=self._squares.device)
         for form, part, group in zip(self._forms, self._flat.parts(out), self._flat.group_index, strict=True):
             if form is not None:

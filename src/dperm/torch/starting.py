@@ -15,6 +15,7 @@ from dperm.gradient import Policy
 from dperm.gradient.foreign import foreign_parts
 from dperm.privacy import Certificate, Channel, Composed, Event, PrivacyProfile, Relation
 from dperm.privacy.events import chosen_on_the_way, event_from_dict
+from dperm.privacy.grid import admit_noise
 from dperm.privacy.sizing import NOMINAL_SIZES, count_and_profile, noisy_count
 from dperm.torch.noise import admit_tails, open_channel
 from dperm.torch.objective import ModuleObjective
@@ -158,6 +159,7 @@ class Starter:
 
     def _charge(self, channel: Channel, event: Event, plan: Policy | None) -> None:
         certificate = self._certify(event, channel, plan, self._target)
+        admit_noise(event, self.objective.flat.size)
         admit_tails(event, self.objective.flat.size, self.planner.delta, self.objective.flat.device)
         if self.folder is not None:
             channel.keep_parts()
