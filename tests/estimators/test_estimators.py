@@ -270,7 +270,15 @@ def test_multiclass_probabilities() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [DPLogisticRegression(), DPLinearSVC(epsilon=3.0), DPRidge(), DPLogisticRegression(mechanism="gradient")], ids=repr
+    "model",
+    [
+        DPLogisticRegression(),
+        DPLinearSVC(epsilon=3.0, half_width=0.3),
+        DPRidge(fit_intercept=False, radius=2.0),
+        DPLogisticRegression(mechanism="gradient"),
+        DPLogisticRegression(mechanism="gradient", sampling="importance", epsilon=8.0, public_size=150, epochs=3),
+    ],
+    ids=repr,
 )
 def test_saved_models_predict_the_same(model: Any) -> None:
     rows, targets = load_iris(return_X_y=True)
@@ -279,6 +287,8 @@ def test_saved_models_predict_the_same(model: Any) -> None:
     assert extra == {"note": 1}
     assert np.array_equal(restored.predict(rows), model.predict(rows))  # type: ignore[attr-defined]
     assert restored.certificate_ == model.certificate_
+    assert restored.trace_ == model.trace_ and restored.trace_
+    assert restored.objective_ == model.objective_  # loss, ball, intercept and all
     text = json.loads(model_to_json(model))
     assert "random_state" not in text["settings"]
 

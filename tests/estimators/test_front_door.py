@@ -28,7 +28,7 @@ PLAIN: dict[str, list[Any]] = {
     "mechanism": ["auto", "objective", "output", "gradient"],
     "calibration": ["sharp", "generic", "kifer"],
     "sampling": ["poisson", "importance", "full"],
-    "data_norm": [1.0, 2, 1e-3, 1e3, np.float32(0.5)],
+    "data_norm": [1.0, 2, 1e-3, 1e3, np.float32(0.5), 1e-12, 1e-25, 1e25],
     "relation": ["add_or_remove_one", "replace_one"],
     "classes": [None, [0, 1], [-1, 1], ["a", "b"], [0, 1, 2], np.array([0.0, 1.0])],
     "public_size": [None, None, 5, 100, 1000],
@@ -95,6 +95,8 @@ def _rows(rng: np.random.Generator, size: int, features: int, one: Any) -> Any:
     spoiled = rng.random()
     if spoiled < 0.05:
         dense[int(rng.integers(size)), 0] = one([math.nan, math.inf, -math.inf, 1e308, 5e-324])
+    elif spoiled < 0.3:
+        dense[int(rng.integers(size))] *= one([0.0, 0.0, 1e-30, 1e30])  # one row among others of another length
     kinds: list[tuple[float, Any]] = [
         (6, lambda: dense), (6, lambda: dense.astype(np.float32)), (3, lambda: np.asfortranarray(dense)),
         (2, lambda: dense[::-1]),

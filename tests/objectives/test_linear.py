@@ -160,7 +160,7 @@ def test_wrong_shapes_are_refused() -> None:
         objective.records(ROWS, LABELS[:5])
     with pytest.raises(TypeError, match="float64 or float32, got int8"):
         objective.records(ROWS.astype(np.int8), LABELS)
-    with pytest.raises(ValueError, match="one radius"):
+    with pytest.raises(ValueError, match="radius of at most 1"):
         LinearObjective(Squared(1.0, 1.0), D, radius=100.0)
     with pytest.raises(TypeError, match="CSR"):
         objective.records(sp.csc_matrix(ROWS), LABELS)

@@ -9,7 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj, to_device
 from numpy.typing import NDArray
 
-from dperm.objectives import LinearObjective, Softmax, Squared
+from dperm.objectives import LinearObjective
 from dperm.privacy import Relation
 
 __all__ = ["Pair", "extreme_pairs", "game_pairs", "network_pairs"]
@@ -125,15 +125,6 @@ def _record_like(part: Any, value: Any) -> Any:
     return cast
 
 
-def _targets(objective: LinearObjective) -> tuple[float, float]:
-    """Two targets as far apart as the loss admits."""
-    if isinstance(objective.loss, Softmax):
-        return 0.0, 1.0
-    if isinstance(objective.loss, Squared):
-        return objective.loss.target_bound, -objective.loss.target_bound
-    return 1.0, -1.0
-
-
 def extreme_pairs(
     objective: LinearObjective, records: int = 40, classes: int = 0, rng: np.random.Generator | None = None
 ) -> list[Pair]:
@@ -144,8 +135,8 @@ def extreme_pairs(
     """
     rng = rng or np.random.default_rng(0)
     d, bound, relation = objective.features, objective.data_norm, objective.relation
-    count = classes or (objective.loss.classes if isinstance(objective.loss, Softmax) else 0)
-    one, other = (0.0, 1.0) if count else _targets(objective)
+    count = classes or (objective.outputs if objective.outputs > 1 else 0)
+    one, other = (0.0, 1.0) if count else objective.loss.extremes
     rows = rng.normal(size=(records, d)) * bound
     targets = np.arange(records) % count * 1.0 if count else np.where(rng.random(records) < 0.5, one, other)
     unit = np.eye(d)[0]
@@ -174,7 +165,7 @@ def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
     """Candidates for the pair that is easiest to tell apart: a record at the norm bound by itself, against records that
     pull the other way, and replaced by its opposite."""
     d, bound, relation = objective.features, objective.data_norm, objective.relation
-    one, other = (0.0, 1.0) if classes else _targets(objective)
+    one, other = (0.0, 1.0) if classes else objective.loss.extremes
     x = bound * np.eye(d)[0]
     found: list[Pair] = []
     for crowd in (0, 4, 12):

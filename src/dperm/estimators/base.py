@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,7 @@ from dperm.mechanisms.rules import gradient_plan
 from dperm.objectives import LinearObjective, Loss, PublicFacts, Softmax
 from dperm.privacy import Assumption, Channel, Relation, rdp_budget
 
-__all__ = ["PrivateLinearModel"]
+__all__ = ["PrivateLinearModel", "plain"]
 
 Array = NDArray[np.float64]
 
@@ -106,7 +107,7 @@ class PrivateLinearModel(BaseEstimator):
             self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=y_numeric, ensure_min_samples=1
         )
 
-    def _fit(self, loss: Loss, X: Any, targets: Array, classes: int, assumptions: list[Assumption], absent: int) -> Release:
+    def _fit(self, X: Any, targets: Array, classes: int, assumptions: list[Assumption], absent: int) -> Release:
         """Choose and calibrate the mechanism from public facts, then release. `classes` = 0 for regression; `absent` records
         hold nothing, and are records."""
         relation = Relation(self.relation)
@@ -119,7 +120,7 @@ class PrivateLinearModel(BaseEstimator):
         size = X.shape[0] if relation is Relation.REPLACE_ONE else self.public_size
         if size is not None:
             remind_of_delta(self.delta, size, stacklevel=3)
-        mechanism, objective = self._problem(loss, X.shape[1], classes, size)
+        mechanism, objective = self._problem(X.shape[1], classes, size)
         if size is not None and self._needs_size():
             remind_of_size(size, X.shape[0], "what was chosen by it suits other data.", stacklevel=3)
         scale = objective.intercept_scale
@@ -128,7 +129,7 @@ class PrivateLinearModel(BaseEstimator):
         self.objective_ = objective
         self.fitted_params_ = {name: value for name, value in self.get_params().items() if name != "random_state"}
         self.certificate_ = release.certificate.with_assumptions(*assumptions)
-        self.trace_ = dict(release.trace)
+        self.trace_ = plain(dict(release.trace))
         table = release.theta
         if objective.outputs > 1:
             table = table.reshape(-1, objective.outputs).T
@@ -138,29 +139,37 @@ class PrivateLinearModel(BaseEstimator):
         return release
 
     @abstractmethod
+    def _loss(self) -> Loss:
+        """The loss of one model, by this estimator's parameters."""
+
+    @abstractmethod
     def mechanism_for(self, features: int, classes: int = 2, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:
         """What a fit on rows of so many features would run: known before any data, for previews and audits.
 
         `public_size` stands for the number of records where that is public; None: as set. Raises ValueError as `fit` does.
         """
 
-    def _problem(self, loss: Loss, features: int, classes: int, size: int | None) -> tuple[Mechanism, LinearObjective]:
+    def _problem(self, features: int, classes: int, size: int | None) -> tuple[Mechanism, LinearObjective]:
         self._chosen = self._choice(classes)
         if self.sampling == "importance" and self._chosen != "gradient":
             raise ValueError(f"Expected mechanism='gradient' with sampling='importance', got {self._chosen} perturbation.")
-        if classes > 2 and self._chosen == "gradient":
-            loss = Softmax(classes)
-        objective = LinearObjective(
+        objective = self.objective_for(features, classes, size)
+        return self._calibrated(objective.facts, classes), objective
+
+    def objective_for(self, features: int, classes: int, public_size: int | None = None) -> LinearObjective:
+        """What a fit minimises, by this estimator's parameters; `classes` = 0 for regression."""
+        self._chosen = self._choice(classes)
+        loss = Softmax(classes) if classes > 2 and self._chosen == "gradient" else self._loss()
+        return LinearObjective(
             loss,
             features=features,
             data_norm=self.data_norm,
             intercept_scale=(self.intercept_scale or 0.5 * self.data_norm) if self.fit_intercept else 0.0,
             strong_convexity=(self.strong_convexity or 0.0) if self._chosen == "gradient" else 0.0,
-            radius=self._radius(),
+            radius=loss.ball,
             relation=Relation(self.relation),
-            public_size=size,
+            public_size=public_size,
         )
-        return self._calibrated(objective.facts, classes), objective
 
     def _choice(self, classes: int) -> str:
         """What "auto" means: one model by objective perturbation, K > 2 classes jointly by gradient perturbation."""
@@ -169,9 +178,6 @@ class PrivateLinearModel(BaseEstimator):
         if self.delta == 0:
             return "output"
         return "gradient" if classes > 2 else "objective"
-
-    def _radius(self) -> float | None:
-        return None
 
     def _needs_size(self) -> bool:
         """Whether what is chosen depends on the number of records."""
@@ -249,6 +255,11 @@ class PrivateLinearModel(BaseEstimator):
         parts = [(batch.rows @ np.atleast_2d(self.coef_).T) * batch.units[:, None] for batch in records.batches()]
         scores = np.concatenate(parts) + self.intercept_
         return np.ascontiguousarray(scores[:, 0]) if scores.shape[1] == 1 else scores
+
+
+def plain(value: Any) -> Any:
+    """As JSON has it: arrays and tuples are lists, NumPy's numbers are numbers."""
+    return json.loads(json.dumps(value, default=lambda other: np.asarray(other).tolist(), allow_nan=False))
 
 
 def _with_empty_rows(rows: Any, count: int) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, Self
 
 import numpy as np
@@ -27,9 +26,6 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
 
     classes: ArrayLike | None
 
-    @abstractmethod
-    def _loss(self) -> Loss: ...
-
     def fit(self, X: Any, y: Any, *, absent: int = 0) -> Self:
         """Train privately on rows X (n, d), dense or CSR, and labels y (n,).
 
@@ -43,13 +39,13 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
             self.classes_, index, labels = admit_labels(y, self.classes)
             binary = len(self.classes_) == 2
             targets = np.where(index == 1, 1.0, -1.0) if binary else index.astype(np.float64)
-            self._fit(self._loss(), X, targets, len(self.classes_), [labels], absent)
+            self._fit(X, targets, len(self.classes_), [labels], absent)
         return self
 
     def mechanism_for(self, features: int, classes: int = 2, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:
         self._check_parameters()
         check.integer("classes", classes, minimum=2)
-        return self._problem(self._loss(), features, classes, public_size or self.public_size)
+        return self._problem(features, classes, public_size or self.public_size)
 
     def decision_function(self, X: Any) -> Array:
         """Scores: (n,) for two classes (positive: the second), otherwise (n, K)."""

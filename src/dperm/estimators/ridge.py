@@ -12,7 +12,7 @@ from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Mechanism
-from dperm.objectives import LinearObjective, Squared
+from dperm.objectives import LinearObjective, Loss, Squared
 from dperm.privacy import Assumption
 
 __all__ = ["DPRidge"]
@@ -88,17 +88,16 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
             X, y = self._validated(X, y, y_numeric=True)
             targets = np.clip(np.asarray(y, dtype=np.float64), -bound, bound)
             clipped = Assumption(f"Targets lie in ±{bound:g}.", "library", "enforced: others are clipped")
-            self._fit(Squared(target_bound=bound, radius=self.radius), X, targets, 0, [clipped], absent)
+            self._fit(X, targets, 0, [clipped], absent)
             self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
         return self
 
     def mechanism_for(self, features: int, classes: int = 0, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:
         self._check_parameters()
-        loss = Squared(target_bound=self.target_bound, radius=self.radius)
-        return self._problem(loss, features, 0, public_size or self.public_size)
+        return self._problem(features, 0, public_size or self.public_size)
 
-    def _radius(self) -> float:
-        return self.radius
+    def _loss(self) -> Loss:
+        return Squared(target_bound=self.target_bound, radius=self.radius)
 
     def predict(self, X: Any) -> Array:
         """Targets, shape (n,)."""

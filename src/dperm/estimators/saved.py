@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.base import PrivateLinearModel, plain
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression
 from dperm.estimators.ridge import DPRidge
-from dperm.objectives import LinearObjective, Logistic, Softmax
 from dperm.privacy import Certificate
 from dperm.privacy.signing import check_signature, digest_of, sign
 
 __all__ = ["model_from_json", "model_to_json"]
 
-_FORMAT = 2
+_FORMAT = 3
 _KINDS: dict[str, type[PrivateLinearModel]] = {cls.__name__: cls for cls in (DPLogisticRegression, DPLinearSVC, DPRidge)}
 
 
@@ -34,11 +33,11 @@ def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None
     stated: dict[str, Any] = {
         "format": _FORMAT,
         "kind": type(model).__name__,
-        "settings": {name: _plain(value) for name, value in model.fitted_params_.items()},
+        "settings": {name: plain(value) for name, value in model.fitted_params_.items()},
         "coef": np.asarray(model.coef_).tolist(),
         "intercept": np.asarray(model.intercept_).tolist(),
-        "classes": _plain(getattr(model, "classes_", None)),
-        "joint": model.objective_.outputs > 1,
+        "classes": plain(getattr(model, "classes_", None)),
+        "trace": model.trace_,
         "features": model.n_features_in_,
         "certificate": json.loads(model.certificate_.to_json()),
         "extra": json.loads(json.dumps(extra or {}, allow_nan=False)),
@@ -94,11 +93,7 @@ def _read(data: dict[str, Any]) -> PrivateLinearModel:
         raise ValueError(f"expected finite coefficients of shape {wide} and as many intercepts")
     if not isinstance(data["extra"], dict):
         raise ValueError("expected extra to be a table")
-    loss = Softmax(len(data["classes"])) if data["joint"] else Logistic()
-    model.objective_ = LinearObjective(loss, features=data["features"], data_norm=model.data_norm)
+    model.trace_ = dict(data["trace"])
     model.certificate_ = Certificate.from_json(json.dumps(data["certificate"]))
+    model.objective_ = model.objective_for(data["features"], rows, model.certificate_.public_facts.get("public_size"))
     return model
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or type(value) in (bool, int, float, str) else np.asarray(value).tolist()

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.objectives.checking import foreign, refuse_contradictions
 from dperm.objectives.facts import PublicFacts
-from dperm.objectives.losses import Loss, Softmax, Squared
+from dperm.objectives.losses import Loss
 from dperm.objectives.per_example import Pass
 from dperm.objectives.records import EXACT_ROWS, ROW_BITS, Batch, Records
 from dperm.objectives.sums import RunningSum
@@ -73,8 +73,11 @@ class LinearObjective:
         object.__setattr__(self, "relation", Relation(self.relation))
         if self.radius is not None:
             check.positive("radius", self.radius)
-        if isinstance(self.loss, Squared) and self.loss.radius != (math.inf if self.radius is None else self.radius):
-            raise ValueError(f"Expected one radius for the squared loss and its ball, got {self.loss.radius} and {self.radius}.")
+        if self.loss.ball is not None and (self.radius is None or self.radius > self.loss.ball):
+            raise ValueError(
+                f"Expected a radius of at most {self.loss.ball:g}, the ball in which the {self.loss.name} loss's constants hold, "
+                f"got {self.radius}."
+            )
         if foreign(self.loss):
             refuse_contradictions(self.loss, self.row_norm, self.radius)
         if self.public_size is not None:
@@ -84,7 +87,7 @@ class LinearObjective:
 
     @property
     def outputs(self) -> int:
-        return self.loss.classes if isinstance(self.loss, Softmax) else 1
+        return self.loss.outputs
 
     @property
     def dimension(self) -> int:
@@ -110,7 +113,7 @@ class LinearObjective:
             foreign_loss=f"{type(self.loss).__module__}.{type(self.loss).__qualname__}" if foreign(self.loss) else None,
             rank_one=self.loss.rank_one,
             radius=self.radius,
-            target_bound=self.loss.target_bound if isinstance(self.loss, Squared) else None,
+            target_bound=None if self.loss.classification else max(map(abs, self.loss.extremes)),
         )
 
     def with_strong_convexity(self, strong_convexity: float) -> LinearObjective:
@@ -134,7 +137,7 @@ class LinearObjective:
         return t
 
     def _predict_many(self, theta: Array, batch: Batch) -> Array:
-        if not isinstance(self.loss, Softmax):
+        if self.outputs == 1:
             weights = theta[:, : self.features]
             t = (batch.rows @ weights.T).T if sp.issparse(batch.rows) else weights @ batch.rows.T
             t = t * batch.units

@@ -34,7 +34,11 @@ _SMALL, _LARGE = 1e-50, 1e50  # bounds whose squares stay within doubles
 
 @dataclass(frozen=True)
 class Loss(ABC):
-    """A convex loss of a prediction and a target; B below is `data_norm`, the public bound on a row's L2 norm."""
+    """A convex loss of a prediction and a target; B below is `data_norm`, the public bound on a row's L2 norm.
+
+    A new loss has a name, its value and two derivatives, and its two constants; what else is here suits a loss of one prediction
+    and targets ±1, whose constants hold on all of ℝ^d.
+    """
 
     @property
     @abstractmethod
@@ -86,6 +90,21 @@ class Loss(ABC):
     def sharp(self) -> str | None:
         """The name under which the sharp bound of objective perturbation knows this loss."""
         return None
+
+    @property
+    def outputs(self) -> int:
+        """Predictions for one record."""
+        return 1
+
+    @property
+    def ball(self) -> float | None:
+        """Radius of the L2 ball in which the constants hold; None: everywhere."""
+        return None
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        """Two targets as far apart as there are."""
+        return 1.0, -1.0
 
     @property
     def classification(self) -> bool:
@@ -226,6 +245,14 @@ class Squared(Loss):
         return False
 
     @property
+    def ball(self) -> float | None:
+        return None if self.radius == math.inf else self.radius
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        return self.target_bound, -self.target_bound
+
+    @property
     def classification(self) -> bool:
         return False
 
@@ -264,6 +291,14 @@ class Softmax(Loss):
     @property
     def name(self) -> str:
         return "softmax"
+
+    @property
+    def outputs(self) -> int:
+        return self.classes
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        return 0.0, 1.0
 
     def admit(self, targets: Array) -> Array:
         """Class numbers 0 … K − 1."""

@@ -23,7 +23,7 @@ from dperm import _validate as check
 from dperm.audit.statistics import area_under_curve
 from dperm.data import Dataset
 from dperm.mechanisms import Mechanism
-from dperm.objectives import LinearObjective, Records, RegularisedSum, Softmax
+from dperm.objectives import LinearObjective, Records, RegularisedSum
 from dperm.privacy import Certificate, Channel, Provenance
 from dperm.privacy.source import EXACT_NOISE
 from dperm.report.candidates import CANDIDATES, Problem
@@ -220,7 +220,7 @@ def _repeat(
 def _non_private(objective: LinearObjective, records: Records, problem: Problem) -> Array:
     """Minimiser of the (nearly) unregularised objective; one row a class for one-vs-rest."""
     objective = objective.with_strong_convexity(_REFERENCE_CONVEXITY)
-    if isinstance(objective.loss, Softmax):
+    if objective.outputs > 1:
         return _softmax_minimiser(objective, records)
     if problem.classes > 2:
         rows = [
@@ -271,7 +271,7 @@ def _risk(objective: LinearObjective, records: Records, theta: Array, problem: P
 def _losses(objective: LinearObjective, records: Records, theta: Array, problem: Problem) -> Array:
     """(n,) losses; one-vs-rest: the mean over classes."""
     t, y = _predictions(objective, records, theta), records.targets
-    if t.ndim == 2 and not isinstance(objective.loss, Softmax):
+    if t.ndim == 2 and objective.outputs == 1:
         separate = [objective.loss.value(t[:, k], np.where(y == k, 1.0, -1.0)) for k in range(problem.classes)]
         return np.mean(separate, axis=0)
     return objective.loss.value(t, y)
