@@ -47,7 +47,7 @@ def test_a_private_model_is_not() -> None:
     certificate = model.fit(ROWS, LABELS).certificate_
     result = audited(lambda data: model.fit(*data), claim=certificate)
     assert result.verdict == "consistent" and result.epsilon_lower <= 4.0
-    assert result.auc > 0.5
+    assert 0.4 < result.auc < 0.8  # about 0.6, with a standard error of 0.03
 
 
 def test_swapped_twins_under_replace_one() -> None:
