@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from dperm.audit import AuditResult
     from dperm.data import Dataset, Schema
     from dperm.privacy import Certificate
 
@@ -29,6 +30,8 @@ __all__ = [
     "progress",
     "read",
     "say",
+    "speaks_of",
+    "stated_relation",
     "warn",
 ]
 
@@ -137,3 +140,17 @@ def progress(title: str, shown: bool) -> Iterator[Any]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total, now=title: bar.update(task, completed=done, total=total, description=now)
+
+
+def speaks_of(result: AuditResult, certificate: Certificate) -> bool:
+    """Whether an audit's claim is this certificate's."""
+    same = result.claimed_epsilon == certificate.epsilon and result.delta == certificate.delta
+    return same or result.claimed_epsilon is None
+
+
+def stated_relation(value: str) -> Any:
+    """`--relation` as the library has it."""
+    from dperm._validate import choice
+    from dperm.privacy import Relation as Relations
+
+    return Relations(choice("--relation", value, [item.value for item in Relations]))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dperm.audit import AuditResult, Training
     from dperm.privacy import Certificate
 
-__all__ = ["audit", "speaks_of"]
+__all__ = ["register"]
 
 _REFUTED = 3  # exit code
 
@@ -107,12 +107,6 @@ def audit(
         raise typer.Exit(_REFUTED)
 
 
-def speaks_of(result: AuditResult, certificate: Certificate) -> bool:
-    """Whether an audit's claim is this certificate's."""
-    same = result.claimed_epsilon == certificate.epsilon and result.delta == certificate.delta
-    return same or result.claimed_epsilon is None
-
-
 def _estimator(kind: str, settings: dict[str, Any]) -> Any:
     from dperm._validate import choice
     from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge
@@ -171,3 +165,7 @@ def _records(extra: dict[str, Any], source: str) -> tuple[Any, Any]:
         low, high = extra["target_range"]
         targets = 2 * (targets - low) / (high - low) - 1
     return dataset.features, targets
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(audit)

@@ -1,0 +1,94 @@
+"""ε of a mechanism, or of everything in the spend log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dperm.cli.shared import Delta, JsonFlag, Relation, certificate_at, json_table, say, stated_relation
+
+__all__ = ["register"]
+
+
+def account(
+    noise: Annotated[float | None, typer.Option(help="Noise multiplier: standard deviation ÷ sensitivity.")] = None,
+    rate: Annotated[float, typer.Option(help="Poisson sampling rate.")] = 1.0,
+    steps: Annotated[int, typer.Option(help="Number of steps.")] = 1,
+    delta: Delta = 1e-5,
+    relation: Relation = "add_or_remove_one",
+    event: Annotated[Path | None, typer.Option(help="A JSON event or certificate to account for instead.")] = None,
+    log: Annotated[bool, typer.Option("--log", help="Compose everything in the spend log instead.")] = False,
+    label: Annotated[str | None, typer.Option(help="With --log: only charges with this label.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """ε of a mechanism at a given δ.
+
+    \b
+    Examples:
+      dperm account --noise 1.1 --rate 0.01 --steps 5000
+      dperm account --log
+    """
+    from dperm.privacy import Gaussian, PoissonSampled, SelfComposed
+    from dperm.privacy.accounting import best_epsilon
+    from dperm.privacy.events import event_from_dict, relation_of
+
+    if (event is not None) + (noise is not None) + log != 1:
+        raise ValueError("Expected one of --noise, --event and --log.")
+    if log:
+        _account_log(delta, label, as_json)
+        return
+    if label is not None:
+        raise ValueError("Expected --log with --label: only charges have labels.")
+    if event is not None:
+        certificate = certificate_at(event)
+        if certificate is not None and certificate.epsilon is None:
+            shown = {"epsilon": None, "claim": certificate.claim, "delta": delta, "relation": certificate.relation}
+            say(json.dumps(shown) if as_json else f"No ε: claimed, not certified. {certificate.claim}")
+            return
+        mechanism = event_from_dict(json_table(event)) if certificate is None else certificate.event
+    else:
+        mechanism = SelfComposed(PoissonSampled(rate, Gaussian(noise or 0.0, stated_relation(relation))), steps)
+    value, accountant = best_epsilon(mechanism, delta)
+    if as_json:
+        shown = value if value < float("inf") else None
+        say(json.dumps({"epsilon": shown, "delta": delta, "accountant": accountant, "relation": relation_of(mechanism)}))
+    else:
+        say(f"ε = {value:.6g} at δ = {delta:g} ({accountant}, {relation_of(mechanism)})")
+
+
+def _account_log(delta: float, label: str | None, as_json: bool) -> None:
+    from dperm.privacy import ApproximateDP, SpendLog
+    from dperm.privacy.events import leaves, relation_of
+
+    log = SpendLog.current()
+    charges, totals = log.charges(label), log.total(delta, label)
+    if as_json:
+        shown = {str(relation): value if value < float("inf") else None for relation, value in totals.items()}
+        say(json.dumps({"log": str(log.path), "charges": len(charges), "delta": delta, "epsilon": shown}))
+        return
+    say(f"{log.path}: {len(charges)} charges" + (f" labelled {label!r}" if label else ""))
+    labels: dict[str, int] = {}
+    for charge in charges:
+        labels[charge.label] = labels.get(charge.label, 0) + 1
+    for name, count in sorted(labels.items()):
+        say(f"  {count:6d}  {name or '(no label)'}")
+    if exposed := sum(not charge.private for charge in charges):
+        say(f"{exposed} of them had a fixed seed and were not private at all; below they count as if their noise had been fresh.")
+    for relation, value in totals.items():
+        mine = [charge.event for charge in charges if relation_of(charge.event) is relation]
+        spent = sum(
+            leaf.delta * count for event in mine for leaf, count in leaves(event).items() if isinstance(leaf, ApproximateDP)
+        )
+        which = f"The {len(mine)} charged under {relation}, as if on the same records"
+        if value < float("inf"):
+            say(f"{which}: ε = {value:.6g} at δ = {delta:g}")
+        else:
+            why = f"their promises alone spend δ = {spent:g}" if spent else "at least one of them has none"
+            say(f"{which}: no finite ε at δ = {delta:g}: {why}; ask with a larger --delta.")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(account)

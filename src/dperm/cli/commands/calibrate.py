@@ -1,0 +1,59 @@
+"""Least noise for a target ε, or most steps for a given noise."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from dperm.cli.shared import Delta, JsonFlag, Relation, say, stated_relation
+
+__all__ = ["register"]
+
+
+def calibrate(
+    epsilon: Annotated[float, typer.Option(help="Target ε.")],
+    delta: Delta = 1e-5,
+    rate: Annotated[float, typer.Option(help="Poisson sampling rate.")] = 1.0,
+    steps: Annotated[int | None, typer.Option(help="Number of steps [default: 1].")] = None,
+    noise: Annotated[float | None, typer.Option(help="Fix the noise multiplier and find the largest number of steps.")] = None,
+    relation: Relation = "add_or_remove_one",
+    as_json: JsonFlag = False,
+) -> None:
+    """Least noise for a target ε, or most steps for a given noise.
+
+    \b
+    Examples:
+      dperm calibrate --epsilon 1 --rate 0.01 --steps 5000
+      dperm calibrate --epsilon 1 --rate 0.01 --noise 1.1
+    """
+    from dperm.privacy import Gaussian, PoissonSampled, SelfComposed
+    from dperm.privacy import calibrate as least_noise
+    from dperm.privacy.accounting import best_epsilon
+    from dperm.privacy.calibration import calibrate_steps
+
+    kind = stated_relation(relation)
+
+    def event(multiplier: float, count: int) -> Any:
+        return SelfComposed(PoissonSampled(rate, Gaussian(multiplier, kind)), count)
+
+    if noise is not None and steps is not None:
+        raise ValueError("Expected --noise or --steps, got both: one of them is what calibration finds.")
+    if noise is not None:
+        count = calibrate_steps(lambda number: event(noise, number), epsilon, delta)
+        if count == 0:
+            raise ValueError(f"Expected a noise multiplier that allows one step at epsilon={epsilon:g}, got {noise:g}.")
+        found: dict[str, Any] = {"steps": count, "noise_multiplier": noise}
+    else:
+        found = {"noise_multiplier": least_noise(lambda x: event(x, steps or 1), epsilon, delta), "steps": steps or 1}
+    value, accountant = best_epsilon(event(found["noise_multiplier"], found["steps"]), delta)
+    if as_json:
+        say(json.dumps({**found, "epsilon": value, "delta": delta, "accountant": accountant}))
+    else:
+        shown = f"noise multiplier {found['noise_multiplier']:.6g}, {found['steps']} steps"
+        say(f"{shown}: ε = {value:.6g} at δ = {delta:g} ({accountant})")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(calibrate)

@@ -1,0 +1,85 @@
+"""Compare private mechanisms with each other and with no privacy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dperm.cli.shared import Delta, JsonFlag, dataset_of, probe_writable, progress, say, warn
+
+if TYPE_CHECKING:
+    from dperm.report import StudyResult
+
+__all__ = ["register"]
+
+_BUNDLED = ("breast_cancer", "digits")
+
+
+def compare(
+    sources: Annotated[list[str] | None, typer.Argument(help="Files or named data sets [default: breast_cancer digits].")] = None,
+    target: Annotated[str | None, typer.Option(help="Target column, for a file.")] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="Public schema, for a file; otherwise one is proposed from the data.")
+    ] = None,
+    epsilons: Annotated[str, typer.Option(help="Comma-separated ε.")] = "0.1,0.3,1,3,10",
+    delta: Delta = 1e-5,
+    mechanisms: Annotated[str | None, typer.Option(help="Comma-separated subset of the mechanisms.")] = None,
+    repeats: Annotated[int, typer.Option(help="Repeats, on paired random splits.")] = 10,
+    data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm.")] = 1.0,
+    attack: Annotated[bool, typer.Option("--audit", help="Also attack each mechanism, at the ε nearest 1.")] = False,
+    jobs: Annotated[int | None, typer.Option(help="Processes [default: all cores].")] = None,
+    seed: Annotated[int | None, typer.Option(help="Fix all randomness, for tests: nothing is private then.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Report to write.")] = Path("report.html"),
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare private mechanisms with each other and with no privacy; write a self-contained report.
+
+    \b
+    Examples:
+      dperm compare
+      dperm compare people.csv --target income --repeats 20
+      dperm compare people.csv --target income --audit
+    """
+    from dperm.audit import overall
+    from dperm.report import Study, run_study, write_atomically
+    from dperm.report.audits import audit_study
+    from dperm.report.candidates import CANDIDATES
+    from dperm.report.page import comparison_page
+    from dperm.report.summary import result_table, results_json
+
+    try:
+        values = tuple(sorted({float(value) for value in epsilons.split(",") if value.strip()}))
+    except ValueError:
+        raise ValueError(f"Expected --epsilons to be numbers separated by commas, got {epsilons!r}.") from None
+    chosen = tuple(key.strip() for key in mechanisms.split(",")) if mechanisms else tuple(CANDIDATES)
+    study = Study(epsilons=values, delta=delta, mechanisms=chosen, repeats=repeats, data_norm=data_norm, seed=seed)
+    probe_writable(output)
+    jobs = jobs or os.cpu_count() or 1
+    results: list[StudyResult] = []
+    loaded = [(source, *dataset_of(source, target, schema)) for source in sources or _BUNDLED]  # all, before any charge
+    for source, dataset, used in loaded:
+        if used is not None and used.proposed:
+            warn(f"No schema for {source}: ranges, categories and labels were read off the data, which is not private.")
+        with progress(f"{dataset.name}: {repeats} repeats of {len(chosen)} mechanisms at {len(values)} ε", not as_json) as step:
+            results.append(run_study(dataset, study, jobs, step))
+        if not as_json:
+            result_table(results[-1])
+    audits: list[Any] = []
+    for result in results if attack else []:
+        with progress(f"{result.dataset}: attacking", not as_json) as step:
+            audits.append(audit_study(result, step))
+        for key, found in audits[-1] if not as_json else ():
+            say(f"{key}: {overall(found)}. {found[1]}")
+    write_atomically(output, comparison_page(results, audits))
+    say(
+        results_json(results)
+        if as_json
+        else f"Report written to {output}. It is for the data holder only: it says which parts are private."
+    )
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(compare)

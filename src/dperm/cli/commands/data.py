@@ -1,0 +1,77 @@
+"""Named data sets and schemas."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dperm.cli.shared import JsonFlag, dataset_of, say
+
+__all__ = ["register"]
+
+
+def list_sets(as_json: JsonFlag = False) -> None:
+    """Named data sets."""
+    from dperm import data
+
+    rows = [(name, data.schema_of(name)) for name in data.named()]
+    if as_json:
+        say(json.dumps([{"name": name, "title": schema.title, "dimension": schema.dimension} for name, schema in rows]))
+        return
+    for name, schema in rows:
+        say(f"{name:24s} {schema.dimension:4d} features, {len(schema.classes):2d} classes   {schema.title}")
+
+
+def show(name: Annotated[str, typer.Argument(help="A named data set or a schema file.")]) -> None:
+    """A schema: columns, ranges, categories, where they come from."""
+    from dperm import data
+
+    schema = data.Schema.load(name) if Path(name).is_file() else data.schema_of(name)
+    say(schema.to_json().rstrip())
+
+
+def propose(
+    source: Annotated[Path, typer.Argument(help="A table.")],
+    target: Annotated[str, typer.Option(help="Target column.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Schema to write [default: NAME.schema.json].")] = None,
+) -> None:
+    """Propose a schema by looking at the data; confirm or correct it before use.
+
+    \b
+    Example:
+      dperm data propose people.csv --target income
+    """
+    from dperm import data
+    from dperm.report import write_atomically
+
+    name = source.name.split(".")[0]
+    schema = data.propose(data.read_frame(source), target, name)
+    output = output or source.with_name(f"{name}.schema.json")
+    write_atomically(output, schema.to_json())
+    ignored = [column.name for column in schema.columns if column.type == "ignore"]
+    say(f"{output}: {schema.dimension} features from {len(schema.columns) - 1} columns.")
+    if ignored:
+        say(f"Ignored (one value, or too many different texts): {', '.join(ignored)}.")
+    say("This looked at the data: replace its ranges, categories and labels by publicly known ones, then set")
+    say('"proposed" to false. Until then certificates say that they were read off the data.')
+
+
+def check_table(
+    source: Annotated[str, typer.Argument(help="A table or a named data set.")],
+    schema: Annotated[Path | None, typer.Option(help="The schema it should fit.")] = None,
+) -> None:
+    """Does a table fit its schema? Says so to the data holder; releases nothing."""
+    dataset, _ = dataset_of(source, None, schema)
+    say(f"{source} fits: {len(dataset)} records, {dataset.features.shape[1]} features, {len(dataset.classes)} classes.")
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Named data sets and schemas.", rich_markup_mode=None)
+    group.command("list")(list_sets)
+    group.command()(show)
+    group.command()(propose)
+    group.command("check")(check_table)
+    app.add_typer(group, name="data")

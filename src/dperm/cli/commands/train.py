@@ -1,0 +1,108 @@
+"""Train one private model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, keep, probe_writable, say
+
+__all__ = ["register"]
+
+
+def train(
+    source: Annotated[str, typer.Argument(help="A file (CSV, Parquet, Arrow, NumPy, libsvm) or a named data set.")],
+    target: Annotated[str | None, typer.Option(help="Target column.")] = None,
+    schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None,
+    epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")] = 1.0,
+    delta: Delta = 1e-5,
+    model: Annotated[str, typer.Option(help="logistic, svm or ridge.")] = "logistic",
+    mechanism: Annotated[str, typer.Option(help="auto, objective, output or gradient.")] = "auto",
+    sampling: Annotated[
+        str | None, typer.Option(help="Batches of --mechanism gradient: poisson, importance (by gradient norm) or full.")
+    ] = None,
+    relation: Relation = "add_or_remove_one",
+    data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0,
+    public_size: Annotated[int | None, typer.Option(help="Publicly known number of records, if it is public.")] = None,
+    accept_proposed: Annotated[
+        bool, typer.Option(help="Train on ranges and categories read off the data; the certificate says so.")
+    ] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")] = Path("model.json"),
+    sign_key: Annotated[Path | None, typer.Option(help="Private key that signs the model (see `dperm keygen`).")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train one private model and write it with its certificate.
+
+    \b
+    Example:
+      dperm train people.csv --schema people.schema.json --epsilon 1 -o model.json
+    """
+    from dperm._validate import choice
+    from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge, model_to_json
+    from dperm.privacy import Assumption
+    from dperm.privacy.signing import sign
+
+    kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge}
+    choice("--model", model, kinds)
+    dataset, used = dataset_of(source, target, schema)
+    if used is not None and used.proposed and not accept_proposed:
+        raise ValueError(
+            f"{schema} still says that it is proposed: its ranges, categories and labels were read off the data. Confirm "
+            "them and take that word out, or pass --accept-proposed."
+            if schema is not None
+            else f"No public schema for {source}: ranges, categories and labels would be read off the data. Write one with "
+            f"`dperm data propose {source} --target {used.target}`, confirm it and pass --schema, or pass --accept-proposed."
+        )
+    options: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "relation": relation,
+        "data_norm": data_norm,
+        "public_size": public_size,
+        "label": dataset.name,
+    }
+    if mechanism != "auto":
+        options["mechanism"] = mechanism
+    if sampling is not None:
+        choice("--sampling", sampling, ("poisson", "importance", "full"))
+        if mechanism != "gradient":
+            raise ValueError(f"Expected --mechanism gradient with --sampling {sampling}: other mechanisms draw no batches.")
+        options["sampling"] = sampling
+    targets = dataset.targets
+    if model == "ridge":
+        if dataset.target_range is None:
+            raise ValueError(f"Expected numbers as target for --model ridge, got the labels {list(dataset.classes)[:5]}.")
+        low, high = dataset.target_range
+        targets = 2 * (targets - low) / (high - low) - 1
+    elif not dataset.classes:
+        raise ValueError(f"Expected labels as target for --model {model}, got numbers; use --model ridge.")
+    else:
+        options["classes"] = list(dataset.classes)
+    probe_writable(output)
+    if sign_key is not None:
+        sign("", sign_key)  # an unusable key, before the charge
+    fitted = kinds[model](**options).fit(dataset.features, targets, absent=dataset.absent)
+    if used is not None and used.proposed:
+        fitted.certificate_ = fitted.certificate_.only_claimed("ranges, categories and labels were read off the data, not public")
+    elif used is None and dataset.target_range is not None:
+        fitted.certificate_ = fitted.certificate_.only_claimed("the target's range was read off the data, not public")
+    elif used is None:
+        looked = Assumption("The labels present are public.", "caller", "taken from the data")
+        fitted.certificate_ = fitted.certificate_.with_assumptions(looked)
+    extra: dict[str, Any] = {
+        "schema": json.loads(used.to_json()) if used else None,
+        "target_range": dataset.target_range,
+    }
+    keep(output, model_to_json(fitted, extra, sign_key=sign_key))
+    if as_json:
+        say(fitted.certificate_.to_json())
+    else:
+        say(str(fitted.certificate_))
+        say(f"Model written to {output}.")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(train)
