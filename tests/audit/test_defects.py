@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from catalogue import BUDGET, DELTA, EPSILON, SIZE, gradient, objective
+from catalogue.common import BUDGET, DELTA, EPSILON, SIZE, gradient, objective
 
 from dperm._random import Randomness
 from dperm.audit import AuditResult, Pair, Training, attack, distinguish, overall, replay, white_box

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from catalogue import ADD, REPLACE, plan
+from catalogue.common import ADD, REPLACE, plan
 
 from dperm.audit import Training, attack, network_pairs, overall, replay
 from dperm.estimators import DPLogisticRegression, DPMLPClassifier

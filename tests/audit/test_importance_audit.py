@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from catalogue import BUDGET, DELTA, EPSILON, SIZE, objective
+from catalogue.common import BUDGET, DELTA, EPSILON, SIZE, objective
 
 from dperm.audit import Training, one_run_gradients, replay, white_box
 from dperm.gradient import SGD, AdaptiveNorm, ImportanceGradients, ImportancePlan, Unit

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from catalogue import noisy_sizes
+from catalogue.published import noisy_sizes
 
 from dperm._random import Randomness
 from dperm.audit import AuditResult, Pair, Training, replay

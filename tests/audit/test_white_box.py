@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from catalogue import ADD, DELTA, REPLACE, SIZE, objective, plan
+from catalogue.common import ADD, DELTA, REPLACE, SIZE, objective, plan
 
 from dperm.audit import AuditResult, one_run_gradients, white_box
 from dperm.audit.canaries import with_canaries

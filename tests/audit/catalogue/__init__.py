@@ -1,0 +1,78 @@
+"""Trainings of every mechanism, policy, sampler, bounding, schedule, query, loss and recipe that the library certifies.
+
+Each module here has `entries`: they are found by walking, and so is what the library holds. `test_contract.py` fails where
+something is certified that is not here: nothing goes unaudited because somebody forgot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import dperm.gradient
+import dperm.gradient.recipes
+import dperm.mechanisms
+import dperm.objectives
+from catalogue.common import DELTA, EPSILON, Entry, gradient
+from dperm.gradient import Bounding, Difference, ImportancePlan, NoiseSchedule, Policy, Query, Sampler, SvrgPlan, Unit
+from dperm.mechanisms import GradientPerturbation, Mechanism, OneVsRest
+from dperm.objectives import Loss
+
+__all__ = ["DELTA", "EPSILON", "catalogue", "certified_parts", "gradient", "parts_of", "recipes"]
+
+#: of policies, parts that are none of their fields
+WITHIN: dict[type, set[type]] = {ImportancePlan: {Unit}, SvrgPlan: {Difference}}
+FAMILIES = {
+    Mechanism: dperm.mechanisms,
+    Policy: dperm.gradient,
+    Sampler: dperm.gradient,
+    Bounding: dperm.gradient,
+    NoiseSchedule: dperm.gradient,
+    Query: dperm.gradient,
+    Loss: dperm.objectives,
+}
+
+
+def catalogue() -> Iterator[Entry]:
+    """(name, mechanism, objective)"""
+    for module in pkgutil.iter_modules(__path__):
+        if module.name != "common":
+            yield from import_module(f"catalogue.{module.name}").entries()
+
+
+def concrete(base: type, package: Any) -> set[type]:
+    """All classes below `base` that can be made, of every module of a package."""
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        import_module(module.name)
+    found: set[type] = set()
+    waiting = [base]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if not inspect.isabstract(kind) and kind.__module__.startswith("dperm."):
+            found.add(kind)
+    return found
+
+
+def certified_parts() -> set[type]:
+    return set().union(*(concrete(base, package) for base, package in FAMILIES.items()))
+
+
+def recipes() -> set[str]:
+    return {name for name, value in vars(dperm.gradient.recipes).items() if inspect.isfunction(value)}
+
+
+def parts_of(mechanism: Mechanism, objective: Any) -> set[type]:
+    """The types that an entry puts to the test."""
+    found: set[type] = {type(mechanism), type(objective.loss)}
+    if isinstance(mechanism, OneVsRest):
+        found |= parts_of(mechanism.mechanism, objective)
+    if isinstance(mechanism, GradientPerturbation):
+        plan: Any = mechanism.plan
+        parts = [plan, *(getattr(plan, field.name) for field in dataclasses.fields(plan))]
+        found |= {type(part) for part in parts} | WITHIN.get(type(plan), set())
+    return found

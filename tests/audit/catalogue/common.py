@@ -1,0 +1,42 @@
+"""What the entries share: a small problem, a budget, and plans that spend it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dperm.gradient import SGD, Clip, Constant, Plan, Poisson
+from dperm.mechanisms import Budget, GradientPerturbation, Mechanism
+from dperm.objectives import LinearObjective, Logistic
+from dperm.privacy import Relation
+
+#: (name, mechanism, objective)
+Entry = tuple[str, Mechanism, LinearObjective]
+
+EPSILON, DELTA, SIZE = 4.0, 1e-5, 60
+BUDGET = Budget(DELTA, EPSILON)
+ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
+
+
+def objective(loss: Any = None, relation: Relation = ADD, **changes: Any) -> LinearObjective:
+    settings = {"data_norm": 1.0, "intercept_scale": 0.5, "public_size": SIZE, "relation": relation}
+    return LinearObjective(loss or Logistic(), 3, **(settings | changes))
+
+
+def plan(multiplier: float, **changes: Any) -> Plan:
+    parts: dict[str, Any] = {
+        "sampler": Poisson(0.3),
+        "bounding": Clip(0.5),
+        "noise": Constant(multiplier),
+        "update": SGD(0.3, 0.9),
+        "steps": 20,
+        "public_size": SIZE,
+    }
+    return Plan(**(parts | changes))
+
+
+def gradient(facts: Any, **changes: Any) -> GradientPerturbation:
+    def make(noise: float) -> Plan:
+        made = {name: value(noise) if callable(value) else value for name, value in changes.items()}
+        return plan(noise, **made)
+
+    return GradientPerturbation.calibrate(make, facts, EPSILON, DELTA)
