@@ -26,10 +26,9 @@ from dperm.mechanisms import (
     OutputPerturbation,
     Release,
 )
-from dperm.mechanisms.minimiser import solver_assumption
 from dperm.mechanisms.rules import gradient_plan
 from dperm.objectives import LinearObjective, Loss, PublicFacts, Softmax
-from dperm.privacy import Assumption, Channel, Relation, rdp_budget
+from dperm.privacy import Assumption, Channel, Relation, rdp_budget, statements
 
 __all__ = ["PrivateLinearModel", "plain"]
 
@@ -196,7 +195,7 @@ class PrivateLinearModel(BaseEstimator):
         label = f"{self._chosen} perturbation"
         if self._chosen == "output":
             named: dict[str, Any] = {"label": label, "classes": classes if classes > 2 else 0}
-            rests_on = (solver_assumption(None, facts),)
+            rests_on = (statements.solver(None, facts.size_limit),)
             return NoisySize.known(
                 lambda facts, count: make(facts, self.epsilon, beside=count), facts, budget, rests_on=rests_on, **named
             )

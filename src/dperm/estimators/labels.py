@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.multiclass import check_classification_targets
 
-from dperm.privacy import Assumption
+from dperm.privacy import Assumption, statements
 
 __all__ = ["admit_labels"]
 
@@ -22,15 +22,13 @@ def admit_labels(y: Any, classes: ArrayLike | None) -> tuple[NDArray[Any], NDArr
     seen = np.unique(y)
     if classes is None:
         known = seen
-        checked = "taken from the data: the set of labels present is treated as public"
     else:
         known = np.unique(np.asarray(classes))
         unknown = np.setdiff1d(seen, known)
         if unknown.size:
             raise ValueError(f"Expected labels among classes = {known.tolist()}, got {unknown.tolist()[:5]}.")
-        checked = "stated by the caller"
     if len(known) < 2:
         raise ValueError(
             f"Expected at least 2 classes, got one class only: {known.tolist()}. State all possible labels with classes=."
         )
-    return known, np.searchsorted(known, y), Assumption(f"The set of {len(known)} labels is public.", "caller", checked)
+    return known, np.searchsorted(known, y), statements.labels(len(known), stated=classes is not None)

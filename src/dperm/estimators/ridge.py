@@ -13,7 +13,7 @@ from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective, Loss, Squared
-from dperm.privacy import Assumption
+from dperm.privacy.statements import clipped_targets
 
 __all__ = ["DPRidge"]
 
@@ -87,8 +87,7 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         with all_or_nothing(self):
             X, y = self._validated(X, y, y_numeric=True)
             targets = np.clip(np.asarray(y, dtype=np.float64), -bound, bound)
-            clipped = Assumption(f"Targets lie in ±{bound:g}.", "library", "enforced: others are clipped")
-            self._fit(X, targets, 0, [clipped], absent)
+            self._fit(X, targets, 0, [clipped_targets(bound)], absent)
             self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
         return self
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dperm.privacy import Assumption
+from dperm.privacy.statements import Assumption, stranger
 
-__all__ = ["foreign_parts", "is_stranger", "stranger"]
+__all__ = ["foreign_parts", "is_stranger"]
 
 _ASSUMED = {
     "sampler": "draws each record by itself, with a probability that is at most its rate",
@@ -36,12 +36,3 @@ def foreign_parts(plan: Any) -> list[Assumption]:
 def is_stranger(part: Any) -> bool:
     """Whether dperm did not write this part's type."""
     return not type(part).__module__.startswith("dperm.")
-
-
-def stranger(name: str, part: Any, assumed: str) -> Assumption:
-    """What is assumed of a stranger's part."""
-    return Assumption(
-        f"The {name} {type(part).__module__}.{type(part).__qualname__} {assumed}.",
-        "caller",
-        "stated; replay and the white-box audit compare it with what happens",
-    )

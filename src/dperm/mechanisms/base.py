@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.gradient.foreign import is_stranger, stranger
+from dperm.gradient.foreign import is_stranger
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.privacy import Assumption, Certificate, Channel, Event, Provenance
+from dperm.privacy import Assumption, Certificate, Channel, Event, Provenance, statements
 from dperm.privacy.grid import admit_noise
 
 __all__ = ["Budget", "Mechanism", "Release"]
@@ -126,33 +126,16 @@ def _strangers(mechanism: Mechanism, objective: LinearObjective, records: Record
         ("objective", objective, "holds to the facts that it states, of each record by itself"),
         ("rows' type", records, "holds to the facts that it states, of each record by itself"),
     ]
-    return [stranger(name, part, assumed) for name, part, assumed in parts if is_stranger(part)]
+    return [statements.stranger(name, part, assumed) for name, part, assumed in parts if is_stranger(part)]
 
 
-_NOT_CHARGED = (
-    "settings chosen by looking at the same data (hyper-parameters, features, ranges), if any were",
-    "errors raised by input validation, which speak to the data holder only",
-)
+_NOT_CHARGED = (statements.settings("hyper-parameters", "features", "ranges"), statements.INPUT_CHECKS)
 
 
 def _common_assumptions(facts: PublicFacts) -> list[Assumption]:
-    found = [
-        Assumption("One person contributes at most one record.", "caller", "stated"),
-        Assumption(
-            f"Every row has L2 norm at most {facts.data_norm:.6g}, constant feature included.",
-            "library",
-            "enforced: longer rows are scaled down",
-        ),
-    ]
+    found = [statements.ONE_RECORD, statements.row_norm(facts.data_norm)]
     if facts.public_size is not None:
-        found.append(Assumption(f"The number {facts.public_size} of records may be known.", "caller", "stated"))
+        found.append(statements.known_size(facts.public_size))
     if facts.foreign_loss is not None:
-        found.append(
-            Assumption(
-                f"The loss {facts.foreign_loss} is convex, with a slope and a curvature within the constants that it states, at "
-                "every prediction; its slopes are right to a few units in the last place of a double.",
-                "caller",
-                "on a grid of predictions and extreme targets",
-            )
-        )
+        found.append(statements.foreign_loss(facts.foreign_loss))
     return found

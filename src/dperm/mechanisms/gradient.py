@@ -14,7 +14,7 @@ from dperm.gradient.foreign import foreign_parts
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.rules import gradient_plan, importance_plan
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.privacy import Assumption, Channel, Event, PrivacyProfile, calibrate, epsilon
+from dperm.privacy import Assumption, Channel, Event, PrivacyProfile, calibrate, epsilon, statements
 from dperm.privacy.calibration import calibrate_below
 
 __all__ = ["GradientPerturbation"]
@@ -96,7 +96,7 @@ class GradientPerturbation(Mechanism):
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         found = foreign_parts(self.plan)
         if self.plan.public_size not in (facts.public_size, None):
-            found.append(Assumption(f"The plan's number {self.plan.public_size} of records may be known.", "caller", "stated"))
+            found.append(statements.known_size(self.plan.public_size, "The plan's"))
         return found
 
     def settings(self) -> Mapping[str, Any]:

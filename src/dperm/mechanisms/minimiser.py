@@ -12,10 +12,9 @@ import numpy as np
 
 from dperm._random import NORMAL_ERROR
 from dperm.objectives import LinearObjective, PublicFacts, Records, RegularisedSum
-from dperm.privacy import Assumption
 from dperm.solvers import Solution, minimise, minimise_many
 
-__all__ = ["certain_tolerance", "chosen_tolerance", "solve", "solver_assumption"]
+__all__ = ["certain_tolerance", "chosen_tolerance", "solve"]
 
 _ROUNDING = 2.0**-53
 _LEAST = 1e-8  # of the largest gradient: far below any noise
@@ -74,15 +73,3 @@ def solve(objective: LinearObjective, records: Records, linear: Any, tolerance: 
     _, farthest = _farthest(facts, modulus, noise_std)
     steps = math.ceil(condition * max(1.0, math.log(4 * farthest * modulus / tolerance)))
     return minimise(problem, tolerance, objective.radius, descent_steps=steps)
-
-
-def solver_assumption(tolerance: float | None, facts: PublicFacts) -> Assumption:
-    """`tolerance` is None where it follows from the number of records, which is released first."""
-    near = "the tolerance that noise is made for" if tolerance is None else f"{tolerance:.3g} ÷ strong_convexity"
-    return Assumption(
-        f"The solver comes within {near} of the minimiser on every data set of at most {facts.size_limit} "
-        "records; noise covers what is left.",
-        "library",
-        "proved (docs/objective-perturbation.md), from the loss's constants and an arithmetic that rounds as IEEE 754 says; "
-        "larger data sets are refused",
-    )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
-from dperm.mechanisms.minimiser import chosen_tolerance, solve, solver_assumption
+from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.rules import objective_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import (
@@ -26,6 +26,7 @@ from dperm.privacy import (
     Relation,
     SelfComposed,
     calibrate,
+    statements,
 )
 from dperm.privacy.gaussian import gaussian_mu
 
@@ -142,7 +143,7 @@ class ObjectivePerturbation(Mechanism):
         return facts.size_limit
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
-        return (solver_assumption(self.residual(facts), facts),)
+        return (statements.solver(self.residual(facts), facts.size_limit),)
 
     def residual(self, facts: PublicFacts) -> float:
         """γ: how near to a gradient of zero the solver comes, on every data set. ValueError for a tolerance below that."""

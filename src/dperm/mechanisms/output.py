@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
-from dperm.mechanisms.minimiser import chosen_tolerance, solve, solver_assumption
+from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.rules import output_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.privacy import Assumption, Channel, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate
+from dperm.privacy import Assumption, Channel, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate, statements
 
 __all__ = ["OutputPerturbation"]
 
@@ -103,7 +103,7 @@ class OutputPerturbation(Mechanism):
         return theta, {"sensitivity": sensitivity, "noise_std": self.noise_multiplier * sensitivity}
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
-        return (solver_assumption(self.residual(facts), facts),)
+        return (statements.solver(self.residual(facts), facts.size_limit),)
 
     def most_records(self, facts: PublicFacts) -> int | None:
         return facts.size_limit

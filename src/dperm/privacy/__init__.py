@@ -5,7 +5,7 @@ Knows nothing of models or data. All logarithms are natural, every ε and δ is 
 
 from dperm.privacy.accounting import delta, epsilon
 from dperm.privacy.calibration import calibrate, calibrate_steps
-from dperm.privacy.certificate import Assumption, Certificate
+from dperm.privacy.certificate import Certificate
 from dperm.privacy.channel import Channel
 from dperm.privacy.events import (
     ApproximateDP,
@@ -28,6 +28,7 @@ from dperm.privacy.filters import BudgetExceeded, ProfileFilter, RdpFilter, priv
 from dperm.privacy.ledger import SpendLog, spend_log
 from dperm.privacy.recording import Forced, Recorder, Recording, UnpaidReleaseError
 from dperm.privacy.source import Provenance, Source, SystemSource
+from dperm.privacy.statements import Assumption
 
 __all__ = [
     "ApproximateDP",

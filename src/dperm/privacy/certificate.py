@@ -23,14 +23,15 @@ from dperm.privacy.accounting import delta as event_delta
 from dperm.privacy.events import Composed, Event, Relation, Unsupported, event_from_dict, leaves, relation_of
 from dperm.privacy.signing import digest_of
 from dperm.privacy.source import Provenance
+from dperm.privacy.statements import Assumption
 from dperm.privacy.tradeoff import AttackView, attack_view
 
-__all__ = ["Assumption", "Certificate"]
+__all__ = ["Certificate"]
 
 Status = Literal["certified", "claimed", "not private"]
 
 #: Bumped when a field changes its meaning.
-_FORMAT = 2
+_FORMAT = 3
 
 _CURVE_TOLERANCE = 1e-3  # a curve has many points; a coarser grid only moves the bound up
 
@@ -40,22 +41,13 @@ _RELATION_TEXT = {
 }
 
 
-@dataclass(frozen=True)
-class Assumption:
-    """Something the guarantee rests on: who answers for it, and how it was checked."""
-
-    text: str
-    responsible: Literal["caller", "library"]
-    checked: str
-
-
 #: Where nobody says how the noise is made.
 _UNSTATED = Provenance("not stated", "Nothing is stated of how noise is drawn and added.")
 
 
 def _arithmetic(provenance: Provenance) -> tuple[Assumption, ...]:
     checked = "docs/noise.md says how it is tested; how long a draw takes is not hidden"
-    return (Assumption(provenance.arithmetic, "library", checked),) if provenance.arithmetic else ()
+    return (Assumption(provenance.arithmetic, "library", checked, "arithmetic"),) if provenance.arithmetic else ()
 
 
 @dataclass(frozen=True)
@@ -163,6 +155,11 @@ class Certificate:
     def with_assumptions(self, *more: Assumption) -> Certificate:
         """A copy that states further assumptions first."""
         return replace(self, assumptions=(*more, *self.assumptions))
+
+    def checked_otherwise(self, key: str, checked: str) -> Certificate:
+        """A copy in which the assumptions of this key were checked in another way."""
+        found = tuple(replace(item, checked=checked) if item.key == key else item for item in self.assumptions)
+        return replace(self, assumptions=found)
 
     def only_claimed(self, reason: str) -> Certificate:
         """A copy without a number, for a run whose premises are known to fail; `reason` completes "claimed, because"."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -334,13 +334,7 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
 
 def _with_size_read_off(certificate: Certificate) -> Certificate:
     """Nobody stated the number of records to a study: it was counted, and the certificate must say so."""
-    assumptions = tuple(
-        replace(item, checked="not stated: counted by the comparison and treated as public")
-        if item.text.startswith("The number ")
-        else item
-        for item in certificate.assumptions
-    )
-    return replace(certificate, assumptions=assumptions)
+    return certificate.checked_otherwise("public size", "not stated: counted by the comparison and treated as public")
 
 
 def _provenance(study: Study) -> Provenance:

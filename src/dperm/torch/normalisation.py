@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dperm import _validate as check
 from dperm._remind import remind_of_delta, remind_of_size
-from dperm.privacy import Assumption, Certificate, Gaussian, Relation
+from dperm.privacy import Assumption, Certificate, Gaussian, Relation, statements
 from dperm.torch.noise import open_channel
 
 __all__ = ["ChannelStatistics", "private_channel_statistics"]
@@ -182,21 +182,8 @@ def _size(public_size: int | None, records: int, relation: Relation) -> int | No
 
 
 def _assumptions(moments: _ClippedMoments, stated_size: int | None) -> list[Assumption]:
-    found = [
-        Assumption("One person contributes at most one record.", "caller", "stated"),
-        Assumption("A record's features depend on that record alone; the settings depend on none.", "caller", "stated"),
-        Assumption(
-            f"Every record's scaled moments have L2 norm at most {moments.clipping_norm:.6g}.",
-            "library",
-            "enforced: longer ones are scaled down, non-finite ones left out",
-        ),
-    ]
-    if stated_size is not None:
-        found.append(Assumption(f"The number {stated_size} of records may be known.", "caller", "stated"))
-    return found
+    found = [statements.ONE_RECORD, statements.FEATURES_APART, statements.moments_norm(moments.clipping_norm)]
+    return found if stated_size is None else [*found, statements.known_size(stated_size)]
 
 
-_NOT_CHARGED = (
-    "settings chosen by looking at the same data (scale, clipping norm, features), if any were",
-    "errors and warnings raised by input validation, which speak to the data holder only",
-)
+_NOT_CHARGED = (statements.settings("scale", "clipping norm", "features"), statements.INPUT_CHECKS)

@@ -13,7 +13,7 @@ import numpy as np
 from dperm._remind import remind_of_delta
 from dperm.gradient import Policy
 from dperm.gradient.foreign import foreign_parts
-from dperm.privacy import Certificate, Channel, Composed, Event, PrivacyProfile, Relation
+from dperm.privacy import Assumption, Certificate, Channel, Composed, Event, PrivacyProfile, Relation, statements
 from dperm.privacy.events import chosen_on_the_way, event_from_dict
 from dperm.privacy.grid import admit_noise
 from dperm.privacy.sizing import NOMINAL_SIZES, count_and_profile, noisy_count
@@ -22,7 +22,6 @@ from dperm.torch.objective import ModuleObjective
 from dperm.torch.planning import Planner
 from dperm.torch.records import TorchRecords
 from dperm.torch.run import Charged, PrivateRun
-from dperm.torch.statements import NOT_CHARGED, assumptions
 
 __all__ = ["Starter"]
 
@@ -183,10 +182,10 @@ class Starter:
             paper=(plan or self.planner.at(1.0, NOMINAL_SIZES[0])).paper,
             assumptions=[
                 *(foreign_parts(plan) if plan is not None else ()),
-                *assumptions(self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),
+                *_assumptions(self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),
             ],
             public_facts={**facts, **settings, "no_rule": list(self.objective.fallbacks)},
-            not_charged=NOT_CHARGED,
+            not_charged=_NOT_CHARGED,
             provenance=channel.provenance,
         )
         return self.certificate
@@ -200,3 +199,16 @@ class Starter:
             plan, self.objective, records, channel, self.certificate, charged,
             folder=self.folder, first=first, observe=self.observe,
         )  # fmt: skip
+
+
+def _assumptions(stated_size: int | None) -> list[Assumption]:
+    """`stated_size`: the number of records that the caller gives away although it is private, or None."""
+    found = [statements.ONE_RECORD, statements.RECORDS_APART, statements.MASKS, statements.SINGLE_PRECISION]
+    return found if stated_size is None else [*found, statements.known_size(stated_size)]
+
+
+_NOT_CHARGED = (
+    statements.settings("hyper-parameters", "architecture", "preprocessing"),
+    statements.VALIDATION,
+    statements.NETWORK_CHECKS,
+)

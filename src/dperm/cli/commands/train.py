@@ -42,8 +42,8 @@ def train(
     """
     from dperm._validate import choice
     from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge, model_to_json
-    from dperm.privacy import Assumption
     from dperm.privacy.signing import sign
+    from dperm.privacy.statements import labels
 
     kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge}
     choice("--model", model, kinds)
@@ -90,8 +90,7 @@ def train(
     elif used is None and dataset.target_range is not None:
         fitted.certificate_ = fitted.certificate_.only_claimed("the target's range was read off the data, not public")
     elif used is None:
-        looked = Assumption("The labels present are public.", "caller", "taken from the data")
-        fitted.certificate_ = fitted.certificate_.with_assumptions(looked)
+        fitted.certificate_ = fitted.certificate_.with_assumptions(labels(None, stated=False))
     extra: dict[str, Any] = {
         "schema": json.loads(used.to_json()) if used else None,
         "target_range": dataset.target_range,

@@ -1,0 +1,155 @@
+"""What certificates rest on and what they do not charge: every sentence that dperm says of that, once, by a key.
+
+Code asks for the key; the sentence is for people.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = [
+    "FEATURES_APART",
+    "INPUT_CHECKS",
+    "MASKS",
+    "NETWORK_CHECKS",
+    "ONE_RECORD",
+    "RECORDS_APART",
+    "SINGLE_PRECISION",
+    "VALIDATION",
+    "Assumption",
+    "clipped_targets",
+    "foreign_loss",
+    "known_size",
+    "labels",
+    "moments_norm",
+    "row_norm",
+    "settings",
+    "solver",
+    "stranger",
+]
+
+Checked = Literal["caller", "library"]
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """Something the guarantee rests on: who answers for it, and how it was checked. `key` says what it is about, for code."""
+
+    text: str
+    responsible: Checked
+    checked: str
+    key: str = ""
+
+
+# Of any release
+
+ONE_RECORD = Assumption("One person contributes at most one record.", "caller", "stated", "one record")
+
+
+def known_size(size: int, whose: str = "The") -> Assumption:
+    return Assumption(f"{whose} number {size} of records may be known.", "caller", "stated", "public size")
+
+
+def stranger(name: str, part: Any, assumed: str) -> Assumption:
+    """Of a part whose type dperm did not write: what it is assumed to do."""
+    return Assumption(
+        f"The {name} {type(part).__module__}.{type(part).__qualname__} {assumed}.",
+        "caller",
+        "stated; replay and the white-box audit compare it with what happens",
+        f"stranger: {name}",
+    )
+
+
+# Of linear models
+
+
+def row_norm(bound: float) -> Assumption:
+    text = f"Every row has L2 norm at most {bound:.6g}, constant feature included."
+    return Assumption(text, "library", "enforced: longer rows are scaled down", "row norm")
+
+
+def foreign_loss(name: str) -> Assumption:
+    return Assumption(
+        f"The loss {name} is convex, with a slope and a curvature within the constants that it states, at every prediction; its "
+        "slopes are right to a few units in the last place of a double.",
+        "caller",
+        "on a grid of predictions and extreme targets",
+        "stranger: loss",
+    )
+
+
+def solver(tolerance: float | None, records: int | None) -> Assumption:
+    """`tolerance` is None where it follows from the number of records, which is released first."""
+    near = "the tolerance that noise is made for" if tolerance is None else f"{tolerance:.3g} ÷ strong_convexity"
+    return Assumption(
+        f"The solver comes within {near} of the minimiser on every data set of at most {records} records; noise covers what is "
+        "left.",
+        "library",
+        "proved (docs/objective-perturbation.md), from the loss's constants and an arithmetic that rounds as IEEE 754 says; "
+        "larger data sets are refused",
+        "solver",
+    )
+
+
+def labels(count: int | None, *, stated: bool) -> Assumption:
+    """`count` is None where nobody counted them."""
+    text = "The labels present are public." if count is None else f"The set of {count} labels is public."
+    taken = "taken from the data" + ("" if count is None else ": the set of labels present is treated as public")
+    return Assumption(text, "caller", "stated by the caller" if stated else taken, "labels")
+
+
+def clipped_targets(bound: float) -> Assumption:
+    return Assumption(f"Targets lie in ±{bound:g}.", "library", "enforced: others are clipped", "targets")
+
+
+# Of networks
+
+RECORDS_APART = Assumption(
+    "Data loading, the model and the loss treat each record by itself; code, initial weights and pretraining do not depend on "
+    "these records.",
+    "caller",
+    "on up to 16 records that differ in length, and again on others during the run: gradients compared with autograd; losses "
+    "when other records are exchanged, left out, loud, silent or cut short, in another order and collated alone, also at moved "
+    "weights; what modules and loss keep after other records",
+    "records apart",
+)
+MASKS = Assumption(
+    "Random masks are drawn for each record and step by themselves, from seeds of the operating system, fresh for every pass: "
+    "secret, pseudo-random. Augmentations do not seed a generator themselves.",
+    "library",
+    "seeded, unless the run's seed is fixed; one mask for a whole batch is refused where it shows",
+    "masks",
+)
+SINGLE_PRECISION = Assumption(
+    "Norms and sums in floating point are those of real numbers.",
+    "library",
+    "norms are raised by what rounding may take from them; the rounding of sums, in single precision about 1e-6 of the sum, is "
+    "not in the noise",
+    "single precision",
+)
+
+# Of statistics
+
+FEATURES_APART = Assumption(
+    "A record's features depend on that record alone; the settings depend on none.", "caller", "stated", "records apart"
+)
+
+
+def moments_norm(bound: float) -> Assumption:
+    text = f"Every record's scaled moments have L2 norm at most {bound:.6g}."
+    return Assumption(text, "library", "enforced: longer ones are scaled down, non-finite ones left out", "row norm")
+
+
+# Not charged
+
+
+def settings(*what: str) -> str:
+    return f"settings chosen by looking at the same data ({', '.join(what)}), if any were"
+
+
+INPUT_CHECKS = "errors and warnings raised by input validation, which speak to the data holder only"
+NETWORK_CHECKS = (
+    "errors and warnings of the checks on records, before training and for batches of a new shape: for the data holder only"
+)
+VALIDATION = "validation scores, if the validation set is private"
