@@ -21,7 +21,15 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge, PublicRangeScaler, model_from_json, model_to_json
+from dperm.estimators import (
+    DPLinearSVC,
+    DPLogisticRegression,
+    DPPoissonRegressor,
+    DPRidge,
+    PublicRangeScaler,
+    model_from_json,
+    model_to_json,
+)
 from dperm.mechanisms.rules import GradientSettings
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Certificate, Relation, SpendLog, epsilon
@@ -37,6 +45,7 @@ ESTIMATORS = [
     DPLogisticRegression(relation="replace_one", delta=1e-6),
     DPLinearSVC(),
     DPRidge(),
+    DPPoissonRegressor(),
     PublicRangeScaler(),
 ]
 
@@ -275,6 +284,7 @@ def test_multiclass_probabilities() -> None:
         DPLogisticRegression(),
         DPLinearSVC(epsilon=3.0, half_width=0.3),
         DPRidge(fit_intercept=False, radius=2.0),
+        DPPoissonRegressor(target_bound=3.0),
         DPLogisticRegression(mechanism="gradient"),
         DPLogisticRegression(mechanism="gradient", sampling="importance", epsilon=8.0, public_size=150, epochs=3),
     ],
@@ -282,7 +292,7 @@ def test_multiclass_probabilities() -> None:
 )
 def test_saved_models_predict_the_same(model: Any) -> None:
     rows, targets = load_iris(return_X_y=True)
-    model.fit(rows, targets if not isinstance(model, DPRidge) else targets - 1.0)
+    model.fit(rows, targets - 1.0 if isinstance(model, DPRidge) else targets)
     restored, extra = model_from_json(model_to_json(model, {"note": 1}))
     assert extra == {"note": 1}
     assert np.array_equal(restored.predict(rows), model.predict(rows))  # type: ignore[attr-defined]
@@ -381,3 +391,19 @@ def test_a_number_of_records_that_is_all_noise_does_not_ask_for_millions_of_step
             facts = LinearObjective(Logistic(), 11, public_size=size).facts
             found = GradientSettings.by_rule(facts, 1e-6, 1e-6, sampling=sampling)
             assert found.steps <= 100_001 and (found.expected_batch_size <= 512 or size > 853_333), size
+
+
+def test_counts_are_learned() -> None:
+    """Fair shares of what a Poisson regression without privacy explains, and no ε beyond the budget."""
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(-1, 1, size=(20_000, 3)) / np.sqrt(3)
+    counts = rng.poisson(np.exp(0.3 + rows @ [1.5, -1.0, 0.5]))
+    model = DPPoissonRegressor(epsilon=1.0, radius=2.5, target_bound=12.0, public_size=20_000).fit(rows, counts)
+    assert model.certificate_.epsilon <= 1.0
+    assert model.score(rows, counts) > 0.15  # the true means explain 0.27
+    assert np.all(model.predict(rows) > 0)
+    assert any("Counts lie in [0, 12]" in assumption.text for assumption in model.certificate_.assumptions)
+    with pytest.raises(ValueError, match="mechanism"):
+        DPPoissonRegressor(mechanism="objective").fit(rows, counts)
+    with pytest.raises(ValueError, match="counts >= 0"):
+        DPPoissonRegressor().fit(rows, -counts)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dperm.objectives import Huber, Logistic, Loss, SmoothedHinge, Softmax, Squared
+from dperm.objectives import Huber, LinearObjective, Logistic, Loss, PoissonLoss, SmoothedHinge, Softmax, Squared
+from dperm.objectives.checking import refuse_contradictions
 
 BINARY: list[Loss] = [Logistic(), Huber(0.1), Huber(0.5), SmoothedHinge(0.1), SmoothedHinge(1.0)]
 GRID = np.linspace(-6, 6, 1201) + 1e-4  # off the joints of Huber's loss
@@ -40,6 +41,29 @@ def test_slope_ties_curvature(loss: Loss) -> None:
     """The sharp bound's premise: slope −p·y gives curvature p(1 − p)·4β (B = 1)."""
     p = np.abs(loss.slope(GRID, np.ones_like(GRID)))
     assert np.allclose(loss.curvature(GRID, np.ones_like(GRID)), 4 * loss.smoothness(1.0) * p * (1 - p), atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("loss", [*BINARY, Squared(2.0, 1.5), PoissonLoss(5.0, 1.5), PoissonLoss(0.3, 0.2)], ids=repr)
+def test_our_own_losses_pass_what_a_stranger_s_must(loss: Loss, norm: float) -> None:
+    refuse_contradictions(loss, norm, loss.ball)
+    objective = LinearObjective(loss, 3, data_norm=norm, radius=loss.ball)
+    far = 5.0 if loss.ball is None else loss.ball * norm
+    t = np.linspace(-far, far, 2001)
+    for target in loss.extremes:
+        assert loss.curvature(t, np.full_like(t, target)).max() <= objective.curvature * (1 + 1e-9)
+    # at zero, a loss is no further above its least than stated
+    everywhere = np.linspace(-30, 30, 60_001)
+    for target in loss.extremes:
+        values = loss.value(everywhere, np.full_like(everywhere, target))
+        assert loss.value(np.zeros(1), np.array([target]))[0] - values.min() <= loss.at_zero() + 1e-9
+
+
+def test_a_loss_s_ball_is_required() -> None:
+    for radius in (None, 3.0):
+        with pytest.raises(ValueError, match="at most 2, the ball in which the poisson loss's constants hold"):
+            LinearObjective(PoissonLoss(5.0, 2.0), 3, radius=radius)
+    assert LinearObjective(PoissonLoss(5.0, 2.0), 3, radius=1.0).facts.target_bound == 5.0
 
 
 def test_constants_of_the_table() -> None:

@@ -48,6 +48,20 @@ def test_linear(sequence: list[int], width: int, out: int, bias: bool) -> None:
     assert not assert_exact(model, inputs(SIZE, *sequence, width), targets()).fallbacks
 
 
+@few
+@given(slopes=flag, channels=st.integers(1, 4), places=st.lists(st.integers(1, 5), max_size=3))
+def test_prelu(slopes: bool, channels: int, places: list[int]) -> None:
+    layer = nn.PReLU(channels if slopes else 1)
+    widen = nn.Linear(places[-1], places[-1]) if places else nn.Linear(channels, channels)  # its input needs a gradient
+    assert not assert_exact(Around(layer, widen).double(), inputs(SIZE, channels, *places), targets()).fallbacks
+
+
+def test_prelu_that_is_used_twice() -> None:
+    layer = nn.PReLU()
+    model = nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 4), layer).double()
+    assert not assert_exact(model, inputs(SIZE, 3), targets()).fallbacks
+
+
 def test_linear_on_long_sequences_uses_gram_matrices_and_stays_exact() -> None:
     """Wide layers on short sequences take the ghost norm; both branches are the same numbers."""
     assert_exact(nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 30)).double(), inputs(SIZE, 3, 40), targets())

@@ -355,9 +355,11 @@ def _minimiser_findings(
         linear = recording.releases[mine.first_release].released if perturbs else 0.0
         theta = recording.releases[place].query
         problem = RegularisedSum(item.objective.with_strong_convexity(modulus), item.records, linear)
-        residual = _outside_the_cone(problem.evaluate(theta, False)[1], theta, objective.radius)
         # what was found was rounded to a grid since
-        rounded = problem.curvature_bound * recording.releases[place].step * np.sqrt(len(theta))
+        moved = recording.releases[place].step * np.sqrt(len(theta))
+        gradient = problem.evaluate(theta, False)[1]
+        residual = _outside_the_cone(gradient, theta, objective.radius, moved)
+        rounded = (problem.curvature_bound + 2 * float(np.linalg.norm(gradient)) / (objective.radius or np.inf)) * moved
         limit = mechanism.residual(item.objective.facts)
         if residual > limit * (1 + 1e-6) + rounded:
             text = f"its solver stopped at a gradient norm of {residual:.3g}, {limit:.3g} is what noise was made for"
@@ -376,10 +378,11 @@ def _minimiser_findings(
     return max(ratio, abs(logdets[0] - logdets[1]) / (allowed * (1 + 1e-5) + 1e-6)), findings
 
 
-def _outside_the_cone(gradient: Array, theta: Array, radius: float | None) -> float:
-    """‖∇J + ν‖ for the best ν of the normal cone at θ: the gradient norm within a ball, its tangential part on the sphere."""
+def _outside_the_cone(gradient: Array, theta: Array, radius: float | None, moved: float) -> float:
+    """‖∇J + ν‖ for the best ν of the normal cone at θ: the gradient norm within a ball, its tangential part on the sphere. θ may
+    have been `moved` so far since it was found."""
     norm = float(np.linalg.norm(theta))
-    if radius is not None and norm >= radius * (1 - 1e-9):
+    if radius is not None and norm >= radius * (1 - 1e-9) - moved:
         direction = theta / norm
         gradient = gradient - min(0.0, float(gradient @ direction)) * direction
     return float(np.linalg.norm(gradient))

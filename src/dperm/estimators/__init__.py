@@ -2,6 +2,7 @@
 
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression
 from dperm.estimators.networks import DPMLPClassifier, DPTorchClassifier
+from dperm.estimators.poisson import DPPoissonRegressor
 from dperm.estimators.ridge import DPRidge
 from dperm.estimators.saved import model_from_json, model_to_json
 from dperm.estimators.scaler import PublicRangeScaler
@@ -10,6 +11,7 @@ __all__ = [
     "DPLinearSVC",
     "DPLogisticRegression",
     "DPMLPClassifier",
+    "DPPoissonRegressor",
     "DPRidge",
     "DPTorchClassifier",
     "PublicRangeScaler",

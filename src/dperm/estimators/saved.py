@@ -5,23 +5,22 @@ A digest binds what a file holds; a signature, where there is one, says who made
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sklearn.base import is_regressor
 from sklearn.utils.validation import check_is_fitted
 
 from dperm.estimators.base import PrivateLinearModel, plain
-from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression
-from dperm.estimators.ridge import DPRidge
 from dperm.privacy import Certificate
 from dperm.privacy.signing import check_signature, digest_of, sign
 
 __all__ = ["model_from_json", "model_to_json"]
 
 _FORMAT = 3
-_KINDS: dict[str, type[PrivateLinearModel]] = {cls.__name__: cls for cls in (DPLogisticRegression, DPLinearSVC, DPRidge)}
 
 
 def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None, *, sign_key: str | Path | None = None) -> str:
@@ -77,11 +76,23 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
         raise ValueError(f"Not a dperm model: {error}") from None
 
 
+def _kinds() -> dict[str, type[PrivateLinearModel]]:
+    """Our linear models by name; a stranger's are not read from files."""
+    found: dict[str, type[PrivateLinearModel]] = {}
+    waiting: list[type[PrivateLinearModel]] = [PrivateLinearModel]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if kind.__module__.startswith("dperm.") and not inspect.isabstract(kind):
+            found[kind.__name__] = kind
+    return found
+
+
 def _read(data: dict[str, Any]) -> PrivateLinearModel:
-    model = _KINDS[data["kind"]](**data["settings"])
+    model = _kinds()[data["kind"]](**data["settings"])
     model.fitted_params_ = data["settings"]
     model.coef_ = np.asarray(data["coef"], dtype=np.float64)
-    regression = isinstance(model, DPRidge)
+    regression = is_regressor(model)
     model.intercept_ = data["intercept"] if regression else np.asarray(data["intercept"], dtype=np.float64)
     if not regression:
         model.classes_ = np.asarray(data["classes"])  # type: ignore[attr-defined]

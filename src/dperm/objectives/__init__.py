@@ -4,6 +4,7 @@ from dperm.objectives.facts import PublicFacts
 from dperm.objectives.linear import LinearObjective, LinearPass
 from dperm.objectives.losses import Huber, Logistic, Loss, SmoothedHinge, Softmax, Squared
 from dperm.objectives.per_example import Objective, Pass
+from dperm.objectives.poisson import PoissonLoss
 from dperm.objectives.problem import RegularisedSum
 from dperm.objectives.records import Batch, Records
 
@@ -16,6 +17,7 @@ __all__ = [
     "Loss",
     "Objective",
     "Pass",
+    "PoissonLoss",
     "PublicFacts",
     "Records",
     "RegularisedSum",

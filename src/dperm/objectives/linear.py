@@ -98,6 +98,11 @@ class LinearObjective:
         """B: bound on a row's norm, constant feature included."""
         return math.hypot(self.data_norm, self.intercept_scale)
 
+    @functools.cached_property
+    def curvature(self) -> float:
+        """Bound on the loss's second derivative in a prediction: the smoothness is not always in proportion to ‖x‖²."""
+        return self.loss.smoothness(self.row_norm) / self.row_norm**2
+
     @property
     def facts(self) -> PublicFacts:
         return PublicFacts(
@@ -275,7 +280,7 @@ class LinearObjective:
             for part in sums:
                 total.add(part)
         found = total.value()
-        wrong = self.loss.slope_error(reach, steepest) + self.loss.smoothness(1.0) * astray
+        wrong = self.loss.slope_error(reach, steepest, self.curvature) + self.curvature * astray
         return (np.zeros(self.dimension) if found is None else found), (wrong * norms + rest) * (1 + 2.0**-20)
 
     def hessian_product(self, theta: Array, records: Records, vectors: Array) -> Array:

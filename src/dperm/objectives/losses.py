@@ -64,12 +64,13 @@ class Loss(ABC):
     def smoothness(self, data_norm: float) -> float:
         """Bound on the largest eigenvalue of one record's Hessian."""
 
-    def slope_error(self, largest: float, steepest: float) -> float:
-        """Bound on the rounding error of `slope` at |t| ≤ `largest`, where no slope is larger than `steepest`.
+    def slope_error(self, largest: float, steepest: float, curvature: float) -> float:
+        """Bound on the rounding error of `slope` at |t| ≤ `largest`, where no slope is larger than `steepest` and no curvature
+        in t larger than `curvature`.
 
         Here: some operations on t, each right to a unit in the last place, and a function right to 8 of them.
         """
-        return 2.0**-51 * self.smoothness(1.0) * (1 + largest) + 2.0**-49 * steepest
+        return 2.0**-51 * curvature * (1 + largest) + 2.0**-49 * steepest
 
     def at_zero(self) -> float:
         """Bound on how far a loss at t = 0 lies above its least value."""
@@ -123,7 +124,7 @@ class Logistic(Loss):
     def sharp(self) -> str | None:
         return "logistic"
 
-    def slope_error(self, largest: float, steepest: float) -> float:
+    def slope_error(self, largest: float, steepest: float, curvature: float) -> float:
         return 2.0**-49 * steepest  # nothing is done to t but a change of sign
 
     def value(self, t: Array, y: Array) -> Array:

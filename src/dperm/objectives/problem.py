@@ -57,7 +57,7 @@ class RegularisedSum:
     def curvature_bound(self) -> float:
         """A Lipschitz constant of the gradient: what the records' norms give."""
         squares = sum(float(batch.norms @ batch.norms) for batch in self.records.batches())
-        return (self.objective.loss.smoothness(1.0) * squares + self.strong_convexity) * (1 + 2.0**-30)
+        return (self.objective.curvature * squares + self.strong_convexity) * (1 + 2.0**-30)
 
     def hessian_product(self, theta: Array, vector: Array) -> Array:
         return self.objective.hessian_product(theta, self.records, vector) + self.strong_convexity * vector

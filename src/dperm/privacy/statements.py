@@ -18,6 +18,7 @@ __all__ = [
     "SINGLE_PRECISION",
     "VALIDATION",
     "Assumption",
+    "clipped_counts",
     "clipped_targets",
     "foreign_loss",
     "known_size",
@@ -101,6 +102,10 @@ def labels(count: int | None, *, stated: bool) -> Assumption:
 
 def clipped_targets(bound: float) -> Assumption:
     return Assumption(f"Targets lie in ±{bound:g}.", "library", "enforced: others are clipped", "targets")
+
+
+def clipped_counts(bound: float) -> Assumption:
+    return Assumption(f"Counts lie in [0, {bound:g}].", "library", "enforced: others are clipped", "targets")
 
 
 # Of networks

@@ -1,0 +1,78 @@
+"""Poisson regression's loss: e^t − y·t for counts y."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm import _validate as check
+from dperm.objectives.losses import Loss
+
+__all__ = ["PoissonLoss"]
+
+Array = NDArray[np.float64]
+
+_FAR = 50.0  # predictions beyond go on as a straight line: only a solver on its way looks there
+
+
+@dataclass(frozen=True)
+class PoissonLoss(Loss):
+    """e^t − y·t on ‖θ‖ ≤ radius with 0 ≤ y ≤ target_bound: L = B·max(e^{B·radius}, target_bound), β = B²·e^{B·radius}.
+
+    It bends without bound, so that its constants hold inside the ball only: objective perturbation refuses it.
+    """
+
+    target_bound: float = 10.0
+    radius: float = 2.0
+
+    def __post_init__(self) -> None:
+        check.scale("target_bound", self.target_bound)
+        check.positive("radius", self.radius)
+
+    @property
+    def name(self) -> str:
+        return "poisson"
+
+    @property
+    def rank_one(self) -> bool:
+        return False
+
+    @property
+    def classification(self) -> bool:
+        return False
+
+    @property
+    def ball(self) -> float:
+        return self.radius
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        return self.target_bound, 0.0
+
+    def admit(self, targets: Array) -> Array:
+        """Clipped to [0, target_bound]."""
+        return np.clip(targets, 0.0, self.target_bound)
+
+    def at_zero(self) -> float:
+        # of y = 0, whose losses fall to 0, and of the largest y, least at ln y: between them the gap is convex in y
+        y = self.target_bound
+        return max(1.0, 1 - y + y * math.log(y))
+
+    def value(self, t: Array, y: Array) -> Array:
+        near = np.minimum(t, _FAR)
+        return np.exp(near) * (1 + (t - near)) - y * t
+
+    def slope(self, t: Array, y: Array) -> Array:
+        return np.exp(np.minimum(t, _FAR)) - y
+
+    def curvature(self, t: Array, y: Array) -> Array:
+        return np.where(t > _FAR, 0.0, np.exp(np.minimum(t, _FAR)))
+
+    def lipschitz(self, data_norm: float) -> float:
+        return data_norm * max(math.exp(min(data_norm * self.radius, _FAR)), self.target_bound)
+
+    def smoothness(self, data_norm: float) -> float:
+        return data_norm**2 * math.exp(min(data_norm * self.radius, _FAR))
