@@ -68,6 +68,46 @@ def test_a_planted_upward_import_is_seen(tmp_path: Path) -> None:
     assert LEVELS["mechanisms"] > LEVELS["privacy"]
 
 
+def module_imports(path: Path) -> set[str]:
+    """The modules of dperm that a file imports, wherever the import stands; packages by what is taken from them."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dperm"):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if file_of(inner) else str(node.module))
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.startswith("dperm")}
+    return found
+
+
+def file_of(module: str) -> Path | None:
+    stem = SOURCE.joinpath(*module.split(".")[1:])
+    return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()), None)
+
+
+def test_no_module_imports_itself_by_others() -> None:
+    """Not in annotations nor within functions either: two files that need each other are one idea, or want a third below."""
+    graph = {
+        path: {file_of(name) for name in module_imports(path)} for path in SOURCE.rglob("*.py") if path.name != "__init__.py"
+    }
+    circles: list[str] = []
+    done: set[Path] = set()
+
+    def walk(path: Path, above: list[Path]) -> None:
+        if path in above:
+            circles.append(" → ".join(str(item.relative_to(SOURCE)) for item in [*above[above.index(path) :], path]))
+            return
+        if path not in done:
+            for other in graph.get(path, set()) - {None}:
+                walk(other, [*above, path])
+            done.add(path)
+
+    for path in graph:
+        walk(path, [])
+    assert circles == []
+
+
 @pytest.mark.parametrize("module", ["dperm", "dperm.privacy", "dperm.cli"])
 def test_light_imports(module: str) -> None:
     heavy = ("torch", "pandas", "sklearn", "matplotlib", "scipy.stats")

@@ -13,6 +13,7 @@ from dperm.audit import (
     Training,
     attack,
     compare_scores,
+    curve_figure,
     distinguish,
     one_at_a_time,
     overall,
@@ -57,13 +58,13 @@ def test_overall() -> None:
 
 
 def test_the_figure_shows_attack_claim_and_guessing() -> None:
-    (axes,) = SOUND.figure().axes
+    (axes,) = curve_figure(SOUND).axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["the claim rules out more", "this attack", "guessing"]
     claim, attack_line = axes.lines[0].get_xydata(), axes.lines[1].get_xydata()
     assert 1.1 * np.interp(0.1, claim[:, 0], claim[:, 1]) > np.interp(0.1, attack_line[:, 0], attack_line[:, 1]) > 0.2
     replayed = AuditResult(attack="replay", mechanism="", verdict="consistent", delta=1e-5)
     with pytest.raises(ValueError, match="kept no curve"):
-        replayed.figure()
+        curve_figure(replayed)
 
 
 def test_claims_are_certificates_or_events() -> None:

@@ -1,6 +1,7 @@
 """Attacks that try to refute certificates: ours, and those of other libraries as black boxes."""
 
 from dperm.audit.distinguish import compare_scores, distinguish
+from dperm.audit.figures import curve_figure
 from dperm.audit.low_bits import low_bits
 from dperm.audit.membership import member_scores, membership, record_losses
 from dperm.audit.one_run import one_run
@@ -20,6 +21,7 @@ __all__ = [
     "Trials",
     "attack",
     "compare_scores",
+    "curve_figure",
     "distinguish",
     "extreme_pairs",
     "game_pairs",

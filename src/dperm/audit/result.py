@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dperm.audit.statistics import Estimate
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 __all__ = ["VERDICT_CONFIDENCE", "AuditResult", "Verdict", "overall", "results_from_json", "results_to_json"]
 
@@ -149,12 +149,6 @@ class AuditResult:
             return cls.from_dict(json.loads(text))
         except json.JSONDecodeError as error:
             raise ValueError(f"Not an audit result: {error}") from None
-
-    def figure(self) -> Figure:
-        """The attack's curve of true against false positives, with what the claim allows. ValueError without a curve."""
-        from dperm.audit.figures import curve_figure
-
-        return curve_figure(self)
 
 
 def overall(results: Sequence[AuditResult]) -> Verdict:
