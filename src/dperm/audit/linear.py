@@ -1,9 +1,8 @@
-"""What an audit knows about mechanisms on linear models: how to run many at once, what they minimise, their likelihoods."""
+"""Mechanisms on linear models under audit: many runs at once, what they minimised, likelihoods."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,52 +11,15 @@ from numpy.typing import NDArray
 from dperm.audit.outputs import Progress
 from dperm.audit.pairs import Data, Pair
 from dperm.audit.trials import Trials
-from dperm.mechanisms import (
-    GradientPerturbation,
-    Mechanism,
-    NoisySize,
-    ObjectivePerturbation,
-    OneVsRest,
-    OutputPerturbation,
-)
+from dperm.mechanisms import Mechanism, Stage
 from dperm.objectives import LinearObjective
 from dperm.privacy import Recording, Source
 
-__all__ = ["Minimisation", "classes_of", "likelihood_ratio_of", "minimisations_of", "trained_at_once", "vectorises"]
+__all__ = ["likelihood_ratio_of", "minimisations_of", "trained_at_once"]
 
 Array = NDArray[np.float64]
 
 _AT_ONCE = 1 << 17  # numbers in the largest array of trainings run at once: it is to stay in cache
-
-
-@dataclass(frozen=True)
-class Minimisation:
-    """One minimiser that a mechanism computed in a recorded run: what it minimised, from which release on."""
-
-    mechanism: ObjectivePerturbation | OutputPerturbation
-    objective: LinearObjective
-    records: Any
-    first_release: int
-
-    @property
-    def solved(self) -> int | None:
-        """The release of the minimiser of a perturbed objective, after that of its linear term; None for output perturbation."""
-        return self.first_release + 1 if isinstance(self.mechanism, ObjectivePerturbation) else None
-
-
-def classes_of(mechanism: Mechanism) -> int:
-    """Number of classes where targets are class numbers though the loss is binary."""
-    return mechanism.classes if isinstance(mechanism, (OneVsRest, NoisySize)) else 0
-
-
-def vectorises(mechanism: Mechanism, objective: LinearObjective) -> bool:
-    if isinstance(mechanism, OneVsRest):
-        return vectorises(mechanism.mechanism, objective)
-    if isinstance(mechanism, GradientPerturbation):
-        return mechanism.plan.vectorises
-    if isinstance(mechanism, ObjectivePerturbation):
-        return objective.radius is None
-    return isinstance(mechanism, OutputPerturbation)
 
 
 def trained_at_once(
@@ -78,45 +40,22 @@ def trained_at_once(
     return outputs
 
 
-def minimisations_of(mechanism: Mechanism, objective: LinearObjective, data: Data, recording: Recording) -> list[Minimisation]:
-    """In the order of the releases; a noisy size is read from the recording."""
+def minimisations_of(mechanism: Mechanism, objective: LinearObjective, data: Data, recording: Recording) -> list[Stage]:
+    """The stages of a recorded run that released a minimiser, in order."""
     records = mechanism.admit(objective, objective.records(*data))
-    first = 0
-    if isinstance(mechanism, NoisySize):
-        size = max(1, round(float(recording.releases[0].released[0])))
-        objective = replace(objective, public_size=size)
-        mechanism, first = mechanism.made_for(objective.facts), 1
-    if isinstance(mechanism, OneVsRest) and isinstance(mechanism.mechanism, (ObjectivePerturbation, OutputPerturbation)):
-        step = 2 if isinstance(mechanism.mechanism, ObjectivePerturbation) else 1
-        return [
-            Minimisation(
-                mechanism.mechanism,
-                objective,
-                records.relabelled(np.where(records.targets == number, 1.0, -1.0)),
-                first + number * step,
-            )
-            for number in range(mechanism.classes)
-        ]
-    if isinstance(mechanism, (ObjectivePerturbation, OutputPerturbation)):
-        return [Minimisation(mechanism, objective, records, first)]
-    return []
+    stages = mechanism.stages(objective, records, [item.released for item in recording.releases])
+    return [stage for stage in stages if stage.mechanism.minimiser is not None]
 
 
 def likelihood_ratio_of(mechanism: Mechanism, objective: LinearObjective, pair: Pair) -> Callable[[Array], Array] | None:
-    """ln of the density of the second world over the first's at outputs (m, p), where it is known.
-
-    Objective perturbation without a ball: θ solves b = −∇J(θ), so its density is that of b times |det ∇²J(θ)| (the
-    second, tiny noise is left out).
-    """
-    if not isinstance(mechanism, ObjectivePerturbation) or objective.radius is not None:
-        return None
-    regularised = objective.with_strong_convexity(mechanism.strong_convexity)
+    """ln of the density of the second world over the first's at outputs (m, p), where it is known."""
     sides = [mechanism.admit(objective, objective.records(*data)) for data in (pair.first, pair.second)]
+    if mechanism.log_density(objective, sides[0], np.zeros((1, objective.dimension))) is None:
+        return None
 
-    def log_density(theta: Array, records: Any) -> Array:
-        _, gradient, hessian = regularised.evaluate(theta, records, hessian=True)
-        gradient = gradient + mechanism.strong_convexity * theta
-        eye = mechanism.strong_convexity * np.eye(theta.shape[1])
-        return np.linalg.slogdet(np.asarray(hessian) + eye)[1] - (gradient**2).sum(axis=1) / (2 * mechanism.noise_std**2)
+    def ratio(outputs: Array) -> Array:
+        first, second = (mechanism.log_density(objective, side, outputs) for side in sides)
+        assert first is not None and second is not None
+        return second - first
 
-    return lambda outputs: log_density(outputs, sides[1]) - log_density(outputs, sides[0])
+    return ratio

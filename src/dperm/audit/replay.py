@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.audit.distinguish import same_relation
-from dperm.audit.linear import Minimisation
 from dperm.audit.noise import Finding, NoiseSeen, noise_findings
 from dperm.audit.outputs import leaving, unlogged
 from dperm.audit.pairs import Pair
 from dperm.audit.result import REPLAY, AuditResult, finite
 from dperm.audit.training import Training
-from dperm.mechanisms import ObjectivePerturbation
+from dperm.mechanisms import Stage
 from dperm.objectives import RegularisedSum
 from dperm.privacy import (
     Composed,
@@ -190,7 +189,8 @@ def replay_pair(training: Training, pair: Pair) -> ReplayedPair:
         [] if training.minimisations is None else training.minimisations(data, run.recording)
         for data, run in ((pair.first, same), (pair.second, forced))
     )
-    moved, more = _movements(same.recording, forced.recording, {item.solved for item in mine if item.solved is not None})
+    solved = {item.first_release + 1 for item in mine if item.mechanism.minimiser == 1}
+    moved, more = _movements(same.recording, forced.recording, solved)
     findings += more
     if not _equal(leaving(one), leaving(other)):
         text = "what leaves differs though all releases are the same: it depends on records without noise"
@@ -338,23 +338,21 @@ def _with_slack(event: Event) -> Event:
 # Minimisers
 
 
-def _minimiser_findings(
-    mine: Minimisation, theirs: Minimisation, first: Recording, second: Recording
-) -> tuple[float, list[Finding]]:
+def _minimiser_findings(mine: Stage, theirs: Stage, first: Recording, second: Recording) -> tuple[float, list[Finding]]:
     """What is assumed of minimisers, at those that were found.
 
     Both must be within the tolerance. For objective perturbation there is no query before the noise: the objectives'
     gradients at the released θ may differ by what b charges for, and their log-determinants by ln(1 + β/Λ).
     """
     mechanism, objective = mine.mechanism, mine.objective
-    perturbs = isinstance(mechanism, ObjectivePerturbation)
+    perturbs = mechanism.minimiser == 1  # after the release of a linear term
     findings: list[Finding] = []
-    modulus = mechanism.strong_convexity
-    place = mine.first_release if mine.solved is None else mine.solved
+    modulus = objective.strong_convexity
+    place = mine.first_release + (mechanism.minimiser or 0)
     for item, recording in ((mine, first), (theirs, second)):
         linear = recording.releases[mine.first_release].released if perturbs else 0.0
         theta = recording.releases[place].query
-        problem = RegularisedSum(item.objective.with_strong_convexity(modulus), item.records, linear)
+        problem = RegularisedSum(item.objective, item.records, linear)
         # what was found was rounded to a grid since
         moved = recording.releases[place].step * np.sqrt(len(theta))
         gradient = problem.evaluate(theta, False)[1]
@@ -364,7 +362,7 @@ def _minimiser_findings(
         if residual > limit * (1 + 1e-6) + rounded:
             text = f"its solver stopped at a gradient norm of {residual:.3g}, {limit:.3g} is what noise was made for"
             findings.append(Finding("solver", text))
-    if not isinstance(mechanism, ObjectivePerturbation):
+    if not perturbs:
         return 0.0, findings
     theta = first.releases[place].query
     sides = [item.objective.evaluate(theta, item.records, hessian=True) for item in (mine, theirs)]

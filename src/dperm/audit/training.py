@@ -12,20 +12,17 @@ from array_api_compat import is_torch_array
 from numpy.typing import NDArray
 
 from dperm.audit.linear import (
-    Minimisation,
-    classes_of,
     likelihood_ratio_of,
     minimisations_of,
     trained_at_once,
-    vectorises,
 )
 from dperm.audit.outputs import Progress, one_at_a_time, unlogged
 from dperm.audit.pairs import Data, Pair, extreme_pairs, game_pairs
 from dperm.gradient import Policy, descend
 from dperm.gradient.policy import BatchSource
 from dperm.mechanisms import (
-    GradientPerturbation,
     Mechanism,
+    Stage,
 )
 from dperm.objectives import LinearObjective
 from dperm.privacy import Certificate, Channel, Event, Provenance, Recording, Relation, Source
@@ -49,7 +46,7 @@ class Training:
     certificate: Certificate
     run: Callable[[Data, Source], Any]
     many: Callable[[Data, int, Progress | None], Array] | None = None
-    minimisations: Callable[[Data, Recording], list[Minimisation]] | None = None
+    minimisations: Callable[[Data, Recording], list[Stage]] | None = None
     replay_pairs: Sequence[Pair] = field(default=(), repr=False)
     candidate_pairs: Sequence[Pair] = field(default=(), repr=False)
     likelihood_ratio: Callable[[Pair], Callable[[Array], Array] | None] | None = None
@@ -75,7 +72,7 @@ class Training:
     @classmethod
     def of_mechanism(cls, mechanism: Mechanism, objective: LinearObjective) -> Training:
         """A mechanism on a linear objective, with worst-case neighbours for both."""
-        classes = classes_of(mechanism)
+        classes = mechanism.target_classes
         certificate = mechanism.certificate(objective.facts, Provenance.audit())
 
         def train(data: Data, source: Source) -> tuple[Array, dict[str, Any]]:
@@ -89,9 +86,7 @@ class Training:
             name=f"{mechanism.name}, {objective.loss.name} loss, {objective.relation.value}",
             certificate=certificate,
             run=train,
-            many=trained_at_once(train, objective, curved=not isinstance(mechanism, GradientPerturbation))
-            if vectorises(mechanism, objective)
-            else None,
+            many=trained_at_once(train, objective, curved=mechanism.curved) if mechanism.vectorises(objective) else None,
             minimisations=lambda data, recording: minimisations_of(mechanism, objective, data, recording),
             replay_pairs=extreme_pairs(objective, classes=classes),
             candidate_pairs=game_pairs(objective, classes=classes),
@@ -188,13 +183,13 @@ class Training:
         with unlogged():
             model = fitted(data, _OwnNoise())
         certificate = model.certificate_
-        named: Callable[[Data, Recording], list[Minimisation]] | None = None
+        named: Callable[[Data, Recording], list[Stage]] | None = None
         if hasattr(model, "mechanism_for"):
             labels = getattr(model, "classes_", None)
             size = len(data[1]) if certificate.relation is Relation.REPLACE_ONE else None
             mechanism, objective = model.mechanism_for(model.n_features_in_, 0 if labels is None else len(labels), size)
 
-            def minimisations(records: Data, recording: Recording) -> list[Minimisation]:
+            def minimisations(records: Data, recording: Recording) -> list[Stage]:
                 rows, targets = records
                 if labels is not None:
                     index = np.searchsorted(labels, targets)

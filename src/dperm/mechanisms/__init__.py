@@ -1,6 +1,6 @@
 """Mechanisms: private training algorithms with one interface — `event(facts)` and `release(objective, records, channel)`."""
 
-from dperm.mechanisms.base import Budget, Mechanism, Release
+from dperm.mechanisms.base import Budget, Mechanism, Release, Stage
 from dperm.mechanisms.gradient import GradientPerturbation
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.objective import ObjectivePerturbation
@@ -16,4 +16,5 @@ __all__ = [
     "OneVsRest",
     "OutputPerturbation",
     "Release",
+    "Stage",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Certificate, Channel, Event, Provenance, statements
 from dperm.privacy.grid import admit_noise
 
-__all__ = ["Budget", "Mechanism", "Release"]
+__all__ = ["Budget", "Mechanism", "Release", "Stage"]
 
 Array = NDArray[np.float64]
 
@@ -39,6 +39,16 @@ class Release:
     theta: Array
     certificate: Certificate
     trace: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a release: which mechanism ran on what, and which of the run's releases was its first."""
+
+    mechanism: Mechanism
+    objective: LinearObjective
+    records: Records
+    first_release: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +84,34 @@ class Mechanism(ABC):
     def settings(self) -> Mapping[str, Any]:
         """Public settings for the certificate, JSON-ready."""
         return {}
+
+    # What audits ask: a mechanism that says nothing is attacked from outside
+
+    #: of its releases, counted from 0, the one of a minimiser; None: none is
+    minimiser: ClassVar[int | None] = None
+    #: whether a run looks at Hessians, p × p for each training
+    curved: ClassVar[bool] = True
+
+    @property
+    def target_classes(self) -> int:
+        """Number of classes where targets are class numbers though the loss has one output; 0 elsewhere."""
+        return 0
+
+    def vectorises(self, objective: LinearObjective) -> bool:
+        """Whether many trainings can run at once, with a leading axis."""
+        return False
+
+    def residual(self, facts: PublicFacts) -> float:
+        """γ: how near to a gradient of zero a minimiser comes, on every data set."""
+        raise TypeError(f"{self.name} releases no minimiser.")
+
+    def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
+        """The parts of a run on admitted records that made these releases, its own from `first` on."""
+        return [Stage(self, objective, records, first)]
+
+    def log_density(self, objective: LinearObjective, records: Records, outputs: Array) -> Array | None:
+        """(m,) ln of the density of outputs (m, p) on admitted records; None where it is not known."""
+        return None
 
     def release(self, objective: LinearObjective, records: Records, channel: Channel) -> Release:
         """Charge the event, train, and certify. Whatever fails after the charge, the charge stands."""

@@ -93,6 +93,11 @@ class GradientPerturbation(Mechanism):
         theta = descend_by(plan, gradients, objective, start)
         return theta, {"steps": plan.steps, **gradients.summary()}
 
+    curved = False
+
+    def vectorises(self, objective: LinearObjective) -> bool:
+        return self.plan.vectorises
+
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         found = foreign_parts(self.plan)
         if self.plan.public_size not in (facts.public_size, None):

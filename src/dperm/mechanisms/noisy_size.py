@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.gradient import Plan
-from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.gradient import GradientPerturbation
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.losses import admit_classes
@@ -102,14 +102,25 @@ class NoisySize(Mechanism):
         if on_the_way:
             channel.allow(self.count)
         noisy = channel.release_pure(np.array([float(len(records))]), 1.0, self.count.epsilon)
-        size = max(1, round(float(noisy[0])))
-        sized = replace(objective, public_size=size)  # and the limit on sizes that was admitted
-        mechanism = self.made_for(sized.facts)
+        sized, mechanism = self._sized(objective, noisy)
         part = mechanism.event(sized.facts)
         if on_the_way and not chosen_on_the_way(part):
             channel.allow(part)
         theta, trace = mechanism.train(sized, records, channel)
-        return theta, {"noisy_size": size, "mechanism": mechanism.name, **mechanism.settings(), **trace}
+        return theta, {"noisy_size": sized.public_size, "mechanism": mechanism.name, **mechanism.settings(), **trace}
+
+    def _sized(self, objective: LinearObjective, noisy: Array) -> tuple[LinearObjective, Mechanism]:
+        """What runs after this release of the number of records."""
+        sized = replace(objective, public_size=max(1, round(float(noisy[0]))))  # and the limit on sizes that was admitted
+        return sized, self.made_for(sized.facts)
+
+    @property
+    def target_classes(self) -> int:
+        return self.classes
+
+    def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
+        sized, mechanism = self._sized(objective, released[first])
+        return mechanism.stages(sized, records, released, first + 1)
 
     def made_for(self, facts: PublicFacts) -> Mechanism:
         """What runs after the release of the size that `facts` state."""

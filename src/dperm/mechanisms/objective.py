@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.rules import objective_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
@@ -138,6 +138,26 @@ class ObjectivePerturbation(Mechanism):
         sensitivity = 2 * tolerance / self.strong_convexity
         theta = channel.release(solution.theta, sensitivity, self.output_multiplier)
         return theta, {"noise_std": self.noise_std, "output_noise_std": self.output_multiplier * sensitivity}
+
+    minimiser = 1  # after the linear term
+
+    def vectorises(self, objective: LinearObjective) -> bool:
+        return objective.radius is None
+
+    def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
+        return [Stage(self, objective.with_strong_convexity(self.strong_convexity), records, first)]
+
+    def log_density(self, objective: LinearObjective, records: Records, outputs: Array) -> Array | None:
+        """θ solves b = −∇J(θ) where no ball holds it: its density is that of b times |det ∇²J(θ)|, but for the second noise,
+        which is tiny."""
+        if objective.radius is not None:
+            return None
+        modulus = self.strong_convexity
+        _, gradient, hessian = objective.with_strong_convexity(modulus).evaluate(outputs, records, hessian=True)
+        assert hessian is not None
+        whole = gradient + modulus * outputs
+        determinants = np.linalg.slogdet(hessian + modulus * np.eye(outputs.shape[1]))[1]
+        return determinants - np.square(whole).sum(axis=1) / (2 * self.noise_std**2)
 
     def most_records(self, facts: PublicFacts) -> int | None:
         return facts.size_limit

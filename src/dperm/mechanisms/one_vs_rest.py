@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.mechanisms.base import Mechanism
+from dperm.mechanisms.base import Mechanism, Stage
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.losses import admit_classes
 from dperm.privacy import Assumption, Channel, Event, SelfComposed
+from dperm.privacy.events import leaves
 
 __all__ = ["OneVsRest"]
 
@@ -54,6 +55,21 @@ class OneVsRest(Mechanism):
             )
             rows.append(theta)
         return np.stack(rows, axis=-2), trace
+
+    @property
+    def target_classes(self) -> int:
+        return self.classes
+
+    def vectorises(self, objective: LinearObjective) -> bool:
+        return self.mechanism.vectorises(objective)
+
+    def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
+        each = sum(leaves(self.mechanism.event(objective.facts)).values())  # a release for each leaf
+        found: list[Stage] = []
+        for number in range(self.classes):
+            own = records.relabelled(np.where(records.targets == number, 1.0, -1.0))
+            found += self.mechanism.stages(objective, own, released, first + number * each)
+        return found
 
     def most_records(self, facts: PublicFacts) -> int | None:
         return self.mechanism.most_records(facts)

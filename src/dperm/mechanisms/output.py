@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.rules import output_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
@@ -104,6 +104,14 @@ class OutputPerturbation(Mechanism):
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         return (statements.solver(self.residual(facts), facts.size_limit),)
+
+    minimiser = 0
+
+    def vectorises(self, objective: LinearObjective) -> bool:
+        return True
+
+    def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
+        return [Stage(self, objective.with_strong_convexity(self.strong_convexity), records, first)]
 
     def most_records(self, facts: PublicFacts) -> int | None:
         return facts.size_limit
