@@ -7,11 +7,14 @@ import importlib.util
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from dperm.privacy import Provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -54,6 +57,18 @@ def test_the_examples_in_pages_run(page: str, last: str, tmp_path: Path, monkeyp
     assert callable(made) or made.certificate.epsilon > 0
 
 
+def test_the_examples_for_contributors_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = types.ModuleType("a_project_of_your_own")
+    monkeypatch.setitem(sys.modules, project.__name__, project)
+    names = vars(project)
+    for code in re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), flags=re.DOTALL):
+        exec(compile(code, "CONTRIBUTING.md", "exec"), names)
+    certificate = names["mechanism"].certificate(names["objective"].facts, Provenance.audit())
+    texts = " ".join(assumption.text for assumption in certificate.assumptions)
+    assert "a_project_of_your_own.Squash" in texts and "a_project_of_your_own.PseudoHuber" in texts
+    assert names["results"][0].details["largest_movement"] > 0.5
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["dperm_loop.py"], ["lora.py", "--steps", "2", "--epochs", "1"], ["mnist.py", "--epochs", "0.05"]],
@@ -88,7 +103,9 @@ def test_doctests() -> None:
     assert importlib.util.find_spec("dperm") is not None
 
 
-@pytest.mark.parametrize("path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name
+)
 def test_links_and_named_tests_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#]+)\)", text):
