@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given
@@ -57,6 +58,18 @@ def test_our_own_losses_pass_what_a_stranger_s_must(loss: Loss, norm: float) -> 
     for target in loss.extremes:
         values = loss.value(everywhere, np.full_like(everywhere, target))
         assert loss.value(np.zeros(1), np.array([target]))[0] - values.min() <= loss.at_zero() + 1e-9
+
+
+def test_the_slope_of_counts_is_as_exact_as_stated() -> None:
+    """Also where e^t and y nearly cancel."""
+    loss, rng = PoissonLoss(5.0, 1.5), np.random.default_rng(0)
+    t = rng.uniform(-1.5, 1.5, 400)
+    for y in (np.exp(t), rng.uniform(0, 5, 400)):
+        found = loss.slope(t, y)
+        with mpmath.workdps(40):
+            for at, target, slope in zip(t, y, found, strict=True):
+                wrong = abs(mpmath.exp(mpmath.mpf(at)) - mpmath.mpf(target) - mpmath.mpf(slope))
+                assert wrong <= loss.slope_error(abs(at), abs(slope), np.inf)
 
 
 def test_a_loss_s_ball_is_required() -> None:
