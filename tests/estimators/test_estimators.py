@@ -407,3 +407,14 @@ def test_counts_are_learned() -> None:
         DPPoissonRegressor(mechanism="objective").fit(rows, counts)
     with pytest.raises(ValueError, match="counts >= 0"):
         DPPoissonRegressor().fit(rows, -counts)
+
+
+@pytest.mark.parametrize("sampling", ["full", "poisson", "importance"])
+def test_a_regulariser_of_one_s_own_does_not_overshoot(sampling: str) -> None:
+    """Steps were made for the loss alone: at data_norm = 1e-3 and a modulus of 100, θ grew without end."""
+    rows = np.random.default_rng(0).normal(size=(60, 3)) * 1e-3
+    model = DPLogisticRegression(
+        epsilon=5.0, mechanism="gradient", sampling=sampling, data_norm=1e-3, strong_convexity=100.0, public_size=60,
+        classes=[0, 1], delta=1e-3, epochs=40,
+    ).fit(rows, np.arange(60) % 2)  # fmt: skip
+    assert np.abs(model.coef_).max() < 100

@@ -211,7 +211,7 @@ class PrivateLinearModel(BaseEstimator):
 
     def _steps_settings(self) -> dict[str, Any]:
         """What is said of gradient perturbation; None: the rule's."""
-        names = ("expected_batch_size", "epochs", "clipping_norm", "learning_rate")
+        names = ("expected_batch_size", "epochs", "clipping_norm", "learning_rate", "strong_convexity")
         return {name: getattr(self, name) for name in names}
 
     def _maker(self, classes: int) -> Callable[..., Mechanism]:

@@ -95,6 +95,7 @@ class GradientSettings:
         epochs: float | None = None,
         clipping_norm: float | None = None,
         learning_rate: float | None = None,
+        strong_convexity: float | None = None,
     ) -> GradientSettings:
         signal = signal_to_noise(facts, epsilon, delta)
         assert facts.public_size is not None
@@ -115,6 +116,8 @@ class GradientSettings:
             bound = clipping_norm or 0.3 * facts.data_norm
             travel = 30 * signal**1.4 * (1 - _MOMENTUM)
             step_size = min(travel / steps, 8.0) / (facts.data_norm * bound)
+        if strong_convexity:
+            step_size = min(step_size, size / strong_convexity)  # the regulariser's own steps, Λ/n·θ, must not overshoot
         return cls(size, batch, epochs or 60.0, steps, bound, SGD(learning_rate or step_size, momentum=_MOMENTUM))
 
 
