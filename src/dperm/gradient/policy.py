@@ -127,6 +127,7 @@ class Gradients(ABC, Generic[P]):
         self.policy, self.step = policy, first
         self.objective, self.records, self.channel = objective, records, channel
         self.observe = observe
+        self.relation = objective.facts.relation
         self._shrink = objective.strong_convexity / policy.public_size
         self.start()
 
@@ -154,7 +155,7 @@ class Gradients(ABC, Generic[P]):
             if self.observe is not None:
                 self.observe(at_theta)
             total.add(bounding.query(at_theta, state))
-        sensitivity = bounding.sensitivity(self.objective.facts.relation)
+        sensitivity = bounding.sensitivity(self.relation)
         found = total.query(sensitivity, noise_multiplier)
         return self.channel.release(bounding.empty(theta) if found is None else found, sensitivity, noise_multiplier, rate)
 

@@ -160,19 +160,19 @@ class LinearObjective:
     def seen(self, theta: Array) -> Array:
         """θ as records see it: rounded to 30 digits, so that its products with rows have no rounding, whichever rows are
         there. Beyond 10¹⁰⁰ it is brought back to that length, and to 0 where it is not finite: no product overflows."""
-        many = theta.ndim > 1
-        largest = np.abs(theta).max(axis=-1, keepdims=True, initial=0.0)
-        if not (largest < _FARTHEST).all():
-            with np.errstate(over="ignore", invalid="ignore"):
-                theta = np.where(np.isfinite(largest), theta * np.minimum(1.0, _FARTHEST / largest), 0.0)
-        if many:
+        if theta.ndim > 1:
+            theta = _within_reach(theta)
             lengths = np.sqrt(np.square(theta).sum(axis=-1, keepdims=True))
             steps = np.ldexp(1.0, np.frexp(lengths)[1] - _THETA_BITS)
             return np.where(lengths > 0, np.rint(theta / steps) * steps, theta)
-        length = math.sqrt(theta.dot(theta))
-        if length == 0:
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = theta.dot(theta)
+        if not square < _FARTHEST**2:
+            theta = _within_reach(theta)
+            square = theta.dot(theta)
+        if square == 0:
             return theta
-        step = math.ldexp(1.0, math.frexp(length)[1] - _THETA_BITS)
+        step = math.ldexp(1.0, math.frexp(math.sqrt(square))[1] - _THETA_BITS)
         found = theta / step
         np.rint(found, out=found)
         found *= step
@@ -379,6 +379,13 @@ class LinearPass(Pass):
         limits *= 1 - (slope.shape[-1] + 8) * 2.0**-50  # a hair less: lengths and quotients are rounded
         share = np.divide(limits, lengths, out=np.ones_like(lengths), where=lengths > limits)
         return slope * share[..., None]
+
+
+def _within_reach(theta: Array) -> Array:
+    """Parameters brought back to where their products with rows are doubles; 0 where they are not finite."""
+    largest = np.abs(theta).max(axis=-1, keepdims=True, initial=0.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.where(np.isfinite(largest), theta * np.minimum(1.0, _FARTHEST / np.maximum(largest, 1.0)), 0.0)
 
 
 def _truncated(values: Array, step: float) -> Array:
