@@ -120,7 +120,7 @@ def test_defect_9_a_line_that_is_json_but_no_object_is_damaged(line: str, tmp_pa
 # 9: channel
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*use of fork")
 def test_defect_9_a_forked_channel_releases_nothing() -> None:
     channel = Channel.open()

@@ -15,7 +15,7 @@ from dperm.gradient.policy import Gradients
 from dperm.gradient.svrg import SvrgGradients
 from dperm.mechanisms import Budget, GradientPerturbation
 from dperm.objectives import LinearObjective, Logistic, Softmax, Squared
-from dperm.privacy import Channel, Relation, UnpaidReleaseError, calibrate, epsilon
+from dperm.privacy import Channel, Relation, SpendLog, UnpaidReleaseError, calibrate, epsilon
 from dperm.privacy.events import leaves
 
 N = 60
@@ -129,3 +129,20 @@ def test_a_stranger_s_policy_runs_and_is_named() -> None:
     assert plan.budgeted is None and not plan.vectorises and plan.longest is None
     with pytest.raises(TypeError, match="Expected a plan"):
         mechanism(object())
+
+
+def test_networks_refuse_differences_before_any_charge() -> None:
+    """They used to fail at the first one, after the whole charge."""
+    import torch
+
+    from dperm.torch import PrivateTrainer
+
+    data = torch.zeros(N, 4), torch.zeros(N, dtype=torch.long)
+    anchored = Plan(FullBatch(), Clip(0.5), Constant(2.0), SGD(0.1), 5, N, query=Difference(torch.zeros(10)))
+    for plan in (PLAN, anchored):
+        trainer = PrivateTrainer(
+            torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss(reduction="none"), plan=plan, delta=1e-3, public_size=N
+        )
+        with pytest.raises(TypeError, match="for linear models"):
+            trainer.fit(data)
+    assert SpendLog.current().charges() == []

@@ -96,6 +96,10 @@ class Plan(Policy):
         return self.sampler.rate
 
     @property
+    def anchored(self) -> bool:
+        return self.query.anchored
+
+    @property
     def vectorises(self) -> bool:
         return self.bounding.vectorises
 

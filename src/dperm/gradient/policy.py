@@ -91,6 +91,9 @@ class Policy(ABC):
         """Whether `event` is what this policy charges for its steps from `first` on."""
         return event == self.event(relation, first)
 
+    #: whether steps compare gradients at two θ, which objectives of networks do not have
+    anchored: bool = False
+
     # Audits
 
     @property

@@ -15,6 +15,11 @@ __all__ = ["Difference", "Gradient", "Query"]
 class Query(ABC):
     """A vector for each record, which depends on that record, on θ and on released numbers alone."""
 
+    @property
+    def anchored(self) -> bool:
+        """Whether it compares gradients at two θ."""
+        return False
+
     @abstractmethod
     def at(self, objective: Objective, theta: Any, batch: Any) -> Pass:
         """The vectors of a batch's records at θ, as a pass whose norms and sums are theirs."""
@@ -36,6 +41,10 @@ class Difference(Query):
     """
 
     anchor: Any
+
+    @property
+    def anchored(self) -> bool:
+        return True
 
     def at(self, objective: Objective, theta: Any, batch: Any) -> Pass:
         return objective.per_example(theta, batch, anchor=self.anchor)

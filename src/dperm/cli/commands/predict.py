@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,7 +32,8 @@ def predict(
     from dperm.estimators import model_from_json
     from dperm.report import write_atomically
 
-    fitted, extra = model_from_json(read(model), verify_key=verify_key)
+    found: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)  # of any kind
+    fitted, extra = found
     if extra.get("schema"):
         schema = data.Schema.from_dict(extra["schema"])
         if source in data.named() and not Path(source).exists():
@@ -41,13 +42,13 @@ def predict(
             features, kept = schema.encode_features(data.read_frame(source, schema))
     else:
         features, kept = data.read_dataset(source)[0].features, None
-    answers = fitted.predict(features)  # type: ignore[attr-defined]
+    answers = fitted.predict(features)
     if extra.get("target_range"):
         low, high = extra["target_range"]
         answers = low + (answers + 1) / 2 * (high - low)
     table = pd.DataFrame({"prediction": answers})
     if hasattr(fitted, "predict_proba"):
-        for name, column in zip(fitted.classes_, fitted.predict_proba(features).T, strict=True):  # type: ignore[attr-defined]
+        for name, column in zip(fitted.classes_, fitted.predict_proba(features).T, strict=True):
             table[f"probability of {name}"] = column
     blank = 0
     if kept is not None and not kept.all():  # one line for every record of the input, blank where values are missing
