@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dperm.data import DataError, load_images
-from dperm.data.cifar import CIFAR10
+from dperm.data import DataError, cifar, load_images
 from dperm.data.images import _parsed
 
 
@@ -41,29 +40,33 @@ def test_damaged_idx_files() -> None:
             _parsed(bad, "x")
 
 
-FILES = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+FILES = list(cifar._BATCHES)
 
 
-def archive(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes]) -> None:
-    """These files where CIFAR-10's archive belongs, and its checksum for the published one."""
-    path = folder / "cifar10" / "cifar-10-binary.tar.gz"
+def archive(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes], packed: str = "cifar-10-binary.tar.gz"
+) -> None:
+    """These files where CIFAR-10's archive belongs, and their checksums for the published ones."""
+    path = folder / "cifar10" / packed
     path.parent.mkdir(parents=True)
-    with tarfile.open(path, "w:gz") as tar:
+    with tarfile.open(path, f"w:{path.suffix[1:]}") as tar:  # type: ignore[call-overload]
         for name, content in files.items():
             entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
             entry.size = len(content)
             tar.addfile(entry, io.BytesIO(content))
     monkeypatch.setenv("DPERM_DATA", str(folder))
-    monkeypatch.setitem(CIFAR10, "sha256", hashlib.sha256(path.read_bytes()).hexdigest())
+    for name, content in files.items():
+        monkeypatch.setitem(cifar._BATCHES, name, hashlib.sha256(content).hexdigest())
 
 
-def test_cifar10_is_planes_of_red_green_and_blue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def record(label: int) -> bytes:
+    return bytes([label]) + b"".join(bytes((plane + pixel) % 256 for pixel in range(1024)) for plane in (10, 20, 30))
+
+
+@pytest.mark.parametrize("packed", ["cifar-10-binary.tar.gz", "cifar-10-batches-bin.tar.xz"])
+def test_cifar10_is_planes_of_red_green_and_blue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: str) -> None:
     """The layout that the publisher documents: a label, then 1024 bytes of each colour, row by row."""
-
-    def record(label: int) -> bytes:
-        return bytes([label]) + b"".join(bytes((plane + pixel) % 256 for pixel in range(1024)) for plane in (10, 20, 30))
-
-    archive(tmp_path, monkeypatch, {name: record(place) + record(9) for place, name in enumerate(FILES)})
+    archive(tmp_path, monkeypatch, {name: record(place) + record(9) for place, name in enumerate(FILES)}, packed)
     found = load_images("cifar10")
     assert found.train_images.shape == (10, 3, 32, 32) and found.test_images.shape == (2, 3, 32, 32)
     assert found.train_images.dtype == np.uint8
@@ -71,12 +74,20 @@ def test_cifar10_is_planes_of_red_green_and_blue(tmp_path: Path, monkeypatch: py
     assert found.test_images[0, :, 0, 1].tolist() == [11, 21, 31] and found.test_images[0, :, 1, 0].tolist() == [42, 52, 62]
 
 
-def test_a_damaged_archive_of_cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = dict.fromkeys(FILES, bytes(3073))
-    archive(tmp_path / "one", monkeypatch, {**files, FILES[2]: bytes(3072)})
-    with pytest.raises(DataError, match=r"data_batch_3\.bin is not made of records"):
+def test_another_archive_of_cifar10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = dict.fromkeys(FILES, record(1))
+    archive(tmp_path / "one", monkeypatch, files)
+    monkeypatch.setitem(cifar._BATCHES, FILES[2], hashlib.sha256(record(2)).hexdigest())
+    with pytest.raises(DataError, match=r"data_batch_3\.bin in .* is not the published file"):
         load_images("cifar10")
     del files["test_batch.bin"]
     archive(tmp_path / "two", monkeypatch, files)
     with pytest.raises(DataError, match=r"holds no file cifar-10-batches-bin/test_batch\.bin"):
         load_images("cifar10")
+
+
+@pytest.mark.slow
+def test_published_cifar10(data_folder: Path) -> None:
+    found = load_images("cifar10")
+    assert found.train_images.shape == (50_000, 3, 32, 32) and found.test_images.shape == (10_000, 3, 32, 32)
+    assert np.bincount(found.train_labels).tolist() == [5000] * 10 and np.bincount(found.test_labels).tolist() == [1000] * 10

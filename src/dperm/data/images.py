@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.data.cifar import CIFAR10, read_cifar10
+from dperm.data.cifar import load_cifar10
 from dperm.data.fetch import fetch
 from dperm.data.read import DataError
 
@@ -54,7 +54,7 @@ def load_images(name: str) -> Images:
     """ "mnist", "fashion_mnist" or "cifar10", from the folder DPERM_DATA/name or the publisher. DataError where they are not to
     be had."""
     if name == "cifar10":
-        return Images(*read_cifar10(fetch(CIFAR10, name)))
+        return Images(*load_cifar10())
     if name not in _CHECKSUMS:
         raise DataError(f"Expected images named one of {', '.join(_CHECKSUMS)}, cifar10, got {name!r}.")
     arrays = [_read(_item(name, stem, checksum), name) for stem, checksum in _CHECKSUMS[name].items()]
