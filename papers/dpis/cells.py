@@ -1,12 +1,14 @@
-"""A cell of a table: the settings of one training, and its result on disk."""
+"""A cell of a table: the settings of one training, and its result, a line of its data set's file."""
 
 from __future__ import annotations
 
+import functools
 import json
-import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 __all__ = ["RESULTS", "Cell", "load", "save"]
 
@@ -42,7 +44,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """A file name: data set, ε, and every setting that is not the default."""
+        """Data set, ε, and every setting that is not the default."""
         parts = [self.dataset, f"epsilon={self.epsilon:g}"]
         for item in fields(self)[2:]:
             value = getattr(self, item.name)
@@ -50,18 +52,38 @@ class Cell:
                 parts.append(f"{item.name}={value:g}" if isinstance(value, float) else f"{item.name}={value}")
         return ",".join(parts)
 
-    @property
-    def path(self) -> Path:
-        return RESULTS / f"{self.name}.json"
-
 
 def load(cell: Cell) -> dict[str, Any] | None:
     """The cell's result, or None where it was not run yet."""
-    return json.loads(cell.path.read_text()) if cell.path.exists() else None
+    path = _path(cell)
+    if not path.exists():
+        return None
+    version = path.stat()
+    return _cached(path, (version.st_ino, version.st_mtime_ns, version.st_size)).get(cell)
 
 
 def save(cell: Cell, result: dict[str, Any]) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    beside = cell.path.with_suffix(f".{os.getpid()}")
-    beside.write_text(json.dumps({"cell": asdict(cell), **result}, indent=1))
-    beside.rename(cell.path)  # whole or not at all
+    """Lines are sorted by name, so that a new cell is one new line."""
+    path = _path(cell)
+    path.parent.mkdir(exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):  # other processes train other cells
+        found = _read(path) if path.exists() else {}
+        found[cell] = {**result, "cell": asdict(cell)}
+        beside = path.with_suffix(".part")
+        beside.write_text("".join(json.dumps(found[each]) + "\n" for each in sorted(found, key=lambda each: each.name)))
+        beside.replace(path)  # whole or not at all
+
+
+def _path(cell: Cell) -> Path:
+    return RESULTS / f"{cell.dataset}.jsonl"
+
+
+@functools.lru_cache(maxsize=8)
+def _cached(path: Path, version: tuple[int, ...]) -> dict[Cell, dict[str, Any]]:
+    """A file as it was at this version."""
+    return _read(path)
+
+
+def _read(path: Path) -> dict[Cell, dict[str, Any]]:
+    results = [json.loads(line) for line in path.read_text().splitlines()]
+    return {Cell(**result["cell"]): result for result in results}

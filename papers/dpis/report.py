@@ -58,7 +58,7 @@ def write() -> None:
 
 INTRODUCTION = """# DPIS, run again
 
-`python -m papers.dpis run` trains the cells that are missing, one file each in `results/` (settings, accuracy, certificate,
+`python -m papers.dpis run` trains the cells that are missing, one line each in `results/` (settings, accuracy, certificate,
 noise by epoch, time); `python -m papers.dpis report` writes this page from what is there. Wei, Bao, Xiao, Yang 2022: "DPIS:
 an enhanced mechanism for differentially private SGD with importance sampling". δ = 1e-5; accuracies in % on the test set; n
 = 60,000 (grey images), 25,000 (reviews) and 50,000 (CIFAR-10) stated as public; noise and sampling are never seeded, initial

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -115,18 +115,29 @@ def small() -> list[Cell]:
     ]
 
 
+def test_results_are_sorted_lines(folder: Path) -> None:
+    made = [Cell("mnist", epsilon, seed=seed) for epsilon in (2.0, 1.0) for seed in (1, 0)]
+    for number, cell in enumerate(made):
+        cells.save(cell, {"accuracy": float(number)})
+        assert cells.load(cell) == {"accuracy": float(number), "cell": asdict(cell)}
+    assert [cells.load(cell)["accuracy"] for cell in made] == [0, 1, 2, 3]  # type: ignore[index]
+    cells.save(made[0], {"accuracy": 9.0})
+    lines = [json.loads(line) for line in (folder / "results" / "mnist.jsonl").read_text().splitlines()]
+    assert [line["accuracy"] for line in lines] == [3, 2, 1, 9]
+    assert cells.load(replace(made[0], seed=7)) is None and cells.load(replace(made[0], dataset="imdb")) is None
+
+
 @pytest.mark.slow
 def test_a_reduced_table_runs_and_is_continued(folder: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TABLES, "3", small)
     train_missing(["3"], float("inf"), "sampler=importance")
-    assert len(list((folder / "results").glob("*.json"))) == 3
+    assert [cells.load(cell) is not None for cell in small()] == [False, True, True, True]
     train_missing(["3"], float("inf"), "")
-    made = {path.name: path.stat().st_mtime_ns for path in (folder / "results").glob("*.json")}
-    assert len(made) == 4
+    made = [cells.load(cell) for cell in small()]
     train_missing(["3"], float("inf"), "")  # nothing is trained twice
-    assert made == {path.name: path.stat().st_mtime_ns for path in (folder / "results").glob("*.json")}
-    for cell in small():
-        result = json.loads(cell.path.read_text())
+    assert made == [cells.load(cell) for cell in small()]
+    for cell, result in zip(small(), made, strict=True):
+        assert result is not None
         certificate = Certificate.from_json(json.dumps(result["certificate"]))
         certificate.verify()
         assert certificate.epsilon <= 4.0 and certificate.status == "certified"
