@@ -70,4 +70,4 @@ def _records(archive: tarfile.TarFile, path: str, checksum: str) -> tuple[Bytes,
     if (found := hashlib.sha256(content).hexdigest()) != checksum:
         raise DataError(f"{path} in {archive.name} is not the published file: its sha256 is {found[:12]}…, not {checksum[:12]}….")
     records = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
-    return records[:, 1:].reshape(-1, *_SHAPE), records[:, 0].copy()
+    return records[:, 1:].reshape(-1, *_SHAPE).copy(), records[:, 0].copy()
