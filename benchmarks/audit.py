@@ -18,7 +18,7 @@ from torch import nn
 from dperm.audit import Training, attack, compare_scores, one_run_gradients, white_box
 from dperm.gradient import SGD, Clip, Constant, Plan, Poisson
 from dperm.mechanisms import GradientPerturbation, ObjectivePerturbation, OutputPerturbation
-from dperm.mechanisms.rules import gradient_plan
+from dperm.mechanisms.tuning import gradient_plan
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Gaussian, Relation, calibrate
 from dperm.privacy.gaussian import gaussian_mu

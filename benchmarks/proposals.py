@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dperm import data
 from dperm.estimators import DPLogisticRegression
-from dperm.mechanisms import GradientPerturbation
+from dperm.mechanisms import Gradient, GradientPerturbation
 from dperm.privacy import Channel, spend_log
 from dperm.report.page import machine
 
@@ -42,8 +42,8 @@ def accuracies(rows: Array, labels: Array, epsilon: float, factor: float | None)
     found: list[float] = []
     for repeat in range(REPEATS):
         held_out = np.random.default_rng([7, repeat]).random(len(rows)) < 0.2
-        model = DPLogisticRegression(epsilon=epsilon, mechanism="gradient", public_size=int((~held_out).sum()))
-        model.set_params(sampling="poisson" if factor is None else "importance")
+        method = Gradient(sampling="poisson" if factor is None else "importance")
+        model = DPLogisticRegression(epsilon=epsilon, mechanism=method, public_size=int((~held_out).sum()))
         mechanism, objective = model.mechanism_for(features=rows.shape[1])
         assert isinstance(mechanism, GradientPerturbation)
         if factor is not None:

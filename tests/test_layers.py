@@ -16,6 +16,7 @@ LEVELS = {
     "_remind": 0,
     "_validate": 0,
     "_exact": 0,
+    "_family": 0,
     "_random": 1,
     "privacy": 2,
     "objectives": 3,

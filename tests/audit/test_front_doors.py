@@ -12,6 +12,7 @@ from catalogue.common import ADD, REPLACE, plan
 from dperm.audit import Training, attack, network_pairs, overall, replay
 from dperm.estimators import DPLogisticRegression, DPMLPClassifier
 from dperm.gradient import AdaptiveClip, Clip, FullBatch, Normalise, PerLayer
+from dperm.mechanisms import Gradient
 from dperm.privacy import Relation, Source
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
 
@@ -114,7 +115,7 @@ def test_a_trainer_that_leaks_is_refuted() -> None:
     "estimator",
     [
         DPLogisticRegression(epsilon=4.0, classes=[0, 1]),
-        DPLogisticRegression(epsilon=4.0, classes=[0, 1], mechanism="gradient", public_size=30, epochs=5, expected_batch_size=10),
+        DPLogisticRegression(epsilon=4.0, classes=[0, 1], mechanism=Gradient(epochs=5, expected_batch_size=10), public_size=30),
         DPMLPClassifier((4,), epsilon=4.0, classes=[0, 1], public_size=30, epochs=2, expected_batch_size=10),
     ],
     ids=["objective", "gradient", "network"],

@@ -10,6 +10,7 @@ import pytest
 from dperm.audit import AuditResult, member_scores, membership, one_run, record_losses
 from dperm.audit.one_run import guess, guesses_for
 from dperm.estimators import DPLogisticRegression, DPRidge
+from dperm.mechanisms import Objective
 from dperm.privacy import Gaussian, PureDP, Relation
 from dperm.privacy.gaussian import gaussian_mu
 
@@ -43,7 +44,9 @@ def test_a_model_that_memorises_is_refuted() -> None:
 
 
 def test_a_private_model_is_not() -> None:
-    model = DPLogisticRegression(epsilon=4.0, delta=1e-5, classes=[0, 1], public_size=200, strong_convexity=1.0)
+    model = DPLogisticRegression(
+        epsilon=4.0, delta=1e-5, classes=[0, 1], public_size=200, mechanism=Objective(strong_convexity=1.0)
+    )
     certificate = model.fit(ROWS, LABELS).certificate_
     result = audited(lambda data: model.fit(*data), claim=certificate)
     assert result.verdict == "consistent" and result.epsilon_lower <= 4.0

@@ -133,7 +133,7 @@ def test_a_noisy_size_that_is_not_charged_is_refused() -> None:
         return replace(made, plan=replace(made.plan, noise=Constant(made.plan.noise.noise_multiplier / 2)))
 
     for spoilt in (
-        replace(mechanism, count=PureDP(10 * mechanism.count.epsilon)),
+        replace(mechanism, first=replace(mechanism.first, count=PureDP(10 * mechanism.first.count.epsilon))),
         replace(mechanism, make=lambda facts: halved(mechanism.make(facts))),
     ):
         with pytest.raises(BudgetExceeded):

@@ -19,7 +19,7 @@ from dperm.audit import Pair, Training, replay
 from dperm.data import Dataset, Schema
 from dperm.estimators import DPLogisticRegression, DPMLPClassifier, model_from_json, model_to_json
 from dperm.gradient import SGD, Clip, Constant, FullBatch, Plan, Poisson
-from dperm.mechanisms import Budget, GradientPerturbation, ObjectivePerturbation, OutputPerturbation
+from dperm.mechanisms import Budget, Gradient, GradientPerturbation, Objective, ObjectivePerturbation, OutputPerturbation
 from dperm.objectives import Huber, LinearObjective, Logistic, RegularisedSum
 from dperm.privacy import Channel, Recorder, SpendLog, SystemSource, UnpaidReleaseError
 from dperm.solvers import newton
@@ -76,7 +76,7 @@ def test_defect_1_a_record_with_repeated_entries_is_what_they_add_up_to(kind: An
 def test_defect_1_also_through_the_front_door() -> None:
     rows, targets = repeated_entries(400)
     for table in (rows, rows.tocsc(), rows.tocoo()):  # what is converted keeps its repetitions
-        model = DPLogisticRegression(epsilon=1e4, delta=1e-5, classes=[-1, 1], data_norm=1.0, strong_convexity=1.0)
+        model = DPLogisticRegression(epsilon=1e4, delta=1e-5, classes=[-1, 1], mechanism=Objective(strong_convexity=1.0))
         model.fit(table, targets)
         assert model.coef_[0, 0] + model.intercept_[0] > 1  # 400 records pull one way; the repeated entries used to turn it about
 
@@ -374,7 +374,7 @@ def test_defect_4_a_record_with_a_gap_is_still_one_of_a_public_number(mechanism:
 
 def test_defect_4_absent_records_contribute_nothing_and_are_not_drawn_for_others() -> None:
     X, y = blobs()
-    settings = {"mechanism": "gradient", "sampling": "full", "relation": "replace_one", "classes": [0, 1], "epochs": 2}
+    settings = {"mechanism": Gradient(sampling="full", epochs=2), "relation": "replace_one", "classes": [0, 1]}
     queries = []
     for rows, absent in ((X, 5), (sp.csr_matrix(X), 5), (np.vstack([X, np.zeros((5, 3))]), 0)):
         recorder = Recorder(SystemSource(Randomness.fixed(1)))

@@ -16,7 +16,7 @@ from dperm._random import Randomness
 from dperm.audit import Pair, Training, replay
 from dperm.estimators import DPLogisticRegression
 from dperm.gradient import SGD, AdaptiveClip, Averaged, Clip, Constant, FullBatch, Normalise, Plan, Poisson, Unit, descend
-from dperm.mechanisms import Budget, GradientPerturbation, ObjectivePerturbation, OutputPerturbation
+from dperm.mechanisms import Budget, Gradient, GradientPerturbation, ObjectivePerturbation, Output, OutputPerturbation
 from dperm.objectives import Huber, LinearObjective, Logistic, Squared
 from dperm.objectives.linear import LinearPass
 from dperm.privacy import Channel, Recorder, SpendLog, SystemSource, UnpaidReleaseError
@@ -44,8 +44,8 @@ def test_review_3_1_a_row_of_zeros_wipes_nobody_out(bound: float, intercept: boo
     """401 deviations of the noise apart, at a printed ε of 1."""
     rows, labels = np.zeros((3000, 2)), np.ones(3000, dtype=int)
     rows[:, 0] = bound
-    settings = {"mechanism": "output", "data_norm": bound, "fit_intercept": intercept, "classes": [0, 1]}
-    model = DPLogisticRegression(1.0, 1e-5, strong_convexity=2e5 * bound**2, **settings)
+    method = Output(strong_convexity=2e5 * bound**2)
+    model = DPLogisticRegression(1.0, mechanism=method, data_norm=bound, fit_intercept=intercept, classes=[0, 1])
     without, _ = fitted(model, rows, labels)
     with_one, noise = fitted(model, np.vstack([rows, np.zeros((1, 2))]), np.append(labels, 1))
     assert abs(with_one - without) < 12 * noise
@@ -142,7 +142,11 @@ def test_review_3_4_records_see_no_parameters_beyond_the_doubles() -> None:
 def test_review_3_4_a_learning_rate_without_measure_fails_no_fit() -> None:
     X = np.random.default_rng(0).normal(size=(40, 2))
     model = DPLogisticRegression(
-        mechanism="gradient", sampling="full", learning_rate=1e303, public_size=40, classes=[0, 1], delta=1e-3, random_state=0
+        mechanism=Gradient(sampling="full", learning_rate=1e303),
+        public_size=40,
+        classes=[0, 1],
+        delta=1e-3,
+        random_state=0,
     )
     with np.errstate(over="raise", invalid="raise"):
         model.fit(X, np.arange(40) % 2)

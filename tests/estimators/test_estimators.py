@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from dperm.estimators import (
     model_from_json,
     model_to_json,
 )
-from dperm.mechanisms.rules import GradientSettings
+from dperm.mechanisms import Gradient, Objective, Output, method_of
+from dperm.mechanisms.tuning import GradientSettings
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Certificate, Relation, SpendLog, epsilon
 
@@ -40,8 +42,8 @@ RANGES = np.column_stack([np.zeros(30), X.max(axis=0) * 2])  # stands in for pub
 ESTIMATORS = [
     DPLogisticRegression(),
     DPLogisticRegression(mechanism="output", epsilon=30.0),
-    DPLogisticRegression(mechanism="gradient", epochs=5),
-    DPLogisticRegression(mechanism="gradient", sampling="importance", epochs=5, epsilon=8.0),
+    DPLogisticRegression(mechanism=Gradient(epochs=5)),
+    DPLogisticRegression(mechanism=Gradient(sampling="importance", epochs=5), epsilon=8.0),
     DPLogisticRegression(relation="replace_one", delta=1e-6),
     DPLinearSVC(),
     DPRidge(),
@@ -108,21 +110,21 @@ def test_every_combination_is_certified_within_its_target(kind: Any, mechanism: 
 
 
 def test_kifer_shows_the_proved_epsilon_and_its_target() -> None:
-    certificate = DPLogisticRegression(epsilon=1.0, mechanism="objective", calibration="kifer").fit(X, Y).certificate_
+    certificate = DPLogisticRegression(epsilon=1.0, mechanism=Objective(calibration="kifer")).fit(X, Y).certificate_
     assert certificate.target_epsilon == 1.0
     assert certificate.epsilon < 0.6
     assert "Target epsilon 1" in str(certificate)
     with pytest.raises(ValueError, match="add_or_remove_one"):
-        DPLogisticRegression(mechanism="objective", calibration="kifer", relation="replace_one", delta=1e-6).fit(X, Y)
+        DPLogisticRegression(mechanism=Objective(calibration="kifer"), relation="replace_one", delta=1e-6).fit(X, Y)
 
 
 def test_the_size_is_released_and_charged_where_it_is_not_stated() -> None:
-    unstated = DPLogisticRegression(mechanism="gradient", epochs=2).fit(X, Y)
+    unstated = DPLogisticRegression(mechanism=Gradient(epochs=2)).fit(X, Y)
     assert "released with noise" in unstated.certificate_.mechanism
     assert unstated.certificate_.epsilon <= 1.0
     assert isinstance(unstated.trace_["noisy_size"], int)
     assert "size_epsilon" in unstated.certificate_.public_facts
-    stated = DPLogisticRegression(mechanism="gradient", epochs=2, public_size=500).fit(X, Y)
+    stated = DPLogisticRegression(mechanism=Gradient(epochs=2), public_size=500).fit(X, Y)
     assert stated.certificate_.public_facts["public_size"] == 500
     assert stated.certificate_.public_facts["steps"] == 2 * 4
 
@@ -202,18 +204,77 @@ def test_cross_validation_spends_visibly() -> None:
         ({"delta": -1e-5}, "delta in"),
         ({"delta": 0.0, "mechanism": "objective"}, "pure"),
         ({"data_norm": 0}, "data_norm > 0, got 0"),
-        ({"mechanism": "magic"}, "magic"),
+        ({"mechanism": "magic"}, r"one of 'auto', 'gradient', .*or a method such as Gradient\(epochs=10\), got 'magic'"),
+        ({"mechanism": Gradient}, "got <class"),
         ({"relation": "sideways"}, "sideways"),
-        ({"strong_convexity": -1.0}, "strong_convexity"),
-        ({"strong_convexity": 1e-9, "mechanism": "objective"}, "other parts exceed it"),
+        ({"mechanism": Objective(strong_convexity=1e-9)}, "other parts exceed it"),
         ({"public_size": 0}, "public_size"),
-        ({"calibration": "none"}, "none"),
     ],
 )
 def test_bad_settings_are_refused_before_any_charge(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DPLogisticRegression(**changes).fit(X, Y)
     assert SpendLog.current().charges() == []
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Objective(calibration="none"), "none"),
+        (lambda: Objective(strong_convexity=-1.0), "strong_convexity"),
+        (lambda: Output(strong_convexity=0), "strong_convexity"),
+        (lambda: Gradient(sampling="sorted"), "sorted"),
+        (lambda: Gradient(epochs=0), "epochs > 0, got 0"),
+        (lambda: Gradient(learning_rate=float("nan")), "nan"),
+    ],
+)
+def test_bad_methods_are_refused_when_they_are_made(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_methods_are_values() -> None:
+    """Of numbers of any type, as estimators and files hold them."""
+    method = Gradient(epochs=np.int64(5), clipping_norm=np.float32(0.5))
+    assert method == Gradient(epochs=5, clipping_norm=0.5) and type(method.epochs) is int
+    for each in (method, Objective(), Output(strong_convexity=2.0)):
+        assert method_of(json.loads(json.dumps(each.to_dict()))) == each and hash(each) == hash(clone(each, safe=False))
+
+
+def test_separate_models_share_the_budget_whatever_the_method() -> None:
+    """A support vector machine has no form for several classes at once: each class has its own model, by every method."""
+    rows, targets = load_iris(return_X_y=True)
+    for method in ("auto", "objective", "output", Gradient(epochs=2), Gradient(sampling="full", epochs=3)):
+        for size in (150, None):
+            model = DPLinearSVC(epsilon=3.0, data_norm=10.0, mechanism=method, public_size=size).fit(rows, targets)
+            assert model.coef_.shape == (3, 4) and 2.9 < model.certificate_.epsilon <= 3.0, (method, size)
+            assert model.predict(rows).shape == (150,)
+    with pytest.raises(ValueError, match="loss of one model for 3 classes"):
+        DPLinearSVC(mechanism=Gradient(sampling="importance"), public_size=150).fit(rows, targets)
+
+
+class Careless(Objective):
+    """A stranger's method, which asks for another budget than it was given."""
+
+    def calibrated(self, facts: Any, budget: Any, models: int) -> Any:
+        return super().calibrated(facts, replace(budget, epsilon=budget.epsilon * 2), models)
+
+
+class Honest(Objective):
+    key = "honest"
+
+
+def test_methods_of_strangers(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Expected a mechanism for Budget"):
+        DPLogisticRegression(mechanism=Careless()).fit(X, Y)
+    assert SpendLog.current().charges() == []
+    model = DPLogisticRegression(mechanism=Honest()).fit(X, Y)
+    restored, _ = model_from_json(model_to_json(model))
+    assert np.array_equal(restored.predict(X), model.predict(X))  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="not dperm's: Honest"):
+        restored.fit(X, Y)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="one of 'auto'"):
+        DPLogisticRegression(mechanism="honest").fit(X, Y)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +310,7 @@ def test_ridge() -> None:
     assert model.score(rows, targets) > 0.25
     assert np.linalg.norm(np.append(model.coef_, model.intercept_ / 0.1)) <= 20 * (1 + 1e-9)
     assert isinstance(model.intercept_, float)
-    with pytest.raises(ValueError, match="no bounded slope"):
+    with pytest.raises(ValueError, match="loss of bounded slope"):
         DPRidge(mechanism="objective").fit(rows, targets)
     with pytest.raises(ValueError, match="radius > 0"):
         DPRidge(radius=0).fit(rows, targets)
@@ -286,7 +347,8 @@ def test_multiclass_probabilities() -> None:
         DPRidge(fit_intercept=False, radius=2.0),
         DPPoissonRegressor(target_bound=3.0),
         DPLogisticRegression(mechanism="gradient"),
-        DPLogisticRegression(mechanism="gradient", sampling="importance", epsilon=8.0, public_size=150, epochs=3),
+        DPLogisticRegression(mechanism=Gradient(sampling="importance", epochs=3), epsilon=8.0, public_size=150),
+        DPLogisticRegression(mechanism=Objective(calibration="generic", strong_convexity=3.0)),
     ],
     ids=repr,
 )
@@ -356,7 +418,7 @@ def test_what_is_seldom_meant_is_warned_of() -> None:
 
 @pytest.mark.parametrize("sampling", ["poisson", "importance", "full"])
 def test_a_private_size_leaves_the_method_its_name(sampling: str) -> None:
-    model = DPLogisticRegression(epsilon=2.0, mechanism="gradient", sampling=sampling, classes=[0, 1])
+    model = DPLogisticRegression(epsilon=2.0, mechanism=Gradient(sampling=sampling), classes=[0, 1])
     stated = clone(model).set_params(public_size=3000).mechanism_for(features=4)[0].name
     assert model.mechanism_for(features=4)[0].name == f"{stated}, number of records released with noise"
 
@@ -367,7 +429,7 @@ def test_importance_sampling_by_a_word(public_size: int | None) -> None:
     rows = rng.normal(size=(3000, 4)) / 4
     labels = np.where(rows[:, 0] + 0.1 * rng.normal(size=3000) > 0, 1, 0)
     model = DPLogisticRegression(
-        epsilon=2.0, mechanism="gradient", sampling="importance", public_size=public_size, classes=[0, 1], epochs=10
+        epsilon=2.0, mechanism=Gradient(sampling="importance", epochs=10), public_size=public_size, classes=[0, 1]
     ).fit(rows, labels)
     assert model.score(rows, labels) > 0.85
     assert model.certificate_.epsilon <= 2.0
@@ -375,11 +437,12 @@ def test_importance_sampling_by_a_word(public_size: int | None) -> None:
     assert "(importance sampling)" in model.certificate_.mechanism
     with pytest.raises(ValueError, match="DPIS has no other"):
         clone(model).set_params(relation="replace_one", public_size=None).fit(rows, labels)
+    large = Gradient(sampling="importance", epochs=10, expected_batch_size=2900)
     if public_size is None:  # how large a batch may be is not known before the charge
-        assert clone(model).set_params(expected_batch_size=2900).fit(rows, labels).trace_["epochs"][0]["rate"] <= 0.8
+        assert clone(model).set_params(mechanism=large).fit(rows, labels).trace_["epochs"][0]["rate"] <= 0.8
     else:
         with pytest.raises(ValueError, match="at most 80 % of the records, got 2900 of 3000"):
-            clone(model).set_params(expected_batch_size=2900).fit(rows, labels)
+            clone(model).set_params(mechanism=large).fit(rows, labels)
         plan = model.mechanism_for(features=4)[0].plan
         assert plan.proposal_factor * plan.norm_floor >= 1  # proposals do not depend on what is remembered
 
@@ -403,7 +466,7 @@ def test_counts_are_learned() -> None:
     assert model.score(rows, counts) > 0.15  # the true means explain 0.27
     assert np.all(model.predict(rows) > 0)
     assert any("Counts lie in [0, 12]" in assumption.text for assumption in model.certificate_.assumptions)
-    with pytest.raises(ValueError, match="mechanism"):
+    with pytest.raises(ValueError, match="loss of bounded slope"):
         DPPoissonRegressor(mechanism="objective").fit(rows, counts)
     with pytest.raises(ValueError, match="counts >= 0"):
         DPPoissonRegressor().fit(rows, -counts)
@@ -414,7 +477,7 @@ def test_a_regulariser_of_one_s_own_does_not_overshoot(sampling: str) -> None:
     """Steps were made for the loss alone: at data_norm = 1e-3 and a modulus of 100, θ grew without end."""
     rows = np.random.default_rng(0).normal(size=(60, 3)) * 1e-3
     model = DPLogisticRegression(
-        epsilon=5.0, mechanism="gradient", sampling=sampling, data_norm=1e-3, strong_convexity=100.0, public_size=60,
-        classes=[0, 1], delta=1e-3, epochs=40,
+        epsilon=5.0, mechanism=Gradient(sampling=sampling, strong_convexity=100.0, epochs=40), data_norm=1e-3, public_size=60,
+        classes=[0, 1], delta=1e-3,
     ).fit(rows, np.arange(60) % 2)  # fmt: skip
     assert np.abs(model.coef_).max() < 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 import scipy.sparse as sp
 
 from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge
+from dperm.mechanisms import Gradient, Objective, Output
 from dperm.privacy import SpendLog, spend_log
 from dperm.privacy.certificate import Certificate
 
@@ -26,24 +27,28 @@ PLAIN: dict[str, list[Any]] = {
     "epsilon": [0.1, 1.0, 1, 3.0, 10.0, np.float32(1.0), np.int64(2), 0.01, 50.0],
     "delta": [1e-5, 1e-6, 1e-9, 1e-3, 0.0, 0],
     "mechanism": ["auto", "objective", "output", "gradient"],
-    "calibration": ["sharp", "generic", "kifer"],
-    "sampling": ["poisson", "importance", "full"],
     "data_norm": [1.0, 2, 1e-3, 1e3, np.float32(0.5), 1e-12, 1e-25, 1e25],
     "relation": ["add_or_remove_one", "replace_one"],
     "classes": [None, [0, 1], [-1, 1], ["a", "b"], [0, 1, 2], np.array([0.0, 1.0])],
     "public_size": [None, None, 5, 100, 1000],
     "fit_intercept": [True, False],
     "intercept_scale": [None, 0.5, 1, 1e-3],
-    "strong_convexity": [None, 1e-3, 1.0, 10, 100.0],
-    "expected_batch_size": [None, 5.5, 20, 100],
-    "epochs": [None, 1, 2.5, 5],
-    "clipping_norm": [None, 1e-3, 0.1, 1.0, 10.0],
-    "learning_rate": [None, 0.1, 1.0, 100.0],
     "label": ["", "a label"],
     "half_width": [0.5, 0.1, 1],
     "radius": [5.0, 1, 0.1, 100.0],
     "target_bound": [1.0, 0.1, 10],
 }  # fmt: skip
+#: settings of methods, by name
+SETTINGS: dict[str, list[Any]] = {
+    "calibration": ["sharp", "generic", "kifer"],
+    "sampling": ["poisson", "importance", "full"],
+    "strong_convexity": [None, 1e-3, 1.0, 10, 100.0],
+    "expected_batch_size": [None, 5.5, 20, 100],
+    "epochs": [None, 1, 2.5, 5],
+    "clipping_norm": [None, 1e-3, 0.1, 1.0, 10.0],
+    "learning_rate": [None, 0.1, 1.0, 100.0],
+}
+METHODS = [Objective, Output, Gradient, Gradient]
 ODD: list[Any] = [
     None, -1, 0, 0.0, -0.0, 1e-300, 5e-324, 1e300, 1e-30, 1e30, math.inf, -math.inf, math.nan, True, False, "1", "auto", "", b"x",
     2 + 0j,
@@ -55,6 +60,7 @@ ODD: list[Any] = [
 class Asked:
     kind: type
     given: dict[str, Any]
+    method: tuple[type, dict[str, Any]] | None
     rows: Any
     targets: Any
     absent: Any
@@ -62,23 +68,32 @@ class Asked:
     def __str__(self) -> str:
         shape = getattr(self.rows, "shape", None)
         data = f"{type(self.rows).__name__} {shape}, {self.targets!r}, absent={self.absent!r}"
-        return f"{self.kind.__name__}({self.given}).fit({data})"
+        return f"{self.kind.__name__}({self.given}, {self.method}).fit({data})"
 
 
 def asked(rng: np.random.Generator) -> Asked:
     def one(values: list[Any]) -> Any:
         return values[int(rng.integers(len(values)))]
 
+    def some(names: list[str], values: dict[str, list[Any]], most: int) -> dict[str, Any]:
+        chosen = rng.choice(names, int(rng.integers(min(most, len(names)) + 1)), replace=False)
+        given = {name: one(ODD) if rng.random() < 0.04 else one(values[name]) for name in map(str, chosen)}
+        return {name: value for name, value in given.items() if not _long(name, value)}
+
     kind = one(KINDS)
-    offered = [name for name in kind().get_params() if name in PLAIN]
-    chosen = rng.choice(offered, int(rng.integers(1, 9)), replace=False)
-    given = {name: one(ODD) if rng.random() < 0.04 else one(PLAIN[name]) for name in map(str, chosen)}
-    given = {name: value for name, value in given.items() if not _long(name, value)}
+    given = some([name for name in kind().get_params() if name in PLAIN], PLAIN, 7)
+    method: tuple[type, dict[str, Any]] | None = None
+    if rng.random() < 0.5:
+        chosen = one(METHODS)
+        method = chosen, some([field.name for field in fields(chosen)], SETTINGS, 4)
     if kind is DPRidge and rng.random() < 0.9:
-        given = {name: value for name, value in given.items() if value != "auto" and value != "objective"}
+        if given.get("mechanism") == "objective":
+            del given["mechanism"]
+        if method is not None and method[0] is Objective:
+            method = None
     size, features = one([1, 2, 5, 30, 120]), one([1, 2, 6])
     rows = _rows(rng, size, features, one)
-    return Asked(kind, given, rows, _targets(rng, size, kind, one), one([0, 0, 0, 0, 0, 0, 3, -1, 1.5, None]))
+    return Asked(kind, given, method, rows, _targets(rng, size, kind, one), one([0, 0, 0, 0, 0, 0, 3, -1, 1.5, None]))
 
 
 def _long(name: str, value: Any) -> bool:
@@ -149,7 +164,10 @@ def findings(first: int, count: int, folder: Path) -> list[str]:
         with warnings.catch_warnings(), spend_log(path):
             warnings.simplefilter("ignore")
             try:
-                model = what.kind(**what.given)
+                given = {**what.given}
+                if what.method is not None:
+                    given["mechanism"] = what.method[0](**what.method[1])
+                model = what.kind(**given)
                 model.fit(what.rows, what.targets, absent=what.absent)
             except Exception as caught:
                 error = caught
@@ -176,7 +194,9 @@ def _problem(what: Asked, model: Any, error: BaseException | None, charges: list
     if len(charges) != 1 or charges[0].event != stated.event:
         return f"{len(charges)} charges, or of another event"
     stated.verify()
-    if "learning_rate" not in what.given and not np.isfinite(model.coef_).all():  # large steps diverge
+    if (what.method is None or "learning_rate" not in what.method[1]) and not np.isfinite(
+        model.coef_
+    ).all():  # large steps diverge
         return "coefficients that are not finite"
     return None
 

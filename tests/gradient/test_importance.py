@@ -27,7 +27,7 @@ from dperm.gradient import (
     descend,
 )
 from dperm.gradient.recipes import dpis
-from dperm.mechanisms import Budget, GradientPerturbation, OneVsRest
+from dperm.mechanisms import Budget, Gradient, GradientPerturbation, OneVsRest
 from dperm.objectives import LinearObjective, Logistic, Softmax
 from dperm.privacy import (
     ApproximateDP,
@@ -574,7 +574,9 @@ def test_settings_that_are_whole_numbers_stay_whole() -> None:
 def test_a_released_size_that_is_too_small_for_the_batch_is_ordinary(size: int) -> None:
     rows, labels = ROWS[:size], LABELS[:size] > 0
     model = DPLogisticRegression(
-        epsilon=4.0, mechanism="gradient", sampling="importance", expected_batch_size=0.95 * size, classes=[False, True], epochs=4
+        epsilon=4.0,
+        mechanism=Gradient(sampling="importance", expected_batch_size=0.95 * size, epochs=4),
+        classes=[False, True],
     )
     for _ in range(3):
         assert np.isfinite(model.fit(rows, labels).coef_).all()
@@ -600,11 +602,9 @@ def test_what_earlier_releases_leave_too_little_of_is_said() -> None:
 
 
 def test_importance_sampling_without_gradients_is_refused() -> None:
-    model = DPLogisticRegression(epsilon=2.0, sampling="importance", classes=[False, True])
-    with pytest.raises(ValueError, match="mechanism='gradient' with sampling='importance'"):
-        model.fit(ROWS, LABELS > 0)
+    model = DPLogisticRegression(epsilon=2.0, classes=[False, True], mechanism=Gradient(sampling="importance", epochs=2.5))
     with pytest.raises(ValueError, match="epochs"):
-        model.set_params(mechanism="gradient", epochs=2.5, public_size=SIZE).fit(ROWS, LABELS > 0)
+        model.set_params(public_size=SIZE).fit(ROWS, LABELS > 0)
     assert SpendLog.current().charges() == []
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dperm.audit import Training, replay, white_box
-from dperm.gradient import SGD, Clip, Constant, Difference, FullBatch, Plan, SvrgPlan
+from dperm.gradient import SGD, Clip, Constant, FullBatch, GradientDifference, Plan, SvrgPlan
 from dperm.gradient.policy import Gradients
 from dperm.gradient.svrg import SvrgGradients
 from dperm.mechanisms import Budget, GradientPerturbation
@@ -105,12 +105,12 @@ def test_the_query_is_a_slot_of_every_plan() -> None:
     records = problem.records(rng.normal(size=(N, 4)), np.where(rng.random(N) < 0.5, 1.0, -1.0))
     theta, anchor = rng.normal(size=4), rng.normal(size=4)
     for batch in records.batches():
-        change = Difference(anchor).at(problem, theta, batch)
+        change = GradientDifference(anchor).at(problem, theta, batch)
         ones = np.ones(len(batch.targets))
         expected = sum(sign * problem.per_example(at, batch).weighted_sum(ones) for sign, at in ((1, theta), (-1, anchor)))
         np.testing.assert_allclose(change.weighted_sum(ones), expected, atol=1e-12)
         assert np.all(change.norms <= problem.facts.smoothness * np.linalg.norm(theta - anchor) * (1 + 1e-9))
-    plan = Plan(FullBatch(), Clip(0.5), Constant(2.0), SGD(0.1), 5, N, query=Difference(anchor))
+    plan = Plan(FullBatch(), Clip(0.5), Constant(2.0), SGD(0.1), 5, N, query=GradientDifference(anchor))
     assert "query" in plan.describe() and replay(Training.of_mechanism(mechanism(plan), problem)).verdict == "consistent"
 
 
@@ -138,7 +138,7 @@ def test_networks_refuse_differences_before_any_charge() -> None:
     from dperm.torch import PrivateTrainer
 
     data = torch.zeros(N, 4), torch.zeros(N, dtype=torch.long)
-    anchored = Plan(FullBatch(), Clip(0.5), Constant(2.0), SGD(0.1), 5, N, query=Difference(torch.zeros(10)))
+    anchored = Plan(FullBatch(), Clip(0.5), Constant(2.0), SGD(0.1), 5, N, query=GradientDifference(torch.zeros(10)))
     for plan in (PLAN, anchored):
         trainer = PrivateTrainer(
             torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss(reduction="none"), plan=plan, delta=1e-3, public_size=N

@@ -8,10 +8,11 @@ import pytest
 from dperm.estimators import DPLogisticRegression
 from dperm.gradient import Plan
 from dperm.gradient.recipes import dp_sgd
+from dperm.mechanisms import Gradient, Method, Output
 from dperm.privacy import Composed, Gaussian, PrivacyProfile, Relation, SpendLog, calibrate, epsilon
 from dperm.privacy.calibration import calibrate_below
 from dperm.privacy.filters import excess
-from dperm.privacy.sizing import NOMINAL_SIZES, count_and_profile, noisy_count
+from dperm.privacy.sizing import NOMINAL_SIZES, CountFirst
 
 DELTA, ADD = 1e-5, Relation.ADD_OR_REMOVE_ONE
 
@@ -25,13 +26,11 @@ RUNS = [lambda noise, size=size: plan(noise, size).event(ADD) for size in NOMINA
 
 @pytest.mark.parametrize("target", [0.5, 3.0])
 def test_the_whole_keeps_within_the_budget_and_hardly_costs_noise(target: float) -> None:
-    count = noisy_count(target, ADD)
-    charged = count_and_profile(count, target, DELTA, RUNS)
-    assert 0.97 * target < epsilon(charged, DELTA) <= target
-    profile = charged.events[-1]
-    assert isinstance(profile, PrivacyProfile)
+    first = CountFirst.profiled(target, DELTA, ADD, RUNS)
+    count = first.count
+    assert 0.97 * target < epsilon(first.charged, DELTA) <= target
     for size in (300, 20_000):
-        noise = calibrate_below(lambda x, size=size: plan(x, size).event(ADD), profile)
+        noise = first.noise_below(lambda x, size=size: plan(x, size).event(ADD))
         alone = calibrate(lambda x, size=size: Composed((count, plan(x, size).event(ADD))), target, DELTA)
         assert alone <= noise < 1.05 * alone
         # the check is by PLD, and reaches beyond the last point: the part and the count are within the budget themselves
@@ -39,15 +38,17 @@ def test_the_whole_keeps_within_the_budget_and_hardly_costs_noise(target: float)
 
 
 def test_what_was_released_earlier_is_paid_from_the_same_budget() -> None:
-    count, earlier = noisy_count(2.0, ADD), Gaussian(4.0)
-    charged = count_and_profile(count, 2.0, DELTA, RUNS, [earlier])
+    earlier = Gaussian(4.0)
+    charged = CountFirst.profiled(2.0, DELTA, ADD, RUNS, earlier=[earlier]).charged
     assert 1.9 < epsilon(Composed((earlier, charged)), DELTA) <= 2.0
     with pytest.raises(ValueError, match="target that noise can reach"):
-        count_and_profile(count, 0.3, DELTA, RUNS, [Gaussian(2.0)])
+        CountFirst.profiled(0.3, DELTA, ADD, RUNS, earlier=[Gaussian(2.0)])
 
 
 def test_calibrating_below_a_profile_finds_its_edge() -> None:
-    profile = count_and_profile(noisy_count(1.0, ADD), 1.0, DELTA, [lambda x: Gaussian(x)]).events[-1]
+    charged = CountFirst.profiled(1.0, DELTA, ADD, [lambda x: Gaussian(x)]).charged
+    assert isinstance(charged, Composed)
+    profile = charged.events[-1]
     assert isinstance(profile, PrivacyProfile)
     edge = calibrate_below(Gaussian, profile)
     assert excess(Gaussian(edge / 1.001), profile) > 0
@@ -63,17 +64,16 @@ def test_defect_10_four_default_fits_of_several_classes_compose() -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(400, 4)), np.arange(400) % 3
     for _ in range(4):
-        fitted = DPLogisticRegression(epsilon=1.0, classes=[0, 1, 2], epochs=4).fit(X, y)
+        fitted = DPLogisticRegression(epsilon=1.0, classes=[0, 1, 2], mechanism=Gradient(epochs=4)).fit(X, y)
         assert 0.97 < fitted.certificate_.epsilon <= 1.0
     assert 1.9 < SpendLog.current().total(1e-5)[ADD] < 2.4
 
 
-@pytest.mark.parametrize("settings", [{"sampling": "importance", "epochs": 2}, {"mechanism": "output"}])
-def test_other_mechanisms_with_a_private_size_compose_too(settings: dict[str, object]) -> None:
+@pytest.mark.parametrize("method", [Gradient(sampling="importance", epochs=2), Output()], ids=repr)
+def test_other_mechanisms_with_a_private_size_compose_too(method: Method) -> None:
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(300, 4)), np.arange(300) % 2
-    settings = {"mechanism": "gradient", "epsilon": 1.0, "classes": [0, 1], **settings}
     for _ in range(2):
-        fitted = DPLogisticRegression(**settings).fit(X, y)  # type: ignore[arg-type]
+        fitted = DPLogisticRegression(epsilon=1.0, classes=[0, 1], mechanism=method).fit(X, y)
         assert 0.97 < fitted.certificate_.epsilon <= 1.0
     assert SpendLog.current().total(1e-5)[ADD] < 1.7

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dperm import data
-from dperm.data import Dataset
+from dperm.data import Dataset, TargetRange
 from dperm.estimators import DPLogisticRegression
 from dperm.privacy import SpendLog, Unsupported
 from dperm.report import Study, StudyResult, run_study, write_atomically
@@ -67,7 +67,7 @@ def test_every_release_is_charged() -> None:
 def test_regression_tables() -> None:
     rng = np.random.default_rng(0)
     rows = rng.random((400, 3)).astype(np.float32)
-    dataset = Dataset("lines", rows, rows @ [1.0, -2.0, 0.5] + 3, ("a", "b", "c"), (), (0.0, 6.0))
+    dataset = Dataset("lines", rows, rows @ [1.0, -2.0, 0.5] + 3, ("a", "b", "c"), (), TargetRange(0.0, 6.0))
     result = run_study(dataset, Study(epsilons=(20.0,), repeats=2), jobs=1)
     assert result.metric == "R²"
     assert {cell.mechanism for cell in result.cells} == {"non-private", "output", "gradient-full", "gradient-poisson"}

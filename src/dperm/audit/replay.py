@@ -37,7 +37,7 @@ from dperm.privacy import (
     UnpaidReleaseError,
 )
 from dperm.privacy.events import PrivacyProfile, SelfComposed, chosen_on_the_way, leaves, relation_of
-from dperm.privacy.filters import BudgetExceeded, filter_of
+from dperm.privacy.filters import BudgetExceeded, Filter, filter_of
 
 __all__ = ["ReplayedPair", "replay", "replay_pair"]
 
@@ -310,13 +310,24 @@ def _beyond(event: Event, recording: Recording) -> list[Finding]:
     for (kind, noise, rate), items in parts:
         count = len(list(items))
         alone: Event = PureDP(noise, relation) if kind == "pure" else Gaussian(noise, relation)
-        together = [SelfComposed(PoissonSampled(rate, alone), count)] if rate < 1 else [alone] * count
-        try:
-            for part in together:
-                held.charge(part)
-        except BudgetExceeded as error:
-            return [Finding("unpaid", f"the filter that was charged does not hold what was released: {error}")]
+        together = SelfComposed(PoissonSampled(rate, alone) if rate < 1 else alone, count)
+        # releases of all records were parts of their own, or steps of full batches
+        if (refused := _refused(held, [together] if rate < 1 else [alone] * count)) and _refused(held, [together]):
+            return [Finding("unpaid", f"the filter that was charged does not hold what was released: {refused}")]
     return []
+
+
+def _refused(held: Filter, parts: Sequence[Event]) -> BudgetExceeded | None:
+    """Why a filter does not take these parts; as it was before, then."""
+    before = dict(held.accounts)
+    try:
+        for part in parts:
+            held.charge(part)
+    except BudgetExceeded as error:
+        held.accounts.clear()
+        held.accounts.update(before)
+        return error
+    return None
 
 
 def _with_slack(event: Event) -> Event:

@@ -187,13 +187,14 @@ class Training:
         if hasattr(model, "mechanism_for"):
             labels = getattr(model, "classes_", None)
             size = len(data[1]) if certificate.relation is Relation.REPLACE_ONE else None
-            mechanism, objective = model.mechanism_for(model.n_features_in_, 0 if labels is None else len(labels), size)
+            shape = model.n_features_in_, 0 if labels is None else len(labels), size
+            task = model.task(*shape)
+            mechanism, objective = model.mechanism_for(*shape)
 
             def minimisations(records: Data, recording: Recording) -> list[Stage]:
                 rows, targets = records
                 if labels is not None:
-                    index = np.searchsorted(labels, targets)
-                    targets = 2.0 * index - 1 if len(labels) == 2 else index * 1.0
+                    targets = task.targets(np.searchsorted(labels, targets))
                 if not sp.issparse(rows):
                     rows = np.asarray(rows, dtype=np.float64)
                 return minimisations_of(mechanism, objective, (rows, targets), recording)

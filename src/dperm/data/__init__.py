@@ -5,6 +5,7 @@ from dperm.data.read import DataError, Dataset, read_dataset, read_frame
 from dperm.data.registry import load, named, schema_of
 from dperm.data.reviews import Reviews, hashed_words, load_reviews
 from dperm.data.schema import Column, Schema, SchemaError, propose
+from dperm.data.targets import TargetRange
 
 __all__ = [
     "Column",
@@ -14,6 +15,7 @@ __all__ = [
     "Reviews",
     "Schema",
     "SchemaError",
+    "TargetRange",
     "hashed_words",
     "load",
     "load_images",

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.data.schema import Schema, SchemaError, propose
+from dperm.data.targets import TargetRange
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +39,7 @@ class Dataset:
     targets: NDArray[Any]
     feature_names: tuple[str, ...]
     classes: tuple[str, ...]
-    target_range: tuple[float, float] | None
+    target_range: TargetRange | None
     notes: tuple[str, ...] = ()
     title: str = ""
     absent: int = 0
@@ -188,7 +189,7 @@ def _read_arrays(path: Path, suffix: str, target: str | None) -> Dataset:
     notes = ["Features are used as they are; no schema states their ranges."]
     names = tuple(f"feature_{number}" for number in range(features.shape[1]))
     if not labels:
-        bounds = (float(distinct.min()), float(distinct.max()))
+        bounds = TargetRange(float(distinct.min()), float(distinct.max()))
         notes.append("The target's range was read off the data: not public until confirmed.")
         return Dataset(path.stem, features, targets.astype(np.float64), names, (), bounds, tuple(notes), public=False)
     notes.append("The label set was taken from the data.")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm.data.targets import TargetRange
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,7 +85,7 @@ class Schema:
     target: str
     columns: tuple[Column, ...]
     classes: tuple[str, ...] = ()
-    target_range: tuple[float, float] | None = None
+    target_range: TargetRange | None = None
     missing: Literal["error", "drop", "middle"] = "error"
     proposed: bool = False
     title: str = ""
@@ -104,7 +105,7 @@ class Schema:
         if (not self.classes) == (self.target_range is None):
             raise SchemaError("Expected either classes (classification) or target_range (regression).")
         if self.target_range is not None:
-            object.__setattr__(self, "target_range", _checked_range(self.target_range, "the target"))
+            object.__setattr__(self, "target_range", TargetRange(*_checked_range(self.target_range, "the target")))
         if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
             raise SchemaError(f"Expected at least two distinct classes, got {list(self.classes)}.")
         check.choice("missing", self.missing, ("error", "drop", "middle"))
@@ -292,14 +293,14 @@ def propose(frame: pd.DataFrame, target: str, name: str = "table") -> Schema:
         raise SchemaError(f"Expected target to be one of the columns {list(map(str, frame.columns[:20]))}, got {target!r}.")
     columns: list[Column] = []
     classes: tuple[str, ...] = ()
-    target_range: tuple[float, float] | None = None
+    target_range: TargetRange | None = None
     for column in map(str, frame.columns):
         values = frame[column].dropna()
         numbers = _as_numbers(values)
         texts = sorted({str(value).strip() for value in values.unique()})
         if column == target:
             if numbers is not None and (len(texts) > 20 or not np.all(np.mod(numbers, 1) == 0)):
-                target_range = _outwards(column, numbers)
+                target_range = TargetRange(*_outwards(column, numbers))
             else:
                 classes = tuple(texts)
             columns.append(Column(column, "label"))

@@ -1,10 +1,9 @@
-"""What the linear estimators share: parameters, the choice of a mechanism, fitting, and prediction on scaled rows."""
+"""What the linear estimators share: parameters, the task that they set, fitting, and prediction on scaled rows."""
 
 from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,26 +14,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_delta, remind_of_size
-from dperm.gradient.importance import admit_batch
-from dperm.mechanisms import (
-    Budget,
-    GradientPerturbation,
-    Mechanism,
-    NoisySize,
-    ObjectivePerturbation,
-    OneVsRest,
-    OutputPerturbation,
-    Release,
-)
-from dperm.mechanisms.rules import gradient_plan
-from dperm.objectives import LinearObjective, Loss, PublicFacts, Softmax
-from dperm.privacy import Assumption, Channel, Relation, rdp_budget, statements
+from dperm.mechanisms import Budget, Mechanism, Method, Release, method_of
+from dperm.objectives import LinearObjective, Loss, Task
+from dperm.privacy import Assumption, Channel, Relation
 
 __all__ = ["PrivateLinearModel", "plain"]
 
 Array = NDArray[np.float64]
-
-_SAMPLINGS = {"poisson": "Poisson", "importance": "importance sampling", "full": "full batch"}  # as plans call them
 
 
 class PrivateLinearModel(BaseEstimator):
@@ -45,24 +31,14 @@ class PrivateLinearModel(BaseEstimator):
     Coefficients apply to rows scaled to norm ≤ data_norm, as `predict` does.
     """
 
-    #: Mechanisms this estimator offers, the default first.
-    _mechanisms: tuple[str, ...] = ("auto", "objective", "output", "gradient")
-
     epsilon: float
     delta: float
-    mechanism: str
-    calibration: str
-    sampling: str
+    mechanism: str | Method
     data_norm: float
     relation: str
     public_size: int | None
     fit_intercept: bool
     intercept_scale: float | None
-    strong_convexity: float | None
-    expected_batch_size: float | None
-    epochs: float | None
-    clipping_norm: float | None
-    learning_rate: float | None
     label: str
     random_state: Any
 
@@ -80,23 +56,10 @@ class PrivateLinearModel(BaseEstimator):
             raise ValueError(f"Expected data_norm between 1e-50 and 1e50, got {self.data_norm!r}.")
         if type(self.label) is not str:
             raise TypeError(f"Expected label to be text, got {self.label!r}.")
-        check.choice("mechanism", self.mechanism, self._mechanisms)
-        check.choice("sampling", self.sampling, ("poisson", "importance", "full"))
-        check.choice("calibration", self.calibration, ("sharp", "generic", "kifer"))
+        method_of(self.mechanism)
         check.choice("relation", self.relation, [relation.value for relation in Relation])
-        if self.delta == 0 and self.mechanism not in ("output", "auto"):
-            raise ValueError(f"Expected delta in (0, 1) for mechanism={self.mechanism!r}, got 0; only 'output' has a pure form.")
-        for name in (
-            "strong_convexity",
-            "expected_batch_size",
-            "epochs",
-            "clipping_norm",
-            "learning_rate",
-            "intercept_scale",
-        ):
-            value = getattr(self, name)
-            if value is not None:
-                check.positive(name, value)
+        if self.intercept_scale is not None:
+            check.positive("intercept_scale", self.intercept_scale)
         if self.public_size is not None:
             check.integer("public_size", self.public_size)
 
@@ -106,9 +69,9 @@ class PrivateLinearModel(BaseEstimator):
             self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=y_numeric, ensure_min_samples=1
         )
 
-    def _fit(self, X: Any, targets: Array, classes: int, assumptions: list[Assumption], absent: int) -> Release:
-        """Choose and calibrate the mechanism from public facts, then release. `classes` = 0 for regression; `absent` records
-        hold nothing, and are records."""
+    def _fit(self, X: Any, targets: NDArray[Any], classes: int, assumptions: list[Assumption], absent: int) -> Release:
+        """Choose and calibrate the mechanism from public facts, then release. `targets` are class numbers, or with `classes` = 0
+        numbers of a regression; `absent` records hold nothing, and are records."""
         relation = Relation(self.relation)
         present = None
         if check.integer("absent", absent, minimum=0):
@@ -119,8 +82,12 @@ class PrivateLinearModel(BaseEstimator):
         size = X.shape[0] if relation is Relation.REPLACE_ONE else self.public_size
         if size is not None:
             remind_of_delta(self.delta, size, stacklevel=3)
-        mechanism, objective = self._problem(X.shape[1], classes, size)
-        if size is not None and self._needs_size():
+        task = self.task(X.shape[1], classes, size)
+        method = self.method_for(task)
+        mechanism, objective = method.build(task, self._budget)
+        if classes:
+            targets = task.targets(targets)
+        if size is not None and method.needs_size:
             remind_of_size(size, X.shape[0], "what was chosen by it suits other data.", stacklevel=3)
         scale = objective.intercept_scale
         channel = Channel.open(self.random_state, label=self.label)
@@ -141,110 +108,39 @@ class PrivateLinearModel(BaseEstimator):
     def _loss(self) -> Loss:
         """The loss of one model, by this estimator's parameters."""
 
-    @abstractmethod
-    def mechanism_for(self, features: int, classes: int = 2, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:
-        """What a fit on rows of so many features would run: known before any data, for previews and audits.
-
-        `public_size` stands for the number of records where that is public; None: as set. Raises ValueError as `fit` does.
-        """
-
-    def _problem(self, features: int, classes: int, size: int | None) -> tuple[Mechanism, LinearObjective]:
-        self._chosen = self._choice(classes)
-        if self.sampling == "importance" and self._chosen != "gradient":
-            raise ValueError(f"Expected mechanism='gradient' with sampling='importance', got {self._chosen} perturbation.")
-        objective = self.objective_for(features, classes, size)
-        return self._calibrated(objective.facts, classes), objective
-
-    def objective_for(self, features: int, classes: int, public_size: int | None = None) -> LinearObjective:
-        """What a fit minimises, by this estimator's parameters; `classes` = 0 for regression."""
-        self._chosen = self._choice(classes)
-        loss = Softmax(classes) if classes > 2 and self._chosen == "gradient" else self._loss()
-        return LinearObjective(
-            loss,
+    def task(self, features: int, classes: int = 0, public_size: int | None = None) -> Task:
+        """What a fit on rows of so many features learns; `classes` = 0 for regression. `public_size` stands for the number of
+        records where that is public; None: as set."""
+        return Task(
+            loss=self._loss(),
             features=features,
+            classes=classes,
             data_norm=self.data_norm,
             intercept_scale=(self.intercept_scale or 0.5 * self.data_norm) if self.fit_intercept else 0.0,
-            strong_convexity=(self.strong_convexity or 0.0) if self._chosen == "gradient" else 0.0,
-            radius=loss.ball,
             relation=Relation(self.relation),
-            public_size=public_size,
+            public_size=public_size or self.public_size,
         )
 
-    def _choice(self, classes: int) -> str:
-        """What "auto" means: one model by objective perturbation, K > 2 classes jointly by gradient perturbation."""
-        if self.mechanism != "auto":
-            return self.mechanism
-        if self.delta == 0:
-            return "output"
-        return "gradient" if classes > 2 else "objective"
+    def mechanism_for(self, features: int, classes: int = 2, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:
+        """What a fit would run, and what it minimises: known before any data, for previews and audits; arguments as of `task`.
 
-    def _needs_size(self) -> bool:
-        """Whether what is chosen depends on the number of records."""
-        return self._chosen == "gradient" or (self._chosen == "output" and self.strong_convexity is None)
+        Raises ValueError as `fit` does.
+        """
+        self._check_parameters()
+        task = self.task(features, self._classes(classes), public_size)
+        return self.method_for(task).build(task, self._budget)
 
-    def _calibrated(self, facts: PublicFacts, classes: int) -> Mechanism:
-        make = self._maker(classes)
-        if self._needs_size() and facts.public_size is None:
-            return self._with_noisy_size(make, facts, classes)
-        if self._chosen == "gradient" and self.sampling == "importance" and self.expected_batch_size and facts.public_size:
-            admit_batch(self.expected_batch_size, facts.public_size)
-        return make(facts, self.epsilon)
+    @abstractmethod
+    def _classes(self, classes: int) -> int:
+        """The number of classes of a task, of which so many were asked for."""
 
-    def _with_noisy_size(self, make: Callable[..., Mechanism], facts: PublicFacts, classes: int) -> Mechanism:
-        budget = Budget(self.delta, self.epsilon)
-        label = f"{self._chosen} perturbation"
-        if self._chosen == "output":
-            named: dict[str, Any] = {"label": label, "classes": classes if classes > 2 else 0}
-            rests_on = (statements.solver(None, facts.size_limit),)
-            return NoisySize.known(
-                lambda facts, count: make(facts, self.epsilon, beside=count), facts, budget, rests_on=rests_on, **named
-            )
-        label += f" ({_SAMPLINGS[self.sampling]})"
-        if self.sampling == "importance":
-            filter = rdp_budget(self.epsilon, self.delta)
-            return NoisySize.filtered(lambda facts: make(facts, self.epsilon, filter=filter), filter, budget, label=label)
+    @property
+    def _budget(self) -> Budget:
+        return Budget(self.delta, self.epsilon)
 
-        settings = {"sampling": self.sampling, **self._steps_settings()}
-        return NoisySize.below(
-            lambda facts: gradient_plan(facts, self.epsilon, self.delta, **settings), facts, budget, label=label
-        )
-
-    def _steps_settings(self) -> dict[str, Any]:
-        """What is said of gradient perturbation; None: the rule's."""
-        names = ("expected_batch_size", "epochs", "clipping_norm", "learning_rate", "strong_convexity")
-        return {name: getattr(self, name) for name in names}
-
-    def _maker(self, classes: int) -> Callable[..., Mechanism]:
-        """(facts, ε, **how it is held) → calibrated mechanism, for this estimator's settings."""
-        copies = classes if classes > 2 and self._chosen != "gradient" else 1
-        modulus = self.strong_convexity
-
-        def make(facts: PublicFacts, epsilon: float, **held: Any) -> Mechanism:
-            if self._chosen == "gradient":
-                return GradientPerturbation.by_rule(
-                    facts,
-                    epsilon,
-                    self.delta,
-                    sampling=self.sampling,
-                    **self._steps_settings(),
-                    **held,
-                )
-            if self._chosen == "output":
-                part: Mechanism = OutputPerturbation.calibrate(
-                    facts, epsilon, self.delta, strong_convexity=modulus, copies=copies, **held
-                )
-            else:
-                part = ObjectivePerturbation.calibrate(
-                    facts,
-                    epsilon,
-                    self.delta,
-                    calibration=self.calibration,  # type: ignore[arg-type]
-                    strong_convexity=modulus,
-                    copies=copies,
-                )
-            return OneVsRest.of(part, classes) if copies > 1 else part
-
-        return make
+    def method_for(self, task: Task) -> Method:
+        """The method of a fit."""
+        return method_of(self.mechanism).chosen(task, self._budget)
 
     def _scores(self, X: Any) -> Array:
         """Predictions x̂ᵀw + intercept for rows scaled to norm ≤ data_norm: (n,) or (n, K)."""

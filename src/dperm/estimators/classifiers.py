@@ -13,8 +13,8 @@ from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.labels import admit_labels
 from dperm.estimators.whole import all_or_nothing
-from dperm.mechanisms import Mechanism
-from dperm.objectives import Huber, LinearObjective, Logistic, Loss
+from dperm.mechanisms import Method
+from dperm.objectives import Huber, Logistic, Loss
 
 __all__ = ["DPLinearSVC", "DPLogisticRegression"]
 
@@ -37,15 +37,11 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         with all_or_nothing(self):
             X, y = self._validated(X, y, y_numeric=False)
             self.classes_, index, labels = admit_labels(y, self.classes)
-            binary = len(self.classes_) == 2
-            targets = np.where(index == 1, 1.0, -1.0) if binary else index.astype(np.float64)
-            self._fit(X, targets, len(self.classes_), [labels], absent)
+            self._fit(X, index, len(self.classes_), [labels], absent)
         return self
 
-    def mechanism_for(self, features: int, classes: int = 2, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:
-        self._check_parameters()
-        check.integer("classes", classes, minimum=2)
-        return self._problem(features, classes, public_size or self.public_size)
+    def _classes(self, classes: int) -> int:
+        return check.integer("classes", classes, minimum=2)
 
     def decision_function(self, X: Any) -> Array:
         """Scores: (n,) for two classes (positive: the second), otherwise (n, K)."""
@@ -64,18 +60,16 @@ class DPLogisticRegression(_PrivateLinearClassifier):
     Parameters
     ----------
     epsilon, delta : the budget. `delta` = 0 asks for pure privacy (mechanism "output").
-    mechanism : "objective", "output", "gradient", or "auto" (default): objective perturbation for two classes, gradient
-        perturbation of a softmax model for more, pure output perturbation for `delta` = 0.
-    calibration : for "objective": "sharp" (default), "generic" or "kifer".
-    sampling : for "gradient": "poisson" (DP-SGD, default), "importance" (DPIS: add/remove only) or "full" batches.
+    mechanism : "objective", "output" or "gradient", by public rules, or a method of `dperm.mechanisms` with settings:
+        `Gradient(sampling="importance", epochs=20)`, `Objective(calibration="kifer")`, `Output(strong_convexity=10.0)`.
+        "auto" (default): objective perturbation for two classes, gradient perturbation of a softmax model for more, pure
+        output perturbation for `delta` = 0.
     data_norm : public bound on a row's L2 norm; longer rows are scaled down to it. Never learned.
     relation : "add_or_remove_one" (n is private) or "replace_one" (n is public).
     classes : all possible labels. None takes those present and records "label set taken as public".
     public_size : publicly known number of records. None under add/remove: released with noise and charged where
-        a formula needs it ("gradient", and "output" without `strong_convexity`).
+        a formula needs it (`Gradient`, and `Output` without `strong_convexity`).
     fit_intercept, intercept_scale : a constant feature of this value (default data_norm/2), regularised like the others.
-    strong_convexity : Λ of (Λ/2)‖θ‖²; None: the public rule of `dperm.mechanisms.rules`.
-    expected_batch_size, epochs, clipping_norm, learning_rate : for "gradient"; None: the public rule.
     label : names the data set in the spend log.
     random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
 
@@ -98,39 +92,25 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,
-        mechanism: str = "auto",
-        calibration: str = "sharp",
-        sampling: str = "poisson",
+        mechanism: str | Method = "auto",
         data_norm: float = 1.0,
         relation: str = "add_or_remove_one",
         classes: ArrayLike | None = None,
         public_size: int | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
-        strong_convexity: float | None = None,
-        expected_batch_size: float | None = None,
-        epochs: float | None = None,
-        clipping_norm: float | None = None,
-        learning_rate: float | None = None,
         label: str = "",
         random_state: Any = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
         self.mechanism = mechanism
-        self.calibration = calibration
-        self.sampling = sampling
         self.data_norm = data_norm
         self.relation = relation
         self.classes = classes
         self.public_size = public_size
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale
-        self.strong_convexity = strong_convexity
-        self.expected_batch_size = expected_batch_size
-        self.epochs = epochs
-        self.clipping_norm = clipping_norm
-        self.learning_rate = learning_rate
         self.label = label
         self.random_state = random_state
 
@@ -151,7 +131,8 @@ class DPLogisticRegression(_PrivateLinearClassifier):
 
 
 class DPLinearSVC(_PrivateLinearClassifier):
-    """Differentially private linear support vector machine with the Huber hinge of `half_width`.
+    """Differentially private linear support vector machine with the Huber hinge of `half_width`; more than two classes have a
+    model each.
 
     Other parameters as for `DPLogisticRegression`. The curvature of this loss is 1/(2·half_width): a smaller width is
     closer to the hinge and needs more regularisation.
@@ -163,20 +144,13 @@ class DPLinearSVC(_PrivateLinearClassifier):
         delta: float = 1e-5,
         *,
         half_width: float = 0.5,
-        mechanism: str = "auto",
-        calibration: str = "sharp",
-        sampling: str = "poisson",
+        mechanism: str | Method = "auto",
         data_norm: float = 1.0,
         relation: str = "add_or_remove_one",
         classes: ArrayLike | None = None,
         public_size: int | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
-        strong_convexity: float | None = None,
-        expected_batch_size: float | None = None,
-        epochs: float | None = None,
-        clipping_norm: float | None = None,
-        learning_rate: float | None = None,
         label: str = "",
         random_state: Any = None,
     ) -> None:
@@ -184,19 +158,12 @@ class DPLinearSVC(_PrivateLinearClassifier):
         self.delta = delta
         self.half_width = half_width
         self.mechanism = mechanism
-        self.calibration = calibration
-        self.sampling = sampling
         self.data_norm = data_norm
         self.relation = relation
         self.classes = classes
         self.public_size = public_size
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale
-        self.strong_convexity = strong_convexity
-        self.expected_batch_size = expected_batch_size
-        self.epochs = epochs
-        self.clipping_norm = clipping_norm
-        self.learning_rate = learning_rate
         self.label = label
         self.random_state = random_state
 

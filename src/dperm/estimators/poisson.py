@@ -12,8 +12,8 @@ from sklearn.metrics import d2_tweedie_score
 from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.whole import all_or_nothing
-from dperm.mechanisms import Mechanism
-from dperm.objectives import LinearObjective, Loss
+from dperm.mechanisms import Method
+from dperm.objectives import Loss
 from dperm.objectives.poisson import PoissonLoss
 from dperm.privacy.statements import clipped_counts
 
@@ -23,12 +23,10 @@ __all__ = ["DPPoissonRegressor"]
 class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
     """Differentially private Poisson regression: counts with mean e^{xᵀw + intercept}, over the ball ‖θ‖ ≤ `radius`.
 
-    `mechanism` is "gradient" (default) or "output". Counts above `target_bound` are clipped to it, negative ones refused. The
-    loss bends by e^{data_norm·radius}: keep the product small. Other parameters as for `DPLogisticRegression`.
+    `mechanism` "auto" is gradient perturbation by full batches; "objective" is refused. Counts above `target_bound` are clipped
+    to it, negative ones refused. The loss bends by e^{data_norm·radius}: keep the product small. Other parameters as for
+    `DPLogisticRegression`.
     """
-
-    _mechanisms = ("gradient", "output")
-    calibration = "sharp"  # objective perturbation's parameter does not exist here; the shared code reads it
 
     def __init__(
         self,
@@ -37,18 +35,12 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
         *,
         radius: float = 2.0,
         target_bound: float = 10.0,
-        mechanism: str = "gradient",
-        sampling: str = "full",
+        mechanism: str | Method = "auto",
         data_norm: float = 1.0,
         relation: str = "add_or_remove_one",
         public_size: int | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
-        strong_convexity: float | None = None,
-        expected_batch_size: float | None = None,
-        epochs: float | None = None,
-        clipping_norm: float | None = None,
-        learning_rate: float | None = None,
         label: str = "",
         random_state: Any = None,
     ) -> None:
@@ -57,17 +49,11 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
         self.radius = radius
         self.target_bound = target_bound
         self.mechanism = mechanism
-        self.sampling = sampling
         self.data_norm = data_norm
         self.relation = relation
         self.public_size = public_size
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale
-        self.strong_convexity = strong_convexity
-        self.expected_batch_size = expected_batch_size
-        self.epochs = epochs
-        self.clipping_norm = clipping_norm
-        self.learning_rate = learning_rate
         self.label = label
         self.random_state = random_state
 
@@ -85,9 +71,8 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
             self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
         return self
 
-    def mechanism_for(self, features: int, classes: int = 0, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:
-        self._check_parameters()
-        return self._problem(features, 0, public_size or self.public_size)
+    def _classes(self, classes: int) -> int:
+        return 0
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

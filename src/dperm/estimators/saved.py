@@ -5,7 +5,6 @@ A digest binds what a file holds; a signature, where there is one, says who made
 
 from __future__ import annotations
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,16 @@ import numpy as np
 from sklearn.base import is_regressor
 from sklearn.utils.validation import check_is_fitted
 
+from dperm._family import members, ours
 from dperm.estimators.base import PrivateLinearModel, plain
+from dperm.mechanisms import Method, known_methods, method_of
+from dperm.objectives import LinearObjective
 from dperm.privacy import Certificate
 from dperm.privacy.signing import check_signature, digest_of, sign
 
 __all__ = ["model_from_json", "model_to_json"]
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None, *, sign_key: str | Path | None = None) -> str:
@@ -32,7 +34,8 @@ def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None
     stated: dict[str, Any] = {
         "format": _FORMAT,
         "kind": type(model).__name__,
-        "settings": {name: plain(value) for name, value in model.fitted_params_.items()},
+        "settings": {name: plain(_method_to_json(value)) for name, value in model.fitted_params_.items()},
+        "outputs": model.objective_.outputs,
         "coef": np.asarray(model.coef_).tolist(),
         "intercept": np.asarray(model.intercept_).tolist(),
         "classes": plain(getattr(model, "classes_", None)),
@@ -76,21 +79,19 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
         raise ValueError(f"Not a dperm model: {error}") from None
 
 
-def _kinds() -> dict[str, type[PrivateLinearModel]]:
-    """Our linear models by name; a stranger's are not read from files."""
-    found: dict[str, type[PrivateLinearModel]] = {}
-    waiting: list[type[PrivateLinearModel]] = [PrivateLinearModel]
-    while waiting:
-        kind = waiting.pop()
-        waiting += kind.__subclasses__()
-        if kind.__module__.startswith("dperm.") and not inspect.isabstract(kind):
-            found[kind.__name__] = kind
-    return found
+def _method_to_json(value: Any) -> Any:
+    """A stranger's method is shown, and not made again when the file is read."""
+    if not isinstance(value, Method):
+        return value
+    return value.to_dict() if ours(type(value)) else f"not dperm's: {value!r}"
 
 
 def _read(data: dict[str, Any]) -> PrivateLinearModel:
-    model = _kinds()[data["kind"]](**data["settings"])
-    model.fitted_params_ = data["settings"]
+    settings = data["settings"]
+    if isinstance(settings["mechanism"], dict):
+        settings["mechanism"] = method_of(settings["mechanism"])
+    model = {kind.__name__: kind for kind in members(PrivateLinearModel)}[data["kind"]](**settings)
+    model.fitted_params_ = settings
     model.coef_ = np.asarray(data["coef"], dtype=np.float64)
     regression = is_regressor(model)
     model.intercept_ = data["intercept"] if regression else np.asarray(data["intercept"], dtype=np.float64)
@@ -106,5 +107,13 @@ def _read(data: dict[str, Any]) -> PrivateLinearModel:
         raise ValueError("expected extra to be a table")
     model.trace_ = dict(data["trace"])
     model.certificate_ = Certificate.from_json(json.dumps(data["certificate"]))
-    model.objective_ = model.objective_for(data["features"], rows, model.certificate_.public_facts.get("public_size"))
+    model.objective_ = _objective(model, rows, data["outputs"])
     return model
+
+
+def _objective(model: PrivateLinearModel, classes: int, outputs: int) -> LinearObjective:
+    """What the model minimised."""
+    task = model.task(model.n_features_in_, classes, model.certificate_.public_facts.get("public_size"))
+    if isinstance(model.mechanism, str) and model.mechanism not in known_methods():
+        return task.objective(joint=outputs > 1)
+    return model.method_for(task).objective(task)

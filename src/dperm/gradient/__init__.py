@@ -7,7 +7,7 @@ from dperm.gradient.noise import Constant, ExponentialDecay, NoiseSchedule
 from dperm.gradient.plan import NoisyGradients, Plan
 from dperm.gradient.policy import Gradients, Policy
 from dperm.gradient.post import Identity, Post
-from dperm.gradient.query import Difference, Gradient, Query
+from dperm.gradient.query import GradientDifference, PerExampleGradient, Query
 from dperm.gradient.sampling import FullBatch, Poisson, Sampler
 from dperm.gradient.svrg import SvrgPlan
 from dperm.gradient.update import SGD, Adam, Averaged, ExponentialAverage, Update
@@ -21,11 +21,10 @@ __all__ = [
     "Bounding",
     "Clip",
     "Constant",
-    "Difference",
     "ExponentialAverage",
     "ExponentialDecay",
     "FullBatch",
-    "Gradient",
+    "GradientDifference",
     "Gradients",
     "Identity",
     "ImportanceEpoch",
@@ -34,6 +33,7 @@ __all__ = [
     "NoiseSchedule",
     "NoisyGradients",
     "Normalise",
+    "PerExampleGradient",
     "PerLayer",
     "Plan",
     "Poisson",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dperm._family import ours
 from dperm.privacy.statements import Assumption, stranger
 
 __all__ = ["foreign_parts", "is_stranger"]
@@ -35,4 +36,4 @@ def foreign_parts(plan: Any) -> list[Assumption]:
 
 def is_stranger(part: Any) -> bool:
     """Whether dperm did not write this part's type."""
-    return not type(part).__module__.startswith("dperm.")
+    return not ours(type(part))

@@ -11,7 +11,7 @@ from dperm.gradient.bounding import Bounding
 from dperm.gradient.noise import NoiseSchedule
 from dperm.gradient.policy import Gradients, Policy
 from dperm.gradient.post import Identity, Post
-from dperm.gradient.query import Gradient, Query
+from dperm.gradient.query import PerExampleGradient, Query
 from dperm.gradient.sampling import Sampler
 from dperm.gradient.update import Update
 from dperm.privacy.events import Composed, Event, Gaussian, Relation, SelfComposed
@@ -72,7 +72,7 @@ class Plan(Policy):
     steps: int
     public_size: int
     post: Post = field(default_factory=Identity)
-    query: Query = field(default_factory=Gradient)
+    query: Query = field(default_factory=PerExampleGradient)
 
     paper = "Abadi et al. 2016; accounting by privacy loss distribution"
     run = NoisyGradients
@@ -123,7 +123,7 @@ class Plan(Policy):
         """The parts as JSON-ready text, for certificates and reports."""
         return {
             "sampler": repr(self.sampler),
-            **({} if type(self.query) is Gradient else {"query": repr(self.query)}),
+            **({} if type(self.query) is PerExampleGradient else {"query": repr(self.query)}),
             "bounding": repr(self.bounding),
             "noise": repr(self.noise),
             "post": repr(self.post),

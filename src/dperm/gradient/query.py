@@ -8,7 +8,7 @@ from typing import Any
 
 from dperm.objectives.per_example import Objective, Pass
 
-__all__ = ["Difference", "Gradient", "Query"]
+__all__ = ["GradientDifference", "PerExampleGradient", "Query"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Query(ABC):
 
 
 @dataclass(frozen=True)
-class Gradient(Query):
+class PerExampleGradient(Query):
     """∇ℓ_i(θ)."""
 
     def at(self, objective: Objective, theta: Any, batch: Any) -> Pass:
@@ -34,7 +34,7 @@ class Gradient(Query):
 
 
 @dataclass(frozen=True, eq=False)
-class Difference(Query):
+class GradientDifference(Query):
     """∇ℓ_i(θ) − ∇ℓ_i(anchor), no longer than β·‖θ − anchor‖: what variance reduction sums (Johnson & Zhang 2013).
 
     `anchor` (p,) must be made from releases. Of linear models.

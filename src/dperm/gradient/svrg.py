@@ -10,7 +10,7 @@ from array_api_compat import array_namespace
 from dperm import _validate as check
 from dperm.gradient.bounding import Clip
 from dperm.gradient.policy import Gradients, Policy
-from dperm.gradient.query import Difference, Gradient
+from dperm.gradient.query import GradientDifference, PerExampleGradient
 from dperm.gradient.sampling import Poisson
 from dperm.gradient.update import Update
 from dperm.privacy.events import Composed, Event, Gaussian, Relation, SelfComposed
@@ -33,10 +33,11 @@ class SvrgGradients(Gradients["SvrgPlan"]):
         if self._anchor is None or self.step % plan.steps_per_epoch == 0:
             self._anchor = theta + 0.0
             everyone = next(self.records.stream([None]))
-            self._mean = self.released_sum(theta, everyone, Clip(bound), plan.snapshot_noise, 1.0, Gradient()) / plan.public_size
+            total = self.released_sum(theta, everyone, Clip(bound), plan.snapshot_noise, 1.0, PerExampleGradient())
+            self._mean = total / plan.public_size
         moved = float(array_namespace(theta).linalg.vector_norm(theta - self._anchor))
         near = Clip(max(min(2 * bound, self.objective.facts.smoothness * moved), _LEAST * bound))
-        change = Difference(self._anchor)
+        change = GradientDifference(self._anchor)
         found = self.released_sum(theta, next(self._batches), near, plan.noise_multiplier, plan.sampling_rate, change)
         self.step += 1
         return self.regularised(found / plan.expected_batch_size + self._mean, theta)

@@ -1,20 +1,36 @@
-"""Mechanisms: private training algorithms with one interface — `event(facts)` and `release(objective, records, channel)`."""
+"""Mechanisms: private training algorithms with one interface — `event(facts)` and `release(objective, records, channel)` —, and
+methods, which build them from a task and a budget. All modules are imported, so that methods are known by their keys."""
 
+import pkgutil
+from importlib import import_module
+
+from dperm.mechanisms.auto import Auto
 from dperm.mechanisms.base import Budget, Mechanism, Release, Stage
-from dperm.mechanisms.gradient import GradientPerturbation
+from dperm.mechanisms.gradient import Gradient, GradientPerturbation
+from dperm.mechanisms.method import Method, known_methods, method_of
 from dperm.mechanisms.noisy_size import NoisySize
-from dperm.mechanisms.objective import ObjectivePerturbation
+from dperm.mechanisms.objective import Objective, ObjectivePerturbation
 from dperm.mechanisms.one_vs_rest import OneVsRest
-from dperm.mechanisms.output import OutputPerturbation
+from dperm.mechanisms.output import Output, OutputPerturbation
+
+for _module in pkgutil.iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "Auto",
     "Budget",
+    "Gradient",
     "GradientPerturbation",
     "Mechanism",
+    "Method",
     "NoisySize",
+    "Objective",
     "ObjectivePerturbation",
     "OneVsRest",
+    "Output",
     "OutputPerturbation",
     "Release",
     "Stage",
+    "known_methods",
+    "method_of",
 ]

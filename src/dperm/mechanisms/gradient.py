@@ -1,23 +1,26 @@
-"""Gradient perturbation: a plan, run by the one loop."""
+"""Gradient perturbation: a policy, run by the one loop."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm import _validate as check
 from dperm.gradient import Policy, descend_by
 from dperm.gradient.foreign import foreign_parts
+from dperm.gradient.importance import admit_batch
 from dperm.mechanisms.base import Budget, Mechanism
-from dperm.mechanisms.rules import gradient_plan, importance_plan
-from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.privacy import Assumption, Channel, Event, PrivacyProfile, calibrate, epsilon, statements
-from dperm.privacy.calibration import calibrate_below
+from dperm.mechanisms.method import Method, one_for_each
+from dperm.mechanisms.noisy_size import NoisySize
+from dperm.mechanisms.tuning import gradient_plan, importance_plan
+from dperm.objectives import LinearObjective, PublicFacts, Records, Task
+from dperm.privacy import Assumption, Channel, Event, FilteredRdp, calibrate, epsilon, rdp_budget, statements
 
-__all__ = ["GradientPerturbation"]
+__all__ = ["Gradient", "GradientPerturbation"]
 
 Array = NDArray[np.float64]
 
@@ -38,42 +41,16 @@ class GradientPerturbation(Mechanism):
 
     @classmethod
     def calibrate(
-        cls,
-        make_plan: Callable[[float], Policy],
-        facts: PublicFacts,
-        epsilon: float,
-        delta: float,
-        *,
-        below: PrivacyProfile | None = None,
+        cls, make_plan: Callable[[float], Policy], facts: PublicFacts, epsilon: float, delta: float
     ) -> GradientPerturbation:
-        """The least noise for a recipe: `make_plan` maps a noise multiplier to a plan. With `below`, the least that stays below
-        that privacy profile, whatever ε is."""
+        """The least noise for a recipe: `make_plan` maps a noise multiplier to a plan."""
         if make_plan(1.0).budgeted is not None:
             raise TypeError(
                 "Expected make_plan to return a plan of this noise; one with a budget of its own goes to GradientPerturbation "
                 "itself."
             )
-
-        def event(noise: float) -> Event:
-            return make_plan(noise).event(facts.relation)
-
-        noise = calibrate(event, epsilon, delta) if below is None else calibrate_below(event, below)
+        noise = calibrate(lambda noise: make_plan(noise).event(facts.relation), epsilon, delta)
         return cls(budget=Budget(delta, epsilon), plan=make_plan(noise))
-
-    @classmethod
-    def by_rule(
-        cls,
-        facts: PublicFacts,
-        epsilon: float,
-        delta: float,
-        *,
-        sampling: str = "poisson",
-        **settings: Any,
-    ) -> GradientPerturbation:
-        """By `sampling` "poisson" (DP-SGD), "importance" (DPIS) or "full" batches; settings left open by `GradientSettings`."""
-        if sampling == "importance":
-            return cls(budget=Budget(delta, epsilon), plan=importance_plan(facts, epsilon, delta, **settings))
-        return cls.calibrate(gradient_plan(facts, epsilon, delta, sampling=sampling, **settings), facts, epsilon, delta)
 
     @property
     def name(self) -> str:
@@ -106,3 +83,86 @@ class GradientPerturbation(Mechanism):
 
     def settings(self) -> Mapping[str, Any]:
         return self.plan.describe()
+
+
+_SAMPLINGS = {"poisson": "Poisson", "importance": "importance sampling", "full": "full batch"}  # as plans call them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradient(Method):
+    """Gradient perturbation by `sampling` "poisson" (DP-SGD), "importance" (DPIS: add/remove only) or "full" batches.
+
+    `strong_convexity` is Λ of (Λ/2)‖θ‖², added after the noise; settings left open are those of `GradientSettings`. With full
+    batches, `epochs` are steps.
+    """
+
+    sampling: str = "poisson"
+    expected_batch_size: float | None = None
+    epochs: float | None = None
+    clipping_norm: float | None = None
+    learning_rate: float | None = None
+    strong_convexity: float | None = None
+
+    key = "gradient"
+    joint = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.choice("sampling", self.sampling, _SAMPLINGS)
+        for name, value in self._settings().items():
+            if value is not None:
+                check.positive(name, value)
+
+    def _settings(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "sampling"}
+
+    @property
+    def needs_size(self) -> bool:
+        return True
+
+    def objective(self, task: Task) -> LinearObjective:
+        return task.objective(joint=True, strong_convexity=self.strong_convexity or 0.0)
+
+    def at(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Mechanism:
+        """With this noise, whatever it costs. To the rules the models of all classes are one."""
+        whole = replace(facts, dimension=models * facts.dimension)
+        epsilon = check.positive("epsilon", budget.epsilon)
+        plan = gradient_plan(whole, epsilon, budget.delta, sampling=self.sampling, **self._settings())(noise_multiplier)
+        return one_for_each(GradientPerturbation(budget=budget, plan=plan), models)
+
+    def within(self, facts: PublicFacts, budget: Budget, filter: FilteredRdp | None = None) -> GradientPerturbation:
+        """By importance sampling within the budget, or within what is left of a filter that was charged before."""
+        epsilon = check.positive("epsilon", budget.epsilon)
+        plan = importance_plan(facts, epsilon, budget.delta, filter=filter, **self._settings())
+        return GradientPerturbation(budget=budget, plan=plan)
+
+    def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        if self.sampling == "importance":
+            self._one_model(models)
+            if self.expected_batch_size and facts.public_size:
+                admit_batch(self.expected_batch_size, facts.public_size)
+            return self.within(facts, budget)
+        epsilon = check.positive("epsilon", budget.epsilon)
+        noise = calibrate(lambda noise: self.at(facts, budget, models, noise).event(facts), epsilon, budget.delta)
+        return self.at(facts, budget, models, noise)
+
+    def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        label = f"gradient perturbation ({_SAMPLINGS[self.sampling]})"
+        if self.sampling == "importance":
+            self._one_model(models)
+            filter = rdp_budget(check.positive("epsilon", budget.epsilon), budget.delta)
+            return NoisySize.filtered(lambda facts: self.within(facts, budget, filter), filter, budget, label=label)
+        return NoisySize.below(
+            lambda facts, noise: self.at(facts, budget, models, noise),
+            facts,
+            budget,
+            label=label,
+            classes=models if models > 1 else 0,
+        )
+
+    def _one_model(self, models: int) -> None:
+        if models > 1:
+            raise ValueError(
+                f"Expected a loss of one model for {models} classes with sampling='importance', whose budget is not divided; "
+                "use 'poisson' or 'full'."
+            )

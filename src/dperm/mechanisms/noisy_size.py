@@ -12,14 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.gradient import Plan
 from dperm.mechanisms.base import Budget, Mechanism, Stage
-from dperm.mechanisms.gradient import GradientPerturbation
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.losses import admit_classes
-from dperm.privacy import Assumption, Channel, Composed, Event, FilteredRdp, PrivacyProfile, PureDP
-from dperm.privacy.events import chosen_on_the_way
-from dperm.privacy.sizing import NOMINAL_SIZES, count_and_profile, noisy_count
+from dperm.privacy import Assumption, Channel, Event, FilteredRdp, PureDP
+from dperm.privacy.sizing import NOMINAL_SIZES, CountFirst
 
 __all__ = ["NoisySize"]
 
@@ -28,14 +25,9 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class NoisySize(Mechanism):
-    """A count with Laplace noise, then the mechanism that `make` gives for the size it gave.
+    """A count with Laplace noise, then the mechanism that `make` gives for the size it gave. What holds it: `CountFirst`."""
 
-    The second part depends on the first, so `charged`, fixed before both, holds every choice: the part's own event, where no size
-    changes it (`known`), or else a privacy profile (`below`) or a Rényi filter (`filtered`).
-    """
-
-    count: PureDP
-    charged: Event
+    first: CountFirst
     make: Callable[[PublicFacts], Mechanism]
     label: str = "mechanism"
     rests_on: tuple[Assumption, ...] = ()
@@ -47,42 +39,35 @@ class NoisySize(Mechanism):
         cls, make: Callable[[PublicFacts, PureDP], Mechanism], facts: PublicFacts, budget: Budget, **settings: Any
     ) -> NoisySize:
         """`make(facts, count)` spends what the count leaves of the budget, and costs the same whatever the size."""
-        count = noisy_count(_epsilon(budget), facts.relation)
         sized = replace(facts, public_size=NOMINAL_SIZES[0])
-        charged = Composed((count, make(sized, count).event(sized)))
-        return cls(budget=budget, count=count, charged=charged, make=lambda facts: make(facts, count), **settings)
+        first = CountFirst.known(_epsilon(budget), facts.relation, lambda count: make(sized, count).event(sized))
+        return cls(budget=budget, first=first, make=lambda facts: make(facts, first.count), **settings)
 
     @classmethod
     def below(
-        cls, plans: Callable[[PublicFacts], Callable[[float], Plan]], facts: PublicFacts, budget: Budget, **settings: Any
+        cls, make: Callable[[PublicFacts, float], Mechanism], facts: PublicFacts, budget: Budget, **settings: Any
     ) -> NoisySize:
-        """Gradient perturbation: `plans(facts)` maps a noise multiplier to a plan; its noise is the least that stays below a
-        privacy profile."""
-        epsilon, delta = _epsilon(budget), budget.delta
-        count = noisy_count(epsilon, facts.relation)
+        """`make(facts, noise multiplier)`, with the least noise that stays below a privacy profile."""
 
-        def run(make_plan: Callable[[float], Plan], noise: float) -> Event:
-            return make_plan(noise).event(facts.relation)
+        def run(facts: PublicFacts, noise: float) -> Event:
+            return make(facts, noise).event(facts)
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about sizes that nobody has
-            runs = [functools.partial(run, plans(replace(facts, public_size=size))) for size in NOMINAL_SIZES]
-        charged = count_and_profile(count, epsilon, delta, runs)
-        profile = charged.events[-1]
-        assert isinstance(profile, PrivacyProfile)
+            runs = [functools.partial(run, replace(facts, public_size=size)) for size in NOMINAL_SIZES]
+            first = CountFirst.profiled(_epsilon(budget), budget.delta, facts.relation, runs)
 
-        def make(facts: PublicFacts) -> Mechanism:
-            return GradientPerturbation.calibrate(plans(facts), facts, epsilon, delta, below=profile)
+        def part(facts: PublicFacts) -> Mechanism:
+            return make(facts, first.noise_below(functools.partial(run, facts)))
 
-        return cls(budget=budget, count=count, charged=charged, make=make, **settings)
+        return cls(budget=budget, first=first, make=part, **settings)
 
     @classmethod
     def filtered(
         cls, make: Callable[[PublicFacts], Mechanism], filter: FilteredRdp, budget: Budget, **settings: Any
     ) -> NoisySize:
         """The mechanism spends what the count leaves of `filter`, by itself."""
-        count = noisy_count(_epsilon(budget), filter.relation)
-        return cls(budget=budget, count=count, charged=filter, make=make, tried=(1,), **settings)
+        return cls(budget=budget, first=CountFirst.within(filter, _epsilon(budget)), make=make, tried=(1,), **settings)
 
     @property
     def name(self) -> str:
@@ -93,25 +78,20 @@ class NoisySize(Mechanism):
         return "Dwork, McSherry, Nissim, Smith 2006 (Laplace noise), then the mechanism named"
 
     def event(self, facts: PublicFacts) -> Event:
-        if facts.relation is not self.count.relation:
-            raise ValueError(f"Expected facts under {self.count.relation}, got {facts.relation}.")
-        return self.charged
+        if facts.relation is not self.first.count.relation:
+            raise ValueError(f"Expected facts under {self.first.count.relation}, got {facts.relation}.")
+        return self.first.charged
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
-        on_the_way = chosen_on_the_way(self.charged)
-        if on_the_way:
-            channel.allow(self.count)
-        noisy = channel.release_pure(np.array([float(len(records))]), 1.0, self.count.epsilon)
-        sized, mechanism = self._sized(objective, noisy)
-        part = mechanism.event(sized.facts)
-        if on_the_way and not chosen_on_the_way(part):
-            channel.allow(part)
+        size = self.first.release(channel, len(records))
+        sized, mechanism = self._sized(objective, size)
+        self.first.admit(channel, mechanism.event(sized.facts))
         theta, trace = mechanism.train(sized, records, channel)
-        return theta, {"noisy_size": sized.public_size, "mechanism": mechanism.name, **mechanism.settings(), **trace}
+        return theta, {"noisy_size": size, "mechanism": mechanism.name, **mechanism.settings(), **trace}
 
-    def _sized(self, objective: LinearObjective, noisy: Array) -> tuple[LinearObjective, Mechanism]:
-        """What runs after this release of the number of records."""
-        sized = replace(objective, public_size=max(1, round(float(noisy[0]))))  # and the limit on sizes that was admitted
+    def _sized(self, objective: LinearObjective, size: int) -> tuple[LinearObjective, Mechanism]:
+        """What runs after the number of records was released as `size`."""
+        sized = replace(objective, public_size=size)  # and the limit on sizes that was admitted
         return sized, self.made_for(sized.facts)
 
     @property
@@ -119,7 +99,7 @@ class NoisySize(Mechanism):
         return self.classes
 
     def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
-        sized, mechanism = self._sized(objective, released[first])
+        sized, mechanism = self._sized(objective, self.first.released(released[first]))
         return mechanism.stages(sized, records, released, first + 1)
 
     def made_for(self, facts: PublicFacts) -> Mechanism:
@@ -143,7 +123,7 @@ class NoisySize(Mechanism):
         return self.rests_on
 
     def settings(self) -> Mapping[str, Any]:
-        return {"size_epsilon": self.count.epsilon}
+        return {"size_epsilon": self.first.count.epsilon}
 
 
 def _epsilon(budget: Budget) -> float:

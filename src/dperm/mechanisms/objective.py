@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism, Stage
+from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
-from dperm.mechanisms.rules import objective_strong_convexity
-from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.mechanisms.tuning import objective_strong_convexity
+from dperm.objectives import LinearObjective, Loss, PublicFacts, Records
 from dperm.privacy import (
     Assumption,
     Channel,
@@ -30,7 +31,7 @@ from dperm.privacy import (
 )
 from dperm.privacy.gaussian import gaussian_mu
 
-__all__ = ["Calibration", "ObjectivePerturbation"]
+__all__ = ["Calibration", "Objective", "ObjectivePerturbation"]
 
 Array = NDArray[np.float64]
 Calibration = Literal["sharp", "generic", "kifer"]
@@ -171,6 +172,36 @@ class ObjectivePerturbation(Mechanism):
 
     def settings(self) -> Mapping[str, Any]:
         return {"strong_convexity": self.strong_convexity, "calibration": self.calibration}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective(Method):
+    """Objective perturbation by `calibration` "sharp", "generic" or "kifer"; `strong_convexity` is Λ of (Λ/2)‖θ‖²."""
+
+    calibration: Calibration = "sharp"
+    strong_convexity: float | None = None
+
+    key = "objective"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check.choice("calibration", self.calibration, _PAPERS)
+        if self.strong_convexity is not None:
+            check.positive("strong_convexity", self.strong_convexity)
+
+    def admits(self, loss: Loss) -> bool:
+        return loss.rank_one
+
+    def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        part = ObjectivePerturbation.calibrate(
+            facts,
+            check.positive("epsilon", budget.epsilon),
+            budget.delta,
+            calibration=self.calibration,
+            strong_convexity=self.strong_convexity,
+            copies=models,
+        )
+        return one_for_each(part, models)
 
 
 def _gaussian_std(facts: PublicFacts, epsilon: float, delta: float, copies: int) -> float:

@@ -50,9 +50,7 @@ class OneVsRest(Mechanism):
         rows: list[Array] = []
         trace: dict[str, Any] = {}
         for number in range(self.classes):
-            theta, trace = self.mechanism.train(
-                objective, records.relabelled(np.where(records.targets == number, 1.0, -1.0)), channel
-            )
+            theta, trace = self.mechanism.train(objective, records.one_against_rest(number), channel)
             rows.append(theta)
         return np.stack(rows, axis=-2), trace
 
@@ -67,8 +65,7 @@ class OneVsRest(Mechanism):
         each = sum(leaves(self.mechanism.event(objective.facts)).values())  # a release for each leaf
         found: list[Stage] = []
         for number in range(self.classes):
-            own = records.relabelled(np.where(records.targets == number, 1.0, -1.0))
-            found += self.mechanism.stages(objective, own, released, first + number * each)
+            found += self.mechanism.stages(objective, records.one_against_rest(number), released, first + number * each)
         return found
 
     def most_records(self, facts: PublicFacts) -> int | None:

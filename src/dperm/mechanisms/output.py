@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism, Stage
+from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
-from dperm.mechanisms.rules import output_strong_convexity
+from dperm.mechanisms.noisy_size import NoisySize
+from dperm.mechanisms.tuning import output_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Channel, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate, statements
 
-__all__ = ["OutputPerturbation"]
+__all__ = ["Output", "OutputPerturbation"]
 
 Array = NDArray[np.float64]
 
@@ -118,3 +120,39 @@ class OutputPerturbation(Mechanism):
 
     def settings(self) -> Mapping[str, Any]:
         return {"strong_convexity": self.strong_convexity}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(Method):
+    """Output perturbation. `strong_convexity` is Λ of (Λ/2)‖θ‖²; its rule needs the number of records."""
+
+    strong_convexity: float | None = None
+
+    key = "output"
+    pure = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.strong_convexity is not None:
+            check.positive("strong_convexity", self.strong_convexity)
+
+    @property
+    def needs_size(self) -> bool:
+        return self.strong_convexity is None
+
+    def calibrated(self, facts: PublicFacts, budget: Budget, models: int, beside: PureDP | None = None) -> Mechanism:
+        epsilon = check.positive("epsilon", budget.epsilon)
+        part = OutputPerturbation.calibrate(
+            facts, epsilon, budget.delta, strong_convexity=self.strong_convexity, copies=models, beside=beside
+        )
+        return one_for_each(part, models)
+
+    def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        return NoisySize.known(
+            lambda facts, count: self.calibrated(facts, budget, models, beside=count),
+            facts,
+            budget,
+            label="output perturbation",
+            classes=models if models > 1 else 0,
+            rests_on=(statements.solver(None, facts.size_limit),),
+        )

@@ -7,6 +7,7 @@ from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.poisson import PoissonLoss
 from dperm.objectives.problem import RegularisedSum
 from dperm.objectives.records import Batch, Records
+from dperm.objectives.task import Task
 
 __all__ = [
     "Batch",
@@ -24,4 +25,5 @@ __all__ = [
     "SmoothedHinge",
     "Softmax",
     "Squared",
+    "Task",
 ]

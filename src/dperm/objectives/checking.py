@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from dperm._family import ours
 from dperm.objectives.losses import Loss
 
 __all__ = ["foreign", "refuse_contradictions"]
@@ -17,7 +18,7 @@ _ROUNDING = 1e-6
 
 def foreign(loss: Loss) -> bool:
     """Whether the loss is a stranger's: also one derived from ours, of which nothing is proved."""
-    return not type(loss).__module__.startswith("dperm.")
+    return not ours(type(loss))
 
 
 def refuse_contradictions(loss: Loss, row_norm: float, radius: float | None) -> None:

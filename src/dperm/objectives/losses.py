@@ -111,6 +111,10 @@ class Loss(ABC):
     def classification(self) -> bool:
         return True
 
+    def joint(self, classes: int) -> Loss | None:
+        """The loss of one model of so many classes; None where there is none, and each class is to have its own."""
+        return None
+
 
 @dataclass(frozen=True)
 class Logistic(Loss):
@@ -123,6 +127,9 @@ class Logistic(Loss):
     @property
     def sharp(self) -> str | None:
         return "logistic"
+
+    def joint(self, classes: int) -> Loss:
+        return Softmax(classes)
 
     def slope_error(self, largest: float, steepest: float, curvature: float) -> float:
         return 2.0**-49 * steepest  # nothing is done to t but a change of sign

@@ -119,6 +119,10 @@ class Records:
             other._table = np.concatenate([other.targets[None], self._table[1:]])
         return other
 
+    def one_against_rest(self, number: int) -> Records:
+        """With targets 1 where they were this class number, and −1 elsewhere."""
+        return self.relabelled(np.where(self.targets == number, 1.0, -1.0))
+
     def batches(self) -> Iterator[Batch]:
         """All records, a cache-sized batch at a time, in order."""
         for part in self._parts():

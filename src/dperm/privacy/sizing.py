@@ -1,21 +1,27 @@
-"""Budgets for runs that first release the number of records, with noise, and choose the rest by what was released.
+"""Runs that first release the number of records, with noise, and choose the rest by what was released.
 
-The rest is held to a privacy profile that was fixed before: composition is then as exact as for events that are known, whatever
-size was released (`dperm.privacy.filters`, `ProfileFilter`). The profile is the largest of those of runs for a few sizes, each of
-which alone would spend the budget, so that runs for other sizes need hardly more noise than if nothing held them to it.
+Where nothing else holds the rest, it is held to a privacy profile that was fixed before: composition is then as exact as for
+events that are known, whatever size was released (`dperm.privacy.filters`, `ProfileFilter`). The profile is the largest of those
+of runs for a few sizes, each of which alone would spend the budget, so that runs for other sizes need hardly more noise than if
+nothing held them to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dperm.privacy.accounting import best_epsilon
-from dperm.privacy.calibration import calibrate
-from dperm.privacy.events import Composed, Event, Gaussian, PrivacyProfile, PureDP, Relation
+from dperm.privacy.calibration import calibrate, calibrate_below
+from dperm.privacy.channel import Channel
+from dperm.privacy.events import Composed, Event, FilteredRdp, Gaussian, PrivacyProfile, PureDP, Relation, chosen_on_the_way
 from dperm.privacy.filters import privacy_profile
 from dperm.privacy.gaussian import gaussian_epsilon
 
-__all__ = ["NOMINAL_SIZES", "SIZE_SHARE", "count_and_profile", "noisy_count"]
+__all__ = ["NOMINAL_SIZES", "SIZE_SHARE", "CountFirst"]
 
 SIZE_SHARE = 0.05  # of ε, for the number of records
 
@@ -28,27 +34,80 @@ _REMEMBERED = 64
 _found: dict[tuple[object, ...], PrivacyProfile] = {}
 
 
-def noisy_count(epsilon: float, relation: Relation, share: float | None = None) -> PureDP:
+@dataclass(frozen=True)
+class CountFirst:
+    """A release of the number of records with Laplace noise, and what is charged for it and all that follows, before either.
+
+    What follows depends on the number, so `charged` holds every choice: the event that follows, where no number changes it
+    (`known`), or else a privacy profile (`profiled`) or a Rényi filter (`within`).
+    """
+
+    count: PureDP
+    charged: Event
+
+    @classmethod
+    def known(cls, epsilon: float, relation: Relation, rest: Callable[[PureDP], Event]) -> CountFirst:
+        """`rest(count)` follows, whatever the number."""
+        count = _noisy_count(epsilon, relation)
+        return cls(count, Composed((count, rest(count))))
+
+    @classmethod
+    def within(cls, filter: FilteredRdp, epsilon: float) -> CountFirst:
+        """`filter`, of `epsilon` in all, holds the count and what follows, which spends what is left by itself."""
+        return cls(_noisy_count(epsilon, filter.relation), filter)
+
+    @classmethod
+    def profiled(
+        cls,
+        epsilon: float,
+        delta: float,
+        relation: Relation,
+        planned: Sequence[Callable[[float], Event]],
+        *,
+        earlier: Sequence[Event] = (),
+        share: float | None = None,
+    ) -> CountFirst:
+        """A profile holds what follows: with what was released `earlier`, all is (`epsilon`, `delta`)-private.
+
+        `planned` are runs for `NOMINAL_SIZES`: from a noise multiplier to what the run costs. `share` of epsilon is for the
+        count. ValueError where nothing is left for what follows.
+        """
+        count = _noisy_count(epsilon, relation, share)
+        # runs that cost the same at two noise levels are the same runs: what was found for them is found again
+        alike = tuple(run(noise) for run in planned for noise in (1.0, 3.0))
+        key = (count, epsilon, delta, alike, tuple(earlier))
+        if key not in _found:
+            while len(_found) >= _REMEMBERED:
+                _found.pop(next(iter(_found)), None)
+            _found[key] = _profile(count, epsilon, delta, planned, earlier)
+        return cls(count, Composed((count, _found[key])))
+
+    def noise_below(self, run: Callable[[float], Event]) -> float:
+        """The least noise multiplier of a run that stays below the profile."""
+        assert isinstance(self.charged, Composed)
+        profile = self.charged.events[-1]
+        assert isinstance(profile, PrivacyProfile)
+        return calibrate_below(run, profile)
+
+    def release(self, channel: Channel, records: int) -> int:
+        """The number as released, at least 1. The channel was charged."""
+        if chosen_on_the_way(self.charged):
+            channel.allow(self.count)
+        return self.released(channel.release_pure(np.array([float(records)]), 1.0, self.count.epsilon))
+
+    def released(self, noisy: NDArray[np.float64]) -> int:
+        """The number that this release gave."""
+        return max(1, round(float(noisy[0])))
+
+    def admit(self, channel: Channel, rest: Event) -> None:
+        """Let what follows out, now that it is known; what is chosen on the way lets out its own steps."""
+        if chosen_on_the_way(self.charged) and not chosen_on_the_way(rest):
+            channel.allow(rest)
+
+
+def _noisy_count(epsilon: float, relation: Relation, share: float | None = None) -> PureDP:
     """What the release of the number of records costs, of ε in all."""
     return PureDP((SIZE_SHARE if share is None else share) * epsilon, relation)
-
-
-def count_and_profile(
-    count: PureDP, epsilon: float, delta: float, planned: Sequence[Callable[[float], Event]], earlier: Sequence[Event] = ()
-) -> Composed:
-    """`count` and the profile for what follows it: with what was released `earlier`, (`epsilon`, `delta`)-private.
-
-    `planned` are runs for `NOMINAL_SIZES`: from a noise multiplier to what the run costs. ValueError where nothing is left for
-    them.
-    """
-    # runs that cost the same at two noise levels are the same runs: what was found for them is found again
-    alike = tuple(run(noise) for run in planned for noise in (1.0, 3.0))
-    key = (count, epsilon, delta, alike, tuple(earlier))
-    if key not in _found:
-        while len(_found) >= _REMEMBERED:
-            _found.pop(next(iter(_found)), None)
-        _found[key] = _profile(count, epsilon, delta, planned, earlier)
-    return Composed((count, _found[key]))
 
 
 def _profile(

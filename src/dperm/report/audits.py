@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dperm.audit import AuditResult, Training, attack
+from dperm.mechanisms import Budget
 from dperm.report.candidates import CANDIDATES
 from dperm.report.study import StudyResult
 
@@ -24,7 +25,6 @@ def audit_study(
         candidate = CANDIDATES[key]
         if progress is not None:
             progress(number, len(keys), f"Attacking {candidate.title}")
-        mechanism = candidate.build(result.problem, epsilon, result.study.delta)
-        objective = result.problem.objective(joint=candidate.joint)
+        mechanism, objective = candidate.method.build(result.task, Budget(result.study.delta, epsilon))
         found.append((key, attack(Training.of_mechanism(mechanism, objective), trials=_TRIALS)))
     return found

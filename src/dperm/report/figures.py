@@ -177,7 +177,7 @@ def noise_multiplier(cell: Cell, result: StudyResult) -> float:
         return float(noise["noise_levels"][0][0])
     if "sensitivity" in noise:
         return float(noise["noise_std"] / noise["sensitivity"])
-    return float(noise["noise_std"] / result.problem.objective(joint=False).facts.lipschitz)
+    return float(noise["noise_std"] / result.task.objective(joint=False).facts.lipschitz)
 
 
 def profile_figure(certificate: Certificate) -> str:

@@ -134,7 +134,7 @@ def _shown_certificate(result: StudyResult) -> Certificate | None:
     with_certificate = [cell for cell in result.cells if cell.certificate is not None]
     if not with_certificate:
         return None
-    key = "objective-sharp" if result.problem.classes == 2 else with_certificate[-1].mechanism
+    key = "objective-sharp" if result.task.classes == 2 else with_certificate[-1].mechanism
     mine = [cell for cell in with_certificate if cell.mechanism == key] or with_certificate
     return min(mine, key=lambda cell: abs((cell.epsilon or 0) - 1)).certificate
 

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.audit.statistics import area_under_curve
 from dperm.data import Dataset
-from dperm.mechanisms import Mechanism
-from dperm.objectives import LinearObjective, Records, RegularisedSum
-from dperm.privacy import Certificate, Channel, Provenance
+from dperm.mechanisms import Budget, Mechanism
+from dperm.objectives import LinearObjective, Logistic, Records, RegularisedSum, Squared, Task
+from dperm.privacy import Certificate, Channel, Provenance, Relation
 from dperm.privacy.source import EXACT_NOISE
-from dperm.report.candidates import CANDIDATES, Problem
+from dperm.report.candidates import CANDIDATES
 from dperm.solvers import minimise
 
 __all__ = ["Cell", "Study", "StudyResult", "run_study"]
@@ -36,6 +36,9 @@ Array = NDArray[np.float64]
 #: Λ of the non-private reference, in sum form: enough to make it unique. On nearly separable records it still costs
 #: some hundredths of training loss, so that a private model can undercut the reference slightly.
 _REFERENCE_CONVEXITY = 1e-2
+
+#: Of the ball ‖θ‖ ≤ radius/data_norm that regressions are held in.
+_REGRESSION_RADIUS = 5.0
 
 _FALSE_POSITIVES = 0.01  # of the membership attack
 
@@ -114,7 +117,7 @@ class StudyResult:
     dataset: str
     title: str
     study: Study
-    problem: Problem
+    task: Task
     records: int
     notes: tuple[str, ...]
     metric: str
@@ -139,14 +142,14 @@ class _Fit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Task:
+class _Job:
     """One repeat of one mechanism at all its ε."""
 
     mechanism: str
     repeat: int
 
 
-_worker: tuple[Dataset, Study, Problem, dict[tuple[str, float], Mechanism], int]
+_worker: tuple[Dataset, Study, Task, dict[tuple[str, float], Mechanism], int]
 
 
 def _start_process(path: str) -> None:
@@ -160,10 +163,10 @@ def _start_worker(path: str) -> None:
     _worker = pickle.loads(Path(path).read_bytes())
 
 
-def _run_task(task: _Task) -> list[_Fit]:
-    dataset, study, problem, mechanisms, entropy = _worker
-    split = _split(dataset, study, entropy, task.repeat)
-    return list(_repeat(dataset, study, problem, mechanisms, task, split))
+def _run_job(job: _Job) -> list[_Fit]:
+    dataset, study, task, mechanisms, entropy = _worker
+    split = _split(dataset, study, entropy, job.repeat)
+    return list(_repeat(dataset, study, task, mechanisms, job, split))
 
 
 def _split(dataset: Dataset, study: Study, entropy: int, repeat: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -178,54 +181,51 @@ def _split(dataset: Dataset, study: Study, entropy: int, repeat: int) -> tuple[N
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
-def _targets(dataset: Dataset, problem: Problem) -> Array:
-    if problem.classes == 0:
+def _targets(dataset: Dataset, task: Task) -> Array:
+    if task.classes == 0:
         assert dataset.target_range is not None
-        low, high = dataset.target_range
-        return np.clip(2 * (np.asarray(dataset.targets, dtype=np.float64) - low) / (high - low) - 1, -1.0, 1.0)
-    index = np.searchsorted(np.array(sorted(dataset.classes)), dataset.targets).astype(np.float64)
-    return 2 * index - 1 if problem.classes == 2 else index
+        return dataset.target_range.scaled(dataset.targets)
+    return task.targets(np.searchsorted(np.array(sorted(dataset.classes)), dataset.targets))
 
 
 def _repeat(
     dataset: Dataset,
     study: Study,
-    problem: Problem,
+    task: Task,
     mechanisms: dict[tuple[str, float], Mechanism],
-    task: _Task,
+    job: _Job,
     split: tuple[NDArray[np.intp], NDArray[np.intp]],
 ) -> Iterator[_Fit]:
     train, test = split
-    targets = _targets(dataset, problem)
-    joint = task.mechanism == "non-private" or CANDIDATES[task.mechanism].joint
-    objective = problem.objective(joint=joint)
+    targets = _targets(dataset, task)
+    private = job.mechanism != "non-private"
+    objective = CANDIDATES[job.mechanism].method.objective(task) if private else task.objective(joint=True)
     fit = objective.records(dataset.features[train], targets[train])
     held_out = objective.records(dataset.features[test], targets[test])
-    best = _non_private(objective, fit, problem)
-    least = _risk(objective, fit, best, problem)
-    if task.mechanism == "non-private":
-        attack = _attack(objective, fit, held_out, best, problem)
-        yield _Fit(task.mechanism, None, task.repeat, _score(objective, held_out, best, problem), 0.0, attack, {})
+    best = _non_private(objective, fit, task)
+    least = _risk(objective, fit, best, task)
+    if not private:
+        attack = _attack(objective, fit, held_out, best, task)
+        yield _Fit(job.mechanism, None, job.repeat, _score(objective, held_out, best, task), 0.0, attack, {})
         return
     for epsilon in study.epsilons:
-        seed = None if study.seed is None else f"{study.seed}/{task.mechanism}/{epsilon}/{task.repeat}"
+        seed = None if study.seed is None else f"{study.seed}/{job.mechanism}/{epsilon}/{job.repeat}"
         channel = Channel.open(seed, label=f"compare {dataset.name}")
-        release = mechanisms[task.mechanism, epsilon].release(objective, fit, channel)
-        score = _score(objective, held_out, release.theta, problem)
-        risk = _risk(objective, fit, release.theta, problem)
-        attack = _attack(objective, fit, held_out, release.theta, problem)
-        yield _Fit(task.mechanism, epsilon, task.repeat, score, risk - least, attack, dict(release.trace))
+        release = mechanisms[job.mechanism, epsilon].release(objective, fit, channel)
+        score = _score(objective, held_out, release.theta, task)
+        risk = _risk(objective, fit, release.theta, task)
+        attack = _attack(objective, fit, held_out, release.theta, task)
+        yield _Fit(job.mechanism, epsilon, job.repeat, score, risk - least, attack, dict(release.trace))
 
 
-def _non_private(objective: LinearObjective, records: Records, problem: Problem) -> Array:
+def _non_private(objective: LinearObjective, records: Records, task: Task) -> Array:
     """Minimiser of the (nearly) unregularised objective; one row a class for one-vs-rest."""
     objective = objective.with_strong_convexity(_REFERENCE_CONVEXITY)
     if objective.outputs > 1:
         return _softmax_minimiser(objective, records)
-    if problem.classes > 2:
+    if task.classes > 2:
         rows = [
-            minimise(RegularisedSum(objective, records.relabelled(np.where(records.targets == k, 1.0, -1.0))), 1e-6).theta
-            for k in range(problem.classes)
+            minimise(RegularisedSum(objective, records.one_against_rest(number)), 1e-6).theta for number in range(task.classes)
         ]
         return np.stack(rows)
     return minimise(RegularisedSum(objective, records), 1e-6, objective.radius).theta
@@ -253,33 +253,33 @@ def _predictions(objective: LinearObjective, records: Records, theta: Array) -> 
     return np.concatenate([objective.predict(theta, batch) for batch in records.batches()])
 
 
-def _score(objective: LinearObjective, records: Records, theta: Array, problem: Problem) -> float:
+def _score(objective: LinearObjective, records: Records, theta: Array, task: Task) -> float:
     """Accuracy, or R² for regression."""
     t, y = _predictions(objective, records, theta), records.targets
-    if problem.classes == 0:
+    if task.classes == 0:
         return 1.0 - float(np.square(t - y).sum() / max(np.square(y - y.mean()).sum(), 1e-300))
-    if problem.classes == 2:
+    if task.classes == 2:
         return float(np.mean((t > 0) == (y > 0)))
     return float(np.mean(t.argmax(axis=1) == y))
 
 
-def _risk(objective: LinearObjective, records: Records, theta: Array, problem: Problem) -> float:
+def _risk(objective: LinearObjective, records: Records, theta: Array, task: Task) -> float:
     """Mean training loss, without the regulariser (one-vs-rest: the mean over classes)."""
-    return float(_losses(objective, records, theta, problem).mean())
+    return float(_losses(objective, records, theta, task).mean())
 
 
-def _losses(objective: LinearObjective, records: Records, theta: Array, problem: Problem) -> Array:
+def _losses(objective: LinearObjective, records: Records, theta: Array, task: Task) -> Array:
     """(n,) losses; one-vs-rest: the mean over classes."""
     t, y = _predictions(objective, records, theta), records.targets
     if t.ndim == 2 and objective.outputs == 1:
-        separate = [objective.loss.value(t[:, k], np.where(y == k, 1.0, -1.0)) for k in range(problem.classes)]
+        separate = [objective.loss.value(t[:, k], records.one_against_rest(k).targets) for k in range(task.classes)]
         return np.mean(separate, axis=0)
     return objective.loss.value(t, y)
 
 
-def _attack(objective: LinearObjective, members: Records, others: Records, theta: Array, problem: Problem) -> tuple[float, float]:
+def _attack(objective: LinearObjective, members: Records, others: Records, theta: Array, task: Task) -> tuple[float, float]:
     """Membership inference by loss: the area under its curve, and the share of members found at 1 % false positives."""
-    inside, outside = (-_losses(objective, records, theta, problem) for records in (members, others))
+    inside, outside = (-_losses(objective, records, theta, task) for records in (members, others))
     allowed = int(_FALSE_POSITIVES * len(outside))
     cut = np.sort(outside)[len(outside) - allowed - 1]  # with fewer than 100 others: nobody may be accused wrongly
     return area_under_curve(outside, inside)[0], float((inside > cut).mean())
@@ -299,21 +299,30 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     entropy = secrets.randbits(64) if study.seed is None else study.seed
     if classes and len(np.unique(dataset.targets)) < 2:
         raise ValueError(f"Expected at least two classes among the records, got only {dataset.targets[0]!r}.")
-    problem = Problem(dataset.features.shape[1], classes, train, study.data_norm, study.intercept_scale, study.relation)
-    keys = [key for key in study.mechanisms if classes or CANDIDATES[key].regression]
+    task = Task(
+        loss=Logistic() if classes else Squared(target_bound=1.0, radius=_REGRESSION_RADIUS / study.data_norm),
+        features=dataset.features.shape[1],
+        classes=classes,
+        data_norm=study.data_norm,
+        intercept_scale=study.intercept_scale,
+        relation=Relation(study.relation),
+        public_size=train,
+    )
+    keys = [key for key in study.mechanisms if CANDIDATES[key].method.admits(task.loss)]
     mechanisms = {
-        (key, epsilon): CANDIDATES[key].build(problem, epsilon, study.delta) for key in keys for epsilon in study.epsilons
+        (key, epsilon): CANDIDATES[key].method.build(task, Budget(study.delta, epsilon))[0]
+        for key in keys
+        for epsilon in study.epsilons
     }
-    tasks = [_Task(key, repeat) for repeat in range(study.repeats) for key in ("non-private", *keys)]
+    work = [_Job(key, repeat) for repeat in range(study.repeats) for key in ("non-private", *keys)]
     rows: list[_Fit] = []
-    for number, found in enumerate(_map(tasks, (dataset, study, problem, mechanisms, entropy), jobs), start=1):
+    for number, found in enumerate(_map(work, (dataset, study, task, mechanisms, entropy), jobs), start=1):
         rows += found
         if progress is not None:
-            progress(number, len(tasks))
+            progress(number, len(work))
     cells = [_cell("non-private", None, rows, study, None)]
     for (key, epsilon), mechanism in mechanisms.items():
-        facts = problem.objective(joint=CANDIDATES[key].joint).facts
-        certificate = mechanism.certificate(facts, _provenance(study))
+        certificate = mechanism.certificate(CANDIDATES[key].method.objective(task).facts, _provenance(study))
         certificate = _with_size_read_off(certificate)
         if not dataset.public:
             certificate = certificate.only_claimed("ranges, categories or labels were read off the data, not public")
@@ -322,7 +331,7 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
         dataset=dataset.name,
         title=dataset.title or dataset.name,
         study=study,
-        problem=problem,
+        task=task,
         records=len(dataset),
         notes=dataset.notes,
         metric="accuracy" if classes else "R²",
@@ -371,16 +380,16 @@ def _cell(
     )
 
 
-def _map(tasks: list[_Task], shared: Any, jobs: int) -> Iterator[Any]:
+def _map(work: list[_Job], shared: Any, jobs: int) -> Iterator[Any]:
     """Results as they come, from `jobs` processes of one thread each (or from this one)."""
     with _shared_file(shared) as path:
         if jobs <= 1:
             _start_worker(path)
-            for task in tasks:
-                yield _run_task(task)
+            for job in work:
+                yield _run_job(job)
             return
         with _single_threaded(), ProcessPoolExecutor(jobs, get_context("spawn"), _start_process, (path,)) as pool:
-            waiting = {pool.submit(_run_task, task) for task in tasks}
+            waiting = {pool.submit(_run_job, job) for job in work}
             try:
                 while waiting:
                     done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -389,7 +398,7 @@ def _map(tasks: list[_Task], shared: Any, jobs: int) -> Iterator[Any]:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for child in active_children():
-                    child.terminate()  # a running task has nothing to tidy: what it charged is on disk
+                    child.terminate()  # a running job has nothing to tidy: what it charged is on disk
                 raise
 
 

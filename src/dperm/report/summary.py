@@ -58,8 +58,8 @@ def _study(result: StudyResult) -> dict[str, Any]:
     return {
         "dataset": result.dataset,
         "records": result.records,
-        "features": result.problem.features,
-        "classes": result.problem.classes,
+        "features": result.task.features,
+        "classes": result.task.classes,
         "metric": result.metric,
         "baseline": result.baseline,
         "settings": vars(result.study),

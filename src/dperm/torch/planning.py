@@ -10,8 +10,7 @@ from typing import Any, cast
 from dperm import _validate as check
 from dperm.gradient import Policy, Update
 from dperm.gradient.recipes import dp_sgd
-from dperm.privacy import Composed, Event, PrivacyProfile, Relation, calibrate
-from dperm.privacy.calibration import calibrate_below
+from dperm.privacy import Composed, Event, Relation, calibrate
 
 __all__ = ["MakePlan", "Planner", "Recipe"]
 
@@ -123,11 +122,6 @@ class Planner:
     def at(self, noise: float, size: int) -> Policy:
         """The plan for this size with this noise multiplier."""
         return self._make(noise, size)
-
-    def below(self, profile: PrivacyProfile, size: int, relation: Relation) -> tuple[Policy, float]:
-        """The plan for this size whose steps stay below a profile, and its noise multiplier."""
-        noise = calibrate_below(lambda x: self._make(x, size).event(relation), profile)
-        return self._make(noise, size), noise
 
     def _event(self, noise: float, size: int, relation: Relation) -> Event:
         return Composed((*self.earlier, self._make(noise, size).event(relation)))

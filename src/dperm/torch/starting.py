@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dperm._remind import remind_of_delta
 from dperm.gradient import Policy
 from dperm.gradient.foreign import foreign_parts
-from dperm.privacy import Assumption, Certificate, Channel, Composed, Event, PrivacyProfile, Relation, statements
+from dperm.privacy import Assumption, Certificate, Channel, Composed, Event, Relation, statements
 from dperm.privacy.events import chosen_on_the_way, event_from_dict
 from dperm.privacy.grid import admit_noise
-from dperm.privacy.sizing import NOMINAL_SIZES, count_and_profile, noisy_count
+from dperm.privacy.sizing import NOMINAL_SIZES, CountFirst
 from dperm.torch.noise import admit_tails, open_channel
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.planning import Planner
@@ -139,22 +137,18 @@ class Starter:
         epsilon, delta, relation = self.planner.epsilon, self.planner.delta, self.relation
         if epsilon is None:
             raise ValueError("Expected public_size where the noise is set by hand: rates and denominators need it.")
-        count = noisy_count(epsilon, relation, self.size_share)
 
         def run(size: int, noise: float) -> Event:  # plans must work whatever the number of records is
             return self._fitted(self.planner.at(noise, size), size).event(relation)
 
         runs = [functools.partial(run, size) for size in NOMINAL_SIZES]
-        event = count_and_profile(count, epsilon, delta, runs, self.planner.earlier)
-        self._charge(channel, event, None)
-        channel.allow(count)
-        size = max(1, round(float(channel.release_pure(np.array([float(records)]), 1.0, count.epsilon)[0])))
-        profile = event.events[-1]
-        assert isinstance(profile, PrivacyProfile)
-        plan, self.noise = self.planner.below(profile, size, relation)
-        plan = self._fitted(plan, size)
-        channel.allow(plan.event(relation))
-        return plan, event
+        first = CountFirst.profiled(epsilon, delta, relation, runs, earlier=self.planner.earlier, share=self.size_share)
+        self._charge(channel, first.charged, None)
+        size = first.release(channel, records)
+        self.noise = first.noise_below(functools.partial(run, size))
+        plan = self._fitted(self.planner.at(self.noise, size), size)
+        first.admit(channel, plan.event(relation))
+        return plan, first.charged
 
     def _charge(self, channel: Channel, event: Event, plan: Policy | None) -> None:
         if (plan or self.planner.at(1.0, NOMINAL_SIZES[0])).anchored:

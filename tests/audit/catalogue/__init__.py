@@ -18,14 +18,14 @@ import dperm.gradient.recipes
 import dperm.mechanisms
 import dperm.objectives
 from catalogue.common import DELTA, EPSILON, Entry, gradient
-from dperm.gradient import Bounding, Difference, ImportancePlan, NoiseSchedule, Policy, Query, Sampler, SvrgPlan, Unit
+from dperm.gradient import Bounding, GradientDifference, ImportancePlan, NoiseSchedule, Policy, Query, Sampler, SvrgPlan, Unit
 from dperm.mechanisms import GradientPerturbation, Mechanism, OneVsRest
 from dperm.objectives import Loss
 
 __all__ = ["DELTA", "EPSILON", "catalogue", "certified_parts", "gradient", "parts_of", "recipes"]
 
 #: of policies, parts that are none of their fields
-WITHIN: dict[type, set[type]] = {ImportancePlan: {Unit}, SvrgPlan: {Difference}}
+WITHIN: dict[type, set[type]] = {ImportancePlan: {Unit}, SvrgPlan: {GradientDifference}}
 FAMILIES = {
     Mechanism: dperm.mechanisms,
     Policy: dperm.gradient,

@@ -3,47 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from catalogue.common import ADD, BUDGET, DELTA, EPSILON, REPLACE, SIZE, Entry, gradient, objective
 from dperm.gradient import AdaptiveClip, AdaptiveNorm, ExponentialDecay, FullBatch, Normalise, PerLayer
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
 from dperm.mechanisms import (
     Budget,
+    Gradient,
     GradientPerturbation,
     Mechanism,
-    NoisySize,
+    Objective,
     ObjectivePerturbation,
     OneVsRest,
+    Output,
     OutputPerturbation,
 )
-from dperm.mechanisms.rules import gradient_plan
-from dperm.objectives import Huber, LinearObjective, Logistic, SmoothedHinge, Softmax, Squared
-from dperm.privacy import rdp_budget
+from dperm.objectives import Huber, LinearObjective, Logistic, SmoothedHinge, Softmax, Squared, Task
 
 
-def noisy_sizes(unsized: LinearObjective) -> Iterator[tuple[str, NoisySize, LinearObjective]]:
+def noisy_sizes(unsized: LinearObjective) -> Iterator[tuple[str, Mechanism, LinearObjective]]:
     """The number of records is released first, and the rest chosen by it, in the ways that there are to hold it."""
 
-    def output(facts: Any, count: Any) -> Mechanism:
-        return OutputPerturbation.calibrate(facts, EPSILON, DELTA, beside=count)
+    importance = Gradient(sampling="importance", epochs=2)
+    yield "noisy size, output", Output().size_released(unsized.facts, BUDGET, 1), unsized
+    yield "noisy size, pure output", Output().size_released(unsized.facts, Budget(0.0, EPSILON), 1), unsized
+    yield "noisy size, poisson", Gradient(epochs=4).size_released(unsized.facts, BUDGET, 1), unsized
+    yield "noisy size, importance", importance.size_released(unsized.facts, BUDGET, 1), unsized
 
-    def pure(facts: Any, count: Any) -> Mechanism:
-        return OutputPerturbation.calibrate(facts, EPSILON, 0.0, beside=count)
 
-    def poisson(facts: Any) -> Any:
-        return gradient_plan(facts, EPSILON, DELTA, epochs=4)
-
-    budget = rdp_budget(EPSILON, DELTA)
-
-    def importance(facts: Any) -> Mechanism:
-        return GradientPerturbation.by_rule(facts, EPSILON, DELTA, sampling="importance", epochs=2, filter=budget)
-
-    facts = unsized.facts
-    yield "noisy size, output", NoisySize.known(output, facts, BUDGET), unsized
-    yield "noisy size, pure output", NoisySize.known(pure, facts, Budget(0.0, EPSILON)), unsized
-    yield "noisy size, poisson", NoisySize.below(poisson, facts, BUDGET), unsized
-    yield "noisy size, importance", NoisySize.filtered(importance, budget, BUDGET), unsized
+def methods() -> Iterator[Entry]:
+    """Every method as estimators build it, with one model for each of three classes, and the number of records private."""
+    for method in (Output(), Objective(), Gradient(epochs=2), Gradient(sampling="full", epochs=4)):
+        for size in (SIZE, None):
+            task = Task(loss=Huber(0.5), features=2, classes=3, public_size=size, intercept_scale=0.5)
+            yield f"method {method}, three classes, public size {size}", *method.build(task, BUDGET)
 
 
 def entries() -> Iterator[Entry]:
@@ -78,6 +71,7 @@ def entries() -> Iterator[Entry]:
     yield "kifer", ObjectivePerturbation.calibrate(o.facts, EPSILON, DELTA, calibration="kifer"), o
     unsized = objective(public_size=None)
     yield from noisy_sizes(unsized)
+    yield from methods()
     recipe = GradientPerturbation.calibrate(
         lambda noise: dp_sgd(noise_multiplier=noise, public_size=SIZE, expected_batch_size=20, epochs=5, clipping_norm=0.5),
         o.facts, EPSILON, DELTA,

@@ -113,8 +113,6 @@ def _estimator(kind: str, settings: dict[str, Any]) -> Any:
 
     kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge}
     choice("--model", kind, kinds)
-    if kind == "ridge" and settings.get("mechanism") == "auto":
-        del settings["mechanism"]
     return kinds[kind](**settings)
 
 
@@ -162,8 +160,7 @@ def _records(extra: dict[str, Any], source: str) -> tuple[Any, Any]:
         dataset, _ = data.read_dataset(source, None, data.Schema.from_dict(schema))
     targets = dataset.targets
     if extra.get("target_range"):
-        low, high = extra["target_range"]
-        targets = 2 * (targets - low) / (high - low) - 1
+        targets = data.TargetRange(*extra["target_range"]).scaled(targets)
     return dataset.features, targets
 
 

@@ -44,8 +44,7 @@ def predict(
         features, kept = data.read_dataset(source)[0].features, None
     answers = fitted.predict(features)
     if extra.get("target_range"):
-        low, high = extra["target_range"]
-        answers = low + (answers + 1) / 2 * (high - low)
+        answers = data.TargetRange(*extra["target_range"]).restored(answers)
     table = pd.DataFrame({"prediction": answers})
     if hasattr(fitted, "predict_proba"):
         for name, column in zip(fitted.classes_, fitted.predict_proba(features).T, strict=True):

@@ -42,6 +42,7 @@ def train(
     """
     from dperm._validate import choice
     from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge, model_to_json
+    from dperm.mechanisms import Gradient, known_methods
     from dperm.privacy.signing import sign
     from dperm.privacy.statements import labels
 
@@ -62,21 +63,20 @@ def train(
         "relation": relation,
         "data_norm": data_norm,
         "public_size": public_size,
+        "mechanism": mechanism,
         "label": dataset.name,
     }
-    if mechanism != "auto":
-        options["mechanism"] = mechanism
+    choice("--mechanism", mechanism, known_methods())
     if sampling is not None:
         choice("--sampling", sampling, ("poisson", "importance", "full"))
         if mechanism != "gradient":
             raise ValueError(f"Expected --mechanism gradient with --sampling {sampling}: other mechanisms draw no batches.")
-        options["sampling"] = sampling
+        options["mechanism"] = Gradient(sampling=sampling)
     targets = dataset.targets
     if model == "ridge":
         if dataset.target_range is None:
             raise ValueError(f"Expected numbers as target for --model ridge, got the labels {list(dataset.classes)[:5]}.")
-        low, high = dataset.target_range
-        targets = 2 * (targets - low) / (high - low) - 1
+        targets = dataset.target_range.scaled(targets)
     elif not dataset.classes:
         raise ValueError(f"Expected labels as target for --model {model}, got numbers; use --model ridge.")
     else:

@@ -1,0 +1,27 @@
+"""Families: the classes that dperm wrote below one base. They are found, so that nobody keeps a list."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TypeVar
+
+__all__ = ["members", "ours"]
+
+T = TypeVar("T")
+
+
+def ours(kind: type) -> bool:
+    """Whether dperm wrote this type. What derives from one of ours elsewhere is a stranger's."""
+    return kind.__module__.startswith("dperm.")
+
+
+def members(base: type[T]) -> list[type[T]]:
+    """All classes at and below `base` that can be made, of the modules that were imported."""
+    found: list[type[T]] = []
+    waiting = [base]
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if ours(kind) and not inspect.isabstract(kind) and kind not in found:
+            found.append(kind)
+    return found

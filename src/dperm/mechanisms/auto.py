@@ -1,0 +1,32 @@
+"""The method that chooses a method."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.gradient import Gradient
+from dperm.mechanisms.method import Method
+from dperm.mechanisms.objective import Objective
+from dperm.mechanisms.output import Output
+from dperm.objectives import PublicFacts, Task
+
+__all__ = ["Auto"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto(Method):
+    """Output perturbation for pure privacy; gradient perturbation of one model for more than two classes, where the loss has a
+    form for that; otherwise objective perturbation, or full-batch gradient perturbation of a loss that rules it out."""
+
+    key = "auto"
+
+    def chosen(self, task: Task, budget: Budget) -> Method:
+        if budget.delta == 0:
+            return Output()
+        if task.classes > 2 and task.loss.joint(task.classes) is not None:
+            return Gradient()
+        return Objective() if task.loss.rank_one else Gradient(sampling="full")
+
+    def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        raise TypeError("Call `chosen` first: facts do not say what is to be learnt.")

@@ -1,0 +1,101 @@
+"""Methods: how to train, in public settings alone. With a task and a budget a method is built into a mechanism."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from dperm import _validate as check
+from dperm._family import members
+from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.one_vs_rest import OneVsRest
+from dperm.objectives import LinearObjective, Loss, PublicFacts, Task
+
+__all__ = ["Method", "known_methods", "method_of", "one_for_each"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """A kind of mechanism with what is said of it. What is left open, None, follows from task and budget by public rules.
+
+    A new method stands beside its mechanism: a frozen dataclass with its `key`, and `calibrated`. Estimators and the command line
+    know it by its key from then on.
+    """
+
+    key: ClassVar[str]  # `mechanism=` of estimators
+    joint: ClassVar[bool] = False  # whether more than two classes are one model, where the loss has a form for that
+    pure: ClassVar[bool] = False  # whether delta = 0 will do
+
+    def __post_init__(self) -> None:
+        check.plain_numbers(self, [field.name for field in fields(self)])
+
+    @abstractmethod
+    def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        """The mechanism that spends the budget: on one model, or `one_for_each` of so many classes. facts.public_size is known
+        where `needs_size`. ValueError where facts or budget rule it out."""
+
+    @property
+    def needs_size(self) -> bool:
+        """Whether what is chosen depends on the number of records."""
+        return False
+
+    def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        """The mechanism where the number of records is needed and private."""
+        raise ValueError(f"Expected public_size with mechanism={self.key!r}: it does not release the number of records.")
+
+    def objective(self, task: Task) -> LinearObjective:
+        return task.objective(joint=self.joint)
+
+    def admits(self, loss: Loss) -> bool:
+        """Whether it can train with this loss."""
+        return True
+
+    def chosen(self, task: Task, budget: Budget) -> Method:
+        """Itself; another one, where it is a rule that chooses."""
+        return self
+
+    def build(self, task: Task, budget: Budget) -> tuple[Mechanism, LinearObjective]:
+        """The mechanism that spends the budget on this task, and what it minimises. ValueError where there is none."""
+        method = self.chosen(task, budget)
+        if method is not self:
+            return method.build(task, budget)
+        if budget.delta == 0 and not self.pure:
+            raise ValueError(f"Expected delta in (0, 1) for mechanism={self.key!r}, got 0; only 'output' has a pure form.")
+        objective = self.objective(task)
+        facts = objective.facts
+        sizes = self.needs_size and facts.public_size is None
+        mechanism = (self.size_released if sizes else self.calibrated)(facts, budget, task.models(objective))
+        if mechanism.budget != budget:
+            raise ValueError(f"Expected a mechanism for {budget}, got one for {mechanism.budget}.")
+        return mechanism, objective
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; see `method_of`."""
+        return {"method": self.key, **{field.name: getattr(self, field.name) for field in fields(self)}}
+
+
+def one_for_each(mechanism: Mechanism, models: int) -> Mechanism:
+    """`mechanism` for each of so many classes; itself where one model is all."""
+    return OneVsRest.of(mechanism, models) if models > 1 else mechanism
+
+
+def known_methods() -> dict[str, type[Method]]:
+    """dperm's methods by key."""
+    return {kind.key: kind for kind in sorted(members(Method), key=lambda kind: kind.key)}
+
+
+def method_of(given: Any) -> Method:
+    """A method, as it is, by its key, or from `to_dict`. ValueError for anything else."""
+    if isinstance(given, Method):
+        return given
+    known = known_methods()
+    if isinstance(given, dict):
+        settings: dict[str, Any] = dict(given)
+        return known[check.choice("method", settings.pop("method"), known)](**settings)
+    if type(given) is not str or given not in known:
+        raise ValueError(
+            f"Expected mechanism to be one of {', '.join(map(repr, known))}, or a method such as Gradient(epochs=10), "
+            f"got {given!r}."
+        )
+    return known[given]()
