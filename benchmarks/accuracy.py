@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from dperm import data
-from dperm.privacy import spend_log
+from dperm.release import spend_log
 from dperm.report import Study, StudyResult, run_study
 from dperm.report.candidates import CANDIDATES
 from dperm.report.page import machine

@@ -24,7 +24,8 @@ from mnist import network, pixels
 from dperm.data import load_images
 from dperm.gradient import SGD
 from dperm.gradient.recipes import dp_sgd, dpis
-from dperm.privacy import Relation, spend_log
+from dperm.privacy import Relation
+from dperm.release import spend_log
 from dperm.torch import ModuleObjective, TorchRecords
 from dperm.torch.noise import open_channel
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dperm import data
 from dperm.estimators import DPLogisticRegression
 from dperm.mechanisms import Gradient, GradientPerturbation
-from dperm.privacy import Channel, spend_log
+from dperm.release import Channel, spend_log
 from dperm.report.page import machine
 
 Array = NDArray[np.float64]

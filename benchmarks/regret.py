@@ -16,7 +16,7 @@ import numpy as np
 from dperm import data
 from dperm.mechanisms import ObjectivePerturbation
 from dperm.objectives import LinearObjective, Logistic
-from dperm.privacy import Channel, spend_log
+from dperm.release import Channel, spend_log
 from dperm.report.page import machine
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0)

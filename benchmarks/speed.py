@@ -23,7 +23,8 @@ from dperm import data
 from dperm.estimators import DPLogisticRegression
 from dperm.gradient import SGD, Clip, Constant, Plan, Poisson, descend
 from dperm.objectives import LinearObjective, Logistic, RegularisedSum
-from dperm.privacy import Channel, Gaussian, PoissonSampled, SelfComposed, calibrate, epsilon, spend_log
+from dperm.privacy import Gaussian, PoissonSampled, SelfComposed, calibrate, epsilon
+from dperm.release import Channel, spend_log
 from dperm.report.page import machine
 from dperm.solvers import minimise
 

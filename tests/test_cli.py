@@ -21,8 +21,9 @@ import pytest
 
 from dperm.cli import main
 from dperm.estimators import model_from_json
-from dperm.privacy import ApproximateDP, Certificate, SpendLog
+from dperm.privacy import ApproximateDP, Certificate
 from dperm.privacy.signing import digest_of
+from dperm.release import SpendLog
 
 RNG = np.random.default_rng(0)
 PEOPLE = pd.DataFrame(

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 import dperm
 from dperm.gradient import AdaptiveNorm, NoiseSchedule, Normalise, Plan
 from dperm.gradient.recipes import dp_sgd, dpis
-from dperm.privacy import Event, Relation, calibrate, spend_log
+from dperm.privacy import Event, Relation, calibrate
 from dperm.privacy.rdp import rdp_epsilon
+from dperm.release import spend_log
 from dperm.torch import PrivateTrainer
 from papers.dpis.cells import RESULTS, Cell, load
 from papers.dpis.data import load_split

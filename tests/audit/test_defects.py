@@ -21,7 +21,8 @@ from dperm.gradient import Clip, Plan
 from dperm.mechanisms import GradientPerturbation, ObjectivePerturbation, OutputPerturbation
 from dperm.mechanisms import minimiser as minimisers
 from dperm.objectives import LinearObjective, RegularisedSum
-from dperm.privacy import ApproximateDP, Relation, Source, SystemSource
+from dperm.privacy import ApproximateDP, Relation
+from dperm.release import Source, SystemSource
 
 LOGISTIC = objective()
 

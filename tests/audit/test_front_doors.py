@@ -13,7 +13,8 @@ from dperm.audit import Training, attack, network_pairs, overall, replay
 from dperm.estimators import DPLogisticRegression, DPMLPClassifier
 from dperm.gradient import AdaptiveClip, Clip, FullBatch, Normalise, PerLayer
 from dperm.mechanisms import Gradient
-from dperm.privacy import Relation, Source
+from dperm.privacy import Relation
+from dperm.release import Source
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -14,7 +14,7 @@ from dperm.audit import Training, one_run_gradients, replay, white_box
 from dperm.gradient import SGD, AdaptiveNorm, ImportanceGradients, ImportancePlan, Unit
 from dperm.gradient.recipes import dpis
 from dperm.mechanisms import GradientPerturbation
-from dperm.privacy import Channel, SystemSource
+from dperm.release import Channel, SystemSource
 
 RNG = np.random.default_rng(0)
 COUNT = 20_000

@@ -12,11 +12,11 @@ import pytest
 from dperm._random import Randomness
 from dperm.audit import Training, replay, white_box
 from dperm.audit.noise import NoiseSeen, noise_findings
+from dperm.audit.recording import Recording, ReleaseRecord
 from dperm.gradient import SGD, Clip, Constant, FullBatch, Plan, Poisson
 from dperm.mechanisms import Budget, GradientPerturbation
 from dperm.objectives import LinearObjective, Logistic
-from dperm.privacy import Recording, SystemSource
-from dperm.privacy.recording import ReleaseRecord
+from dperm.release import SystemSource
 
 OBJECTIVE = LinearObjective(Logistic(), 300, data_norm=1.0, public_size=60)
 

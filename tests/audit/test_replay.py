@@ -14,6 +14,7 @@ from catalogue.published import noisy_sizes
 from dperm._random import Randomness
 from dperm.audit import AuditResult, Pair, Training, replay
 from dperm.audit.noise import NoiseSeen, noise_findings
+from dperm.audit.recording import Recorder, Recording, ReleaseRecord
 from dperm.gradient import SGD, Adam, Clip, Constant, ExponentialDecay, FullBatch, Normalise, Plan, Poisson
 from dperm.mechanisms import (
     Budget,
@@ -28,20 +29,15 @@ from dperm.privacy import (
     ApproximateDP,
     BudgetExceeded,
     Certificate,
-    Channel,
     Composed,
     Event,
     Gaussian,
     Provenance,
     PureDP,
-    Recorder,
-    Recording,
     Relation,
     SelfComposed,
-    SpendLog,
-    SystemSource,
 )
-from dperm.privacy.recording import ReleaseRecord
+from dperm.release import Channel, SpendLog, SystemSource
 
 D = 4
 BUDGET = Budget(1e-5, 1.0)
@@ -426,7 +422,7 @@ class _Quiet(SystemSource):
     ids=["late", "one coordinate"],
 )
 def test_noise_that_is_missing_in_places_is_found(where: Any, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dperm.privacy.channel.SystemSource", lambda randomness: _Quiet(where))
+    monkeypatch.setattr("dperm.release.channel.SystemSource", lambda randomness: _Quiet(where))
     pairs = [Pair.adding(str(number), (ROWS[:5], SIGNS[:5]), ROWS[number], 1.0) for number in range(12)]
     result = replay(counting(SelfComposed(Gaussian(2.0), 100), steps=100), pairs)
     assert result.refuted and any(text in finding for finding in result.findings)

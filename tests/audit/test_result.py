@@ -22,7 +22,8 @@ from dperm.audit import (
 )
 from dperm.mechanisms import OutputPerturbation
 from dperm.objectives import LinearObjective, Logistic
-from dperm.privacy import Certificate, Gaussian, PureDP, SpendLog, Unsupported
+from dperm.privacy import Certificate, Gaussian, PureDP, Unsupported
+from dperm.release import SpendLog
 
 RNG = np.random.default_rng(0)
 SOUND = compare_scores(RNG.normal(size=3000), RNG.normal(size=3000) + 1, claim=Gaussian(1.0), delta=1e-5)

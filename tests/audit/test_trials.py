@@ -13,7 +13,7 @@ from dperm._random import Randomness
 from dperm.audit import Training, Trials
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
-from dperm.privacy import Channel, Source
+from dperm.release import Channel, Source
 from dperm.solvers import SolverError, minimise_many
 
 TRIALS = 5

@@ -26,7 +26,8 @@ from dperm.gradient import (
     Poisson,
 )
 from dperm.objectives import Softmax
-from dperm.privacy import Relation, SystemSource, calibrate, epsilon
+from dperm.privacy import Relation, calibrate, epsilon
+from dperm.release import SystemSource
 
 RNG = np.random.default_rng(0)
 ROWS, SIGNS = RNG.normal(size=(SIZE, 3)), np.where(RNG.random(SIZE) < 0.5, 1.0, -1.0)

@@ -13,27 +13,23 @@ import numpy as np
 import pytest
 
 from dperm._random import Randomness
+from dperm.audit.recording import Recorder
 from dperm.privacy import (
     Assumption,
     Certificate,
-    Channel,
     Composed,
     Gaussian,
     ObjectivePerturbationEvent,
     PoissonSampled,
     PureDP,
-    Recorder,
     SelfComposed,
-    SpendLog,
-    SystemSource,
-    UnpaidReleaseError,
     calibrate,
     pld,
-    spend_log,
 )
 from dperm.privacy.accounting import best_epsilon, delta, epsilon
 from dperm.privacy.objective_perturbation import loss_bound
-from dperm.privacy.source import Source
+from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError, spend_log
+from dperm.release.source import Source
 
 # 5: a channel is as private as its source
 

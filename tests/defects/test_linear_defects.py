@@ -16,12 +16,13 @@ import scipy.sparse as sp
 
 from dperm._random import Randomness
 from dperm.audit import Pair, Training, replay
+from dperm.audit.recording import Recorder
 from dperm.data import Dataset, Schema
 from dperm.estimators import DPLogisticRegression, DPMLPClassifier, model_from_json, model_to_json
 from dperm.gradient import SGD, Clip, Constant, FullBatch, Plan, Poisson
 from dperm.mechanisms import Budget, Gradient, GradientPerturbation, Objective, ObjectivePerturbation, OutputPerturbation
 from dperm.objectives import Huber, LinearObjective, Logistic, RegularisedSum
-from dperm.privacy import Channel, Recorder, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
 from dperm.solvers import newton
 
 BUDGET = Budget(1e-5, 1.0)

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from dperm.privacy import FilteredRdp, Gaussian, PoissonSampled, SelfComposed, SpendLog
+from dperm.privacy import FilteredRdp, Gaussian, PoissonSampled, SelfComposed
+from dperm.release import SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer
 from dperm.torch.forms import Outer
 from dperm.torch.guard import secret_masks

@@ -14,12 +14,13 @@ import pytest
 
 from dperm._random import Randomness
 from dperm.audit import Pair, Training, replay
+from dperm.audit.recording import Recorder
 from dperm.estimators import DPLogisticRegression
 from dperm.gradient import SGD, AdaptiveClip, Averaged, Clip, Constant, FullBatch, Normalise, Plan, Poisson, Unit, descend
 from dperm.mechanisms import Budget, Gradient, GradientPerturbation, ObjectivePerturbation, Output, OutputPerturbation
 from dperm.objectives import Huber, LinearObjective, Logistic, Squared
 from dperm.objectives.linear import LinearPass
-from dperm.privacy import Channel, Recorder, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
 
 
 def gradient(objective: LinearObjective, **changes: Any) -> GradientPerturbation:
@@ -196,7 +197,8 @@ def test_review_3_6_a_worker_that_is_used_again_charges_the_log_of_now(tmp_path:
 import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from dperm.privacy import Gaussian, SpendLog, spend_log
+from dperm.privacy import Gaussian
+from dperm.release import SpendLog, spend_log
 def fit(_):
     SpendLog.current().charge(Gaussian(1.0), mechanism="fit")
     return os.getpid()

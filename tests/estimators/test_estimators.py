@@ -34,7 +34,8 @@ from dperm.estimators import (
 from dperm.mechanisms import Gradient, Objective, Output, method_of
 from dperm.mechanisms.tuning import GradientSettings
 from dperm.objectives import LinearObjective, Logistic
-from dperm.privacy import Certificate, Relation, SpendLog, epsilon
+from dperm.privacy import Certificate, Relation, epsilon
+from dperm.release import SpendLog
 
 X, Y = load_breast_cancer(return_X_y=True)
 RANGES = np.column_stack([np.zeros(30), X.max(axis=0) * 2])  # stands in for public ranges

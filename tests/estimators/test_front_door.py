@@ -17,8 +17,8 @@ import scipy.sparse as sp
 
 from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge
 from dperm.mechanisms import Gradient, Objective, Output
-from dperm.privacy import SpendLog, spend_log
 from dperm.privacy.certificate import Certificate
+from dperm.release import SpendLog, spend_log
 
 KINDS = [DPLogisticRegression, DPLinearSVC, DPRidge]
 

@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 from dperm.estimators import DPMLPClassifier, DPTorchClassifier
-from dperm.privacy import SpendLog
+from dperm.release import SpendLog
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dperm._random import Randomness
+from dperm.audit.recording import Recorder
 from dperm.estimators import DPLogisticRegression
 from dperm.gradient import (
     SGD,
@@ -32,7 +33,6 @@ from dperm.objectives import LinearObjective, Logistic, Softmax
 from dperm.privacy import (
     ApproximateDP,
     BudgetExceeded,
-    Channel,
     Composed,
     Gaussian,
     PoissonSampled,
@@ -40,13 +40,8 @@ from dperm.privacy import (
     ProfileFilter,
     PureDP,
     RdpFilter,
-    Recorder,
     Relation,
     SelfComposed,
-    Source,
-    SpendLog,
-    SystemSource,
-    UnpaidReleaseError,
     UnsupportedEventError,
     calibrate,
     epsilon,
@@ -54,6 +49,7 @@ from dperm.privacy import (
 )
 from dperm.privacy.events import leaves
 from dperm.privacy.filters import excess
+from dperm.release import Channel, Source, SpendLog, SystemSource, UnpaidReleaseError
 
 RNG = np.random.default_rng(0)
 SIZE = 400

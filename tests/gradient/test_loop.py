@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from dperm._random import Randomness
+from dperm.audit.recording import Recorder
 from dperm.gradient import SGD, Averaged, Clip, Constant, ExponentialDecay, FullBatch, Plan, Poisson, descend
 from dperm.objectives import LinearObjective, Logistic, Softmax
-from dperm.privacy import Channel, Recorder, SystemSource, UnpaidReleaseError
+from dperm.release import Channel, SystemSource, UnpaidReleaseError
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(300, 5))

@@ -15,8 +15,9 @@ from dperm.gradient.policy import Gradients
 from dperm.gradient.svrg import SvrgGradients
 from dperm.mechanisms import Budget, GradientPerturbation
 from dperm.objectives import LinearObjective, Logistic, Softmax, Squared
-from dperm.privacy import Channel, Relation, SpendLog, UnpaidReleaseError, calibrate, epsilon
+from dperm.privacy import Relation, calibrate, epsilon
 from dperm.privacy.events import leaves
+from dperm.release import Channel, SpendLog, UnpaidReleaseError
 
 N = 60
 PLAN = SvrgPlan(0.2, 3, 6, 0.5, 4.0, 2.0, SGD(0.5), N)

@@ -10,18 +10,15 @@ from dperm._random import NoiseStream, Randomness
 from dperm.privacy import (
     ApproximateDP,
     BudgetExceeded,
-    Channel,
     Composed,
     Gaussian,
     ObjectivePerturbationEvent,
     PoissonSampled,
     PureDP,
     SelfComposed,
-    SpendLog,
-    SystemSource,
-    UnpaidReleaseError,
     privacy_profile,
 )
+from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
 
 
 def open_channel() -> Channel:

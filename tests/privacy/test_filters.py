@@ -13,7 +13,6 @@ from dperm.privacy import (
     ApproximateDP,
     BudgetExceeded,
     Certificate,
-    Channel,
     Composed,
     FilteredRdp,
     Gaussian,
@@ -21,14 +20,13 @@ from dperm.privacy import (
     RdpFilter,
     Relation,
     SelfComposed,
-    SpendLog,
-    UnpaidReleaseError,
     delta,
     epsilon,
     rdp_budget,
 )
 from dperm.privacy.events import event_from_dict
 from dperm.privacy.rdp import rdp, rdp_delta, rdp_epsilon
+from dperm.release import Channel, SpendLog, UnpaidReleaseError
 
 parts = st.one_of(
     st.builds(Gaussian, st.floats(0.3, 1e4)),

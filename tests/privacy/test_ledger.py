@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dperm.privacy import Gaussian, PureDP, Relation, SelfComposed, SpendLog, epsilon, spend_log
+from dperm.privacy import Gaussian, PureDP, Relation, SelfComposed, epsilon
+from dperm.release import SpendLog, spend_log
 
 
 def write_some(count: int) -> None:
@@ -83,7 +84,7 @@ def test_a_line_cut_by_a_crash_does_not_swallow_the_next(tmp_path: Path) -> None
 
 
 def test_fixed_seeds_are_marked(tmp_path: Path) -> None:
-    from dperm.privacy import Channel
+    from dperm.release import Channel
 
     log = SpendLog(tmp_path / "log.jsonl")
     Channel.open(0, log=log).charge(Gaussian(1.0), "x")

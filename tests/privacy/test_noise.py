@@ -17,9 +17,11 @@ from dperm._exact import Digits, normals, rounded
 from dperm._random import NORMAL_ERROR, NoiseStream, Randomness, _Block, _Keystream
 from dperm.audit import Training, low_bits
 from dperm.audit.low_bits import inversion, normal_pairs, precision
+from dperm.audit.recording import Forced, Recorder
 from dperm.mechanisms import NoisySize
-from dperm.privacy import Channel, Forced, Gaussian, PureDP, Recorder, SystemSource
-from dperm.privacy.grid import Grid
+from dperm.privacy import Gaussian, PureDP
+from dperm.release import Channel, SystemSource
+from dperm.release.grid import Grid
 
 SURE = 1e-9
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dperm.privacy import (
     ApproximateDP,
     BudgetExceeded,
-    Channel,
     Composed,
     Event,
     FilteredRdp,
@@ -26,14 +25,13 @@ from dperm.privacy import (
     PureDP,
     Relation,
     SelfComposed,
-    SpendLog,
-    UnpaidReleaseError,
     delta,
     epsilon,
     privacy_profile,
 )
 from dperm.privacy.events import event_from_dict
 from dperm.privacy.filters import excess
+from dperm.release import Channel, SpendLog, UnpaidReleaseError
 
 EPOCH = SelfComposed(PoissonSampled(0.02, Gaussian(1.2)), 50)
 

@@ -9,10 +9,11 @@ from dperm.estimators import DPLogisticRegression
 from dperm.gradient import Plan
 from dperm.gradient.recipes import dp_sgd
 from dperm.mechanisms import Gradient, Method, Output
-from dperm.privacy import Composed, Gaussian, PrivacyProfile, Relation, SpendLog, calibrate, epsilon
+from dperm.privacy import Composed, Gaussian, PrivacyProfile, Relation, calibrate, epsilon
 from dperm.privacy.calibration import calibrate_below
 from dperm.privacy.filters import excess
-from dperm.privacy.sizing import NOMINAL_SIZES, CountFirst
+from dperm.release import SpendLog
+from dperm.release.sizing import NOMINAL_SIZES, CountFirst
 
 DELTA, ADD = 1e-5, Relation.ADD_OR_REMOVE_ONE
 

@@ -13,7 +13,8 @@ import pytest
 from dperm import data
 from dperm.data import Dataset, TargetRange
 from dperm.estimators import DPLogisticRegression
-from dperm.privacy import SpendLog, Unsupported
+from dperm.privacy import Unsupported
+from dperm.release import SpendLog
 from dperm.report import Study, StudyResult, run_study, write_atomically
 from dperm.report.candidates import CANDIDATES
 from dperm.report.page import card_page, comparison_page

@@ -20,7 +20,7 @@ import dperm.torch.checkpoint as checkpoint
 import dperm.torch.run as run_module
 from dperm.gradient import AdaptiveNorm
 from dperm.gradient.recipes import dpis
-from dperm.privacy import Channel, SpendLog
+from dperm.release import Channel, SpendLog
 from dperm.torch import PrivateTrainer
 from dperm.torch.noise import TorchSource
 

@@ -24,20 +24,11 @@ from torch import nn
 
 from dperm.gradient import Plan
 from dperm.gradient.recipes import dp_sgd, dpis
-from dperm.privacy import (
-    Certificate,
-    Channel,
-    Composed,
-    Gaussian,
-    PoissonSampled,
-    Relation,
-    SelfComposed,
-    SpendLog,
-    UnpaidReleaseError,
-)
+from dperm.privacy import Certificate, Composed, Gaussian, PoissonSampled, Relation, SelfComposed
 from dperm.privacy.events import leaves
 from dperm.privacy.filters import filter_of
-from dperm.privacy.ledger import Charge
+from dperm.release import Channel, SpendLog, UnpaidReleaseError
+from dperm.release.ledger import Charge
 from dperm.torch import Callback, PrivateTrainer, checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*were reserved before an interruption")  # how many depends on the clock

@@ -16,22 +16,13 @@ from torch.utils.data import Dataset
 
 from dperm._random import Randomness
 from dperm.audit import Training, network_pairs, replay, white_box
+from dperm.audit.recording import Forced, Recorder
 from dperm.gradient import SGD, AdaptiveNorm, ImportancePlan
 from dperm.gradient.recipes import dpis
-from dperm.privacy import (
-    BudgetExceeded,
-    Channel,
-    FilteredRdp,
-    Forced,
-    Gaussian,
-    PoissonSampled,
-    Recorder,
-    Relation,
-    SelfComposed,
-    SpendLog,
-)
+from dperm.privacy import BudgetExceeded, FilteredRdp, Gaussian, PoissonSampled, Relation, SelfComposed
 from dperm.privacy.events import leaves
 from dperm.privacy.filters import excess
+from dperm.release import Channel, SpendLog
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TemperedSigmoid, TorchRecords, checkpoint
 from dperm.torch.noise import TorchSource
 

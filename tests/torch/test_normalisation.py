@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from dperm.audit import Pair, Training, replay
-from dperm.privacy import Gaussian, Recorder, Relation, SpendLog
+from dperm.audit.recording import Recorder
+from dperm.privacy import Gaussian, Relation
 from dperm.privacy.gaussian import gaussian_epsilon
+from dperm.release import SpendLog
 from dperm.torch import ChannelStatistics, private_channel_statistics, scattering_features, scattering_scale
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE

@@ -11,7 +11,8 @@ from oracle import cross_entropy
 from torch import Tensor, nn
 
 from dperm.gradient.recipes import dp_sgd, dpis
-from dperm.privacy import Certificate, Composed, Gaussian, Provenance, SpendLog, Unsupported, epsilon
+from dperm.privacy import Certificate, Composed, Gaussian, Provenance, Unsupported, epsilon
+from dperm.release import SpendLog
 from dperm.torch import PrivateTrainer, private_channel_statistics
 
 N = 400

@@ -13,21 +13,12 @@ from oracle import cross_entropy
 from torch import Tensor, nn
 
 from dperm._random import Randomness
+from dperm.audit.recording import Forced, Recorder, Recording
 from dperm.gradient import SGD, Adam, AdaptiveClip, Clip, Constant, Normalise, PerLayer, Plan, Poisson
 from dperm.gradient.recipes import dp_sgd, full_batch_descent
-from dperm.privacy import (
-    Channel,
-    Composed,
-    Forced,
-    Gaussian,
-    PoissonSampled,
-    Recorder,
-    Recording,
-    Relation,
-    SelfComposed,
-    SpendLog,
-)
+from dperm.privacy import Composed, Gaussian, PoissonSampled, Relation, SelfComposed
 from dperm.privacy.events import leaves
+from dperm.release import Channel, SpendLog
 from dperm.torch import Callback, ModuleObjective, PrivateStep, PrivateTrainer, TensorBoard, TorchRecords
 from dperm.torch.memory import physical_batch_size
 from dperm.torch.noise import TorchSource

@@ -7,6 +7,7 @@ from dperm.audit.membership import member_scores, membership, record_losses
 from dperm.audit.one_run import one_run
 from dperm.audit.outputs import one_at_a_time
 from dperm.audit.pairs import Pair, extreme_pairs, game_pairs, network_pairs
+from dperm.audit.recording import Forced, Recorder, Recording
 from dperm.audit.replay import replay
 from dperm.audit.result import AuditResult, overall, results_from_json, results_to_json
 from dperm.audit.suite import attack
@@ -16,7 +17,10 @@ from dperm.audit.white_box import one_run_gradients, white_box
 
 __all__ = [
     "AuditResult",
+    "Forced",
     "Pair",
+    "Recorder",
+    "Recording",
     "Training",
     "Trials",
     "attack",

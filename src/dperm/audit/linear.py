@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from dperm.audit.outputs import Progress
 from dperm.audit.pairs import Data, Pair
+from dperm.audit.recording import Recording
 from dperm.audit.trials import Trials
 from dperm.mechanisms import Mechanism, Stage
 from dperm.objectives import LinearObjective
-from dperm.privacy import Recording, Source
+from dperm.release import Source
 
 __all__ = ["likelihood_ratio_of", "minimisations_of", "trained_at_once"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, chdtr, gammainc, ndtr
 
-from dperm.privacy import Recording
+from dperm.audit.recording import Recording
 
 __all__ = ["Finding", "NoiseSeen", "noise_findings"]
 

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from array_api_compat import is_array_api_obj, to_device
 from numpy.typing import NDArray
 
-from dperm.privacy import SpendLog, spend_log
+from dperm.release import SpendLog, spend_log
 
 __all__ = ["Progress", "flat", "leaving", "one_at_a_time", "unlogged"]
 

@@ -18,26 +18,15 @@ from dperm.audit.distinguish import same_relation
 from dperm.audit.noise import Finding, NoiseSeen, noise_findings
 from dperm.audit.outputs import leaving, unlogged
 from dperm.audit.pairs import Pair
+from dperm.audit.recording import Forced, Recorder, Recording
 from dperm.audit.result import REPLAY, AuditResult, finite
 from dperm.audit.training import Training
 from dperm.mechanisms import Stage
 from dperm.objectives import RegularisedSum
-from dperm.privacy import (
-    Composed,
-    Event,
-    FilteredRdp,
-    Forced,
-    Gaussian,
-    ObjectivePerturbationEvent,
-    PoissonSampled,
-    PureDP,
-    Recorder,
-    Recording,
-    Relation,
-    UnpaidReleaseError,
-)
+from dperm.privacy import Composed, Event, FilteredRdp, Gaussian, ObjectivePerturbationEvent, PoissonSampled, PureDP, Relation
 from dperm.privacy.events import PrivacyProfile, SelfComposed, chosen_on_the_way, leaves, relation_of
 from dperm.privacy.filters import BudgetExceeded, Filter, filter_of
+from dperm.release import UnpaidReleaseError
 
 __all__ = ["ReplayedPair", "replay", "replay_pair"]
 

@@ -18,6 +18,7 @@ from dperm.audit.linear import (
 )
 from dperm.audit.outputs import Progress, one_at_a_time, unlogged
 from dperm.audit.pairs import Data, Pair, extreme_pairs, game_pairs
+from dperm.audit.recording import Recording
 from dperm.gradient import Policy, descend
 from dperm.gradient.policy import BatchSource
 from dperm.mechanisms import (
@@ -25,7 +26,8 @@ from dperm.mechanisms import (
     Stage,
 )
 from dperm.objectives import LinearObjective
-from dperm.privacy import Certificate, Channel, Event, Provenance, Recording, Relation, Source
+from dperm.privacy import Certificate, Event, Provenance, Relation
+from dperm.release import Channel, Source
 
 __all__ = ["Training", "open_for"]
 

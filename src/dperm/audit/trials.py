@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm._random import Randomness
-from dperm.privacy import Source
+from dperm.release import Source
 
 __all__ = ["Trials"]
 

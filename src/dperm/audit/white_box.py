@@ -22,7 +22,8 @@ from dperm.audit.watching import Watched, judge
 from dperm.gradient import Policy, descend
 from dperm.gradient.policy import BatchSource
 from dperm.objectives.per_example import Objective
-from dperm.privacy import Channel, Relation, Source, epsilon
+from dperm.privacy import Relation, epsilon
+from dperm.release import Channel, Source
 
 __all__ = ["one_run_gradients", "white_box"]
 

@@ -16,7 +16,8 @@ from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_delta, remind_of_size
 from dperm.mechanisms import Budget, Mechanism, Method, Release, method_of
 from dperm.objectives import LinearObjective, Loss, Task
-from dperm.privacy import Assumption, Channel, Relation
+from dperm.privacy import Assumption, Relation
+from dperm.release import Channel
 
 __all__ = ["PrivateLinearModel", "plain"]
 

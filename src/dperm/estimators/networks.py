@@ -20,7 +20,8 @@ from dperm.estimators.labels import admit_labels
 from dperm.estimators.whole import all_or_nothing
 from dperm.gradient import ImportancePlan, Plan
 from dperm.gradient.recipes import dp_sgd, dpis
-from dperm.privacy import Relation, Source
+from dperm.privacy import Relation
+from dperm.release import Source
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,7 +10,7 @@ import numpy as np
 from dperm.gradient.policy import BatchSource, Gradients, Policy
 from dperm.objectives.constraints import project_l2_ball
 from dperm.objectives.per_example import Objective
-from dperm.privacy.channel import Channel
+from dperm.release.channel import Channel
 
 __all__ = ["descend", "descend_by"]
 

@@ -11,8 +11,8 @@ from dperm.gradient.query import Query
 from dperm.gradient.update import Update
 from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.sums import RunningSum
-from dperm.privacy.channel import Channel
 from dperm.privacy.events import Event, Relation
+from dperm.release.channel import Channel
 
 __all__ = ["BatchSource", "Gradients", "Policy"]
 

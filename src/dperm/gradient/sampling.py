@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.privacy.channel import Channel
 from dperm.privacy.events import Event, PoissonSampled
+from dperm.release.channel import Channel
 
 __all__ = ["FullBatch", "Poisson", "Sampler"]
 

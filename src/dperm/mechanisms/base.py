@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.gradient.foreign import is_stranger
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.privacy import Assumption, Certificate, Channel, Event, Provenance, statements
-from dperm.privacy.grid import admit_noise
+from dperm.privacy import Assumption, Certificate, Event, Provenance, statements
+from dperm.release import Channel
+from dperm.release.grid import admit_noise
 
 __all__ = ["Budget", "Mechanism", "Release", "Stage"]
 

@@ -18,7 +18,8 @@ from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.tuning import gradient_plan, importance_plan
 from dperm.objectives import LinearObjective, PublicFacts, Records, Task
-from dperm.privacy import Assumption, Channel, Event, FilteredRdp, calibrate, epsilon, rdp_budget, statements
+from dperm.privacy import Assumption, Event, FilteredRdp, calibrate, epsilon, rdp_budget, statements
+from dperm.release import Channel
 
 __all__ = ["Gradient", "GradientPerturbation"]
 

@@ -15,8 +15,9 @@ from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.losses import admit_classes
-from dperm.privacy import Assumption, Channel, Event, FilteredRdp, PureDP
-from dperm.privacy.sizing import NOMINAL_SIZES, CountFirst
+from dperm.privacy import Assumption, Event, FilteredRdp, PureDP
+from dperm.release import Channel
+from dperm.release.sizing import NOMINAL_SIZES, CountFirst
 
 __all__ = ["NoisySize"]
 

@@ -19,7 +19,6 @@ from dperm.mechanisms.tuning import objective_strong_convexity
 from dperm.objectives import LinearObjective, Loss, PublicFacts, Records
 from dperm.privacy import (
     Assumption,
-    Channel,
     Composed,
     Event,
     Gaussian,
@@ -30,6 +29,7 @@ from dperm.privacy import (
     statements,
 )
 from dperm.privacy.gaussian import gaussian_mu
+from dperm.release import Channel
 
 __all__ = ["Calibration", "Objective", "ObjectivePerturbation"]
 

@@ -13,8 +13,9 @@ from dperm import _validate as check
 from dperm.mechanisms.base import Mechanism, Stage
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.losses import admit_classes
-from dperm.privacy import Assumption, Channel, Event, SelfComposed
+from dperm.privacy import Assumption, Event, SelfComposed
 from dperm.privacy.events import leaves
+from dperm.release import Channel
 
 __all__ = ["OneVsRest"]
 

@@ -16,7 +16,8 @@ from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.tuning import output_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.privacy import Assumption, Channel, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate, statements
+from dperm.privacy import Assumption, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate, statements
+from dperm.release import Channel
 
 __all__ = ["Output", "OutputPerturbation"]
 

@@ -23,7 +23,7 @@ from dperm.objectives.per_example import Pass
 from dperm.objectives.records import EXACT_ROWS, ROW_BITS, Batch, Records
 from dperm.objectives.sums import RunningSum
 from dperm.privacy.events import Relation
-from dperm.privacy.grid import power_below
+from dperm.release.grid import power_below
 
 __all__ = ["LinearObjective", "LinearPass"]
 

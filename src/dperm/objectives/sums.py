@@ -8,7 +8,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from dperm.privacy.grid import Grid, power_below
+from dperm.release.grid import Grid, power_below
 
 __all__ = ["RunningSum", "exact_sum"]
 

@@ -1,4 +1,4 @@
-"""Privacy as arithmetic: events, accountants, calibration, certificates, the spend log and the release channel.
+"""Privacy as arithmetic: events, accountants, calibration, filters and certificates.
 
 Knows nothing of models or data. All logarithms are natural, every ε and δ is an upper bound.
 """
@@ -6,7 +6,6 @@ Knows nothing of models or data. All logarithms are natural, every ε and δ is 
 from dperm.privacy.accounting import delta, epsilon
 from dperm.privacy.calibration import calibrate, calibrate_steps
 from dperm.privacy.certificate import Certificate
-from dperm.privacy.channel import Channel
 from dperm.privacy.events import (
     ApproximateDP,
     Composed,
@@ -25,22 +24,17 @@ from dperm.privacy.events import (
     UnsupportedEventError,
 )
 from dperm.privacy.filters import BudgetExceeded, ProfileFilter, RdpFilter, privacy_profile, rdp_budget
-from dperm.privacy.ledger import SpendLog, spend_log
-from dperm.privacy.recording import Forced, Recorder, Recording, UnpaidReleaseError
-from dperm.privacy.source import Provenance, Source, SystemSource
-from dperm.privacy.statements import Assumption
+from dperm.privacy.statements import Assumption, Provenance
 
 __all__ = [
     "ApproximateDP",
     "Assumption",
     "BudgetExceeded",
     "Certificate",
-    "Channel",
     "Composed",
     "Event",
     "ExponentialMechanism",
     "FilteredRdp",
-    "Forced",
     "Gaussian",
     "Laplace",
     "ObjectivePerturbationEvent",
@@ -50,14 +44,8 @@ __all__ = [
     "Provenance",
     "PureDP",
     "RdpFilter",
-    "Recorder",
-    "Recording",
     "Relation",
     "SelfComposed",
-    "Source",
-    "SpendLog",
-    "SystemSource",
-    "UnpaidReleaseError",
     "Unsupported",
     "UnsupportedEventError",
     "calibrate",
@@ -66,5 +54,4 @@ __all__ = [
     "epsilon",
     "privacy_profile",
     "rdp_budget",
-    "spend_log",
 ]

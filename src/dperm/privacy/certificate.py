@@ -22,8 +22,7 @@ from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.accounting import delta as event_delta
 from dperm.privacy.events import Composed, Event, Relation, Unsupported, event_from_dict, leaves, relation_of
 from dperm.privacy.signing import digest_of
-from dperm.privacy.source import Provenance
-from dperm.privacy.statements import Assumption
+from dperm.privacy.statements import Assumption, Provenance
 from dperm.privacy.tradeoff import AttackView, attack_view
 
 __all__ = ["Certificate"]

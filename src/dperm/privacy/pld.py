@@ -11,34 +11,18 @@ Chernoff bound, not to 1, and are added to δ. Every result is an upper bound.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import minimize_scalar
-from scipy.special import expit, ndtr
 
-from dperm.privacy import objective_perturbation
-from dperm.privacy.events import (
-    ApproximateDP,
-    Event,
-    Gaussian,
-    Laplace,
-    ObjectivePerturbationEvent,
-    PoissonSampled,
-    PrivacyProfile,
-    PureDP,
-    Relation,
-    UnsupportedEventError,
-    leaves,
-)
+from dperm.privacy.events import Event, Gaussian, leaves
 from dperm.privacy.gaussian import solve_decreasing
-from dperm.privacy.loss_bound import TAIL, LossBound, Normal, SymmetrisedLoss
+from dperm.privacy.pairs import LOSS_CAP, MOST_NOISE, LossPair, gaussian_pair, loss_pairs, symmetric
 
 __all__ = ["PrivacyLossDistribution", "pld_delta", "pld_epsilon", "pld_epsilon_and_doubt"]
 
@@ -48,237 +32,10 @@ Array = NDArray[np.float64]
 TOLERANCE = 2e-5
 _ALIASED = 1e-11  # mass of the tilted composition allowed outside the window
 _OUTSIDE = 3e-40  # P-mass of one event outside its support
-_LOSS_CAP = 600.0  # larger losses count as infinite: e^600 still is a double
 _WIDEST_CELL = 20.0  # so that a cell beyond the largest finite loss still ends within doubles
 _MAX_POINTS = 1 << 22
-_MOST_NOISE = 1e9  # more is taken for as much: losses would be lost in rounding
 _ANCHORS = (0.02, 0.3, 0.9)  # where `deltas` composes, in units of the largest ε
 _STEPS = (7.0, 5.0, 3.0, 1.5, 0.5, 0.15, 0.05, 0.015)  # exponents tried in Chernoff bounds, in units of 1/std
-
-
-class LossPair(Protocol):
-    """A pair (P, Q) seen through its privacy loss ln dP/dQ."""
-
-    @property
-    def support(self) -> tuple[float, float]: ...
-
-    def masses(self, edges: Array) -> tuple[Array, Array]:
-        """P- and Q-masses of losses in (edges[i], edges[i+1]]."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Reversed:
-    """The pair (Q, P)."""
-
-    pair: LossPair
-
-    @property
-    def support(self) -> tuple[float, float]:
-        low, high = self.pair.support
-        return -high, -low
-
-    def masses(self, edges: Array) -> tuple[Array, Array]:
-        p, q = self.pair.masses(-edges[::-1])
-        return q[::-1], p[::-1]
-
-
-def _normal_mass(edges: Array) -> Array:
-    """Φ(edges[i+1]) − Φ(edges[i]), from the nearer tail."""
-    flipped = edges[:-1] > 0
-    return np.where(flipped, ndtr(-edges[:-1]) - ndtr(-edges[1:]), ndtr(edges[1:]) - ndtr(edges[:-1]))
-
-
-@dataclass(frozen=True)
-class _SampledGaussian:
-    """P = (1−q)N(0, σ²) + qN(1, σ²) against Q = N(0, σ²): removing a record (Zhu, Dong, Wang 2022, Theorem 11)."""
-
-    q: float
-    sigma: float
-
-    @property
-    def support(self) -> tuple[float, float]:
-        reach = TAIL * self.sigma
-        return self._loss(-reach), self._loss(1 + reach)
-
-    def _loss(self, x: float) -> float:
-        return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + (2 * x - 1) / (2 * self.sigma**2)))
-
-    def masses(self, edges: Array) -> tuple[Array, Array]:
-        lift = np.expm1(edges) + self.q  # e^loss − (1 − q)
-        with np.errstate(divide="ignore"):
-            x = self.sigma**2 * (np.log(np.maximum(lift, 0.0)) - math.log(self.q)) + 0.5
-        without, with_record = _normal_mass(x / self.sigma), _normal_mass((x - 1) / self.sigma)
-        return (1 - self.q) * without + self.q * with_record, without
-
-
-@dataclass(frozen=True)
-class _SampledGaussianReplaced:
-    """(1−q)N(0, σ²) + qN(½, σ²) against (1−q)N(0, σ²) + qN(−½, σ²): replacing a record, σ in units of the sensitivity
-    2C, so that the record's vector moves from +C to −C (Lebeda, Regehr, Kamath, Steinke 2024)."""
-
-    q: float
-    sigma: float
-
-    @property
-    def support(self) -> tuple[float, float]:
-        reach = TAIL * self.sigma + 0.5
-        return -self._loss(reach), self._loss(reach)
-
-    def _loss(self, x: float) -> float:
-        u = 1 / (2 * self.sigma**2)
-        stay, move = math.log1p(-self.q), math.log(self.q)
-        return float(np.logaddexp(stay, move + u * (x - 0.25)) - np.logaddexp(stay, move - u * (x + 0.25)))
-
-    def masses(self, edges: Array) -> tuple[Array, Array]:
-        # With u = e^{x/(2σ²)} and k = q·e^{−1/(8σ²)} the loss solves k·u² + r(1 − E)u − kE = 0, E = e^loss, r = 1 − q.
-        # Solved for u·e^{−loss/2}, which keeps both tails finite: k·v² − 2r·sinh(loss/2)·v − k = 0.
-        k = self.q * math.exp(-1 / (8 * self.sigma**2))
-        b = (1 - self.q) * np.sinh(edges / 2) / k
-        x = 2 * self.sigma**2 * (np.arcsinh(b) + edges / 2)
-        zero = _normal_mass(x / self.sigma)
-        plus, minus = _normal_mass((x - 0.5) / self.sigma), _normal_mass((x + 0.5) / self.sigma)
-        return (1 - self.q) * zero + self.q * plus, (1 - self.q) * zero + self.q * minus
-
-
-@dataclass(frozen=True)
-class _Atoms:
-    """Finitely many losses with their P-masses."""
-
-    losses: tuple[float, ...]
-    weights: tuple[float, ...]
-
-    @property
-    def support(self) -> tuple[float, float]:
-        return min(self.losses), max(self.losses)
-
-    def masses(self, edges: Array) -> tuple[Array, Array]:
-        losses, weights = np.array(self.losses), np.array(self.weights)
-        inside = losses <= edges[-1]  # an atom above the grid is left out: it counts as infinite
-        losses, weights = np.maximum(losses[inside], -_LOSS_CAP), weights[inside]  # upwards is pessimistic
-        cell = np.maximum(np.searchsorted(edges, losses, side="left") - 1, 0)
-        p, q = np.zeros(edges.size - 1), np.zeros(edges.size - 1)
-        np.add.at(p, cell, weights)
-        np.add.at(q, cell, weights * np.exp(-losses))
-        return p, q
-
-
-@dataclass(frozen=True)
-class _Laplace:
-    """Laplace noise of scale 1/e on a query that moves from 0 to 1: losses in [−e, e], atoms at both ends."""
-
-    e: float
-
-    @property
-    def support(self) -> tuple[float, float]:
-        return -self.e, self.e
-
-    def masses(self, edges: Array) -> tuple[Array, Array]:
-        e = self.e
-        x = np.clip((1 - edges / e) / 2, 0.0, 1.0)  # decreasing in the loss
-        p = np.exp(-e * x[1:]) / 2 - np.exp(-e * x[:-1]) / 2
-        q = np.exp(-e * (1 - x[:-1])) / 2 - np.exp(-e * (1 - x[1:])) / 2
-        atom_p, atom_q = _Atoms((-e, e), (math.exp(-e) / 2, 0.5)).masses(edges)
-        return p + atom_p, q + atom_q
-
-
-@dataclass(frozen=True)
-class _Directions:
-    """Pairs for removing and for adding a record, and the P-mass of an infinite loss."""
-
-    remove: LossPair
-    add: LossPair
-    infinite: float = 0.0
-
-
-@functools.singledispatch
-def loss_pairs(event: Event) -> _Directions:
-    """The dominating pairs of one leaf event."""
-    raise UnsupportedEventError(f"The PLD accountant cannot bound {event}.")
-
-
-def _symmetric(pair: LossPair, infinite: float = 0.0) -> _Directions:
-    return _Directions(pair, pair, infinite)
-
-
-def _gaussian_pair(s: float) -> LossBound:
-    return LossBound(Normal(), np.array([s]), np.array([s * s / 2]), np.array([]))
-
-
-@loss_pairs.register
-def _(event: Gaussian) -> _Directions:
-    return _symmetric(_gaussian_pair(1 / event.noise_multiplier))
-
-
-@loss_pairs.register
-def _(event: Laplace) -> _Directions:
-    return _symmetric(_Laplace(math.sqrt(2) / event.noise_multiplier))
-
-
-@loss_pairs.register
-def _(event: PureDP) -> _Directions:
-    e = event.epsilon
-    return _symmetric(_Atoms((-e, e), (float(expit(-e)), float(expit(e)))))
-
-
-@loss_pairs.register
-def _(event: ApproximateDP) -> _Directions:
-    e, rest = event.epsilon, 1 - event.delta
-    return _symmetric(_Atoms((-e, e), (rest * float(expit(-e)), rest * float(expit(e)))), infinite=event.delta)
-
-
-@loss_pairs.register
-def _(event: PrivacyProfile) -> _Directions:
-    # A profile is convex in x = e^ε, 1 at x = 0, falls, and 1 − x + x·δ(1/x) is the profile with its pair exchanged, which the
-    # points hold for as well. Above all such functions lies the lower hull of the points and of their mirror images; its
-    # slope's jump at x is the Q-mass of the loss ln x.
-    distinct = dict(zip(np.exp(np.array(event.epsilons)), event.deltas, strict=True))  # where e^ε rounds to one number: the last
-    x, y = np.array(list(distinct)), np.array(list(distinct.values()))
-    inside = x > 1.0
-    mirrored = 1 / x[inside]
-    points = [(0.0, 1.0), *zip(mirrored[::-1], (1 - mirrored + mirrored * y[inside])[::-1], strict=True), *zip(x, y, strict=True)]
-    hull: list[tuple[float, float]] = []
-    for point in points:
-        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
-            hull.pop()
-        hull.append(point)
-    slopes = [_slope(a, b) for a, b in itertools.pairwise(hull)] + [0.0]
-    # only losses above 0 are read off: those below mirror them, and what is left is 0
-    upper = [
-        (place, after - before) for (place, _), before, after in zip(hull[1:], slopes[:-1], slopes[1:], strict=True) if place > 1
-    ]
-    losses = [math.log(place) for place, _ in upper]
-    p, q = [mass * place for place, mass in upper], [mass for _, mass in upper]
-    infinite = event.deltas[-1]
-    middle = max(0.0, 1.0 - infinite - sum(p) - sum(q))
-    return _symmetric(_Atoms((*(-loss for loss in losses), 0.0, *losses), (*q, middle, *p)), infinite=infinite)
-
-
-def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
-    return (right[1] - left[1]) / (right[0] - left[0])
-
-
-@loss_pairs.register
-def _(event: ObjectivePerturbationEvent) -> _Directions:
-    return _symmetric(_symmetrised(event))
-
-
-@functools.lru_cache(maxsize=256)
-def _symmetrised(event: ObjectivePerturbationEvent) -> SymmetrisedLoss:
-    return SymmetrisedLoss(objective_perturbation.loss_bound(event))
-
-
-@loss_pairs.register
-def _(event: PoissonSampled) -> _Directions:
-    inner = event.event
-    if not isinstance(inner, Gaussian):
-        raise UnsupportedEventError(f"The PLD accountant cannot bound {inner} under Poisson sampling.")
-    if inner.relation is Relation.REPLACE_ONE:
-        if 1 / (8 * inner.noise_multiplier**2) > _LOSS_CAP:
-            raise UnsupportedEventError(f"The PLD accountant cannot bound so little noise under replace-one: {event}.")
-        return _symmetric(_SampledGaussianReplaced(event.rate, min(inner.noise_multiplier, _MOST_NOISE)))
-    pair = _SampledGaussian(event.rate, min(inner.noise_multiplier, _MOST_NOISE))
-    return _Directions(pair, _Reversed(pair))
 
 
 @dataclass(frozen=True)
@@ -314,7 +71,7 @@ class _Discrete:
 def _lay(pair: LossPair, h: float, count: int) -> tuple[_Discrete, float]:
     """Lay a pair on the grid h·ℤ; also the P-mass counted as infinite."""
     low, high = pair.support
-    low, high = max(low, -_LOSS_CAP), min(high, _LOSS_CAP)
+    low, high = max(low, -LOSS_CAP), min(high, LOSS_CAP)
     start, stop = math.floor(low / h) - 1, math.ceil(high / h) + 1
     edges = h * np.arange(start, stop + 1, dtype=np.float64)
     p, q = pair.masses(edges)
@@ -323,7 +80,7 @@ def _lay(pair: LossPair, h: float, count: int) -> tuple[_Discrete, float]:
     mass[1:] += upper
     mass[:-1] += p - upper
     infinite = _OUTSIDE
-    if pair.support[1] > _LOSS_CAP or pair.support[0] < -_LOSS_CAP:
+    if pair.support[1] > LOSS_CAP or pair.support[0] < -LOSS_CAP:
         infinite += max(0.0, 1.0 - float(p.sum())) + 1e-15  # what lies outside the grid, and the rounding of that difference
     return _Discrete(mass, start, h, count), infinite
 
@@ -412,11 +169,11 @@ class PrivacyLossDistribution:
         squares = sum(n * min(1 / leaf.noise_multiplier, 1e100) ** 2 for leaf, n in counts.items() if isinstance(leaf, Gaussian))
         pairs = [(loss_pairs(leaf), n) for leaf, n in counts.items() if not isinstance(leaf, Gaussian)]
         if squares > 0:
-            pairs.append((_symmetric(_gaussian_pair(max(math.sqrt(squares), 1 / _MOST_NOISE))), 1))
+            pairs.append((symmetric(gaussian_pair(max(math.sqrt(squares), 1 / MOST_NOISE))), 1))
         self._tolerance = tolerance
         self.coarse = False  # whether a grid had to be coarser than the tolerance asks for, so that bounds are loose
         # nor is there hope where all losses are beyond the largest that counts as finite
-        hopeless = any(pair.infinite >= 1 or max(pair.remove.support[0], pair.add.support[0]) >= _LOSS_CAP for pair, _ in pairs)
+        hopeless = any(pair.infinite >= 1 or max(pair.remove.support[0], pair.add.support[0]) >= LOSS_CAP for pair, _ in pairs)
         self._infinite = 1.0 if hopeless else -math.expm1(sum(n * math.log1p(-pair.infinite) for pair, n in pairs))
         pairs = [] if hopeless else pairs
         one_direction = all(pair.remove is pair.add for pair, _ in pairs)
@@ -523,7 +280,7 @@ class PrivacyLossDistribution:
 
 def _capped_width(pair: LossPair) -> float:
     low, high = pair.support
-    return max(min(high, _LOSS_CAP) - max(low, -_LOSS_CAP), 1e-12)
+    return max(min(high, LOSS_CAP) - max(low, -LOSS_CAP), 1e-12)
 
 
 def _minimise(objective: _Objective, parts: Sequence[_Discrete]) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 __all__ = [
+    "EXACT_NOISE",
     "FEATURES_APART",
     "INPUT_CHECKS",
     "MASKS",
@@ -18,6 +19,7 @@ __all__ = [
     "SINGLE_PRECISION",
     "VALIDATION",
     "Assumption",
+    "Provenance",
     "clipped_counts",
     "clipped_targets",
     "foreign_loss",
@@ -41,6 +43,27 @@ class Assumption:
     responsible: Checked
     checked: str
     key: str = ""
+
+
+#: What holds of noise that `NoiseStream` makes.
+EXACT_NOISE = (
+    "Noise is rounded real numbers, exactly, on a public grid of powers of two, and added there: low bits tell nothing. The "
+    "keystream is taken for random, the platform's logarithm, tangent, sine and cosine for right to 8 units in the last place."
+)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where the noise of a release came from: how it was `seeded`, what holds of its `arithmetic`, and whether it protects."""
+
+    seeded: str
+    arithmetic: str
+    private: bool = True
+
+    @classmethod
+    def audit(cls) -> Provenance:
+        """Of a release that an audit sees or sets."""
+        return cls("an audit's: NOT PRIVATE", "an audit looks at the noise", private=False)
 
 
 # Of any release

@@ -24,8 +24,9 @@ from dperm.audit.statistics import area_under_curve
 from dperm.data import Dataset
 from dperm.mechanisms import Budget, Mechanism
 from dperm.objectives import LinearObjective, Logistic, Records, RegularisedSum, Squared, Task
-from dperm.privacy import Certificate, Channel, Provenance, Relation
-from dperm.privacy.source import EXACT_NOISE
+from dperm.privacy import Certificate, Provenance, Relation
+from dperm.privacy.statements import EXACT_NOISE
+from dperm.release import Channel
 from dperm.report.candidates import CANDIDATES
 from dperm.solvers import minimise
 

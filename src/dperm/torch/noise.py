@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from dperm._random import Randomness
-from dperm.privacy import Channel, Event, Gaussian, PoissonSampled, Provenance, Source, SystemSource
+from dperm.privacy import Event, Gaussian, PoissonSampled, Provenance
 from dperm.privacy.events import chosen_on_the_way, leaves
-from dperm.privacy.source import in_earnest
+from dperm.release import Channel, Source, SystemSource
+from dperm.release.source import in_earnest
 
 __all__ = ["TorchSource", "admit_tails", "open_channel"]
 

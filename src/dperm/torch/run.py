@@ -15,9 +15,10 @@ from torch import Tensor
 
 from dperm.gradient import Gradients, Policy
 from dperm.objectives.per_example import Pass
-from dperm.privacy import Certificate, Channel, Composed, Event, Relation
+from dperm.privacy import Certificate, Composed, Event, Relation
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.events import chosen_on_the_way
+from dperm.release import Channel
 from dperm.torch import checkpoint
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.records import TorchRecords

@@ -11,10 +11,11 @@ from typing import Any
 from dperm._remind import remind_of_delta
 from dperm.gradient import Policy
 from dperm.gradient.foreign import foreign_parts
-from dperm.privacy import Assumption, Certificate, Channel, Composed, Event, Relation, statements
+from dperm.privacy import Assumption, Certificate, Composed, Event, Relation, statements
 from dperm.privacy.events import chosen_on_the_way, event_from_dict
-from dperm.privacy.grid import admit_noise
-from dperm.privacy.sizing import NOMINAL_SIZES, CountFirst
+from dperm.release import Channel
+from dperm.release.grid import admit_noise
+from dperm.release.sizing import NOMINAL_SIZES, CountFirst
 from dperm.torch.noise import admit_tails, open_channel
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.planning import Planner

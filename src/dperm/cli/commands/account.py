@@ -60,8 +60,9 @@ def account(
 
 
 def _account_log(delta: float, label: str | None, as_json: bool) -> None:
-    from dperm.privacy import ApproximateDP, SpendLog
+    from dperm.privacy import ApproximateDP
     from dperm.privacy.events import leaves, relation_of
+    from dperm.release import SpendLog
 
     log = SpendLog.current()
     charges, totals = log.charges(label), log.total(delta, label)

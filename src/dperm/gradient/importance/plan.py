@@ -10,8 +10,8 @@ import numpy as np
 
 from dperm.gradient.importance.run import ImportanceGradients
 from dperm.gradient.importance.settings import LARGEST_RATE, ImportanceSettings
-from dperm.privacy.channel import Channel
 from dperm.privacy.events import Event, Gaussian, Relation
+from dperm.release.channel import Channel
 
 __all__ = ["ImportancePlan"]
 

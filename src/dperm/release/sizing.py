@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.calibration import calibrate, calibrate_below
-from dperm.privacy.channel import Channel
 from dperm.privacy.events import Composed, Event, FilteredRdp, Gaussian, PrivacyProfile, PureDP, Relation, chosen_on_the_way
 from dperm.privacy.filters import privacy_profile
 from dperm.privacy.gaussian import gaussian_epsilon
+from dperm.release.channel import Channel
 
 __all__ = ["NOMINAL_SIZES", "SIZE_SHARE", "CountFirst"]
 

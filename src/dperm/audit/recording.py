@@ -11,18 +11,15 @@ from array_api_compat import array_namespace, device, to_device
 from numpy.typing import NDArray
 
 from dperm._random import Randomness
-from dperm.privacy.source import Coin, Indices, Source, SystemSource
+from dperm.release.channel import UnpaidReleaseError
+from dperm.release.source import Coin, Indices, Source, SystemSource
 
-__all__ = ["Forced", "Recorder", "Recording", "ReleaseRecord", "UnpaidReleaseError"]
+__all__ = ["Forced", "Recorder", "Recording", "ReleaseRecord"]
 
 Array = NDArray[np.float64]
 Kind = Literal["gaussian", "pure", "objective"]
 
 _NOBODY: Indices = np.array([], dtype=np.intp)
-
-
-class UnpaidReleaseError(RuntimeError):
-    """A release that the charged event does not pay for: a bug in a mechanism, caught before anything leaves."""
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dperm._random import NoiseStream, Randomness
+from dperm.privacy.statements import EXACT_NOISE, Provenance
 
-__all__ = ["EXACT_NOISE", "Coin", "Indices", "Provenance", "Source", "SystemSource", "in_earnest", "provenance_of"]
+__all__ = ["Coin", "Indices", "Source", "SystemSource", "in_earnest", "provenance_of"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -20,28 +20,8 @@ Indices = NDArray[np.intp]
 #: (the number of a draw in this run, which of its coins)
 Coin = tuple[int, int]
 
-#: What holds of noise that `NoiseStream` makes.
-EXACT_NOISE = (
-    "Noise is rounded real numbers, exactly, on a public grid of powers of two, and added there: low bits tell nothing. The "
-    "keystream is taken for random, the platform's logarithm, tangent, sine and cosine for right to 8 units in the last place."
-)
-
 _SAMPLED_AT_ONCE = 1 << 16  # inclusions drawn per bulk call
 _LONGEST_GAP = 2.0**44  # between two of them, in records: more than any run has, and sums of them are whole
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where the noise of a release came from: how it was `seeded`, what holds of its `arithmetic`, and whether it protects."""
-
-    seeded: str
-    arithmetic: str
-    private: bool = True
-
-    @classmethod
-    def audit(cls) -> Provenance:
-        """Of a release that an audit sees or sets."""
-        return cls("an audit's: NOT PRIVATE", "an audit looks at the noise", private=False)
 
 
 class Source(ABC):
@@ -65,8 +45,7 @@ class Source(ABC):
     @abstractmethod
     def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
         """`query` (p,), rounded to multiples of `step`, plus N(0, std²) noise rounded to the same, in the query's backend, type
-        and
-        device, and perhaps in its memory. `sensitivity` is that of the rounded query."""
+        and device, and perhaps in its memory. `sensitivity` is that of the rounded query."""
 
     @abstractmethod
     def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
@@ -75,8 +54,7 @@ class Source(ABC):
     @abstractmethod
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
         """The linear term of an objective perturbation: N(0, std²·I), shape (dimension,). It is not rounded: what is released is
-        the
-        minimiser. Each number is within std·`dperm._random.NORMAL_ERROR` of a real normal."""
+        the minimiser. Each number is within std·`dperm._random.NORMAL_ERROR` of a real normal."""
 
     @abstractmethod
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:

@@ -1,11 +1,15 @@
 """The release channel: the only door through which a noisy value leaves.
 
-    opened ── charge ──► paid ── release, release, … ──► nothing left: any further release is refused
-       └───── resume ──► paid before ── reserve ──► so many steps may be released ── reserve ──► …
+    opened ─── charge(event) ────────► every release that the event pays for, once
+       │                                  ▲
+       ├─── charge(filter) ──► allow(part) ┘  … and again, as long as the filter takes the part
+       │
+       └─── resume(id) ──► reserve(steps) ──► as many of the releases above as were reserved
+                └─ of a filter: reopen(part) first, or allow(part)
 
-`charge` writes the planned event to the spend log and opens the door for exactly the releases that the event pays for. `allow`
-opens it for a part that was chosen on the way, under what was charged. Queries are rounded to a public grid, and noise is added
-there: see `dperm.privacy.grid`. The randomness behind the door is a `Source`, which replay swaps.
+A release that nothing pays for raises UnpaidReleaseError. `charge` writes to the spend log before the door opens; so do `allow`
+and `reserve`, in runs that may be continued (`keep_parts`, `keep_reservations`). Queries are rounded to a public grid, and noise is
+added there: see `dperm.release.grid`. The randomness behind the door is a `Source`, which replay swaps.
 """
 
 from __future__ import annotations
@@ -34,12 +38,12 @@ from dperm.privacy.events import (
     relation_of,
 )
 from dperm.privacy.filters import Filter, Price, ProfileFilter, filter_of
-from dperm.privacy.grid import Grid
-from dperm.privacy.ledger import SpendLog
-from dperm.privacy.recording import UnpaidReleaseError
-from dperm.privacy.source import Coin, Indices, Provenance, Source, SystemSource, provenance_of
+from dperm.privacy.statements import Provenance
+from dperm.release.grid import Grid
+from dperm.release.ledger import SpendLog
+from dperm.release.source import Coin, Indices, Source, SystemSource, provenance_of
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "UnpaidReleaseError"]
 
 Array = NDArray[np.float64]
 
@@ -47,6 +51,10 @@ _Key = tuple[str, float, float]
 
 _SAME = 1e-9  # relative difference within which two noise levels are the same number
 _NOTHING: _Key = ("", 0.0, 0.0)
+
+
+class UnpaidReleaseError(RuntimeError):
+    """A release that the charged event does not pay for: a bug in a mechanism, caught before anything leaves."""
 
 
 class Channel:
@@ -252,8 +260,7 @@ class Channel:
 
     def release(self, query: Any, sensitivity: float, noise_multiplier: float, sampling_rate: float = 1.0) -> Any:
         """`query` (p,) with noise of `noise_multiplier` times its L2 `sensitivity`, if a Gaussian of that multiplier (and rate)
-        was
-        charged. Both lie on a grid, whose rounding the noise covers: see `dperm.privacy.grid`."""
+        was charged. Both lie on a grid, whose rounding the noise covers: see `dperm.release.grid`."""
         if sampling_rate < 1.0 and sampling_rate != self._drawn_rate:
             raise UnpaidReleaseError(
                 f"A release claims the sampling rate {sampling_rate:g}, but records were drawn at {self._drawn_rate}."

@@ -1,0 +1,260 @@
+"""Pairs of distributions that dominate events, seen through their privacy loss ln dP/dQ: what accountants of losses compose."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, ndtr
+
+from dperm.privacy import objective_perturbation
+from dperm.privacy.events import (
+    ApproximateDP,
+    Event,
+    Gaussian,
+    Laplace,
+    ObjectivePerturbationEvent,
+    PoissonSampled,
+    PrivacyProfile,
+    PureDP,
+    Relation,
+    UnsupportedEventError,
+)
+from dperm.privacy.loss_bound import TAIL, LossBound, Normal, SymmetrisedLoss
+
+__all__ = ["LOSS_CAP", "MOST_NOISE", "Directions", "LossPair", "gaussian_pair", "loss_pairs", "symmetric"]
+
+Array = NDArray[np.float64]
+
+LOSS_CAP = 600.0  # larger losses count as infinite: e^600 still is a double
+MOST_NOISE = 1e9  # more is taken for as much: losses would be lost in rounding
+
+
+class LossPair(Protocol):
+    """A pair (P, Q) seen through its privacy loss ln dP/dQ."""
+
+    @property
+    def support(self) -> tuple[float, float]: ...
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        """P- and Q-masses of losses in (edges[i], edges[i+1]]."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Reversed:
+    """The pair (Q, P)."""
+
+    pair: LossPair
+
+    @property
+    def support(self) -> tuple[float, float]:
+        low, high = self.pair.support
+        return -high, -low
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        p, q = self.pair.masses(-edges[::-1])
+        return q[::-1], p[::-1]
+
+
+def _normal_mass(edges: Array) -> Array:
+    """Φ(edges[i+1]) − Φ(edges[i]), from the nearer tail."""
+    flipped = edges[:-1] > 0
+    return np.where(flipped, ndtr(-edges[:-1]) - ndtr(-edges[1:]), ndtr(edges[1:]) - ndtr(edges[:-1]))
+
+
+@dataclass(frozen=True)
+class _SampledGaussian:
+    """P = (1−q)N(0, σ²) + qN(1, σ²) against Q = N(0, σ²): removing a record (Zhu, Dong, Wang 2022, Theorem 11)."""
+
+    q: float
+    sigma: float
+
+    @property
+    def support(self) -> tuple[float, float]:
+        reach = TAIL * self.sigma
+        return self._loss(-reach), self._loss(1 + reach)
+
+    def _loss(self, x: float) -> float:
+        return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + (2 * x - 1) / (2 * self.sigma**2)))
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        lift = np.expm1(edges) + self.q  # e^loss − (1 − q)
+        with np.errstate(divide="ignore"):
+            x = self.sigma**2 * (np.log(np.maximum(lift, 0.0)) - math.log(self.q)) + 0.5
+        without, with_record = _normal_mass(x / self.sigma), _normal_mass((x - 1) / self.sigma)
+        return (1 - self.q) * without + self.q * with_record, without
+
+
+@dataclass(frozen=True)
+class _SampledGaussianReplaced:
+    """(1−q)N(0, σ²) + qN(½, σ²) against (1−q)N(0, σ²) + qN(−½, σ²): replacing a record, σ in units of the sensitivity
+    2C, so that the record's vector moves from +C to −C (Lebeda, Regehr, Kamath, Steinke 2024)."""
+
+    q: float
+    sigma: float
+
+    @property
+    def support(self) -> tuple[float, float]:
+        reach = TAIL * self.sigma + 0.5
+        return -self._loss(reach), self._loss(reach)
+
+    def _loss(self, x: float) -> float:
+        u = 1 / (2 * self.sigma**2)
+        stay, move = math.log1p(-self.q), math.log(self.q)
+        return float(np.logaddexp(stay, move + u * (x - 0.25)) - np.logaddexp(stay, move - u * (x + 0.25)))
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        # With u = e^{x/(2σ²)} and k = q·e^{−1/(8σ²)} the loss solves k·u² + r(1 − E)u − kE = 0, E = e^loss, r = 1 − q.
+        # Solved for u·e^{−loss/2}, which keeps both tails finite: k·v² − 2r·sinh(loss/2)·v − k = 0.
+        k = self.q * math.exp(-1 / (8 * self.sigma**2))
+        b = (1 - self.q) * np.sinh(edges / 2) / k
+        x = 2 * self.sigma**2 * (np.arcsinh(b) + edges / 2)
+        zero = _normal_mass(x / self.sigma)
+        plus, minus = _normal_mass((x - 0.5) / self.sigma), _normal_mass((x + 0.5) / self.sigma)
+        return (1 - self.q) * zero + self.q * plus, (1 - self.q) * zero + self.q * minus
+
+
+@dataclass(frozen=True)
+class _Atoms:
+    """Finitely many losses with their P-masses."""
+
+    losses: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def support(self) -> tuple[float, float]:
+        return min(self.losses), max(self.losses)
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        losses, weights = np.array(self.losses), np.array(self.weights)
+        inside = losses <= edges[-1]  # an atom above the grid is left out: it counts as infinite
+        losses, weights = np.maximum(losses[inside], -LOSS_CAP), weights[inside]  # upwards is pessimistic
+        cell = np.maximum(np.searchsorted(edges, losses, side="left") - 1, 0)
+        p, q = np.zeros(edges.size - 1), np.zeros(edges.size - 1)
+        np.add.at(p, cell, weights)
+        np.add.at(q, cell, weights * np.exp(-losses))
+        return p, q
+
+
+@dataclass(frozen=True)
+class _Laplace:
+    """Laplace noise of scale 1/e on a query that moves from 0 to 1: losses in [−e, e], atoms at both ends."""
+
+    e: float
+
+    @property
+    def support(self) -> tuple[float, float]:
+        return -self.e, self.e
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        e = self.e
+        x = np.clip((1 - edges / e) / 2, 0.0, 1.0)  # decreasing in the loss
+        p = np.exp(-e * x[1:]) / 2 - np.exp(-e * x[:-1]) / 2
+        q = np.exp(-e * (1 - x[:-1])) / 2 - np.exp(-e * (1 - x[1:])) / 2
+        atom_p, atom_q = _Atoms((-e, e), (math.exp(-e) / 2, 0.5)).masses(edges)
+        return p + atom_p, q + atom_q
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Pairs for removing and for adding a record, and the P-mass of an infinite loss."""
+
+    remove: LossPair
+    add: LossPair
+    infinite: float = 0.0
+
+
+@functools.singledispatch
+def loss_pairs(event: Event) -> Directions:
+    """The dominating pairs of one leaf event."""
+    raise UnsupportedEventError(f"The PLD accountant cannot bound {event}.")
+
+
+def symmetric(pair: LossPair, infinite: float = 0.0) -> Directions:
+    return Directions(pair, pair, infinite)
+
+
+def gaussian_pair(s: float) -> LossBound:
+    return LossBound(Normal(), np.array([s]), np.array([s * s / 2]), np.array([]))
+
+
+@loss_pairs.register
+def _(event: Gaussian) -> Directions:
+    return symmetric(gaussian_pair(1 / event.noise_multiplier))
+
+
+@loss_pairs.register
+def _(event: Laplace) -> Directions:
+    return symmetric(_Laplace(math.sqrt(2) / event.noise_multiplier))
+
+
+@loss_pairs.register
+def _(event: PureDP) -> Directions:
+    e = event.epsilon
+    return symmetric(_Atoms((-e, e), (float(expit(-e)), float(expit(e)))))
+
+
+@loss_pairs.register
+def _(event: ApproximateDP) -> Directions:
+    e, rest = event.epsilon, 1 - event.delta
+    return symmetric(_Atoms((-e, e), (rest * float(expit(-e)), rest * float(expit(e)))), infinite=event.delta)
+
+
+@loss_pairs.register
+def _(event: PrivacyProfile) -> Directions:
+    # A profile is convex in x = e^ε, 1 at x = 0, falls, and 1 − x + x·δ(1/x) is the profile with its pair exchanged, which the
+    # points hold for as well. Above all such functions lies the lower hull of the points and of their mirror images; its
+    # slope's jump at x is the Q-mass of the loss ln x.
+    distinct = dict(zip(np.exp(np.array(event.epsilons)), event.deltas, strict=True))  # where e^ε rounds to one number: the last
+    x, y = np.array(list(distinct)), np.array(list(distinct.values()))
+    inside = x > 1.0
+    mirrored = 1 / x[inside]
+    points = [(0.0, 1.0), *zip(mirrored[::-1], (1 - mirrored + mirrored * y[inside])[::-1], strict=True), *zip(x, y, strict=True)]
+    hull: list[tuple[float, float]] = []
+    for point in points:
+        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    slopes = [_slope(a, b) for a, b in itertools.pairwise(hull)] + [0.0]
+    # only losses above 0 are read off: those below mirror them, and what is left is 0
+    upper = [
+        (place, after - before) for (place, _), before, after in zip(hull[1:], slopes[:-1], slopes[1:], strict=True) if place > 1
+    ]
+    losses = [math.log(place) for place, _ in upper]
+    p, q = [mass * place for place, mass in upper], [mass for _, mass in upper]
+    infinite = event.deltas[-1]
+    middle = max(0.0, 1.0 - infinite - sum(p) - sum(q))
+    return symmetric(_Atoms((*(-loss for loss in losses), 0.0, *losses), (*q, middle, *p)), infinite=infinite)
+
+
+def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
+    return (right[1] - left[1]) / (right[0] - left[0])
+
+
+@loss_pairs.register
+def _(event: ObjectivePerturbationEvent) -> Directions:
+    return symmetric(_symmetrised(event))
+
+
+@functools.lru_cache(maxsize=256)
+def _symmetrised(event: ObjectivePerturbationEvent) -> SymmetrisedLoss:
+    return SymmetrisedLoss(objective_perturbation.loss_bound(event))
+
+
+@loss_pairs.register
+def _(event: PoissonSampled) -> Directions:
+    inner = event.event
+    if not isinstance(inner, Gaussian):
+        raise UnsupportedEventError(f"The PLD accountant cannot bound {inner} under Poisson sampling.")
+    if inner.relation is Relation.REPLACE_ONE:
+        if 1 / (8 * inner.noise_multiplier**2) > LOSS_CAP:
+            raise UnsupportedEventError(f"The PLD accountant cannot bound so little noise under replace-one: {event}.")
+        return symmetric(_SampledGaussianReplaced(event.rate, min(inner.noise_multiplier, MOST_NOISE)))
+    pair = _SampledGaussian(event.rate, min(inner.noise_multiplier, MOST_NOISE))
+    return Directions(pair, _Reversed(pair))

@@ -1,0 +1,7 @@
+"""The release channel: the one door through which a noisy value leaves, the log that it is charged to, the noise behind it."""
+
+from dperm.release.channel import Channel, UnpaidReleaseError
+from dperm.release.ledger import SpendLog, spend_log
+from dperm.release.source import Source, SystemSource
+
+__all__ = ["Channel", "Source", "SpendLog", "SystemSource", "UnpaidReleaseError", "spend_log"]
