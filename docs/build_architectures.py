@@ -8,11 +8,10 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "torch"))
-
-from architectures import every, versions
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from dperm.torch import ModuleObjective
+from helpers.architectures import every, versions
 
 HEAD = """# Architectures
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from catalogue import EPSILON, catalogue, certified_parts, parts_of, recipes
 
 from dperm.audit import AuditResult, Training, attack, overall
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
+from helpers.catalogue import EPSILON, catalogue, certified_parts, parts_of, recipes
 
 CATALOGUE = list(catalogue())
 everything = pytest.mark.parametrize(
@@ -17,9 +17,9 @@ everything = pytest.mark.parametrize(
 
 def test_everything_certified_is_in_the_catalogue() -> None:
     covered = set().union(*(parts_of(mechanism, objective) for _, mechanism, objective in CATALOGUE))
-    assert certified_parts() - covered == set(), "certified, but not audited: add it to tests/audit/catalogue"
+    assert certified_parts() - covered == set(), "certified, but not audited: add it to tests/helpers/catalogue"
     named = {name.removeprefix("recipe ").partition(",")[0] for name, *_ in CATALOGUE if name.startswith("recipe ")}
-    assert recipes() - named == set(), "a recipe that is not audited: add it to tests/audit/catalogue"
+    assert recipes() - named == set(), "a recipe that is not audited: add it to tests/helpers/catalogue"
 
 
 def audited(mechanism: Mechanism, objective: LinearObjective, trials: int) -> tuple[AuditResult, AuditResult]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from catalogue.common import BUDGET, DELTA, EPSILON, SIZE, gradient, objective
 
 from dperm._random import Randomness
 from dperm.audit import AuditResult, Pair, Training, attack, distinguish, overall, replay, white_box
@@ -23,6 +22,7 @@ from dperm.mechanisms import minimiser as minimisers
 from dperm.objectives import LinearObjective, RegularisedSum
 from dperm.privacy import ApproximateDP, Relation
 from dperm.release import Source, SystemSource
+from helpers.catalogue.common import BUDGET, DELTA, EPSILON, SIZE, gradient, objective
 
 LOGISTIC = objective()
 

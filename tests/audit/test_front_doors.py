@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from catalogue.common import ADD, REPLACE, plan
 
 from dperm.audit import Training, attack, network_pairs, overall, replay
 from dperm.estimators import DPLogisticRegression, DPMLPClassifier
@@ -16,6 +15,7 @@ from dperm.mechanisms import Gradient
 from dperm.privacy import Relation
 from dperm.release import Source
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
+from helpers.catalogue.common import ADD, REPLACE, plan
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.randn(30, 1, 6, 6, generator=GENERATOR)

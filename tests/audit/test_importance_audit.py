@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from catalogue.common import BUDGET, DELTA, EPSILON, SIZE, objective
 
 from dperm.audit import Training, one_run_gradients, replay, white_box
 from dperm.gradient import SGD, AdaptiveNorm, ImportanceGradients, ImportancePlan, Unit
 from dperm.gradient.recipes import dpis
 from dperm.mechanisms import GradientPerturbation
 from dperm.release import Channel, SystemSource
+from helpers.catalogue.common import BUDGET, DELTA, EPSILON, SIZE, objective
 
 RNG = np.random.default_rng(0)
 COUNT = 20_000

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from catalogue.published import noisy_sizes
 
 from dperm._random import Randomness
 from dperm.audit import AuditResult, Pair, Training, replay
@@ -38,6 +37,7 @@ from dperm.privacy import (
     SelfComposed,
 )
 from dperm.release import Channel, SpendLog, SystemSource
+from helpers.catalogue.published import noisy_sizes
 
 D = 4
 BUDGET = Budget(1e-5, 1.0)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from catalogue import catalogue
 
 from dperm._random import Randomness
 from dperm.audit import Training, Trials
@@ -15,6 +14,7 @@ from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
 from dperm.release import Channel, Source
 from dperm.solvers import SolverError, minimise_many
+from helpers.catalogue import catalogue
 
 TRIALS = 5
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from catalogue.common import ADD, DELTA, REPLACE, SIZE, objective, plan
 
 from dperm.audit import AuditResult, one_run_gradients, white_box
 from dperm.audit.canaries import with_canaries
@@ -28,6 +27,7 @@ from dperm.gradient import (
 from dperm.objectives import Softmax
 from dperm.privacy import Relation, calibrate, epsilon
 from dperm.release import SystemSource
+from helpers.catalogue.common import ADD, DELTA, REPLACE, SIZE, objective, plan
 
 RNG = np.random.default_rng(0)
 ROWS, SIGNS = RNG.normal(size=(SIZE, 3)), np.where(RNG.random(SIZE) < 0.5, 1.0, -1.0)

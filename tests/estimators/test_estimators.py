@@ -31,7 +31,7 @@ from dperm.estimators import (
     model_from_json,
     model_to_json,
 )
-from dperm.mechanisms import Gradient, Objective, Output, method_of
+from dperm.mechanisms import Gradient, Objective
 from dperm.mechanisms.tuning import GradientSettings
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Certificate, Relation, epsilon
@@ -216,30 +216,6 @@ def test_bad_settings_are_refused_before_any_charge(changes: dict[str, Any], mes
     with pytest.raises(ValueError, match=message):
         DPLogisticRegression(**changes).fit(X, Y)
     assert SpendLog.current().charges() == []
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Objective(calibration="none"), "none"),
-        (lambda: Objective(strong_convexity=-1.0), "strong_convexity"),
-        (lambda: Output(strong_convexity=0), "strong_convexity"),
-        (lambda: Gradient(sampling="sorted"), "sorted"),
-        (lambda: Gradient(epochs=0), "epochs > 0, got 0"),
-        (lambda: Gradient(learning_rate=float("nan")), "nan"),
-    ],
-)
-def test_bad_methods_are_refused_when_they_are_made(make: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_methods_are_values() -> None:
-    """Of numbers of any type, as estimators and files hold them."""
-    method = Gradient(epochs=np.int64(5), clipping_norm=np.float32(0.5))
-    assert method == Gradient(epochs=5, clipping_norm=0.5) and type(method.epochs) is int
-    for each in (method, Objective(), Output(strong_convexity=2.0)):
-        assert method_of(json.loads(json.dumps(each.to_dict()))) == each and hash(each) == hash(clone(each, safe=False))
 
 
 def test_separate_models_share_the_budget_whatever_the_method() -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from architectures import Architecture, Case, every, versions
-from oracle import by_autograd
 from torch import Tensor
 
 from dperm.torch import ModuleObjective
 from dperm.torch.structure import map_tensors
+from helpers.architectures import Architecture, Case, every, versions
+from helpers.oracle import by_autograd
 
 PAGE = Path(__file__).parents[2] / "docs" / "architectures.md"
 

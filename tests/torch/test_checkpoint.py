@@ -16,10 +16,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import killed
 import pytest
 import torch
-from oracle import cross_entropy
 from torch import nn
 
 from dperm.gradient import Plan
@@ -30,6 +28,8 @@ from dperm.privacy.filters import filter_of
 from dperm.release import Channel, SpendLog, UnpaidReleaseError
 from dperm.release.ledger import Charge
 from dperm.torch import Callback, PrivateTrainer, checkpoint
+from helpers import killed
+from helpers.oracle import cross_entropy
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*were reserved before an interruption")  # how many depends on the clock
 

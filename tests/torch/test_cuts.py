@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from oracle import assert_exact, by_autograd, half_squares
 from torch import Tensor, nn
 
 from dperm.torch import ModuleObjective
 from dperm.torch.rules import registry
 from dperm.torch.rules.linear import linear
+from helpers.oracle import assert_exact, by_autograd, half_squares
 
 SIZE = 4
 GOALS = torch.linspace(-1, 1, SIZE, dtype=torch.float64)

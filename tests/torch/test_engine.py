@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from oracle import assert_exact, by_autograd, cross_entropy, half_squares
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from dperm.torch import ModuleObjective, per_example
+from helpers.oracle import assert_exact, by_autograd, cross_entropy, half_squares
 
 SIZE = 4
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from oracle import cross_entropy
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -25,6 +24,7 @@ from dperm.privacy.filters import excess
 from dperm.release import Channel, SpendLog
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TemperedSigmoid, TorchRecords, checkpoint
 from dperm.torch.noise import TorchSource
+from helpers.oracle import cross_entropy
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*were reserved before an interruption")  # how many depends on the clock
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import assert_exact, cross_entropy, half_squares
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from dperm.torch import ModuleObjective
+from helpers.oracle import assert_exact, cross_entropy, half_squares
 
 torch.set_default_dtype(torch.float32)
 few = settings(max_examples=12, deadline=None)
@@ -483,7 +483,7 @@ def test_several_inputs_and_outputs_and_dict_batches() -> None:
 
     model, goals = Two().double(), {"a": targets()}
     batch = {"first": inputs(SIZE, 3), "second": inputs(SIZE, 4)}
-    from oracle import by_autograd
+    from helpers.oracle import by_autograd
 
     expected = by_autograd(model, loss, batch, goals, SIZE)
     found = ModuleObjective(model, loss).evaluate(batch, goals)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from oracle import cross_entropy
 from torch import Tensor, nn
 
 from dperm.gradient.recipes import dp_sgd, dpis
 from dperm.privacy import Certificate, Composed, Gaussian, Provenance, Unsupported, epsilon
 from dperm.release import SpendLog
 from dperm.torch import PrivateTrainer, private_channel_statistics
+from helpers.oracle import cross_entropy
 
 N = 400
 

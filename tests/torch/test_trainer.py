@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from oracle import cross_entropy
 from torch import Tensor, nn
 
 from dperm._random import Randomness
@@ -22,6 +21,7 @@ from dperm.release import Channel, SpendLog
 from dperm.torch import Callback, ModuleObjective, PrivateStep, PrivateTrainer, TensorBoard, TorchRecords
 from dperm.torch.memory import physical_batch_size
 from dperm.torch.noise import TorchSource
+from helpers.oracle import cross_entropy
 
 N, D = 60, 5
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
-from oracle import assert_exact, cross_entropy
 from torch import Tensor, nn
 
 from dperm.gradient import Unit
 from dperm.torch import ModuleObjective
+from helpers import zoo
+from helpers.oracle import assert_exact, cross_entropy
 
 SIZE = 3
 

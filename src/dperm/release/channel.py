@@ -8,8 +8,8 @@
                 └─ of a filter: reopen(part) first, or allow(part)
 
 A release that nothing pays for raises UnpaidReleaseError. `charge` writes to the spend log before the door opens; so do `allow`
-and `reserve`, in runs that may be continued (`keep_parts`, `keep_reservations`). Queries are rounded to a public grid, and noise is
-added there: see `dperm.release.grid`. The randomness behind the door is a `Source`, which replay swaps.
+and `reserve`, in runs that may be continued (`keep_parts`, `keep_reservations`). Queries are rounded to a public grid, and noise
+is added there: see `dperm.release.grid`. The randomness behind the door is a `Source`, which replay swaps.
 """
 
 from __future__ import annotations

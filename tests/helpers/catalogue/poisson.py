@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from catalogue.common import ADD, DELTA, EPSILON, REPLACE, Entry, gradient, objective
 from dperm.mechanisms import OutputPerturbation
 from dperm.objectives import PoissonLoss
+from helpers.catalogue.common import ADD, DELTA, EPSILON, REPLACE, Entry, gradient, objective
 
 
 def entries() -> Iterator[Entry]:

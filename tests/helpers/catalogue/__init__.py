@@ -17,10 +17,10 @@ import dperm.gradient
 import dperm.gradient.recipes
 import dperm.mechanisms
 import dperm.objectives
-from catalogue.common import DELTA, EPSILON, Entry, gradient
 from dperm.gradient import Bounding, GradientDifference, ImportancePlan, NoiseSchedule, Policy, Query, Sampler, SvrgPlan, Unit
 from dperm.mechanisms import GradientPerturbation, Mechanism, OneVsRest
 from dperm.objectives import Loss
+from helpers.catalogue.common import DELTA, EPSILON, Entry, gradient
 
 __all__ = ["DELTA", "EPSILON", "catalogue", "certified_parts", "gradient", "parts_of", "recipes"]
 
@@ -41,7 +41,7 @@ def catalogue() -> Iterator[Entry]:
     """(name, mechanism, objective)"""
     for module in pkgutil.iter_modules(__path__):
         if module.name != "common":
-            yield from import_module(f"catalogue.{module.name}").entries()
+            yield from import_module(f"helpers.catalogue.{module.name}").entries()
 
 
 def concrete(base: type, package: Any) -> set[type]:

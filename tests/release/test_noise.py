@@ -9,7 +9,6 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from catalogue import catalogue
 from scipy import stats
 from scipy.special import ndtr
 
@@ -22,6 +21,7 @@ from dperm.mechanisms import NoisySize
 from dperm.privacy import Gaussian, PureDP
 from dperm.release import Channel, SystemSource
 from dperm.release.grid import Grid
+from helpers.catalogue import catalogue
 
 SURE = 1e-9
 

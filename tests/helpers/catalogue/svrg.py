@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from catalogue.common import ADD, BUDGET, DELTA, EPSILON, REPLACE, SIZE, Entry, objective
 from dperm.gradient import SGD, SvrgPlan
 from dperm.mechanisms import GradientPerturbation
 from dperm.objectives import Softmax, Squared
+from helpers.catalogue.common import ADD, BUDGET, DELTA, EPSILON, REPLACE, SIZE, Entry, objective
 
 
 def entries() -> Iterator[Entry]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from catalogue.common import ADD, BUDGET, DELTA, EPSILON, REPLACE, SIZE, Entry, gradient, objective
 from dperm.gradient import AdaptiveClip, AdaptiveNorm, ExponentialDecay, FullBatch, Normalise, PerLayer
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
 from dperm.mechanisms import (
@@ -19,6 +18,7 @@ from dperm.mechanisms import (
     OutputPerturbation,
 )
 from dperm.objectives import Huber, LinearObjective, Logistic, SmoothedHinge, Softmax, Squared, Task
+from helpers.catalogue.common import ADD, BUDGET, DELTA, EPSILON, REPLACE, SIZE, Entry, gradient, objective
 
 
 def noisy_sizes(unsized: LinearObjective) -> Iterator[tuple[str, Mechanism, LinearObjective]]:

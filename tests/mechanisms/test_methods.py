@@ -1,0 +1,80 @@
+"""Methods: how to train, as values."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from dperm.mechanisms import Auto, Budget, Gradient, Method, Objective, Output, known_methods, method_of
+from dperm.objectives import Huber, Logistic, Softmax, Squared, Task
+from dperm.privacy import Provenance
+
+TASK = Task(loss=Logistic(), features=3, classes=2, public_size=1000)
+BUDGET = Budget(1e-5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Objective(calibration="none"), "none"),
+        (lambda: Objective(strong_convexity=-1.0), "strong_convexity"),
+        (lambda: Output(strong_convexity=0), "strong_convexity"),
+        (lambda: Gradient(sampling="sorted"), "sorted"),
+        (lambda: Gradient(epochs=0), "epochs > 0, got 0"),
+        (lambda: Gradient(learning_rate=float("nan")), "nan"),
+    ],
+)
+def test_bad_methods_are_refused_when_they_are_made(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_methods_are_values() -> None:
+    """Of numbers of any type, as estimators and files hold them."""
+    method = Gradient(epochs=np.int64(5), clipping_norm=np.float32(0.5))
+    assert method == Gradient(epochs=5, clipping_norm=0.5) and type(method.epochs) is int
+    for each in (method, Objective(), Output(strong_convexity=2.0)):
+        assert method_of(json.loads(json.dumps(each.to_dict()))) == each and hash(each) == hash(clone(each, safe=False))
+
+
+def test_what_auto_means() -> None:
+    def chosen(budget: Budget = BUDGET, **changes: Any) -> Method:
+        return Auto().chosen(Task(**{**vars(TASK), **changes}), budget)
+
+    assert chosen() == Objective()
+    assert chosen(classes=3) == Gradient()
+    assert chosen(classes=3, loss=Huber(0.5)) == Objective()  # a model for each class
+    assert chosen(classes=0, loss=Squared(1.0, 5.0)) == Gradient(sampling="full")
+    assert chosen(Budget(0.0, 1.0), classes=3) == Output()
+    for method in known_methods().values():
+        if method().admits(TASK.loss):
+            mechanism, objective = method().build(TASK, BUDGET)
+            assert mechanism.budget == BUDGET and objective.outputs == 1
+            assert 0.99 < mechanism.certificate(objective.facts, Provenance.audit()).epsilon <= 1.0  # type: ignore[operator]
+
+
+def test_one_model_or_one_for_each() -> None:
+    three = Task(**{**vars(TASK), "classes": 3})
+    joint = Gradient().build(three, BUDGET)
+    assert joint[1].loss == Softmax(3) and "one against" not in joint[0].name
+    apart = Objective().build(three, BUDGET)
+    assert apart[1].loss == Logistic() and "one against the rest of 3" in apart[0].name
+
+
+def test_what_a_method_cannot_do_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"delta in .* only 'output' has a pure form"):
+        Gradient().build(TASK, Budget(0.0, 1.0))
+    with pytest.raises(TypeError, match="Expected epsilon to be a number, got None"):
+        Gradient().build(TASK, Budget(1e-5))
+    assert not Objective().admits(Squared(1.0, 5.0))
+    with pytest.raises(ValueError, match="loss of bounded slope"):
+        Objective().build(Task(**{**vars(TASK), "loss": Squared(1.0, 5.0), "classes": 0}), BUDGET)
+    for wrong in ("magic", None, 3, Gradient, ["gradient"]):
+        with pytest.raises(ValueError, match="Expected mechanism to be one of"):
+            method_of(wrong)
+    with pytest.raises(ValueError, match="Expected method to be one of"):
+        method_of({"method": "magic"})
