@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,7 +53,7 @@ class One(Source):
 
     def __init__(self, kept: Kept, number: int) -> None:
         self._noise = iter([noise[number] for noise in kept.noise])
-        self._draws = [np.flatnonzero(table[number]) for table in kept.tables]
+        self._draws = iter([np.flatnonzero(table[number]) for table in kept.tables])
 
     def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
         return query + next(self._noise)
@@ -64,7 +65,7 @@ class One(Source):
         return next(self._noise)
 
     def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:
-        return iter(self._draws)
+        return itertools.islice(self._draws, steps)
 
 
 VECTORISED = [entry for entry in catalogue() if Training.of_mechanism(*entry[1:]).many is not None]

@@ -36,7 +36,8 @@ def methods() -> Iterator[Entry]:
     for method in (Output(), Objective(), Gradient(epochs=2), Gradient(sampling="full", epochs=4)):
         for size in (SIZE, None):
             task = Task(loss=Huber(0.5), features=2, classes=3, public_size=size, intercept_scale=0.5)
-            yield f"method {method}, three classes, public size {size}", *method.build(task, BUDGET)
+            name = f"method {method.key} {getattr(method, 'sampling', '')}, three classes"
+            yield name if size else f"noisy size, {name}", *method.build(task, BUDGET)
 
 
 def entries() -> Iterator[Entry]:
