@@ -593,13 +593,17 @@ def descend(plan: Policy, objective: Objective, records: BatchSource, channel: C
 def descend_by(plan: Policy, gradients: Gradients[Policy], objective: Objective, theta: Any, progress: Callable[[int], None] | None = None) -> Any: ...  # `descend` with gradients that the caller started, and may look at afterwards.
 
 
-# --- dperm.gradient.recipes: Published algorithms, each one short composition that returns a plan.
+# --- dperm.gradient.recipes: Published algorithms, each one short composition that returns a policy.
 
-def dp_sgd(*, noise_multiplier: float, public_size: int, expected_batch_size: float, epochs: float, clipping_norm: float | None = None, bounding: Bounding | None = None, update: Update | None = None, average_from: float | None = 0.5, decay: float = 0.0) -> Plan: ...  # `epochs` expected passes in Poisson draws of `expected_batch_size` of `public_size` records.
+def budgeted_recipe(function: F) -> F: ...  # Marks a function that takes epsilon, delta, public_size (None where it is to be released) and perhaps `earlier`, an event
 
-def dpis(*, epsilon: float, delta: float, expected_batch_size: float, epochs: float, clipping_norm: float, public_size: int | None = None, filter: Literal['profile', 'renyi'] | FilteredRdp | None = None, proposal_factor: float = 2.0, norm_floor: float = 0.01, norm_noise: float | None = None, size_noise: float | None = None, worst_case_share: float | None = None, pass_every: int = 1, adaptive: AdaptiveNorm | None = None, update: Update | None = None, average_from: float | None = 0.5, order: float | None = None, earlier: Event | None = None) -> ImportancePlan: ...  # `epochs` epochs in batches of `expected_batch_size` that are drawn by gradient norm, all within (`epsilon`, `delta`).
+def dp_sgd(*, noise_multiplier: float, public_size: int, expected_batch_size: float, epochs: float, clipping_norm: float | None = None, bounding: Bounding | None = None, update: Update | None = None, average_from: float | None = None, decay: float = 0.0) -> Plan: ...  # `epochs` expected passes in Poisson draws of `expected_batch_size` of `public_size` records.
 
-def full_batch_descent(*, noise_multiplier: float, public_size: int, steps: int, clipping_norm: float | None = None, bounding: Bounding | None = None, update: Update | None = None, average_from: float | None = 0.5) -> Plan: ...  # `steps` steps over all records; the other parameters as in `dp_sgd`.
+def dpis(*, epsilon: float, delta: float, expected_batch_size: float, epochs: float, clipping_norm: float, public_size: int | None = None, filter: Literal['profile', 'renyi'] | FilteredRdp | None = None, proposal_factor: float = 2.0, norm_floor: float = 0.01, norm_noise: float | None = None, size_noise: float | None = None, worst_case_share: float | None = None, pass_every: int = 1, adaptive: AdaptiveNorm | None = None, update: Update | None = None, average_from: float | None = None, order: float | None = None, earlier: Event | None = None) -> ImportancePlan: ...  # `epochs` epochs in batches of `expected_batch_size` that are drawn by gradient norm, all within (`epsilon`, `delta`).
+
+def full_batch_descent(*, noise_multiplier: float, public_size: int, steps: int, clipping_norm: float | None = None, bounding: Bounding | None = None, update: Update | None = None, average_from: float | None = None) -> Plan: ...  # `steps` steps over all records; the other parameters as in `dp_sgd`.
+
+def recipe(function: F) -> F: ...  # Marks a function that takes noise_multiplier and public_size: its noise is calibrated by whoever runs it.
 
 
 # --- dperm.mechanisms: Mechanisms: private training algorithms with one interface — `event(facts)` and `release(objective, records, channel)` —, and
@@ -847,7 +851,7 @@ class PrivateStep:  # One private step: its noisy gradient (p,) is in the traina
     def __init__(self, number: int, total: int, epoch: float, gradient: Tensor, batch_loss: float | None = None, batch_clipped: float | None = None): ...
 
 class PrivateTrainer:  # Trains `model` privately and certifies what it cost.
-    def __init__(self, model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], optimizer: torch.optim.Optimizer | None = None, plan: Policy | MakePlan | Recipe | None = None, *, epsilon: float | None = None, delta: float, noise_multiplier: float | None = None, epochs: float | None = None, expected_batch_size: float | None = None, clipping_norm: float | None = None, relation: Relation | str = Relation.ADD_OR_REMOVE_ONE, public_size: int | None = None, size_share: float | None = None, spent: Sequence[Certificate] = (), physical_batch_size: int | None = None, scheduler: Any = None, scheduler_interval: str = 'epoch', ema_decay: float | None = None, autocast: torch.dtype | None = None, collate_fn: Callable[[list[Any]], Any] | None = None, num_workers: int = 0, checkpoint: str | Path | None = None, checkpoint_every: int | None = None, metrics: dict[str, Callable[[Any, Any], Tensor]] | None = None, callbacks: Sequence[Callback] = (), progress: bool | None = None, show_private: bool = False, label: str = '', random_state: Any = None): ...
+    def __init__(self, model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], optimizer: torch.optim.Optimizer | None = None, plan: Policy | MakePlan | Recipe | None = None, *, epsilon: float | None = None, delta: float, noise_multiplier: float | None = None, epochs: float | None = None, expected_batch_size: float | None = None, clipping_norm: float | None = None, relation: Relation | str = Relation.ADD_OR_REMOVE_ONE, public_size: int | None = None, spent: Sequence[Certificate] = (), physical_batch_size: int | None = None, autocast: torch.dtype | None = None, collate_fn: Callable[[list[Any]], Any] | None = None, num_workers: int = 0, checkpoint: str | Path | None = None, label: str = '', random_state: Any = None): ...
     @property
     def certificate(self): ...
     @property
@@ -860,8 +864,8 @@ class PrivateTrainer:  # Trains `model` privately and certifies what it cost.
     def epsilon_spent(self): ...
     @property
     def total_certificate(self): ...
-    def fit(self, dataset: Any, validation: Any = None, *, resume: bool = False) -> Self: ...
-    def steps(self, dataset: Any, *, resume: bool = False) -> Iterator[PrivateStep]: ...
+    def fit(self, dataset: Any, validation: Any = None, *, metrics: dict[str, Callable[[Any, Any], Tensor]] | None = None, scheduler: Any = None, scheduler_interval: str = 'epoch', ema_decay: float | None = None, callbacks: Sequence[Callback] = (), progress: bool | None = None, show_private: bool = False, checkpoint_every: int | None = None, resume: bool = False) -> Self: ...
+    def steps(self, dataset: Any, *, show_private: bool = False, resume: bool = False) -> Iterator[PrivateStep]: ...
     def save(self) -> None: ...
 
 class ProgressBar:  # A line on the terminal: step, ε so far, validation scores, and, where shown, what is not private.

@@ -53,11 +53,10 @@ def main() -> None:
             expected_batch_size=512,
             clipping_norm=0.1,
             public_size=60_000,
-            ema_decay=0.99,
             label="mnist",
         )
         started = time.perf_counter()
-        trainer.fit(train)
+        trainer.fit(train, ema_decay=0.99)
         with torch.no_grad():
             right = (model(test[0]).argmax(1) == test[1]).double().mean()
         scores.append(100 * float(right))

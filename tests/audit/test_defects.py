@@ -158,18 +158,18 @@ def resuming(folder: Path) -> Training:
     def run(data: Any, source: Source) -> Any:
         where = folder / str(next(count))
 
-        def trainer(callbacks: tuple[Any, ...]) -> PrivateTrainer:
+        def trainer() -> PrivateTrainer:
             torch.manual_seed(0)
             return PrivateTrainer(
                 torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(reduction="none"), epsilon=EPSILON, delta=1e-3,
-                epochs=2, expected_batch_size=10, clipping_norm=1.0, public_size=40, progress=False,
-                checkpoint=where, checkpoint_every=1, callbacks=callbacks, random_state=source,
+                epochs=2, expected_batch_size=10, clipping_norm=1.0, public_size=40, checkpoint=where,
+                random_state=source,
             )  # fmt: skip
 
-        first = trainer((Stop(),))
+        first = trainer()
         with pytest.raises(KeyboardInterrupt):
-            first.fit(data)
-        last = trainer(()).fit(data, resume=True)
+            first.fit(data, checkpoint_every=1, callbacks=[Stop()])
+        last = trainer().fit(data, checkpoint_every=1, resume=True)
         certificates.append(last.certificate)
         return last.objective.theta.detach() + 0.0
 

@@ -68,7 +68,6 @@ def test_a_network_that_moves_more_is_refuted() -> None:
 def make_trainer(**changes: Any) -> Any:
     settings: dict[str, Any] = {
         "epsilon": 3.0, "delta": 1e-3, "epochs": 2, "expected_batch_size": 10, "clipping_norm": 1.0, "public_size": 30,
-        "progress": False,
     }  # fmt: skip
 
     def make(source: Source) -> PrivateTrainer:

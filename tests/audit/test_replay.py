@@ -494,7 +494,7 @@ def test_masks_are_aligned_by_record(trainer: bool) -> None:
             "public_size": 40,
         }
         optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
-        return PrivateTrainer(network, loss, optimizer, **settings, random_state=source, progress=False)
+        return PrivateTrainer(network, loss, optimizer, **settings, random_state=source)
 
     if trainer:
         training = Training.of_trainer(make, data, pairs=[pair])
@@ -534,7 +534,7 @@ def test_masks_of_records_are_not_for_training() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
     settings = {"epsilon": 1.0, "delta": 1e-5, "epochs": 1, "expected_batch_size": 5, "clipping_norm": 1.0, "public_size": 20}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = PrivateTrainer(model, nn.CrossEntropyLoss(reduction="none"), optimizer, **settings, progress=False)
+    trainer = PrivateTrainer(model, nn.CrossEntropyLoss(reduction="none"), optimizer, **settings)
     trainer.objective.draw_masks_of_records()
     with pytest.raises(ValueError, match="are for replay"):
         trainer.fit((torch.randn(20, 4), torch.randint(0, 3, (20,))))

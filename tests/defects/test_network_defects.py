@@ -39,7 +39,6 @@ def trainer(model: nn.Module, optimizer: Any = None, loss_fn: Any = cross_entrop
     settings: dict[str, Any] = {"noise_multiplier": 1.0, "delta": 1e-5, "epochs": 2, "expected_batch_size": 20} | {
         "clipping_norm": 1.0,
         "public_size": N,
-        "progress": False,
     }
     return PrivateTrainer(model, loss_fn, optimizer, **(settings | changes))
 

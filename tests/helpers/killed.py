@@ -61,10 +61,8 @@ def train(folder: Path, point: str, count: int, resume: bool) -> None:
         if "DPIS" in os.environ
         else None,
         checkpoint=folder / "run",
-        checkpoint_every=5,
-        progress=False,
     )
-    trainer.fit((x, y), resume=resume)
+    trainer.fit((x, y), checkpoint_every=5, progress=False, resume=resume)
     assert trainer.certificate is not None and trainer.plan is not None
     (folder / "certificate.json").write_text(trainer.certificate.to_json())
     (folder / "lost").write_text(str(trainer._run.lost if trainer._run else 0))

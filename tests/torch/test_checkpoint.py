@@ -30,6 +30,7 @@ from dperm.release.ledger import Charge
 from dperm.torch import Callback, PrivateTrainer, checkpoint
 from helpers import killed
 from helpers.oracle import cross_entropy
+from helpers.told import Told
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*were reserved before an interruption")  # how many depends on the clock
 
@@ -285,7 +286,7 @@ def trainer(folder: Path, **changes: Any) -> PrivateTrainer:
     }  # fmt: skip
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     settings |= {"ema_decay": 0.9, "scheduler": schedule} | changes
-    return PrivateTrainer(model, cross_entropy, optimizer, checkpoint=folder, **settings)
+    return Told(model, cross_entropy, optimizer, checkpoint=folder, **settings)
 
 
 def data() -> tuple[torch.Tensor, torch.Tensor]:
@@ -299,7 +300,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert torch.equal(again.objective.theta, first.objective.theta)
     assert again.history == first.history and again.certificate.event == first.certificate.event
     assert again.optimizer.state_dict()["state"][0]["step"] == 20
-    assert again.scheduler.state_dict()["last_epoch"] == first.scheduler.state_dict()["last_epoch"]
+    assert again.told["scheduler"].state_dict()["last_epoch"] == first.told["scheduler"].state_dict()["last_epoch"]
     assert len(SpendLog.current().charges()) == 1
     files = sorted(path.name for path in tmp_path.glob("step*"))
     assert files == ["step-000000016", "step-000000020"]

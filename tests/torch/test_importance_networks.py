@@ -25,6 +25,7 @@ from dperm.release import Channel, SpendLog
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TemperedSigmoid, TorchRecords, checkpoint
 from dperm.torch.noise import TorchSource
 from helpers.oracle import cross_entropy
+from helpers.told import Told
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*were reserved before an interruption")  # how many depends on the clock
 
@@ -50,7 +51,7 @@ SETTINGS: dict[str, Any] = {
 def trainer(model: nn.Module | None = None, optimizer: Any = None, **changes: Any) -> PrivateTrainer:
     model = model or net()
     made = (optimizer or functools.partial(torch.optim.SGD, lr=0.5))(model.parameters())
-    return PrivateTrainer(model, cross_entropy, made, **({"random_state": 0} | SETTINGS | changes))
+    return Told(model, cross_entropy, made, **({"random_state": 0} | SETTINGS | changes))
 
 
 make_trainer = trainer
@@ -90,8 +91,8 @@ def test_it_learns_with_optimisers_schedules_and_averages(optimizer: Any) -> Non
     made = optimizer(model.parameters())
     schedule = torch.optim.lr_scheduler.StepLR(made, 3, 0.5)
     plan = functools.partial(dpis, adaptive=AdaptiveNorm(ceiling=2.0))
-    settings = SETTINGS | {"plan": plan, "public_size": 3000, "expected_batch_size": 100, "epochs": 8, "ema_decay": 0.9}
-    run = PrivateTrainer(model, cross_entropy, made, scheduler=schedule, **settings).fit((x, y), validation=(x, y))
+    settings = SETTINGS | {"plan": plan, "public_size": 3000, "expected_batch_size": 100, "epochs": 8}
+    run = PrivateTrainer(model, cross_entropy, made, **settings).fit((x, y), (x, y), scheduler=schedule, ema_decay=0.9)
     assert run.history[-1]["validation_accuracy"] > 0.9
     assert {epoch["clipping_norm"] for epoch in run.trace} != {0.5}
 
@@ -388,9 +389,10 @@ def test_a_log_that_lost_its_parts_spends_nothing_twice(tmp_path: Path, target: 
         ({"plan": functools.partial(dpis, norm_noise=0.1)}, "cannot pay for K"),
         ({"plan": functools.partial(dpis, norm_noise=0.1, filter="renyi")}, "cannot pay for N and K"),
         ({"epochs": 2.5}, "epochs"),
-        ({"plan": functools.partial(dpis, proposal_facter=3)}, "settings of dpis, got proposal_facter"),
-        ({"public_size": None, "size_share": 0.5}, "in place of size_share"),
-        ({"size_share": 0.5}, "no size_share where the number of records is public"),
+        (
+            {"plan": functools.partial(dpis, proposal_facter=3)},
+            "of dpis: got an unexpected keyword argument 'proposal_facter'",
+        ),
         ({"plan": functools.partial(dpis, update=SGD(0.5))}, "the optimizer would be what runs"),
         ({"checkpoint_every": 5}, "Expected a checkpoint folder"),
     ],
@@ -451,7 +453,7 @@ def test_epochs_are_the_plans(size: int, batch: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=5)
     settings = SETTINGS | {"public_size": size, "expected_batch_size": batch, "epochs": 4}
-    run = PrivateTrainer(model, cross_entropy, optimizer, scheduler=schedule, random_state=0, **settings).fit(data(size))
+    run = PrivateTrainer(model, cross_entropy, optimizer, random_state=0, **settings).fit(data(size), scheduler=schedule)
     assert [record["epoch"] for record in run.history] == [1, 2, 3, 4]
     assert len(run.trace) == 4
 

@@ -19,7 +19,7 @@ from dperm import _validate as check
 from dperm.estimators.labels import admit_labels
 from dperm.estimators.whole import all_or_nothing
 from dperm.gradient import ImportancePlan, Plan
-from dperm.gradient.recipes import dp_sgd, dpis
+from dperm.gradient.recipes import budgeted_recipe, dp_sgd, dpis
 from dperm.privacy import Relation
 from dperm.release import Source
 
@@ -102,11 +102,10 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
             plan=self._importance if self.sampling == "importance" else self._plan,
             relation=self.relation,
             public_size=self.public_size,
-            progress=False,
             label=self.label,
             random_state=self.random_state,
         )
-        trainer.fit((np.ascontiguousarray(X), index.astype(np.int64)))
+        trainer.fit((np.ascontiguousarray(X), index.astype(np.int64)), progress=False)
         assert trainer.certificate is not None
         self.module_ = module.eval()
         self.certificate_ = trainer.certificate.with_assumptions(labels)
@@ -121,9 +120,9 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
             expected_batch_size=self.expected_batch_size or min(256.0, public_size / 4),
             epochs=self.epochs,
             clipping_norm=self.clipping_norm,
-            average_from=None,
         )
 
+    @budgeted_recipe
     def _importance(self, *, epsilon: float, delta: float, public_size: int | None) -> ImportancePlan:
         return dpis(
             epsilon=epsilon,
@@ -132,7 +131,6 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
             expected_batch_size=self.expected_batch_size or min(256.0, (public_size or 4096) / 16),
             epochs=self.epochs,
             clipping_norm=self.clipping_norm,
-            average_from=None,
         )
 
     def _scores(self, X: Any) -> Array:

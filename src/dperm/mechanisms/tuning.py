@@ -23,6 +23,7 @@ __all__ = ["GradientSettings", "gradient_plan", "importance_plan", "objective_st
 
 TYPICAL_NORM = 40.0
 _MOMENTUM = 0.9
+_AVERAGED = 0.5  # of the steps, the later ones: the problems are convex
 _NORM_FLOOR = 0.01  # of importance sampling
 _MOST_STEPS = 100_000  # of 60 epochs: a number of records released with much noise may come out a thousand times too large
 
@@ -126,7 +127,12 @@ def gradient_plan(
 ) -> Callable[[float], Plan]:
     """Noise multiplier → DP-SGD or, with `sampling` = "full", full-batch plan; settings left open by `GradientSettings`."""
     found = GradientSettings.by_rule(facts, epsilon, delta, sampling=sampling, **settings)
-    common: dict[str, Any] = {"public_size": found.public_size, "clipping_norm": found.clipping_norm, "update": found.update}
+    common: dict[str, Any] = {
+        "public_size": found.public_size,
+        "clipping_norm": found.clipping_norm,
+        "update": found.update,
+        "average_from": _AVERAGED,
+    }
 
     def make(noise_multiplier: float) -> Plan:
         if sampling == "full":
@@ -158,4 +164,5 @@ def importance_plan(
         norm_floor=_NORM_FLOOR,
         proposal_factor=1 / _NORM_FLOOR,
         update=found.update,
+        average_from=_AVERAGED,
     )

@@ -21,9 +21,9 @@ from dperm.privacy.filters import privacy_profile
 from dperm.privacy.gaussian import gaussian_epsilon
 from dperm.release.channel import Channel
 
-__all__ = ["NOMINAL_SIZES", "SIZE_SHARE", "CountFirst"]
+__all__ = ["NOMINAL_SIZES", "CountFirst"]
 
-SIZE_SHARE = 0.05  # of ε, for the number of records
+_SIZE_SHARE = 0.05  # of ε, for the number of records
 
 #: Sizes whose runs a profile is made of. Between and beyond them runs need at most 4 % more noise, most of them below 1 %.
 NOMINAL_SIZES = (1_000, 100_000)
@@ -65,14 +65,13 @@ class CountFirst:
         planned: Sequence[Callable[[float], Event]],
         *,
         earlier: Sequence[Event] = (),
-        share: float | None = None,
     ) -> CountFirst:
         """A profile holds what follows: with what was released `earlier`, all is (`epsilon`, `delta`)-private.
 
-        `planned` are runs for `NOMINAL_SIZES`: from a noise multiplier to what the run costs. `share` of epsilon is for the
-        count. ValueError where nothing is left for what follows.
+        `planned` are runs for `NOMINAL_SIZES`: from a noise multiplier to what the run costs. ValueError where nothing is left
+        for what follows.
         """
-        count = _noisy_count(epsilon, relation, share)
+        count = _noisy_count(epsilon, relation)
         # runs that cost the same at two noise levels are the same runs: what was found for them is found again
         alike = tuple(run(noise) for run in planned for noise in (1.0, 3.0))
         key = (count, epsilon, delta, alike, tuple(earlier))
@@ -105,9 +104,9 @@ class CountFirst:
             channel.allow(rest)
 
 
-def _noisy_count(epsilon: float, relation: Relation, share: float | None = None) -> PureDP:
+def _noisy_count(epsilon: float, relation: Relation) -> PureDP:
     """What the release of the number of records costs, of ε in all."""
-    return PureDP((SIZE_SHARE if share is None else share) * epsilon, relation)
+    return PureDP(_SIZE_SHARE * epsilon, relation)
 
 
 def _profile(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast
 
 from dperm import _validate as check
 from dperm.gradient import Policy, Update
 from dperm.gradient.recipes import dp_sgd
+from dperm.gradient.recipes.recipe import kind_of
 from dperm.privacy import Composed, Event, Relation, calibrate
 
 __all__ = ["MakePlan", "Planner", "Recipe"]
@@ -17,8 +17,7 @@ __all__ = ["MakePlan", "Planner", "Recipe"]
 #: (noise_multiplier, public_size) → plan
 MakePlan = Callable[[float, int], Policy]
 
-#: a function of keywords that returns a plan: `dperm.gradient.recipes`. noise_multiplier and public_size are among them, or,
-#: where the noise is chosen on the way, epsilon, delta and public_size.
+#: a function of keywords, marked by `dperm.gradient.recipes.recipe` or `budgeted_recipe`
 Recipe = Callable[..., Policy]
 
 
@@ -85,26 +84,17 @@ class Planner:
             if missing := [name for name in simple if name not in settings]:
                 raise ValueError(f"Expected {', '.join(missing)}, or a plan.")
             plan = dp_sgd
-        recipe = cast(Recipe, plan)
-        if isinstance(plan, functools.partial) and (wrong := _unknown(plan.func, bound)):
-            raise ValueError(f"Expected settings of {getattr(plan.func, '__name__', plan.func)}, got {', '.join(wrong)}.")
-        known = inspect.signature(recipe).parameters
-
-        def takes(name: str) -> bool:
-            return name in known and known[name].kind is inspect.Parameter.KEYWORD_ONLY
-
-        self.adaptive = takes("epsilon") and takes("delta")
-        if self.adaptive and noise_multiplier is not None:
-            raise ValueError("Expected epsilon, not noise_multiplier: this recipe chooses its noise on the way, within a budget.")
-        if not self.adaptive and not takes("noise_multiplier"):
+        kind = kind_of(plan)
+        if kind is None:
             if settings:
                 raise ValueError(f"Expected {', '.join(settings)} inside the plan, not beside it.")
-            self._make = functools.partial(_planned, cast(MakePlan, recipe))
+            self._make = functools.partial(_planned, cast(MakePlan, plan))
             return
-        if unknown := [name for name in settings if name not in known]:
-            raise ValueError(f"Expected settings that the recipe has, got {', '.join(unknown)}.")
-        if "average_from" in known and "average_from" not in getattr(recipe, "keywords", {}):
-            settings["average_from"] = None  # averages of half the iterates are for convex problems
+        recipe = cast(Recipe, plan)
+        kind.refuse_others(recipe, settings)
+        self.adaptive = kind.budgeted
+        if self.adaptive and noise_multiplier is not None:
+            raise ValueError("Expected epsilon, not noise_multiplier: this recipe chooses its noise on the way, within a budget.")
         self._recipe = recipe
         self._make = lambda noise, size: recipe(noise_multiplier=noise, public_size=size, **settings)
 
@@ -140,19 +130,12 @@ class Planner:
         return self.within_budget(None if self.stated_size is None else size).with_released_size(size)
 
 
-def _unknown(function: Callable[..., Any], names: Iterable[str]) -> list[str]:
-    """Those of the keywords that a function does not take."""
-    known = inspect.signature(function).parameters
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values())
-    return [] if takes_any else sorted(set(names) - set(known))
-
-
 def _planned(make: MakePlan, noise: float, size: int) -> Policy:
     """A caller's own (noise_multiplier, public_size) → plan."""
     plan: Any = make(noise, size)
     if not isinstance(plan, Policy) or plan.budgeted is not None:
         raise ValueError(
-            f"Expected a function (noise_multiplier, public_size) → Plan, got {type(plan).__name__}: pass a recipe that takes "
-            "epsilon and delta, such as functools.partial(dpis, ...)."
+            f"Expected a function (noise_multiplier, public_size) → Plan, got {type(plan).__name__}: pass a recipe, such as "
+            "functools.partial(dpis, ...), or mark a function of keywords with dperm.gradient.recipes.recipe."
         )
     return plan

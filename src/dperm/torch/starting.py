@@ -36,7 +36,6 @@ class Starter:
     objective: ModuleObjective
     planner: Planner
     with_update: Callable[[Policy], Policy]
-    size_share: float | None
     shares_epsilon: bool
     own_loop: bool
     folder: Path | None
@@ -143,7 +142,7 @@ class Starter:
             return self._fitted(self.planner.at(noise, size), size).event(relation)
 
         runs = [functools.partial(run, size) for size in NOMINAL_SIZES]
-        first = CountFirst.profiled(epsilon, delta, relation, runs, earlier=self.planner.earlier, share=self.size_share)
+        first = CountFirst.profiled(epsilon, delta, relation, runs, earlier=self.planner.earlier)
         self._charge(channel, first.charged, None)
         size = first.release(channel, records)
         self.noise = first.noise_below(functools.partial(run, size))

@@ -20,6 +20,7 @@ from dperm.gradient import ExponentialAverage, Policy
 from dperm.privacy import Certificate, Relation
 from dperm.torch import checkpoint
 from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
+from dperm.torch.fitting import Fitting
 from dperm.torch.guard import LoopGuard, secret_masks
 from dperm.torch.memory import physical_batch_size as measured_batch_size
 from dperm.torch.objective import ModuleObjective
@@ -50,19 +51,13 @@ class PrivateTrainer:
     plan : another recipe, with these as its settings or bound by functools.partial; a function
         (noise_multiplier, public_size) → `Plan`; or a `Plan` with its noise.
     relation : "add_or_remove_one" (the number of records is private) or "replace_one" (it is public).
-    public_size : publicly known number of records. None under add/remove: released with noise, at `size_share`
-        of epsilon (None: 0.05); `dpis` has `size_noise` instead.
+    public_size : publicly known number of records. None under add/remove: released with noise, at 5 % of
+        epsilon, or as the recipe says.
     spent : certificates of earlier releases from the same records (normalisation, other models) that `epsilon` is to cover too.
     physical_batch_size : most records at once in memory. None: measured on the first records.
-    scheduler, scheduler_interval : a torch learning-rate scheduler, stepped every "epoch" or "step".
-    ema_decay : average the weights exponentially; `fit` leaves the average in the model.
     autocast : run the forward in this type, for example `torch.bfloat16`; norms and sums stay in single precision.
     collate_fn, num_workers : as for a DataLoader.
-    checkpoint, checkpoint_every : a folder, and the steps between checkpoints (None: an expected epoch).
-    metrics : name → function(outputs, targets) → (b,), averaged over the validation set. None: loss, and accuracy where
-        targets are classes.
-    callbacks, progress : `Callback`s; a progress bar (None: on a terminal).
-    show_private : also show each batch's loss and clipped share, which are not private.
+    checkpoint : a folder for checkpoints, from which an interrupted run can be continued.
     label : names the data set in the spend log.
     random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
 
@@ -94,21 +89,12 @@ class PrivateTrainer:
         clipping_norm: float | None = None,
         relation: Relation | str = Relation.ADD_OR_REMOVE_ONE,
         public_size: int | None = None,
-        size_share: float | None = None,
         spent: Sequence[Certificate] = (),
         physical_batch_size: int | None = None,
-        scheduler: Any = None,
-        scheduler_interval: str = "epoch",
-        ema_decay: float | None = None,
         autocast: torch.dtype | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
         checkpoint: str | Path | None = None,
-        checkpoint_every: int | None = None,
-        metrics: dict[str, Callable[[Any, Any], Tensor]] | None = None,
-        callbacks: Sequence[Callback] = (),
-        progress: bool | None = None,
-        show_private: bool = False,
         label: str = "",
         random_state: Any = None,
     ) -> None:
@@ -119,7 +105,6 @@ class PrivateTrainer:
         if self.epsilon is not None:
             remind_of_budget(self.epsilon, self.delta, stacklevel=2)
         self.noise_multiplier = None if noise_multiplier is None else check.positive("noise_multiplier", noise_multiplier)
-        self.size_share = None if size_share is None else check.fraction("size_share", size_share)
         self.public_size = None if public_size is None else check.integer("public_size", public_size)
         self.physical_batch_size = (
             None if physical_batch_size is None else check.integer("physical_batch_size", physical_batch_size)
@@ -139,34 +124,10 @@ class PrivateTrainer:
             clipping_norm=clipping_norm,
             earlier=tuple(certificate.event for certificate in spent),
         )
-        self.scheduler = scheduler
-        check.choice("scheduler_interval", scheduler_interval, ("epoch", "step"))
-        self.scheduler_interval = scheduler_interval
-        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise TypeError("ReduceLROnPlateau needs a metric: step it in a loop of your own over steps().")
-        if scheduler is not None and not callable(getattr(scheduler, "step", None)):
-            raise TypeError(f"Expected a torch learning-rate scheduler, got {scheduler!r}.")
-        if scheduler is not None and optimizer is None:
-            raise ValueError("Expected an optimizer where a scheduler is given.")
         if optimizer is not None and self._planner.binds_update:
             raise ValueError("Expected the optimizer or the recipe's update, not both: the optimizer would be what runs.")
-        if self.size_share is not None and (self._planner.stated_size or self.objective.relation is Relation.REPLACE_ONE):
-            raise ValueError("Expected no size_share where the number of records is public: it is not released.")
-        if self.size_share is not None and self._planner.adaptive:
-            raise ValueError("Expected the plan's size_noise in place of size_share: the number is one of its releases.")
-        self.ema_decay = None if ema_decay is None else check.fraction("ema_decay", ema_decay)
         self.collate_fn, self.num_workers = collate_fn, num_workers
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
-        self.checkpoint_every = None if checkpoint_every is None else check.integer("checkpoint_every", checkpoint_every)
-        if checkpoint_every is not None and checkpoint is None:
-            raise ValueError("Expected a checkpoint folder where checkpoint_every is given.")
-        self.metrics = metrics
-        self.callbacks = list(callbacks)
-        given: list[Any] = self.callbacks
-        if wrong := [callback for callback in given if not isinstance(callback, Callback)]:
-            raise TypeError(f"Expected callbacks to be Callback objects, got {wrong[0]!r}.")
-        self.progress = progress
-        self.show_private = show_private
         self.label = label
         self.random_state = random_state
         self.history: list[dict[str, Any]] = []
@@ -174,6 +135,7 @@ class PrivateTrainer:
         self._run: PrivateRun | None = None
         self._state: Any = None
         self._announced = self._own_loop = False
+        self._fitting = Fitting()
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Expected a torch optimizer over the model's parameters, got {optimizer!r}.")
         if optimizer is not None:
@@ -217,15 +179,41 @@ class PrivateTrainer:
 
     # Fitting
 
-    def fit(self, dataset: Any, validation: Any = None, *, resume: bool = False) -> Self:
-        """Train on `dataset`: (inputs, targets) tensors or a map-style dataset of such pairs.
+    def fit(
+        self,
+        dataset: Any,
+        validation: Any = None,
+        *,
+        metrics: dict[str, Callable[[Any, Any], Tensor]] | None = None,
+        scheduler: Any = None,
+        scheduler_interval: str = "epoch",
+        ema_decay: float | None = None,
+        callbacks: Sequence[Callback] = (),
+        progress: bool | None = None,
+        show_private: bool = False,
+        checkpoint_every: int | None = None,
+        resume: bool = False,
+    ) -> Self:
+        """Train on `dataset`: (inputs, targets) tensors or a map-style dataset of such pairs. What is said here costs nothing.
 
-        `validation`, of the same kind, is scored without noise after every expected epoch: keep it public or apart.
-        `resume` continues from the newest checkpoint, with fresh noise; steps lost since then are skipped, not drawn again.
+        Parameters
+        ----------
+        validation : of the same kind, scored without noise after every expected epoch: keep it public or apart.
+        metrics : name → function(outputs, targets) → (b,), averaged over it. None: loss, and accuracy where targets are classes.
+        scheduler, scheduler_interval : a torch learning-rate scheduler, stepped every "epoch" or "step".
+        ema_decay : average the weights exponentially, and leave the average in the model.
+        callbacks, progress : `Callback`s; a progress bar (None: on a terminal).
+        show_private : also show each batch's loss and clipped share, which are not private.
+        checkpoint_every : steps between checkpoints. None: an expected epoch.
+        resume : continue from the newest checkpoint, with fresh noise; steps lost since then are skipped, not drawn again.
         """
-        callbacks = list(self.callbacks)
-        if self.progress or (self.progress is None and sys.stderr.isatty()):
-            callbacks.append(ProgressBar())
+        self._fitting = Fitting(
+            metrics, scheduler, scheduler_interval, ema_decay, tuple(callbacks), show_private, checkpoint_every
+        )
+        self._fitting.check(self.optimizer, self.checkpoint)
+        watching = list(callbacks)
+        if progress or (progress is None and sys.stderr.isatty()):
+            watching.append(ProgressBar())
         held_out = None if validation is None else self._records(validation, self.physical_batch_size or 1024)
         if held_out is not None:
             self._scores([held_out.sample(_PROBED)])  # what can fail fails before anything is charged
@@ -237,29 +225,27 @@ class PrivateTrainer:
                     self._state = run.plan.update.init(self.objective.theta)
                 if not self._announced:
                     self._announced = True
-                    for callback in callbacks:
+                    for callback in watching:
                         callback.on_start(step.total, self.certificate)
                 theta = run.plan.update.step(self.objective.theta, step.gradient, self._state)
                 if theta is not self.objective.theta:
                     self.objective.theta.copy_(theta)
-                for callback in callbacks:
+                for callback in watching:
                     callback.on_step(step)
-                self._after(run, held_out, callbacks)
-            self._finish(callbacks)
+                self._after(run, held_out, watching)
+            self._finish(watching)
         finally:
-            for callback in callbacks:
+            for callback in watching:
                 callback.close()
         return self
 
-    def steps(self, dataset: Any, *, resume: bool = False) -> Iterator[PrivateStep]:
+    def steps(self, dataset: Any, *, show_private: bool = False, resume: bool = False) -> Iterator[PrivateStep]:
         """Private steps for a loop of your own: each has put its noisy gradient into `.grad`; call `optimizer.step()`.
 
         The charge is made, for the whole plan, when the first step is asked for. Schedules, averages, validation and
-        checkpoints are yours in such a loop; `save` writes a checkpoint.
+        checkpoints are yours in such a loop; `save` writes a checkpoint. The rest as in `fit`.
         """
-        left = {"scheduler": self.scheduler, "ema_decay": self.ema_decay, "callbacks": self.callbacks}
-        if given := [name for name, value in left.items() if value]:
-            raise ValueError(f"Expected no {', '.join(given)} with steps(): in a loop of your own they are yours to call.")
+        self._fitting = Fitting(show_private=show_private)
         self._own_loop = True
         yield from self._steps(dataset, resume)
 
@@ -267,7 +253,7 @@ class PrivateTrainer:
         if self.random_state is None and self.objective.masks_of_records:
             raise ValueError("Masks made of the records' own numbers are for replay: make a new trainer.")
         # callbacks and loops of the caller's own may change the model by what was released: they are not undone
-        kept = None if self._own_loop or self.callbacks else self.objective.snapshot()
+        kept = None if self._own_loop or self._fitting.callbacks else self.objective.snapshot()
         run = self._begin(dataset, resume)
         if kept is not None and run.step:  # a checkpoint was put back since
             kept = self.objective.snapshot()
@@ -281,7 +267,7 @@ class PrivateTrainer:
                 while (gradient := run.next()) is not None:
                     assign(self.objective.flat, gradient)
                     guard.gives(gradient)
-                    seen = run.observed() if self.show_private else (None, None)
+                    seen = run.observed() if self._fitting.show_private else (None, None)
                     yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
                     guard.takes_back()
         finally:
@@ -296,8 +282,8 @@ class PrivateTrainer:
         rate = run.plan.rate
         # an epoch ends with the step that brings the expected passes to a whole number
         epoch_ends = math.floor(run.step * rate + 1e-9) > math.floor((run.step - 1) * rate + 1e-9) or run.step == run.plan.steps
-        if self.scheduler is not None and (self.scheduler_interval == "step" or epoch_ends):
-            self.scheduler.step()
+        if self._fitting.scheduler is not None and (self._fitting.scheduler_interval == "step" or epoch_ends):
+            self._fitting.scheduler.step()
         if epoch_ends:
             record: dict[str, Any] = {
                 "epoch": round(run.step * rate, 2),
@@ -309,7 +295,11 @@ class PrivateTrainer:
             self.history.append(record)
             for callback in callbacks:
                 callback.on_epoch(record)
-        due = epoch_ends if self.checkpoint_every is None else run.step % self.checkpoint_every == 0 or run.step == run.plan.steps
+        due = (
+            epoch_ends
+            if self._fitting.checkpoint_every is None
+            else run.step % self._fitting.checkpoint_every == 0 or run.step == run.plan.steps
+        )
         if self.checkpoint is not None and due:
             self.save()
 
@@ -325,7 +315,7 @@ class PrivateTrainer:
         return {
             "update": self._state,
             "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
+            "scheduler": None if self._fitting.scheduler is None else self._fitting.scheduler.state_dict(),
             "history": self.history,
             "model": self.model.state_dict(),
         }
@@ -339,8 +329,8 @@ class PrivateTrainer:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "optimizer": None if self.optimizer is None else type(self.optimizer).__name__,
-            "scheduler": None if self.scheduler is None else type(self.scheduler).__name__,
-            "ema_decay": self.ema_decay,
+            "scheduler": None if self._fitting.scheduler is None else type(self._fitting.scheduler).__name__,
+            "ema_decay": self._fitting.ema_decay,
         }
 
     def _finish(self, callbacks: list[Callback]) -> None:
@@ -363,8 +353,8 @@ class PrivateTrainer:
         if self.optimizer is not None:
             inner = TorchOptimizer(self.optimizer, self.objective.flat)
             update = update.around(inner)
-        if self.ema_decay is not None:
-            update = ExponentialAverage(update, self.ema_decay)
+        if self._fitting.ema_decay is not None:
+            update = ExponentialAverage(update, self._fitting.ema_decay)
         return plan if update is plan.update else replace(cast(Any, plan), update=update)
 
     # Starting: everything is checked before anything is charged
@@ -408,9 +398,9 @@ class PrivateTrainer:
             checkpoint.probe(self.checkpoint, self._contents())
         self._remind(len(records))
         self._starter = starter = Starter(
-            self.objective, self._planner, self._with_update, self.size_share,
+            self.objective, self._planner, self._with_update,
             shares_epsilon=bool(self.spent), own_loop=self._own_loop, folder=self.checkpoint,
-            observe=self.show_private, label=self.label, random_state=self.random_state,
+            observe=self._fitting.show_private, label=self.label, random_state=self.random_state,
         )  # fmt: skip
         if found is not None:
             return self._continue(starter, records, checkpoint.load(found))
@@ -433,8 +423,8 @@ class PrivateTrainer:
         self._state = checkpoint.to_device(saved["update"], self.objective.flat.device)
         if self.optimizer is not None:
             self.optimizer.load_state_dict(saved["optimizer"])
-        if self.scheduler is not None:
-            self.scheduler.load_state_dict(saved["scheduler"])
+        if self._fitting.scheduler is not None:
+            self._fitting.scheduler.load_state_dict(saved["scheduler"])
         self.history = saved["history"]
         run = self._run = starter.continued(plan, records, state)
         if run.charged.charge_id != state["charge_id"]:
@@ -497,11 +487,11 @@ class PrivateTrainer:
         theta = self.objective.theta
         final = theta if self._state is None or self.plan is None else self.plan.update.result(theta, self._state)
         if final is theta:
-            return mean_scores(self.model, self.loss_fn, self.metrics, batches)
+            return mean_scores(self.model, self.loss_fn, self._fitting.metrics, batches)
         kept = theta.clone()
         theta.copy_(final)
         try:
-            return mean_scores(self.model, self.loss_fn, self.metrics, batches)
+            return mean_scores(self.model, self.loss_fn, self._fitting.metrics, batches)
         finally:
             theta.copy_(kept)
 

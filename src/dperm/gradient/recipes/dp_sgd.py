@@ -8,12 +8,14 @@ from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
 from dperm.gradient.noise import Constant, ExponentialDecay
 from dperm.gradient.plan import Plan
+from dperm.gradient.recipes.recipe import recipe
 from dperm.gradient.sampling import Poisson
 from dperm.gradient.update import SGD, Averaged, Update
 
 __all__ = ["dp_sgd"]
 
 
+@recipe
 def dp_sgd(
     *,
     noise_multiplier: float,
@@ -23,14 +25,15 @@ def dp_sgd(
     clipping_norm: float | None = None,
     bounding: Bounding | None = None,
     update: Update | None = None,
-    average_from: float | None = 0.5,
+    average_from: float | None = None,
     decay: float = 0.0,
 ) -> Plan:
     """`epochs` expected passes in Poisson draws of `expected_batch_size` of `public_size` records.
 
     Gradients are clipped at `clipping_norm`, or bounded by `bounding`: `PerLayer`, `Normalise` (automatic clipping) or
-    `AdaptiveClip`. `update` defaults to SGD(1.0, momentum 0.9); iterates after the fraction `average_from` are averaged
-    (None: the last iterate). `decay` > 0 lowers the noise by e^{−decay} an epoch (DP-SGD-Decay, Yu et al. 2019).
+    `AdaptiveClip`. `update` defaults to SGD(1.0, momentum 0.9); iterates after the fraction `average_from` are averaged, which
+    suits convex problems (None: the last iterate). `decay` > 0 lowers the noise by e^{−decay} an epoch (DP-SGD-Decay, Yu et al.
+    2019).
     """
     if (clipping_norm is None) == (bounding is None):
         raise ValueError("Expected exactly one of clipping_norm and bounding.")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from dperm import _validate as check
 from dperm.gradient.importance import LARGEST_RATE, AdaptiveNorm, ImportancePlan, epoch_event, sum_noise_by_rule
+from dperm.gradient.recipes.recipe import budgeted_recipe
 from dperm.gradient.update import SGD, Averaged, Update
 from dperm.privacy.accounting import epsilon as best_epsilon
 from dperm.privacy.calibration import calibrate
@@ -35,6 +36,7 @@ _PROFILED_RATIOS = (1.0, 0.5, 0.2)
 _UNSEEN = 1e-3  # of δ: what all epochs together may give away beyond the last points of their profiles
 
 
+@budgeted_recipe
 def dpis(
     *,
     epsilon: float,
@@ -52,7 +54,7 @@ def dpis(
     pass_every: int = 1,
     adaptive: AdaptiveNorm | None = None,
     update: Update | None = None,
-    average_from: float | None = 0.5,
+    average_from: float | None = None,
     order: float | None = None,
     earlier: Event | None = None,
 ) -> ImportancePlan:

@@ -8,12 +8,14 @@ from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
 from dperm.gradient.noise import Constant
 from dperm.gradient.plan import Plan
+from dperm.gradient.recipes.recipe import recipe
 from dperm.gradient.sampling import FullBatch
 from dperm.gradient.update import SGD, Averaged, Update
 
 __all__ = ["full_batch_descent"]
 
 
+@recipe
 def full_batch_descent(
     *,
     noise_multiplier: float,
@@ -22,7 +24,7 @@ def full_batch_descent(
     clipping_norm: float | None = None,
     bounding: Bounding | None = None,
     update: Update | None = None,
-    average_from: float | None = 0.5,
+    average_from: float | None = None,
 ) -> Plan:
     """`steps` steps over all records; the other parameters as in `dp_sgd`."""
     if (clipping_norm is None) == (bounding is None):
