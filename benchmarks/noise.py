@@ -21,7 +21,7 @@ import torch
 from dperm.estimators import DPLogisticRegression
 from dperm.report.page import machine
 from dperm.torch import ModuleObjective
-from dperm.torch.noise import open_channel
+from dperm.torch.source import open_channel
 from dperm.torch.state import Snapshot
 from networks import DEVICE, WORK, data, private_step
 

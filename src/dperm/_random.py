@@ -246,18 +246,18 @@ class _Block:
 class Randomness:
     """The pair of streams of one run: `noise` (secret, never replayed) and `sampling`."""
 
-    def __init__(self, noise: NoiseStream, sampling: np.random.Generator, policy: str, *, private: bool) -> None:
+    def __init__(self, noise: NoiseStream, sampling: np.random.Generator, seeded: str, *, private: bool) -> None:
         self.noise = noise
         self.sampling = sampling
-        self.policy = policy
+        self.seeded = seeded
         self.private = private
 
     @classmethod
     def from_system(cls) -> Randomness:
         """Fresh streams from the operating system's generator."""
         sampling = np.random.Generator(np.random.SFC64(int.from_bytes(os.urandom(32), "little")))
-        policy = "fresh from the operating system for this run; noise: AES-256-CTR keystream; sampling: SFC64"
-        return cls(NoiseStream(os.urandom(32)), sampling, policy, private=True)
+        seeded = "fresh from the operating system for this run; noise: AES-256-CTR keystream; sampling: SFC64"
+        return cls(NoiseStream(os.urandom(32)), sampling, seeded, private=True)
 
     @classmethod
     def fixed(cls, seed: Any) -> Randomness:

@@ -19,8 +19,8 @@ from dperm.release import SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer
 from dperm.torch.forms import Outer
 from dperm.torch.guard import secret_masks
-from dperm.torch.noise import admit_tails
 from dperm.torch.rules.conv import ConvGradient, Geometry
+from dperm.torch.source import admit_tails
 
 N = 60
 

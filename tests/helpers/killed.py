@@ -22,7 +22,7 @@ from dperm.gradient import AdaptiveNorm
 from dperm.gradient.recipes import dpis
 from dperm.release import Channel, SpendLog
 from dperm.torch import PrivateTrainer
-from dperm.torch.noise import TorchSource
+from dperm.torch.source import TorchSource
 
 OWNERS: dict[str, tuple[Any, str]] = {
     "charge": (SpendLog, "charge"),

@@ -343,7 +343,7 @@ def test_another_relation_is_not_continued(tmp_path: Path) -> None:
 def test_a_seed_in_any_part_is_not_private(tmp_path: Path) -> None:
     stopped(tmp_path, 5, random_state=7)
     run = trainer(tmp_path, checkpoint_every=2).fit(data(), resume=True)
-    assert run.certificate.status == "not private" and "NOT PRIVATE" in run.certificate.seed_policy
+    assert run.certificate.status == "not private" and "NOT PRIVATE" in run.certificate.seeded
 
 
 def test_a_log_without_reservations_does_not_hand_steps_out_again(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from dperm.privacy.events import leaves
 from dperm.privacy.filters import excess
 from dperm.release import Channel, SpendLog
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TemperedSigmoid, TorchRecords, checkpoint
-from dperm.torch.noise import TorchSource
+from dperm.torch.source import TorchSource
 from helpers.oracle import cross_entropy
 from helpers.told import Told
 

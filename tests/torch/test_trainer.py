@@ -20,7 +20,7 @@ from dperm.privacy.events import leaves
 from dperm.release import Channel, SpendLog
 from dperm.torch import Callback, ModuleObjective, PrivateStep, PrivateTrainer, TensorBoard, TorchRecords
 from dperm.torch.memory import physical_batch_size
-from dperm.torch.noise import TorchSource
+from dperm.torch.source import TorchSource
 from helpers.oracle import cross_entropy
 from helpers.told import Told
 

@@ -230,7 +230,7 @@ def _drops_out(model: Any, *, asleep: bool) -> bool:
 
 def open_for(theta: Any, source: Source) -> Channel:
     if is_torch_array(theta):
-        from dperm.torch.noise import open_channel
+        from dperm.torch.source import open_channel
 
         return open_channel(source, theta.device)
     return Channel.open(source)

@@ -3,12 +3,12 @@
 from dperm.gradient.bounding import AdaptiveClip, Bounding, Clip, Normalise, PerLayer, Unit
 from dperm.gradient.importance import AdaptiveNorm, ImportanceEpoch, ImportanceGradients, ImportancePlan
 from dperm.gradient.loop import descend, descend_by
-from dperm.gradient.noise import Constant, ExponentialDecay, NoiseSchedule
 from dperm.gradient.plan import NoisyGradients, Plan
 from dperm.gradient.policy import Gradients, Policy
 from dperm.gradient.post import Identity, Post
 from dperm.gradient.query import GradientDifference, PerExampleGradient, Query
 from dperm.gradient.sampling import FullBatch, Poisson, Sampler
+from dperm.gradient.schedule import Constant, ExponentialDecay, NoiseSchedule
 from dperm.gradient.svrg import SvrgPlan
 from dperm.gradient.update import SGD, Adam, Averaged, ExponentialAverage, Update
 

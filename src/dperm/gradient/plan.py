@@ -8,11 +8,11 @@ from typing import Any
 
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding
-from dperm.gradient.noise import NoiseSchedule
 from dperm.gradient.policy import Gradients, Policy
 from dperm.gradient.post import Identity, Post
 from dperm.gradient.query import PerExampleGradient, Query
 from dperm.gradient.sampling import Sampler
+from dperm.gradient.schedule import NoiseSchedule
 from dperm.gradient.update import Update
 from dperm.privacy.events import Composed, Event, Gaussian, Relation, SelfComposed
 

@@ -30,7 +30,7 @@ __all__ = ["Certificate"]
 Status = Literal["certified", "claimed", "not private"]
 
 #: Bumped when a field changes its meaning.
-_FORMAT = 3
+_FORMAT = 4
 
 _CURVE_TOLERANCE = 1e-3  # a curve has many points; a coarser grid only moves the bound up
 
@@ -70,7 +70,7 @@ class Certificate:
     assumptions: tuple[Assumption, ...] = ()
     public_facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     not_charged: tuple[str, ...] = ()
-    seed_policy: str = ""
+    seeded: str = ""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     created: str = ""
 
@@ -110,7 +110,7 @@ class Certificate:
             assumptions=(*assumptions, *_arithmetic(provenance)),
             public_facts=_json_ready(public_facts or {}),
             not_charged=tuple(not_charged),
-            seed_policy=provenance.seeded,
+            seeded=provenance.seeded,
             versions=dict(_versions()),
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
@@ -138,7 +138,7 @@ class Certificate:
             public_facts={certificate.mechanism: dict(certificate.public_facts) for certificate in certificates},
             not_charged=tuple(unpaid),
             provenance=Provenance(
-                "; ".join(dict.fromkeys(certificate.seed_policy for certificate in certificates)),
+                "; ".join(dict.fromkeys(certificate.seeded for certificate in certificates)),
                 "",  # each says so itself
                 all(certificate.private for certificate in certificates),
             ),
@@ -238,7 +238,7 @@ class Certificate:
             for name in ("public_facts", "versions"):
                 if not isinstance(data[name], dict):
                     raise ValueError(f"expected {name} to be a table, got {data[name]!r}")
-            for name in ("mechanism", "accountant", "paper", "seed_policy", "created"):
+            for name in ("mechanism", "accountant", "paper", "seeded", "created"):
                 if not isinstance(data[name], str):
                     raise ValueError(f"expected {name} to be text, got {data[name]!r}")
             return cls(**data)

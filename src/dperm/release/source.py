@@ -102,7 +102,7 @@ class SystemSource(Source):
     @property
     def provenance(self) -> Provenance:
         own = type(self.randomness) is Randomness and type(self.randomness.noise) is NoiseStream
-        return Provenance(self.randomness.policy, EXACT_NOISE, self.randomness.private) if own else super().provenance
+        return Provenance(self.randomness.seeded, EXACT_NOISE, self.randomness.private) if own else super().provenance
 
     def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
         noise = self.randomness.noise.rounded_normal(std / step, query.size)

@@ -18,7 +18,7 @@ from torch import Tensor
 from dperm import _validate as check
 from dperm._remind import remind_of_delta, remind_of_size
 from dperm.privacy import Assumption, Certificate, Gaussian, Relation, statements
-from dperm.torch.noise import open_channel
+from dperm.torch.source import open_channel
 
 __all__ = ["ChannelStatistics", "private_channel_statistics"]
 

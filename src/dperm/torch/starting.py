@@ -16,11 +16,11 @@ from dperm.privacy.events import chosen_on_the_way, event_from_dict
 from dperm.release import Channel
 from dperm.release.grid import admit_noise
 from dperm.release.sizing import NOMINAL_SIZES, CountFirst
-from dperm.torch.noise import admit_tails, open_channel
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.planning import Planner
 from dperm.torch.records import TorchRecords
 from dperm.torch.run import Charged, PrivateRun
+from dperm.torch.source import admit_tails, open_channel
 
 __all__ = ["Starter"]
 

@@ -6,10 +6,10 @@ import math
 
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
-from dperm.gradient.noise import Constant, ExponentialDecay
 from dperm.gradient.plan import Plan
 from dperm.gradient.recipes.recipe import recipe
 from dperm.gradient.sampling import Poisson
+from dperm.gradient.schedule import Constant, ExponentialDecay
 from dperm.gradient.update import SGD, Averaged, Update
 
 __all__ = ["dp_sgd"]
