@@ -2,9 +2,10 @@
 
 from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar, TensorBoard
 from dperm.torch.normalisation import ChannelStatistics, private_channel_statistics
-from dperm.torch.objective import ModuleObjective, TorchPass, per_example
+from dperm.torch.objective import ModuleObjective, per_example
 from dperm.torch.records import TorchRecords
 from dperm.torch.scattering import Scattering2D, scattering_features, scattering_scale
+from dperm.torch.tapped import TorchPass
 from dperm.torch.tempered import TemperedSigmoid
 from dperm.torch.trainer import PrivateTrainer
 from dperm.torch.update import TorchOptimizer

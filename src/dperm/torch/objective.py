@@ -4,88 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dperm.objectives.facts import PublicFacts
-from dperm.objectives.per_example import Pass
 from dperm.privacy.events import Relation
 from dperm.torch.cuts import Cut, calls_watched
 from dperm.torch.flat import FlatParameters
-from dperm.torch.forms import Dense, Form
 from dperm.torch.guard import fresh_masks
-from dperm.torch.layout import find_layouts, overridden
 from dperm.torch.rules import fallback, reason_to_refuse, record_by_record, with_masks_of_records
-from dperm.torch.scratch import Leases, Pool
+from dperm.torch.scratch import Pool
 from dperm.torch.state import Snapshot
 from dperm.torch.structure import FAILURES, batch_size, call_model, map_tensors, shapes, take
-from dperm.torch.tape import Call, CallLayout, RecordsLostError, Tape, repeated
-from dperm.torch.verify import BackwardError, Sample, UsedElsewhereError, Verifier, gradients
+from dperm.torch.tape import RecordsLostError
+from dperm.torch.tapped import Tapped, TorchPass
+from dperm.torch.verify import BackwardError, Sample, UsedElsewhereError, Verifier
 
-__all__ = ["ModuleObjective", "TorchPass", "per_example"]
+__all__ = ["ModuleObjective", "per_example"]
 
 _CHECKED = 16  # records that a model is checked on
 _COARSE = 0.1  # relative errors above this are no rounding
 _REMEMBERED = 256  # shapes whose check is not repeated
-
-
-class TorchPass(Pass):
-    """Per-example quantities of b records at the model's parameters; tensors on the model's device, without a graph."""
-
-    __slots__ = ("_flat", "_forms", "_leases", "_losses", "_squares")
-
-    def __init__(
-        self, losses: Tensor, squares: Tensor, forms: Sequence[Form | None], flat: FlatParameters, leases: Leases
-    ) -> None:
-        self._losses = losses
-        self._squares = squares
-        self._forms = forms
-        self._flat = flat
-        self._leases = leases  # the forms' memory is used again when the pass is gone
-
-    @property
-    def losses(self) -> Tensor:
-        return self._losses
-
-    @property
-    def norms(self) -> Tensor:
-        return self._squares.sum(1).sqrt()
-
-    @property
-    def group_norms(self) -> Tensor:
-        """(b, groups): norms of the parts of the gradient that belong to each module, see `ModuleObjective.groups`."""
-        return self._squares.sqrt()
-
-    @property
-    def bytes_held(self) -> int:
-        """Memory that lasts as long as the pass."""
-        return self._leases.bytes_held
-
-    def weighted_sum(self, factors: Any, bound: float | None = None) -> Tensor:
-        """Σ_i factors_i·∇ℓ_i (p,); factors (b,), or (b, groups) to weigh each module's part by itself."""
-        if not self._forms:
-            raise ValueError("A pass for norms only keeps no gradients.")
-        factors = torch.as_tensor(factors, dtype=self._squares.dtype, device=self._squares.device)
-        if bound is not None:
-            lengths = (self._squares if factors.dim() > 1 else self._squares.sum(1, keepdim=True)).sqrt()
-            lengths = torch.linalg.vector_norm(lengths * (factors if factors.dim() > 1 else factors[:, None]), dim=1)
-            share = (bound / lengths).clamp(max=1.0)
-            factors = factors * (share if factors.dim() == 1 else share[:, None])
-        # factors that are no normal numbers have lost digits, or are none
-        usual = factors.isfinite() & (factors.abs() >= torch.finfo(factors.dtype).tiny)
-        factors = torch.where(usual, factors, torch.zeros_like(factors))
-        out = torch.zeros(self._flat.size, dtype=self._flat.dtype, device=self._squares.device)
-        for form, part, group in zip(self._forms, self._flat.parts(out), self._flat.group_index, strict=True):
-            if form is not None:
-                form.add_weighted(factors if factors.dim() == 1 else factors[:, group], part)
-        return out
 
 
 class ModuleObjective:
@@ -128,8 +72,8 @@ class ModuleObjective:
         self.autocast = autocast
         self.flat = FlatParameters(model)
         self._pool = Pool()
-        self._known: dict[Any, _Case] = {}
-        self._case: _Case | None = None
+        self._known: dict[Any, Tapped] = {}
+        self._tapped: Tapped | None = None
         self._passes = 0
         #: whether each pass draws its masks from a seed of its own, by the operating system: not in tests and audits
         self.secret_masks = True
@@ -153,7 +97,7 @@ class ModuleObjective:
 
     def _run_by(self, *rules: Any) -> tuple[str, ...]:
         names = {module: name or "the whole model" for name, module in self.model.named_modules()}
-        chosen = {} if self._case is None else self._case.rules
+        chosen = {} if self._tapped is None else self._tapped.rules
         return tuple(names[module] for module, rule in chosen.items() if rule in rules)
 
     @property
@@ -225,7 +169,7 @@ class ModuleObjective:
         key = self._key(inputs)
         found = self._known.get(key)
         if found is not None:
-            self._case = found
+            self._tapped = found
             return
         self._refuse()
         size = self._size(inputs, targets)
@@ -244,16 +188,8 @@ class ModuleObjective:
         if telling:  # equal records, or such that are not finite, cannot show whether they are kept apart
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            assert self._case is not None
-            self._known[key] = self._case
-
-    @property
-    def _tiny(self) -> list[float]:
-        """By group, what squares of its parameters may lose to underflow."""
-        sizes = [0] * len(self.groups)
-        for parameter, group in zip(self.flat.parameters, self.flat.group_index, strict=True):
-            sizes[group] += parameter.numel()
-        return [4 * size * torch.finfo(self.flat.dtype).tiny for size in sizes]
+            assert self._tapped is not None
+            self._known[key] = self._tapped
 
     @property
     def _verifier(self) -> Verifier:
@@ -329,7 +265,7 @@ class ModuleObjective:
         verifier, sample = self._verifier, _some(inputs, targets, self._size(inputs, targets))
         cut = Cut.last(self.model)
         with verifier.quiet(), self._in_full_precision():
-            self._case = self._known[self._key(inputs)] = self._found(cut, sample)
+            self._tapped = self._known[self._key(inputs)] = self._tapped_at(cut, sample)
         _say_what_is_slow(cut, problem)
 
     @contextlib.contextmanager
@@ -369,7 +305,7 @@ class ModuleObjective:
         while cut is not None:
             with calls_watched() as running:
                 try:
-                    self._case = self._found(cut, sample)
+                    self._tapped = self._tapped_at(cut, sample)
                     wrong = self._mismatch(verifier, cut, sample)
                     if wrong is None and anew is not None:
                         wrong = self._mismatch(verifier, cut, anew)
@@ -407,64 +343,26 @@ class ModuleObjective:
         model, loss = copy.deepcopy((self.model, self.loss_fn))
         other = ModuleObjective(model.double(), loss.double() if isinstance(loss, nn.Module) else loss)
         finer = Sample(map_tensors(double, sample.inputs), map_tensors(double, sample.targets), sample.size)
-        other._case = other._found(cut.of(model), finer)
+        other._tapped = other._tapped_at(cut.of(model), finer)
         return other._verifier.mismatch(finer, other._evaluate)
 
     def _owners(self, parameters: Sequence[nn.Parameter]) -> list[nn.Module]:
         chosen = set(parameters)
         return [module for module in self.model.modules() if not chosen.isdisjoint(module.parameters(recurse=False))]
 
-    def _found(self, cut: Cut, sample: Sample) -> _Case:
-        """Rules and layouts of this cut."""
-
-        def shadowed(count: int) -> contextlib.AbstractContextManager[None]:
-            return _shadowing([(owner, name, repeated(parameter.detach(), count, True)) for owner, name, parameter in cut.copied])
-
-        layouts = find_layouts(self.model, list(cut.pieces), sample.inputs, sample.size, shadowed)
-        rules = {module: cut.rule(module, layouts[module]) for module in cut.pieces}
-        return _Case(cut, {self.model: with_masks_of_records} if self.masks_of_records else rules, layouts)
-
-    def _copies(self, tape: Tape) -> list[tuple[nn.Module, str, Tensor]]:
-        """One copy per record of each parameter that its module uses by itself, tapped."""
-        return [
-            (owner, name, tape.tap(repeated(parameter.detach(), tape.size, True), [parameter], _reader(parameter), ()))
-            for owner, name, parameter in self._current.cut.copied
-        ]
-
-    def _forwards(self, tape: Tape) -> dict[nn.Module, Callable[..., Any]]:
-        return {module: functools.partial(self._call, tape, module, [0]) for module in self._current.rules}
+    def _tapped_at(self, cut: Cut, sample: Sample) -> Tapped:
+        return Tapped.at(self.model, cut, sample, masks_of_records=self.masks_of_records)
 
     @property
-    def _current(self) -> _Case:
-        assert self._case is not None
-        return self._case
-
-    def _call(self, tape: Tape, module: nn.Module, count: list[int], *args: Any, **kwargs: Any) -> Any:
-        layouts = self._current.layouts[module]
-        if not layouts:
-            raise RecordsLostError(f"{type(module).__name__} runs now but did not when the model was checked.")
-        # a module that runs more often than it did when checked is taken to run as it last did
-        layout = layouts[min(count[0], len(layouts) - 1)]
-        if tape.recording:
-            count[0] += 1
-        return self._current.rules[module](module, Call(tape, layout), *args, **kwargs)
+    def _current(self) -> Tapped:
+        assert self._tapped is not None
+        return self._tapped
 
     # The pass
 
     def _evaluate(self, inputs: Any, targets: Any, norms_only: bool = False) -> TorchPass:
         size = self._size(inputs, targets)
-        parameters = self.flat.parameters
-        tape = Tape(size, self.flat, norms_only, self._pool)
-        with torch.enable_grad(), overridden(self._forwards(tape)), _shadowing(self._copies(tape)):
-            losses = self._losses(inputs, targets)
-            tape.recording = False
-            stray = gradients(losses, [tape.anchor, *parameters])[1:]
-        outside = [name for name, gradient in zip(self.flat.names, stray, strict=True) if gradient is not None]
-        if outside:
-            text = f"{', '.join(outside)}: used outside of the module that owns it, where its per-example gradients are not seen."
-            raise UsedElsewhereError(text, [p for p, gradient in zip(parameters, stray, strict=True) if gradient is not None])
-        with torch.no_grad():
-            return self._collected(tape, losses.detach(), norms_only)
+        return self._current.evaluate(lambda: self._losses(inputs, targets), size, self.flat, self._pool, norms_only)
 
     def _losses(self, inputs: Any, targets: Any) -> Tensor:
         if self.autocast is None:
@@ -480,30 +378,6 @@ class ModuleObjective:
                 "average over everything but the first axis."
             )
         return losses.to(torch.promote_types(self.flat.dtype, torch.float32))
-
-    def _collected(self, tape: Tape, losses: Tensor, norms_only: bool) -> TorchPass:
-        tape.finish()
-        squares = torch.zeros(tape.size, len(self.groups), dtype=losses.dtype, device=losses.device)
-        for group, values in tape.squares:
-            squares[:, group] += values
-        # squares below the smallest normal number may be gone, one for each parameter: norms are never understated
-        squares += torch.tensor(self._tiny, dtype=squares.dtype, device=squares.device)
-        # a record whose gradient is not finite contributes zero; so does one whose norm overflows
-        bad = ~torch.isfinite(squares.sum(1))
-        if bool(bad.any()):
-            tape.drop(bad)
-            squares[bad] = 0.0
-        forms = [] if norms_only else [tape.forms.get(parameter) for parameter in self.flat.parameters]
-        return TorchPass(losses, squares, forms, self.flat, tape.scratch)
-
-
-@dataclass(frozen=True)
-class _Case:
-    """What was found and checked for one set of modules, modes and shapes."""
-
-    cut: Cut
-    rules: dict[nn.Module, Callable[..., Any]]
-    layouts: dict[nn.Module, list[CallLayout]]
 
 
 def per_example(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], **facts: Any) -> ModuleObjective:
@@ -527,19 +401,3 @@ def _say_what_is_slow(cut: Cut, problem: str) -> None:
         text = f"{', '.join(kinds)}: runs one record at a time. Exact, but slower than a layer with a rule."
     if text:
         warnings.warn(text, UserWarning, stacklevel=6)
-
-
-def _reader(parameter: nn.Parameter) -> Callable[[Tensor], list[tuple[nn.Parameter, Form]]]:
-    return lambda gradient: [(parameter, Dense(gradient[:, None]))]
-
-
-@contextlib.contextmanager
-def _shadowing(copies: list[tuple[nn.Module, str, Tensor]]) -> Iterator[None]:
-    """Within the block modules see these tensors where they look up a parameter: an attribute hides a parameter's name."""
-    for owner, name, tensor in copies:
-        vars(owner)[name] = tensor
-    try:
-        yield
-    finally:
-        for owner, name, _ in copies:
-            del vars(owner)[name]
