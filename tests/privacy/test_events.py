@@ -9,6 +9,7 @@ from dperm.privacy import (
     Composed,
     Event,
     ExponentialMechanism,
+    FilteredRdp,
     Gaussian,
     Laplace,
     ObjectivePerturbationEvent,
@@ -21,7 +22,8 @@ from dperm.privacy import (
     delta,
     epsilon,
 )
-from dperm.privacy.events import event_from_dict, leaves, relation_of
+from dperm.privacy.events import Paid, event_from_dict, leaves, relation_of
+from dperm.release import Channel, SpendLog
 
 REPLACE = Relation.REPLACE_ONE
 
@@ -95,3 +97,31 @@ def test_unknown_parts_are_refused_by_name(event: Event, name: str) -> None:
 def test_bad_arguments_are_refused(make: object, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         make()  # type: ignore[operator]
+
+
+def test_what_releases_events_pay_for() -> None:
+    """One place says it, for the channel, replay and the limits of noise."""
+    assert Gaussian(2.0).pays_for == ("gaussian", 2.0, 1.0) and PureDP(0.5).pays_for == ("pure", 0.5, 1.0)
+    assert PoissonSampled(0.1, Gaussian(2.0)).pays_for == ("gaussian", 2.0, 0.1)
+    assert ObjectivePerturbationEvent(3.0, 2.0, 1.0, 1.0).pays_for == ("objective", 1.5, 1.0)
+    for silent in (PoissonSampled(0.1, PureDP(0.5)), Laplace(1.0), FilteredRdp(4.0, 1.0), Composed((Gaussian(1.0),))):
+        assert silent.pays_for is None
+
+
+class Louder(Gaussian):
+    """A stranger's event, which pays for a release of less noise than its accountant sees."""
+
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("gaussian", self.noise_multiplier / 10)
+
+
+def test_events_of_strangers_are_refused() -> None:
+    for event in (Louder(2.0), PureDP(1.0)):
+        with pytest.raises(TypeError, match=r"an event of dperm's own, got .*Louder"):
+            Channel.open().charge(event if isinstance(event, Louder) else Composed((event, Louder(2.0))), "a stranger's")
+    with pytest.raises(TypeError, match="an event of dperm's own"):
+        PoissonSampled(0.1, Louder(2.0))
+    with pytest.raises(TypeError, match="an event of dperm's own"):
+        epsilon(Louder(2.0), 1e-5)
+    assert SpendLog.current().charges() == []

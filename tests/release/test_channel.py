@@ -140,7 +140,7 @@ def test_system_streams_differ_and_fixed_ones_repeat() -> None:
     assert not np.array_equal(first.noise.standard_normal(8), second.noise.standard_normal(8))
     one, two = Randomness.of(7), Randomness.of(7)
     assert not one.private
-    assert "NOT PRIVATE" in one.policy
+    assert "NOT PRIVATE" in one.seeded
     assert np.array_equal(one.noise.standard_normal(8), two.noise.standard_normal(8))
     assert not Randomness.of(np.random.default_rng(0)).private
     assert not Randomness.of(np.random.RandomState(0)).private

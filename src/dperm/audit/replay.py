@@ -7,6 +7,7 @@ the same θ before every query, so that any difference is the neighbour's (cf. R
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,8 +24,8 @@ from dperm.audit.result import REPLAY, AuditResult, finite
 from dperm.audit.training import Training
 from dperm.mechanisms import Stage
 from dperm.objectives import RegularisedSum
-from dperm.privacy import Composed, Event, FilteredRdp, Gaussian, ObjectivePerturbationEvent, PoissonSampled, PureDP, Relation
-from dperm.privacy.events import PrivacyProfile, SelfComposed, chosen_on_the_way, leaves, relation_of
+from dperm.privacy import Composed, Event, FilteredRdp, Gaussian, PoissonSampled, PureDP, Relation
+from dperm.privacy.events import Paid, PrivacyProfile, SelfComposed, chosen_on_the_way, leaves, relation_of
 from dperm.privacy.filters import BudgetExceeded, Filter, filter_of
 from dperm.release import UnpaidReleaseError
 
@@ -242,31 +243,21 @@ def _unpaid(recording: Recording, event: Event) -> list[Finding]:
     """Releases that the certificate's event does not hold."""
     if chosen_on_the_way(event):
         return _beyond(event, recording)
-    left: dict[tuple[str, float, float | None], int] = {}  # kind, noise and sampling rate → releases paid for
+    left: Counter[Paid] = Counter()
     for leaf, count in leaves(event).items():
-        key: tuple[str, float, float | None] | None = None
-        if isinstance(leaf, PoissonSampled) and isinstance(leaf.event, Gaussian):
-            key = ("gaussian", leaf.event.noise_multiplier, leaf.rate)
-        elif isinstance(leaf, Gaussian):
-            key = ("gaussian", leaf.noise_multiplier, None)
-        elif isinstance(leaf, ObjectivePerturbationEvent):
-            key = ("objective", leaf.noise_std / leaf.lipschitz, None)
-        elif isinstance(leaf, PureDP):
-            key = ("pure", leaf.epsilon, None)
-        if key is not None:
-            left[key] = left.get(key, 0) + count
+        if leaf.pays_for is not None:
+            left[leaf.pays_for] += count
     sampled: list[float] = []
     for item in recording.releases:
         kind, noise = item.kind, item.noise if item.kind == "pure" else item.noise / item.sensitivity
-        paid = next(
-            (key for key, count in left.items() if count and key[0] == kind and abs(noise - key[1]) <= 1e-9 * key[1]), None
-        )
+        alike = (key for key, count in left.items() if count and key.kind == kind)
+        paid = next((key for key in alike if abs(noise - key.noise) <= 1e-9 * key.noise), None)
         if paid is None:
             text = f"a release with noise {noise:.6g} times its sensitivity is not in the event that was charged"
             return [Finding("unpaid", text)]
         left[paid] -= 1
-        if paid[2] is not None:
-            sampled.append(paid[2])
+        if paid.rate < 1:
+            sampled.append(paid.rate)
     drawn = recording.rates
     if len(sampled) > len(drawn) or any(abs(a - b) > 1e-9 * a for a, b in zip(sampled, drawn, strict=False)):
         text = f"{len(sampled)} steps were charged as sampled at {max(sampled):g}, but records were drawn {len(drawn)} times"

@@ -15,9 +15,10 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from dperm import _validate as check
+from dperm._family import members, ours
 
 __all__ = [
     "ApproximateDP",
@@ -28,6 +29,7 @@ __all__ = [
     "Gaussian",
     "Laplace",
     "ObjectivePerturbationEvent",
+    "Paid",
     "PoissonSampled",
     "PrivacyProfile",
     "PureDP",
@@ -62,9 +64,33 @@ class UnsupportedEventError(ValueError):
     """An accountant cannot bound an event; the message names the offending sub-event."""
 
 
+class Paid(NamedTuple):
+    """A release as an event pays for it: its kind, its noise in units of the sensitivity (of pure releases ε), and the rate at
+    which its records are drawn."""
+
+    kind: Literal["gaussian", "pure", "objective"]
+    noise: float
+    rate: float = 1.0
+
+
 @dataclass(frozen=True)
 class Event:
-    """Base of all events. Subclasses are final dataclasses whose fields are public numbers, texts or events."""
+    """Base of all events. Subclasses are final dataclasses whose fields are public numbers, texts or events.
+
+    What is here suits an event by itself that no release of a channel is charged as.
+    """
+
+    #: whether it is a promise that parts are held to, whose own events are known only afterwards
+    on_the_way: ClassVar[bool] = False
+
+    @property
+    def pays_for(self) -> Paid | None:
+        """The release of the channel that this event is charged for."""
+        return None
+
+    def parts(self) -> Counter[Event]:
+        """See `leaves`."""
+        return Counter({self: 1})
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description; `event_from_dict` inverts it without loss."""
@@ -91,6 +117,10 @@ class Gaussian(Event):
         _plain_number(self, "noise_multiplier", check.positive)
         _relation(self)
 
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("gaussian", self.noise_multiplier)
+
 
 @dataclass(frozen=True)
 class Laplace(Event):
@@ -114,6 +144,10 @@ class PureDP(Event):
     def __post_init__(self) -> None:
         _plain_number(self, "epsilon", check.positive)
         _relation(self)
+
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("pure", self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -154,11 +188,25 @@ class PoissonSampled(Event):
         _plain_number(self, "rate", functools.partial(check.fraction, one=True))
         _sub_event("event", self.event)
 
+    @property
+    def relation(self) -> Relation | None:
+        return relation_of(self.event)
+
+    @property
+    def pays_for(self) -> Paid | None:
+        inner = self.event.pays_for
+        return inner._replace(rate=self.rate) if inner is not None and inner.kind == "gaussian" and inner.rate == 1.0 else None
+
+    def parts(self) -> Counter[Event]:
+        return leaves(self.event) if self.rate == 1.0 else super().parts()
+
 
 @dataclass(frozen=True)
 class FilteredRdp(Event):
     """Releases chosen one after another, each by what the earlier ones gave, for as long as their Rényi divergences at `order`
     sum to no more than `rdp_budget`: a privacy filter (Feldman & Zrnic 2021, Theorem 4.3). See `dperm.privacy.filters`."""
+
+    on_the_way = True
 
     order: float
     rdp_budget: float
@@ -179,6 +227,8 @@ class PrivacyProfile(Event):
     The event of a part chosen after earlier releases, when every possible choice was held to all of these: `ApproximateDP` with
     many points, which lose next to nothing where one point loses much. ε rises from point to point, δ does not.
     """
+
+    on_the_way = True
 
     epsilons: tuple[float, ...]
     deltas: tuple[float, ...]
@@ -213,7 +263,10 @@ class Composed(Event):
         object.__setattr__(self, "events", tuple(self.events))
         for number, event in enumerate(self.events):
             _sub_event(f"events[{number}]", event)
-        _one_relation(self)
+        relation_of(self)
+
+    def parts(self) -> Counter[Event]:
+        return sum((leaves(event) for event in self.events), Counter())
 
 
 @dataclass(frozen=True)
@@ -226,6 +279,9 @@ class SelfComposed(Event):
     def __post_init__(self) -> None:
         _sub_event("event", self.event)
         object.__setattr__(self, "count", check.integer("count", self.count))
+
+    def parts(self) -> Counter[Event]:
+        return Counter({leaf: count * self.count for leaf, count in leaves(self.event).items()})
 
 
 #: Losses whose slope and curvature are tied, so that the sharp bound of docs/objective-perturbation.md holds. The value
@@ -263,6 +319,10 @@ class ObjectivePerturbationEvent(Event):
                 f"got {self.smoothness!r}."
             )
 
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("objective", self.noise_std / self.lipschitz)
+
 
 @dataclass(frozen=True)
 class Unsupported(Event):
@@ -272,19 +332,11 @@ class Unsupported(Event):
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
 
 
-_TYPES: dict[str, type[Event]] = {
-    cls.__name__: cls
-    for cls in (
-        Gaussian, Laplace, PureDP, ApproximateDP, ExponentialMechanism, PoissonSampled, FilteredRdp, PrivacyProfile, Composed,
-        SelfComposed, ObjectivePerturbationEvent, Unsupported,
-    )
-}  # fmt: skip
-
-
 def event_from_dict(data: dict[str, Any]) -> Event:
     """Inverse of `Event.to_dict`. Raises ValueError for an unknown kind."""
-    if data.get("type") not in _TYPES:
-        raise ValueError(f"Expected an event named one of {', '.join(_TYPES)}, got {data.get('type')!r}.")
+    kinds = {kind.__name__: kind for kind in members(Event) if kind is not Event}
+    if data.get("type") not in kinds:
+        raise ValueError(f"Expected an event named one of {', '.join(sorted(kinds))}, got {data.get('type')!r}.")
     fields: dict[str, Any] = {}
     for name, value in data.items():
         if isinstance(value, dict):
@@ -295,33 +347,23 @@ def event_from_dict(data: dict[str, Any]) -> Event:
             value = Relation(value)
         if name != "type":
             fields[name] = value
-    return _TYPES[data["type"]](**fields)
+    return kinds[data["type"]](**fields)
 
 
 def leaves(event: Event) -> Counter[Event]:
     """The events that compose to `event`, with their counts: the one place where counts are multiplied out."""
-    if isinstance(event, SelfComposed):
-        return Counter({leaf: count * event.count for leaf, count in leaves(event.event).items()})
-    if isinstance(event, Composed):
-        total: Counter[Event] = Counter()
-        for part in event.events:
-            total.update(leaves(part))
-        return total
-    if isinstance(event, PoissonSampled) and event.rate == 1.0:
-        return leaves(event.event)
-    return Counter({event: 1})
+    _ours(event)
+    return event.parts()
 
 
 def chosen_on_the_way(event: Event) -> bool:
     """Whether `event` is a promise that parts are held to: the releases' own events are then known only afterwards."""
-    return any(isinstance(leaf, FilteredRdp | PrivacyProfile) for leaf in leaves(event))
+    return any(leaf.on_the_way for leaf in leaves(event))
 
 
 def relation_of(event: Event) -> Relation | None:
     """The one relation of all parts; None for an empty composition. Raises ValueError where parts disagree."""
-    relations = {
-        relation_of(leaf.event) if isinstance(leaf, PoissonSampled) else getattr(leaf, "relation", None) for leaf in leaves(event)
-    }
+    relations = {getattr(leaf, "relation", None) for leaf in leaves(event)}
     if len(relations) > 1:
         raise ValueError("Expected all parts of an event to share one relation, got add/remove and replace-one mixed.")
     return relations.pop() if relations else None
@@ -342,7 +384,10 @@ def _plain_number(event: Event, name: str, admit: Callable[[str, Any], float]) -
 def _sub_event(name: str, value: Any) -> None:
     if not isinstance(value, Event):
         raise TypeError(f"Expected {name} to be an Event, got {value!r}.")
+    _ours(value)
 
 
-def _one_relation(event: Composed) -> None:
-    relation_of(event)
+def _ours(event: Event) -> None:
+    """What accountants read off an event, and what a channel lets out for it, is one thing for dperm's own types alone."""
+    if not ours(type(event)):
+        raise TypeError(f"Expected an event of dperm's own, got {type(event).__module__}.{type(event).__qualname__}.")

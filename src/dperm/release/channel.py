@@ -28,10 +28,8 @@ from dperm import _validate as check
 from dperm._random import Randomness
 from dperm.privacy.events import (
     Event,
-    Gaussian,
     ObjectivePerturbationEvent,
-    PoissonSampled,
-    PureDP,
+    Paid,
     SelfComposed,
     chosen_on_the_way,
     leaves,
@@ -47,10 +45,8 @@ __all__ = ["Channel", "UnpaidReleaseError"]
 
 Array = NDArray[np.float64]
 
-_Key = tuple[str, float, float]
-
 _SAME = 1e-9  # relative difference within which two noise levels are the same number
-_NOTHING: _Key = ("", 0.0, 0.0)
+_NOTHING = Paid("gaussian", 0.0, 0.0)
 
 
 class UnpaidReleaseError(RuntimeError):
@@ -72,12 +68,12 @@ class Channel:
         self.charge_id: str | None = None
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._paid: dict[_Key, int] = {}
-        self._objectives: Counter[ObjectivePerturbationEvent] = Counter()
+        self._paid: dict[Paid, int] = {}
+        self._objectives: Counter[Event] = Counter()
         self.filter: Filter | None = None
         self._keeps_parts = self._keeps_reservations = self._resumed = False
         self._granted = 0  # steps of a resumed run that were reserved and not yet released
-        self._again: Counter[_Key] = Counter()  # of `_paid`, what was paid before an interruption: needs such a step
+        self._again: Counter[Paid] = Counter()  # of `_paid`, what was paid before an interruption: needs such a step
         self._reopened: Counter[Event] = Counter()
         self._drawn_rate: float | None = None
         self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
@@ -178,7 +174,7 @@ class Channel:
         """Take the next `steps` of this run's `limit` steps before drawing for them; see `SpendLog.reserve`. A step is one
         release."""
         assert self.charge_id is not None and self.event is not None
-        paid = sum(count for leaf, count in leaves(self.event).items() if _release_key(leaf))
+        paid = sum(count for leaf, count in leaves(self.event).items() if leaf.pays_for and leaf.pays_for.kind != "objective")
         if limit > paid and not chosen_on_the_way(self.event):  # a filter's parts are reopened one by one, as the log has them
             raise UnpaidReleaseError(f"The charge pays for {paid} releases, not for {limit}.")
         taken = (self.log or SpendLog.current()).reserve(self.charge_id, steps, limit, done)
@@ -251,12 +247,13 @@ class Channel:
             if isinstance(held, ProfileFilter):
                 return  # its places are taken one by one, by `allow`
         for leaf, count in leaves(event).items():
-            if isinstance(leaf, ObjectivePerturbationEvent):
+            paid = leaf.pays_for
+            if paid is not None and paid.kind == "objective":
                 self._objectives[leaf] += 0 if again else count  # drawn once: there is no step of it to reserve
-            elif key := _release_key(leaf):
-                self._paid[key] = self._paid.get(key, 0) + count
+            elif paid is not None:
+                self._paid[paid] = self._paid.get(paid, 0) + count
                 if again:
-                    self._again[key] += count
+                    self._again[paid] += count
 
     def release(self, query: Any, sensitivity: float, noise_multiplier: float, sampling_rate: float = 1.0) -> Any:
         """`query` (p,) with noise of `noise_multiplier` times its L2 `sensitivity`, if a Gaussian of that multiplier (and rate)
@@ -332,14 +329,3 @@ class Channel:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise UnpaidReleaseError("This channel was opened by another process, which may release what it paid for.")
-
-
-def _release_key(leaf: Event) -> _Key | None:
-    """Kind, noise relative to sensitivity, and sampling rate of the release that a leaf event pays for."""
-    if isinstance(leaf, Gaussian):
-        return ("gaussian", leaf.noise_multiplier, 1.0)
-    if isinstance(leaf, PoissonSampled) and isinstance(leaf.event, Gaussian):
-        return ("gaussian", leaf.event.noise_multiplier, leaf.rate)
-    if isinstance(leaf, PureDP):
-        return ("pure", leaf.epsilon, 1.0)
-    return None

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 from dperm import _validate as check
-from dperm.privacy.events import Event, Gaussian, PoissonSampled, PureDP, leaves
+from dperm.privacy.events import Event, leaves
 
 __all__ = ["Grid", "admit_noise", "power_below"]
 
@@ -64,9 +64,9 @@ def power_below(value: float) -> float:
 def admit_noise(event: Event, size: int) -> None:
     """ValueError, before a charge, for noise on `size` numbers that doubles cannot hold."""
     for leaf in leaves(event):
-        inner = leaf.event if isinstance(leaf, PoissonSampled) else leaf
-        if isinstance(inner, Gaussian) and not inner.noise_multiplier * math.sqrt(size) < _MOST_NOISE:
+        kind, noise, _ = leaf.pays_for or (None, 0.0, 0.0)
+        if kind == "gaussian" and not noise * math.sqrt(size) < _MOST_NOISE:
             most = _MOST_NOISE / math.sqrt(size)
-            raise ValueError(f"Expected noise below {most:.2g} sensitivities, that doubles hold, got {inner.noise_multiplier:g}.")
-        if isinstance(inner, PureDP):
-            check.at_least("epsilon", inner.epsilon, size**1.5 / _MOST_NOISE)
+            raise ValueError(f"Expected noise below {most:.2g} sensitivities, that doubles hold, got {noise:g}.")
+        if kind == "pure":
+            check.at_least("epsilon", noise, size**1.5 / _MOST_NOISE)

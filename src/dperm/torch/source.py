@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dperm._random import Randomness
-from dperm.privacy import Event, Gaussian, PoissonSampled, Provenance
+from dperm.privacy import Event, Provenance
 from dperm.privacy.events import chosen_on_the_way, leaves
 from dperm.release import Channel, Source, SystemSource
 from dperm.release.source import in_earnest
@@ -84,9 +84,9 @@ def admit_tails(event: Event, size: int, delta: float, device: torch.device) -> 
         return
     steps = 0.0
     for leaf, count in leaves(event).items():
-        inner = leaf.event if isinstance(leaf, PoissonSampled) else leaf
-        if isinstance(inner, Gaussian):
-            steps += count / inner.noise_multiplier
+        kind, noise, _ = leaf.pays_for or (None, 0.0, 0.0)
+        if kind == "gaussian":
+            steps += count / noise
         elif chosen_on_the_way(leaf):
             steps += _STEPS / _NOISE
     lost = steps * math.sqrt(size) * 2 * math.exp(-(_ENDS**2) / 2) / math.sqrt(2 * math.pi)
