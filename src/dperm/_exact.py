@@ -77,11 +77,11 @@ def rounded(values: Callable[[Any], Sequence[Any]], digits: Sequence[Digits], sc
 
 
 def _bounds(interval: Any) -> tuple[Fraction, Fraction]:
-    found: list[Fraction] = []
+    bounds: list[Fraction] = []
     for end in (interval.a, interval.b):
         mantissa, exponent = _contexts().exact.mpf(end).man_exp
-        found.append(Fraction(mantissa) * Fraction(2) ** exponent)
-    return found[0], found[1]
+        bounds.append(Fraction(mantissa) * Fraction(2) ** exponent)
+    return bounds[0], bounds[1]
 
 
 class _Contexts(threading.local):

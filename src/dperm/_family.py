@@ -17,11 +17,11 @@ def ours(kind: type) -> bool:
 
 def members(base: type[T]) -> list[type[T]]:
     """All classes at and below `base` that can be made, of the modules that were imported."""
-    found: list[type[T]] = []
+    classes: list[type[T]] = []
     waiting = [base]
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
-        if ours(kind) and not inspect.isabstract(kind) and kind not in found:
-            found.append(kind)
-    return found
+        if ours(kind) and not inspect.isabstract(kind) and kind not in classes:
+            classes.append(kind)
+    return classes

@@ -98,20 +98,20 @@ class NoiseStream:
             norm = np.linalg.norm(direction, axis=1)
             turned = np.sign(direction) if size == 1 else direction / norm[:, None]
             values = scale * length[:, None] * turned
-            found = np.rint(values)
+            integers = np.rint(values)
             # how far off the direction, its norm among it, and the sum of logarithms may be
             astray = 0.0 if size == 1 else (1 + size**0.5) * _USUAL / norm + size * _DIGITS
             doubt = scale * (length * astray + length * 2.0**-48 + size * 2.0**-46)
-            clear = np.abs(values - found).max(axis=1) < 0.5 - doubt
+            clear = np.abs(values - integers).max(axis=1) < 0.5 - doubt
         clear &= (digits > _FEW_DIGITS).all(axis=1) & (np.abs(direction[:, 0]) > 2 * _USUAL)
         for row in np.flatnonzero(~clear):
             own = [directions.digits(int(row) * pairs + pair, self._more) for pair in range(pairs)]
             lengths = [Digits(int(word), 64, self._more) for word in words[row]]
             every = [*lengths, *(item for pair in own for item in pair)]
-            found[row] = rounded(
+            integers[row] = rounded(
                 lambda real, own=own, lengths=lengths: direction_times_length(own, lengths, size, real), every, scale
             )
-        return found
+        return integers
 
     def _pieces(self, size: int) -> Iterator[tuple[_Block, int, int]]:
         """Slices of blocks that hold the next `size` normals."""
@@ -127,19 +127,19 @@ class NoiseStream:
 
     def _rounded(self, block: _Block, start: int, stop: int, scale: float) -> Array:
         values = block.normals[start:stop] * scale
-        found = np.rint(values)
-        values -= found
+        integers = np.rint(values)
+        values -= integers
         np.abs(values, out=values)
         # |scale·z| < 10·scale: its own rounding is below scale·2⁻⁴⁹
         if not values.max() < 0.5 - scale * 2 * _USUAL:  # also where a pair was set aside
             doubtful = np.flatnonzero(~(values < 0.5 - scale * 2 * _USUAL))
             better, errors = block.found(start + doubtful)
             better *= scale
-            found[doubtful] = np.rint(better)
-            better -= found[doubtful]
+            integers[doubtful] = np.rint(better)
+            better -= integers[doubtful]
             for place in doubtful[~(np.abs(better) < 0.5 - scale * (errors + 2.0**-49))]:
-                found[place] = self._settled(block, start + int(place), scale)
-        return found
+                integers[place] = self._settled(block, start + int(place), scale)
+        return integers
 
     def _settled(self, block: _Block, place: int, scale: float) -> int:
         """The integer nearest to scale times the normal at `place`, from as many digits as it takes."""

@@ -68,17 +68,17 @@ def distinguish(
     for number, data in enumerate((pair.first, pair.second)):
         told = _shifted(progress, number * trials, 2 * trials) if reports else None
         made = train(data, trials) if told is None else train(data, trials, told)
-        found = np.asarray(made, dtype=np.float64)
-        if len(found) != trials:
-            raise ValueError(f"Expected {trials} outputs from train, got {len(found)}.")
-        outputs.append(found.reshape(trials, -1))
+        rows = np.asarray(made, dtype=np.float64)
+        if len(rows) != trials:
+            raise ValueError(f"Expected {trials} outputs from train, got {len(rows)}.")
+        outputs.append(rows.reshape(trials, -1))
         if progress is not None:
             progress((number + 1) * trials, 2 * trials)
-    if not all(np.isfinite(found).all() for found in outputs):
+    if not all(np.isfinite(rows).all() for rows in outputs):
         raise ValueError("Expected finite outputs: encode a failed training as a number of its own, for it tells worlds apart.")
     half = trials // 2
     chosen = score or learned_score(outputs[0][:half], outputs[1][:half])
-    scores = [np.asarray(chosen(found), dtype=np.float64).reshape(trials) for found in outputs]
+    scores = [np.asarray(chosen(rows), dtype=np.float64).reshape(trials) for rows in outputs]
     return compare_scores(
         *scores,
         claim=claim,

@@ -86,10 +86,10 @@ def low_bits(
     The size of a release is not used, only its digits: what is found is beyond what the claim was proved of.
     """
     check.positive("scale", scale)
-    found: list[AuditResult] = []
+    results: list[AuditResult] = []
     for score in scores:
         gains = [[score(x, queries[1], scale) - score(x, queries[0], scale) for x in pair] for pair in releases]
-        found.append(
+        results.append(
             compare_scores(
                 np.array([gain for gain, _ in gains]),
                 np.array([gain for _, gain in gains]),
@@ -99,4 +99,4 @@ def low_bits(
                 mechanism=mechanism,
             )
         )
-    return found
+    return results

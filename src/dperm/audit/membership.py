@@ -53,17 +53,17 @@ def membership(
     outside, inside = scores
     event, at, claimed = split_claim(claim, delta) if (claim is not None or delta is not None) else (None, 0.0, None)
     area, error = area_under_curve(outside, inside)
-    found: list[tuple[float, float, float]] = []
+    rates: list[tuple[float, float, float]] = []
     for rate in _RATES:
         allowed = int(rate * len(outside))
         if not allowed:
             continue
         cut = np.sort(outside)[len(outside) - allowed - 1]  # at most `allowed` others lie above it
         caught = int((inside > cut).sum())
-        found.append((rate, caught / len(inside), float(upper_bound(caught, len(inside), confidence))))
+        rates.append((rate, caught / len(inside), float(upper_bound(caught, len(inside), confidence))))
     details: dict[str, Any] = {"members": len(inside), "others": len(outside), "auc_standard_error": error}
     if isinstance(claim, Certificate):
-        view = claim.attack_view([rate for rate, _, _ in found] or [0.1])
+        view = claim.attack_view([rate for rate, _, _ in rates] or [0.1])
         details["claim_allows"] = dict(zip(map(str, view.false_positive_rates), view.true_positive_rates, strict=True))
     return AuditResult(
         attack=MEMBERSHIP,
@@ -74,7 +74,7 @@ def membership(
         confidence=confidence,
         trials=len(inside) + len(outside),
         auc=area,
-        rates=tuple(found),
+        rates=tuple(rates),
         curve=roc_points(outside, inside, oriented=True),
         details=details,
     )

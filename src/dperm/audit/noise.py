@@ -193,10 +193,10 @@ def _repeated_findings(seen: Sequence[NoiseSeen]) -> list[Finding]:
     near = (_SAME + max((cell for _, cell in samples), default=0.0)) / np.sqrt(np.pi)
     count = max(3, int(np.ceil(np.log(_SURE / max(pairs, 1)) / np.log(near))))
     heads = [sample[:, :count] for sample, _ in samples if sample.shape[1] >= count]
-    found = np.concatenate(heads) if heads else np.zeros((0, count))
-    found = found * np.where(found[:, :1] < 0, -1.0, 1.0)
-    order = np.argsort(found[:, 0])
-    if any(np.allclose(found[i], found[j], rtol=0, atol=_SAME) for i, j in itertools.pairwise(order)):
+    vectors = np.concatenate(heads) if heads else np.zeros((0, count))
+    vectors = vectors * np.where(vectors[:, :1] < 0, -1.0, 1.0)
+    order = np.argsort(vectors[:, 0])
+    if any(np.allclose(vectors[i], vectors[j], rtol=0, atol=_SAME) for i, j in itertools.pairwise(order)):
         return [Finding("repeated noise", "the same noise is used twice")]
     return []
 
@@ -214,24 +214,24 @@ def _dependence_findings(seen: Sequence[NoiseSeen]) -> list[Finding]:
     if pairs and 2 * ndtr(-max(pairs)) < _SURE / len(pairs):
         return [Finding("repeated noise", "the same noise is used twice: two releases' noise is correlated")]
     tests = {**_along(seen), **_within(seen)}
-    found = {name: value for name, value in tests.items() if 2 * ndtr(-abs(value)) < _SURE / len(tests)}
-    if found:
-        name, value = max(found.items(), key=lambda item: abs(item[1]))
+    significant = {name: value for name, value in tests.items() if 2 * ndtr(-abs(value)) < _SURE / len(tests)}
+    if significant:
+        name, value = max(significant.items(), key=lambda item: abs(item[1]))
         return [Finding("correlated noise", f"{name} is correlated ({value:.3g} standard deviations)")]
     return _rank_findings(seen)
 
 
 def _by_length(seen: Iterable[NoiseSeen]) -> Iterator[list[Array]]:
-    found: dict[int, list[Array]] = {}
+    groups: dict[int, list[Array]] = {}
     for run in seen:
         for sample, _ in run.samples:
-            found.setdefault(sample.shape[1], []).append(sample)
-    yield from found.values()
+            groups.setdefault(sample.shape[1], []).append(sample)
+    yield from groups.values()
 
 
 def _along(seen: Sequence[NoiseSeen]) -> dict[str, float]:
     """Releases one, two or three apart, in pairs that share none."""
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for lag in (1, 2, 3):
         product = square = 0.0
         for run in seen:
@@ -241,13 +241,13 @@ def _along(seen: Sequence[NoiseSeen]) -> dict[str, float]:
                 product += float((sample[first] * sample[first + lag]).sum())
                 square += float((sample[first] ** 2).sum())
         if square:
-            found[f"noise of releases {lag} apart"] = product / np.sqrt(square)
-    return found
+            scores[f"noise of releases {lag} apart"] = product / np.sqrt(square)
+    return scores
 
 
 def _within(seen: Sequence[NoiseSeen]) -> dict[str, float]:
     """Parts of a release: neighbouring numbers, halves, halves mirrored, first and last; all releases, and each by itself."""
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     sums: dict[str, tuple[float, float]] = {}
     for number, (sample, _) in enumerate(itertools.chain.from_iterable(run.samples for run in seen)):
         size = sample.shape[1]
@@ -271,8 +271,8 @@ def _within(seen: Sequence[NoiseSeen]) -> dict[str, float]:
             sums[name] = whole[0] + float(products.sum()), whole[1] + float(squares.sum())
             single = products / np.sqrt(np.maximum(squares, 1e-300))
             for release, value in enumerate(single):
-                found[f"noise in {name} ({number + 1}, {release + 1})"] = float(value)
-    return found | {f"noise in {name}": product / np.sqrt(square) for name, (product, square) in sums.items() if square}
+                scores[f"noise in {name} ({number + 1}, {release + 1})"] = float(value)
+    return scores | {f"noise in {name}": product / np.sqrt(square) for name, (product, square) in sums.items() if square}
 
 
 def _rank_findings(seen: Sequence[NoiseSeen]) -> list[Finding]:

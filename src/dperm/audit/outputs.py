@@ -27,15 +27,15 @@ def one_at_a_time(train: Callable[[Any], Any], progress: Progress | None = None)
     """`train(data) -> output` of any library, as a function (data, m) → outputs (m, k) for `distinguish`."""
 
     def outputs(data: Any, trials: int) -> Array:
-        found: list[Array] = []
+        rows: list[Array] = []
         with unlogged():
             for done in range(trials):
-                found.append(flat(leaving(train(data))))
+                rows.append(flat(leaving(train(data))))
                 if progress is not None:
                     progress(done + 1, trials)
-        if len({len(output) for output in found}) > 1:
+        if len({len(output) for output in rows}) > 1:
             raise ValueError("Expected a training to return as many numbers every time.")
-        return np.stack(found)
+        return np.stack(rows)
 
     return outputs
 

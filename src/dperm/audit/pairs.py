@@ -150,15 +150,15 @@ def extreme_pairs(
         ("an infinite row", np.full(d, np.inf), one),
         ("a target that is not a number", unit, np.nan),
     ]
-    found = [Pair.neighbour(relation, name, (rows, targets), row, target) for name, row, target in extreme]
+    pairs = [Pair.neighbour(relation, name, (rows, targets), row, target) for name, row, target in extreme]
     aligned = (np.tile(bound * unit, (6, 1)), np.full(6, one))
-    found.append(Pair.neighbour(relation, "against aligned records", aligned, bound * unit, other))
+    pairs.append(Pair.neighbour(relation, "against aligned records", aligned, bound * unit, other))
     if relation is Relation.ADD_OR_REMOVE_ONE:
-        found += [
+        pairs += [
             Pair.adding("one record against none", (rows[:0], targets[:0]), bound * unit, one),
             Pair.adding("a second identical record", (bound * unit[None], np.full(1, one)), bound * unit, one),
         ]
-    return found
+    return pairs
 
 
 def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
@@ -167,23 +167,23 @@ def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
     d, bound, relation = objective.features, objective.data_norm, objective.relation
     one, other = (0.0, 1.0) if classes else objective.loss.extremes
     x = bound * np.eye(d)[0]
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     for crowd in (0, 4, 12):
         # the crowd pulls θ to where the record is misclassified, and its gradient longest
         rows, targets = np.tile(x, (crowd, 1)), np.full(crowd, other)
         if relation is Relation.ADD_OR_REMOVE_ONE:
-            found.append(Pair.adding(_crowd_name(crowd), (rows, targets), x, one))
+            pairs.append(Pair.adding(_crowd_name(crowd), (rows, targets), x, one))
         else:
             start = (np.vstack([rows, x[None]]), np.append(targets, other))
-            found.append(Pair.replacing(f"a record's target flipped beside {crowd} others", start, x, one))
+            pairs.append(Pair.replacing(f"a record's target flipped beside {crowd} others", start, x, one))
     if relation is Relation.REPLACE_ONE and d > 1:
         # two records that θ misclassifies both, pulling in nearly opposite directions
         push, side = np.eye(d)[0], np.eye(d)[1]
         near, far = 0.2 * push + 0.98 * side, 0.2 * push - 0.98 * side
         crowd = np.tile(x, (12, 1))
         start = (np.vstack([crowd, bound * near[None]]), np.append(np.full(12, other), one))
-        found.append(Pair.replacing("a record replaced by one across", start, bound * far, one))
-    return found
+        pairs.append(Pair.replacing("a record replaced by one across", start, bound * far, one))
+    return pairs
 
 
 def _crowd_name(crowd: int) -> str:

@@ -156,8 +156,8 @@ def _precision(values: Any) -> float:
 
 def _kept(values: Any) -> Array:
     """A copy in double precision, whatever the backend and device."""
-    found = values if isinstance(values, np.ndarray) else np.from_dlpack(to_device(values, "cpu"))
-    return np.array(found, dtype=np.float64)
+    array = values if isinstance(values, np.ndarray) else np.from_dlpack(to_device(values, "cpu"))
+    return np.array(array, dtype=np.float64)
 
 
 def _rounded(query: Any, step: float) -> Array:

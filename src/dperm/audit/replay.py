@@ -72,15 +72,15 @@ def replay(
     refused: list[str] = []
     for number, pair in enumerate(both):
         try:
-            found = replay_pair(training, pair)
+            replayed = replay_pair(training, pair)
         except (ValueError, TypeError, ArithmeticError) as error:
             if any(_refused_unpaid(training, data) for data in (pair.first, pair.second)):
                 refused.append(pair.name)
                 continue
             raise ValueError(f"The training failed on {pair.name}: {error}") from error
-        largest = max(largest, found.movement)
-        seen += found.noise
-        for finding in found.findings:
+        largest = max(largest, replayed.movement)
+        seen += replayed.noise
+        for finding in replayed.findings:
             findings.setdefault(finding.kind, []).append(f"on {pair.name}, {finding.text}")
         if progress is not None:
             progress(number + 1, len(both))

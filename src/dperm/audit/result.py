@@ -104,9 +104,9 @@ class AuditResult:
             lines.append(
                 f"Shown one member and one other, the attack names the member {100 * self.auc:.1f} times in 100; guessing: 50."
             )
-            for rate, found, bound in self.rates:
+            for rate, recall, bound in self.rates:
                 lines.append(
-                    f"Accusing {100 * rate:g} % of others wrongly, it finds {100 * found:.2g} % of members "
+                    f"Accusing {100 * rate:g} % of others wrongly, it finds {100 * recall:.2g} % of members "
                     f"(at most {100 * bound:.2g} %, {percent} confidence)."
                 )
             lines.append("These numbers come from private records: for the data holder only.")

@@ -77,13 +77,13 @@ class TradeOff:
     @functools.cached_property
     def deltas(self) -> Array:
         """δ at each ε of the grid, upper bounds."""
-        found = np.zeros(_GRID)
+        deltas = np.zeros(_GRID)
         for index, epsilon in enumerate(self.epsilons):
-            found[index] = delta(self._event, float(epsilon), COARSE)
-            if found[index] < 1e-12:  # smaller than any rate that can be measured: rounded up from here on
-                found[index:] = 1e-12
+            deltas[index] = delta(self._event, float(epsilon), COARSE)
+            if deltas[index] < 1e-12:  # smaller than any rate that can be measured: rounded up from here on
+                deltas[index:] = 1e-12
                 break
-        return found
+        return deltas
 
     def excess(self, false_positive: ArrayLike, false_negative: ArrayLike) -> Array:
         """How far the point (a, b) lies below the curve: positive means that no (a, b) ≤ this point is allowed."""

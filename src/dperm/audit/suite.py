@@ -39,11 +39,11 @@ def attack(
     def told(name: str) -> Callable[[int, int], None]:
         return lambda done, total: None if progress is None else progress(name, done, total)
 
-    found = [replay(training, progress=told("replay"))]
+    results = [replay(training, progress=told("replay"))]
     if training.candidate_pairs:
         pair = easiest_pair(training, min(_PILOT, max(20, count // 4)), told("pilot"))
         score = None if training.likelihood_ratio is None else training.likelihood_ratio(pair)
-        found.append(
+        results.append(
             distinguish(
                 training.outputs,
                 pair,
@@ -56,7 +56,7 @@ def attack(
                 progress=told("game"),
             )
         )
-    return found
+    return results
 
 
 def default_trials(training: Training) -> int:

@@ -67,7 +67,9 @@ def _records(archive: tarfile.TarFile, path: str, checksum: str) -> tuple[Bytes,
     if member is None:
         raise DataError(f"{archive.name} holds no file {path}.")
     content = member.read()
-    if (found := hashlib.sha256(content).hexdigest()) != checksum:
-        raise DataError(f"{path} in {archive.name} is not the published file: its sha256 is {found[:12]}…, not {checksum[:12]}….")
+    if (actual := hashlib.sha256(content).hexdigest()) != checksum:
+        raise DataError(
+            f"{path} in {archive.name} is not the published file: its sha256 is {actual[:12]}…, not {checksum[:12]}…."
+        )
     records = np.frombuffer(content, np.uint8).reshape(-1, _RECORD)
     return records[:, 1:].reshape(-1, *_SHAPE).copy(), records[:, 0].copy()

@@ -31,9 +31,11 @@ def _local(item: dict[str, Any], name: str) -> Path | None:
     path = Path(folder) / item["path"]
     if not path.is_file():
         return None
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found not in (item["sha256"], item.get("raw_sha256")):
-        raise DataError(f"{path} is not the file that {name!r} needs: its sha256 is {found[:12]}…, not {item['sha256'][:12]}….")
+    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
+    if checksum not in (item["sha256"], item.get("raw_sha256")):
+        raise DataError(
+            f"{path} is not the file that {name!r} needs: its sha256 is {checksum[:12]}…, not {item['sha256'][:12]}…."
+        )
     return path
 
 
@@ -51,9 +53,9 @@ def _download(item: dict[str, Any], name: str) -> Path:
         raise DataError(f"Cannot download {name!r} from {item['url']} ({type(error).__name__}). {hint}") from error
     path = Path(got[0] if isinstance(got, list) else got)
     data = path.read_bytes()
-    found = {hashlib.sha256(data).hexdigest()} | (
+    checksums = {hashlib.sha256(data).hexdigest()} | (
         {hashlib.sha256(gzip.decompress(data)).hexdigest()} if path.suffix == ".gz" else set()
     )
-    if item["raw_sha256"] not in found:
+    if item["raw_sha256"] not in checksums:
         raise DataError(f"The file from {item['url']} is not the published one (its sha256 differs). {hint}")
     return path

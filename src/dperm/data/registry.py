@@ -26,8 +26,8 @@ __all__ = ["load", "named", "schema_of"]
 @cache
 def _descriptions() -> dict[str, dict[str, Any]]:
     folder = resources.files("dperm.data") / "schemas"
-    found = [json.loads(item.read_text(encoding="utf-8")) for item in folder.iterdir() if item.name.endswith(".json")]
-    return {entry["name"]: entry for entry in sorted(found, key=lambda entry: entry["name"])}
+    entries = [json.loads(item.read_text(encoding="utf-8")) for item in folder.iterdir() if item.name.endswith(".json")]
+    return {entry["name"]: entry for entry in sorted(entries, key=lambda entry: entry["name"])}
 
 
 def named() -> list[str]:

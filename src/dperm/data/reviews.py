@@ -76,24 +76,24 @@ def hashed_words(texts: Sequence[str], length: int, vocabulary: int = 10_000) ->
         # Python's own hash of a string differs from run to run.
         return 2 + int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "big") % (vocabulary - 2)
 
-    found = np.zeros((len(texts), length), dtype=np.int64)
-    for row, text in zip(found, texts, strict=True):
+    numbers = np.zeros((len(texts), length), dtype=np.int64)
+    for row, text in zip(numbers, texts, strict=True):
         words = _WORD.findall(_BREAK.sub(" ", text.lower()))[-length:]
         row[length - len(words) :] = [number(word) for word in words]
-    return found
+    return numbers
 
 
 def _parsed(path: Path) -> Reviews:
     """The labelled reviews in the archive at `path`, read in one pass and never unpacked; other members are skipped."""
-    found: dict[str, list[tuple[int, bool, str]]] = {"train": [], "test": []}
+    reviews: dict[str, list[tuple[int, bool, str]]] = {"train": [], "test": []}
     with tarfile.open(path, "r|gz") as archive:
         for member in archive:
             match = _MEMBER.fullmatch(member.name)
             # Only a plain file: a link would be followed to another member.
             if match and member.isfile() and (file := archive.extractfile(member)):
                 split, folder, number = match.groups()
-                found[split].append((int(number), folder == "pos", file.read().decode("utf-8")))
-    return Reviews(*_columns(found["train"]), *_columns(found["test"]))
+                reviews[split].append((int(number), folder == "pos", file.read().decode("utf-8")))
+    return Reviews(*_columns(reviews["train"]), *_columns(reviews["test"]))
 
 
 def _columns(records: list[tuple[int, bool, str]]) -> tuple[list[str], NDArray[np.uint8]]:

@@ -115,13 +115,13 @@ class Schema:
     @property
     def features(self) -> list[str]:
         """Names of the encoded features, `column=category` for one-hot ones."""
-        found: list[str] = []
+        names: list[str] = []
         for column in self.columns:
             if column.type == "number":
-                found.append(column.name)
+                names.append(column.name)
             elif column.type == "category":
-                found += [f"{column.name}={category}" for category in column.categories]
-        return found
+                names += [f"{column.name}={category}" for category in column.categories]
+        return names
 
     @property
     def dimension(self) -> int:

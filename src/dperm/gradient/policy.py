@@ -159,8 +159,8 @@ class Gradients(ABC, Generic[P]):
                 self.observe(at_theta)
             total.add(bounding.query(at_theta, state))
         sensitivity = bounding.sensitivity(self.relation)
-        found = total.query(sensitivity, noise_multiplier)
-        return self.channel.release(bounding.empty(theta) if found is None else found, sensitivity, noise_multiplier, rate)
+        value = total.query(sensitivity, noise_multiplier)
+        return self.channel.release(bounding.empty(theta) if value is None else value, sensitivity, noise_multiplier, rate)
 
     def regularised(self, gradient: Any, theta: Any) -> Any:
         """With the regulariser's step, Λθ/public_size."""

@@ -38,9 +38,9 @@ class SvrgGradients(Gradients["SvrgPlan"]):
         moved = float(array_namespace(theta).linalg.vector_norm(theta - self._anchor))
         near = Clip(max(min(2 * bound, self.objective.facts.smoothness * moved), _LEAST * bound))
         change = GradientDifference(self._anchor)
-        found = self.released_sum(theta, next(self._batches), near, plan.noise_multiplier, plan.sampling_rate, change)
+        difference = self.released_sum(theta, next(self._batches), near, plan.noise_multiplier, plan.sampling_rate, change)
         self.step += 1
-        return self.regularised(found / plan.expected_batch_size + self._mean, theta)
+        return self.regularised(difference / plan.expected_batch_size + self._mean, theta)
 
 
 @dataclass(frozen=True)

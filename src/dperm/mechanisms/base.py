@@ -172,9 +172,9 @@ _NOT_CHARGED = (statements.settings("hyper-parameters", "features", "ranges"), s
 
 
 def _common_assumptions(facts: PublicFacts) -> list[Assumption]:
-    found = [statements.ONE_RECORD, statements.row_norm(facts.data_norm)]
+    assumptions = [statements.ONE_RECORD, statements.row_norm(facts.data_norm)]
     if facts.public_size is not None:
-        found.append(statements.known_size(facts.public_size))
+        assumptions.append(statements.known_size(facts.public_size))
     if facts.foreign_loss is not None:
-        found.append(statements.foreign_loss(facts.foreign_loss))
-    return found
+        assumptions.append(statements.foreign_loss(facts.foreign_loss))
+    return assumptions

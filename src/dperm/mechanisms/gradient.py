@@ -77,10 +77,10 @@ class GradientPerturbation(Mechanism):
         return self.plan.vectorises
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
-        found = foreign_parts(self.plan)
+        assumptions = foreign_parts(self.plan)
         if self.plan.public_size not in (facts.public_size, None):
-            found.append(statements.known_size(self.plan.public_size, "The plan's"))
-        return found
+            assumptions.append(statements.known_size(self.plan.public_size, "The plan's"))
+        return assumptions
 
     def settings(self) -> Mapping[str, Any]:
         return self.plan.describe()

@@ -64,10 +64,10 @@ class OneVsRest(Mechanism):
 
     def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
         each = sum(leaves(self.mechanism.event(objective.facts)).values())  # a release for each leaf
-        found: list[Stage] = []
+        stages: list[Stage] = []
         for number in range(self.classes):
-            found += self.mechanism.stages(objective, records.one_against_rest(number), released, first + number * each)
-        return found
+            stages += self.mechanism.stages(objective, records.one_against_rest(number), released, first + number * each)
+        return stages
 
     def most_records(self, facts: PublicFacts) -> int | None:
         return self.mechanism.most_records(facts)

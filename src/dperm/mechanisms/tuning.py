@@ -126,19 +126,19 @@ def gradient_plan(
     facts: PublicFacts, epsilon: float, delta: float, *, sampling: str = "poisson", **settings: Any
 ) -> Callable[[float], Plan]:
     """Noise multiplier → DP-SGD or, with `sampling` = "full", full-batch plan; settings left open by `GradientSettings`."""
-    found = GradientSettings.by_rule(facts, epsilon, delta, sampling=sampling, **settings)
+    chosen = GradientSettings.by_rule(facts, epsilon, delta, sampling=sampling, **settings)
     common: dict[str, Any] = {
-        "public_size": found.public_size,
-        "clipping_norm": found.clipping_norm,
-        "update": found.update,
+        "public_size": chosen.public_size,
+        "clipping_norm": chosen.clipping_norm,
+        "update": chosen.update,
         "average_from": _AVERAGED,
     }
 
     def make(noise_multiplier: float) -> Plan:
         if sampling == "full":
-            return full_batch_descent(noise_multiplier=noise_multiplier, steps=found.steps, **common)
+            return full_batch_descent(noise_multiplier=noise_multiplier, steps=chosen.steps, **common)
         return dp_sgd(
-            noise_multiplier=noise_multiplier, expected_batch_size=found.expected_batch_size, epochs=found.epochs, **common
+            noise_multiplier=noise_multiplier, expected_batch_size=chosen.expected_batch_size, epochs=chosen.epochs, **common
         )
 
     return make
@@ -152,17 +152,17 @@ def importance_plan(
     k is as large as the norm floor lets it matter: a linear model's gradients cost no more than their norms, and its updates
     stay unbiased however fast norms grow.
     """
-    found = GradientSettings.by_rule(facts, epsilon, delta, sampling="importance", **settings)
+    chosen = GradientSettings.by_rule(facts, epsilon, delta, sampling="importance", **settings)
     return dpis(
         epsilon=epsilon,
         delta=delta,
         filter=filter,
-        public_size=found.public_size,
-        expected_batch_size=min(found.expected_batch_size, LARGEST_RATE * found.public_size),  # as DP-SGD's rate ends at 1
-        epochs=found.epochs,  # refused where it is not whole
-        clipping_norm=found.clipping_norm,
+        public_size=chosen.public_size,
+        expected_batch_size=min(chosen.expected_batch_size, LARGEST_RATE * chosen.public_size),  # as DP-SGD's rate ends at 1
+        epochs=chosen.epochs,  # refused where it is not whole
+        clipping_norm=chosen.clipping_norm,
         norm_floor=_NORM_FLOOR,
         proposal_factor=1 / _NORM_FLOOR,
-        update=found.update,
+        update=chosen.update,
         average_from=_AVERAGED,
     )

@@ -40,9 +40,9 @@ def refuse_contradictions(loss: Loss, row_norm: float, radius: float | None) -> 
         if any(values.dtype != np.float64 for values in raw):
             types = ", ".join(str(values.dtype) for values in raw)
             raise ValueError(f"Expected the loss {loss.name} to compute in double precision, got {types}.")
-        found = [np.asarray(values, dtype=float) for values in raw]
-        value, slope, curvature = found
-        if not np.isfinite(found).all():
+        arrays = [np.asarray(values, dtype=float) for values in raw]
+        value, slope, curvature = arrays
+        if not np.isfinite(arrays).all():
             raise ValueError(f"The loss {loss.name} is not finite at a prediction within ±{far:g} and the target {target:g}.")
         worst = int(np.argmax(np.abs(slope)))
         if abs(slope[worst]) > steepest * (1 + _ROUNDING):

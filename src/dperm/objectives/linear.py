@@ -173,10 +173,10 @@ class LinearObjective:
         if square == 0:
             return theta
         step = math.ldexp(1.0, math.frexp(math.sqrt(square))[1] - _THETA_BITS)
-        found = theta / step
-        np.rint(found, out=found)
-        found *= step
-        return found
+        rounded = theta / step
+        np.rint(rounded, out=rounded)
+        rounded *= step
+        return rounded
 
     def _split(self, theta: Array) -> tuple[Array, Any]:
         """Weights (d,) or (d, K), and the intercept's parameter(s)."""
@@ -279,9 +279,9 @@ class LinearObjective:
                 rest += left * length + 2.0**-53 * steepest * length
             for part in sums:
                 total.add(part)
-        found = total.value()
+        gradient = total.value()
         wrong = self.loss.slope_error(reach, steepest, self.curvature) + self.curvature * astray
-        return (np.zeros(self.dimension) if found is None else found), (wrong * norms + rest) * (1 + 2.0**-20)
+        return (np.zeros(self.dimension) if gradient is None else gradient), (wrong * norms + rest) * (1 + 2.0**-20)
 
     def hessian_product(self, theta: Array, records: Records, vectors: Array) -> Array:
         """(Σ ∇²ℓ_i)·v for one v (p,): for conjugate gradients where p × p is too large."""

@@ -67,8 +67,8 @@ def best_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> tu
             candidates.append((rdp_epsilon(event, delta), name))
         except UnsupportedEventError as error:
             refusals.append(error)
-    if not candidates and (found := _separately(event, delta, tolerance)):
-        candidates.append(found)
+    if not candidates and (candidate := _separately(event, delta, tolerance)):
+        candidates.append(candidate)
     if not candidates:
         raise refusals[0]
     return min(candidates)
@@ -113,10 +113,10 @@ def _least_delta(event: Event, epsilon: float, tolerance: float, refusal: Unsupp
     low, high = -700.0, 0.0  # of ln δ
     while high - low > 1e-3:
         middle = (low + high) / 2
-        found = _separately(event, math.exp(middle), tolerance)
-        if found is None:
+        bound = _separately(event, math.exp(middle), tolerance)
+        if bound is None:
             raise refusal
-        low, high = (low, middle) if found[0] <= epsilon else (middle, high)
+        low, high = (low, middle) if bound[0] <= epsilon else (middle, high)
     return math.exp(high)
 
 

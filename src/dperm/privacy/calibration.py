@@ -67,10 +67,10 @@ def calibrate_below(make_event: Callable[[float], Event], profile: PrivacyProfil
         low, high = high, high + 0.4
         if high > 25:
             raise BudgetExceeded(f"No noise keeps a part within {profile}.")
-    found = float(brentq(beyond, low, high, xtol=1e-5))
-    while beyond(found) > 0:
-        found += 1e-5
-    return math.exp(found)
+    root = float(brentq(beyond, low, high, xtol=1e-5))
+    while beyond(root) > 0:
+        root += 1e-5
+    return math.exp(root)
 
 
 def _unreachable(epsilon: float, delta: float) -> ValueError:

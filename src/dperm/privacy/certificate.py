@@ -128,7 +128,7 @@ class Certificate:
         last = certificates[-1]
         assumptions = dict.fromkeys(item for certificate in certificates for item in certificate.assumptions)
         unpaid = dict.fromkeys(text for certificate in certificates for text in certificate.not_charged)
-        found = cls.issue(
+        combined = cls.issue(
             mechanism=", then ".join(certificate.mechanism for certificate in certificates),
             event=Composed(tuple(certificate.event for certificate in certificates)),
             delta=last.delta if delta is None else delta,
@@ -144,7 +144,7 @@ class Certificate:
             ),
         )
         claims = [certificate.claim for certificate in certificates if certificate.claim]
-        return found.only_claimed("; ".join(claims)) if claims else found
+        return combined.only_claimed("; ".join(claims)) if claims else combined
 
     @property
     def private(self) -> bool:
@@ -157,8 +157,8 @@ class Certificate:
 
     def checked_otherwise(self, key: str, checked: str) -> Certificate:
         """A copy in which the assumptions of this key were checked in another way."""
-        found = tuple(replace(item, checked=checked) if item.key == key else item for item in self.assumptions)
-        return replace(self, assumptions=found)
+        assumptions = tuple(replace(item, checked=checked) if item.key == key else item for item in self.assumptions)
+        return replace(self, assumptions=assumptions)
 
     def only_claimed(self, reason: str) -> Certificate:
         """A copy without a number, for a run whose premises are known to fail; `reason` completes "claimed, because"."""
@@ -284,7 +284,7 @@ def _json_ready(value: Any) -> Any:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in ("dperm", "numpy", "scipy"):
-        found[name] = metadata.version(name)
-    return found
+        versions[name] = metadata.version(name)
+    return versions

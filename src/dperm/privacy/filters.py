@@ -186,9 +186,9 @@ def filter_of(event: Event) -> Filter | None:
 @functools.lru_cache(maxsize=1 << 12)
 def excess(event: Event, profile: PrivacyProfile) -> float:
     """ln of how far the profile of `event`, both directions, rises above `profile`, at the worst of its points."""
-    found = PrivacyLossDistribution(event, _GRID).deltas(profile.epsilons)
+    deltas = PrivacyLossDistribution(event, _GRID).deltas(profile.epsilons)
     with np.errstate(divide="ignore"):
-        return float(np.max(np.log(found) - np.log(profile.deltas)))
+        return float(np.max(np.log(deltas) - np.log(profile.deltas)))
 
 
 def privacy_profile(*events: Event, smallest_delta: float) -> PrivacyProfile:
@@ -206,9 +206,9 @@ def privacy_profile(*events: Event, smallest_delta: float) -> PrivacyProfile:
         return PrivacyProfile((0.0,), (smallest_delta,), relation)
     while largest <= LARGEST_LOSS:
         points = largest * (np.arange(_POINTS) / (_POINTS - 1)) ** 1.5  # denser where profiles bend
-        found = np.max([distribution.deltas(list(points)) for distribution in distributions], axis=0)
-        if found[-1] <= 2 * smallest_delta:
-            return PrivacyProfile(tuple(points), tuple(np.minimum.accumulate(found)), relation)
+        deltas = np.max([distribution.deltas(list(points)) for distribution in distributions], axis=0)
+        if deltas[-1] <= 2 * smallest_delta:
+            return PrivacyProfile(tuple(points), tuple(np.minimum.accumulate(deltas)), relation)
         largest *= 1.02  # losses that end abruptly: grids of different widths end them elsewhere
     return PrivacyProfile((0.0,), (1.0,), relation)  # so little noise that all is given away
 

@@ -200,18 +200,18 @@ class PrivacyLossDistribution:
         if self._infinite >= 1:
             return np.ones(len(points))
         places = [share * max(float(points.max()), 1e-6) for share in _ANCHORS]
-        found = np.full(len(points), -math.inf)
+        log_deltas = np.full(len(points), -math.inf)
         for pairs in self._directions:
             if self._infinite_mass(pairs) >= 0.5:
                 return np.ones(len(points))
             logs = np.zeros(len(points))
             for number, place in enumerate(places):
                 near = points > (places[number - 1] + place) / 2 if number else np.full(len(points), True)
-                if np.any(near & (logs > found)):  # the other direction may be the larger one already
+                if np.any(near & (logs > log_deltas)):  # the other direction may be the larger one already
                     composition = self._at(pairs, place)
                     logs = np.minimum(logs, [composition.log_delta(epsilon) for epsilon in points])
-            found = np.maximum(found, logs)
-        return np.exp(found)
+            log_deltas = np.maximum(log_deltas, logs)
+        return np.exp(log_deltas)
 
     def _epsilon(self, pairs: list[tuple[LossPair, int]], delta: float) -> float:
         log_target = math.log(delta)

@@ -45,14 +45,14 @@ def sign(digest: str, key: str | Path) -> str:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        found = load_pem_private_key(Path(key).read_bytes(), None)
+        private_key = load_pem_private_key(Path(key).read_bytes(), None)
     except OSError as error:
         raise ValueError(f"Cannot read the private key {key}: {error.strerror}.") from None
     except (ValueError, TypeError) as error:
         raise ValueError(f"{key} is no private key: {error}") from None
-    if not isinstance(found, Ed25519PrivateKey):
-        raise ValueError(f"Expected an Ed25519 private key in {key}, got {type(found).__name__}.")
-    return found.sign(digest.encode()).hex()
+    if not isinstance(private_key, Ed25519PrivateKey):
+        raise ValueError(f"Expected an Ed25519 private key in {key}, got {type(private_key).__name__}.")
+    return private_key.sign(digest.encode()).hex()
 
 
 def check_signature(digest: str, signature: str, key: str | Path) -> None:
@@ -62,16 +62,16 @@ def check_signature(digest: str, signature: str, key: str | Path) -> None:
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     try:
-        found = load_pem_public_key(Path(key).read_bytes())
+        public_key = load_pem_public_key(Path(key).read_bytes())
     except OSError as error:
         raise ValueError(f"Cannot read the public key {key}: {error.strerror}.") from None
     except ValueError as error:
         raise ValueError(f"{key} is no public key: {error}") from None
-    if not isinstance(found, Ed25519PublicKey):
-        raise ValueError(f"Expected an Ed25519 public key in {key}, got {type(found).__name__}.")
+    if not isinstance(public_key, Ed25519PublicKey):
+        raise ValueError(f"Expected an Ed25519 public key in {key}, got {type(public_key).__name__}.")
     if not signature:
         raise ValueError(f"It is not signed, but a signature by the key {key} is asked for.")
     try:
-        found.verify(bytes.fromhex(signature), digest.encode())
+        public_key.verify(bytes.fromhex(signature), digest.encode())
     except (InvalidSignature, ValueError):
         raise ValueError(f"Its signature is not that of the key {key}: it was changed, or signed by somebody else.") from None

@@ -306,7 +306,7 @@ class Channel:
         current = self._current
         if not (self._left > 0 and current[0] == kind and current[2] == rate and abs(noise - current[1]) <= _SAME * noise):
             self._settle()
-            found = next(
+            entry = next(
                 (
                     (key, left)
                     for key, left in self._paid.items()
@@ -314,11 +314,11 @@ class Channel:
                 ),
                 None,
             )
-            if found is None:
+            if entry is None:
                 raise UnpaidReleaseError(
                     f"A {kind} release of noise {noise:g} at sampling rate {rate:g} is not paid for by {self.event}."
                 )
-            self._current, self._left = found
+            self._current, self._left = entry
         if self._again[self._current]:
             if not self._granted:
                 raise UnpaidReleaseError("A continued run releases steps that it reserved, and no others: call reserve first.")

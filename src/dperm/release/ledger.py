@@ -167,7 +167,7 @@ class SpendLog:
         """All charges, oldest first, or those with this label. Raises ValueError naming a damaged line."""
         if not self.path.exists():
             return []
-        found: list[Charge] = []
+        charges: list[Charge] = []
         for number, line in enumerate(self.path.read_text().splitlines(), start=1):
             try:
                 data = _object(line)
@@ -183,8 +183,8 @@ class SpendLog:
                     "Keep a copy, then correct or remove the line; what it charged must be added by hand."
                 ) from None
             if label is None or charge.label == label:
-                found.append(charge)
-        return found
+                charges.append(charge)
+        return charges
 
     def total(self, delta: float, label: str | None = None) -> dict[Relation, float]:
         """ε of everything charged, composed, for each relation used: as if all fits saw the same records.
@@ -200,10 +200,10 @@ class SpendLog:
 
 
 def _accounts(lines: list[str], charge_id: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+    costs: dict[str, float] = {}
     for data in _parts_in(lines, charge_id):
-        found[data["account"]] = found.get(data["account"], 0.0) + float(data["cost"])
-    return found
+        costs[data["account"]] = costs.get(data["account"], 0.0) + float(data["cost"])
+    return costs
 
 
 def _parts_in(lines: list[str], charge_id: str) -> list[dict[str, Any]]:

@@ -20,11 +20,11 @@ def audit_study(
     """(mechanism, results) at the study's ε nearest to 1, on made-up records: nothing is charged."""
     epsilon = min(result.study.epsilons, key=lambda value: abs(value - 1))
     keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
-    found: list[tuple[str, list[AuditResult]]] = []
+    audits: list[tuple[str, list[AuditResult]]] = []
     for number, key in enumerate(keys):
         candidate = CANDIDATES[key]
         if progress is not None:
             progress(number, len(keys), f"Attacking {candidate.title}")
         mechanism, objective = candidate.method.build(result.task, Budget(result.study.delta, epsilon))
-        found.append((key, attack(Training.of_mechanism(mechanism, objective), trials=_TRIALS)))
-    return found
+        audits.append((key, attack(Training.of_mechanism(mechanism, objective), trials=_TRIALS)))
+    return audits

@@ -114,8 +114,8 @@ def comparison_page(results: Sequence[StudyResult], audits: Sequence[Sequence[tu
             "releases": sum(cell.epsilon is not None for cell in result.cells) * result.study.repeats,
             "certificate": _shown_certificate(result),
             "audits": [
-                {"title": CANDIDATES[key].title, "verdict": overall(found), "replay": found[0], "game": found[1]}
-                for key, found in (audits[number] if audits else ())
+                {"title": CANDIDATES[key].title, "verdict": overall(outcomes), "replay": outcomes[0], "game": outcomes[1]}
+                for key, outcomes in (audits[number] if audits else ())
             ],
         }
         for number, result in enumerate(results)

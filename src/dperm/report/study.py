@@ -317,8 +317,8 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     }
     work = [_Job(key, repeat) for repeat in range(study.repeats) for key in ("non-private", *keys)]
     rows: list[_Fit] = []
-    for number, found in enumerate(_map(work, (dataset, study, task, mechanisms, entropy), jobs), start=1):
-        rows += found
+    for number, fits in enumerate(_map(work, (dataset, study, task, mechanisms, entropy), jobs), start=1):
+        rows += fits
         if progress is not None:
             progress(number, len(work))
     cells = [_cell("non-private", None, rows, study, None)]

@@ -88,15 +88,17 @@ def minimise(
     after which the minimiser is proved to be within tolerance ÷ strong_convexity: see `_descended`.
     """
     theta = np.zeros(problem.dimension) if start is None else start.copy()
-    found = _newton(problem, theta, _AIM * tolerance)
-    if radius is not None and float(np.linalg.norm(found.theta)) > radius:
-        found = _on_sphere(problem, found, tolerance, radius)
-    found = _polished(problem, found, tolerance, radius)
-    if found.residual <= tolerance:
-        return found
+    solution = _newton(problem, theta, _AIM * tolerance)
+    if radius is not None and float(np.linalg.norm(solution.theta)) > radius:
+        solution = _on_sphere(problem, solution, tolerance, radius)
+    solution = _polished(problem, solution, tolerance, radius)
+    if solution.residual <= tolerance:
+        return solution
     if descent_steps:
         return _descended(problem, tolerance, radius, descent_steps)
-    raise SolverError(f"The tolerance {tolerance:.3g} was not reached, only {found.residual:.3g}: it may be below rounding here.")
+    raise SolverError(
+        f"The tolerance {tolerance:.3g} was not reached, only {solution.residual:.3g}: it may be below rounding here."
+    )
 
 
 def residual_of(problem: StronglyConvex, theta: Array, radius: float | None) -> tuple[float, Array]:
@@ -111,9 +113,9 @@ def residual_of(problem: StronglyConvex, theta: Array, radius: float | None) -> 
     return float(np.linalg.norm(rest)) * (1 + len(theta) * 2.0**-52) + error, gradient
 
 
-def _polished(problem: StronglyConvex, found: Solution, tolerance: float, radius: float | None) -> Solution:
+def _polished(problem: StronglyConvex, solution: Solution, tolerance: float, radius: float | None) -> Solution:
     """The same point, certified; or one some Newton steps further on, by gradients whose rounding is known."""
-    theta, best, evaluations = found.theta, math.inf, found.evaluations
+    theta, best, evaluations = solution.theta, math.inf, solution.evaluations
     kept = theta
     for _ in range(_POLISH):
         residual, gradient = residual_of(problem, theta, radius)
@@ -125,7 +127,7 @@ def _polished(problem: StronglyConvex, found: Solution, tolerance: float, radius
         if radius is not None and float(np.linalg.norm(theta)) >= radius * _ON_SPHERE:
             break  # a step along the sphere is not Newton's
         theta = theta - _newton_direction(problem, theta, gradient)
-    return Solution(kept, best, found.iterations, evaluations)
+    return Solution(kept, best, solution.iterations, evaluations)
 
 
 def _newton_direction(problem: StronglyConvex, theta: Array, gradient: Array) -> Array:

@@ -36,26 +36,26 @@ class Cut:
 
     @classmethod
     def finest(cls, model: nn.Module, *, copies: bool = True) -> Cut:
-        found: list[nn.Module] = []
+        pieces: list[nn.Module] = []
         copied: list[Owned] = []
 
         def visit(module: nn.Module) -> None:
-            if module in found or not any(parameter.requires_grad for parameter in module.parameters()):
+            if module in pieces or not any(parameter.requires_grad for parameter in module.parameters()):
                 return
             own = [(name, p) for name, p in module.named_parameters(recurse=False) if p.requires_grad]
             if rule_of(module) is not None or hasattr(module, "parametrizations") or any(map(weight_by_hook, module.children())):
-                found.append(module)
+                pieces.append(module)
                 return
             leaf = next(module.children(), None) is None
             if own and (leaf or not copies or any(p.dim() == 0 or p.shape[0] != 1 for _, p in own)):
-                found.append(module)
+                pieces.append(module)
                 return
             copied.extend((module, name, parameter) for name, parameter in own)
             for child in module.children():
                 visit(child)
 
         visit(model)
-        return cls(model, tuple(found), tuple(copied))
+        return cls(model, tuple(pieces), tuple(copied))
 
     @classmethod
     def last(cls, model: nn.Module) -> Cut:

@@ -59,8 +59,8 @@ class FlatParameters:
         self.check()
         if self._buffer is None or not self._attached(self._buffer):
             for parameter in self.parameters:  # before they are laid out anew
-                if (found := _channels_last(parameter)) is not None:
-                    self.formats[parameter] = found
+                if (memory_format := _channels_last(parameter)) is not None:
+                    self.formats[parameter] = memory_format
             buffer = torch.empty(self.size, dtype=self.dtype, device=self.device)
             for parameter, part in zip(self.parameters, self.parts(buffer), strict=True):
                 part.copy_(parameter.detach())
@@ -84,14 +84,14 @@ class FlatParameters:
 
 def _channels_last(parameter: Tensor) -> torch.memory_format | None:
     """The format of `model.to(memory_format=...)`, told by strides: is_contiguous is true of both where there is one channel."""
-    found = {4: torch.channels_last, 5: torch.channels_last_3d}.get(parameter.dim())
-    if found is None:
+    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(parameter.dim())
+    if memory_format is None:
         return None
     rows = torch.empty(parameter.shape, device="meta")
-    return found if parameter.stride() == rows.to(memory_format=found).stride() != rows.stride() else None
+    return memory_format if parameter.stride() == rows.to(memory_format=memory_format).stride() != rows.stride() else None
 
 
-def _same(what: str, found: dict[str, str], advice: str) -> None:
-    if len(found) > 1:
-        listed = ", ".join(f"{name} is {kind}" for kind, name in found.items())
+def _same(what: str, kinds: dict[str, str], advice: str) -> None:
+    if len(kinds) > 1:
+        listed = ", ".join(f"{name} is {kind}" for kind, name in kinds.items())
         raise ValueError(f"Expected trainable parameters of one {what}, got several ({listed}): {advice}.")

@@ -37,10 +37,10 @@ def kept_states(device: torch.device) -> Iterator[None]:
 
 def global_states(device: torch.device) -> tuple[bytes, ...]:
     """What the global generators will draw from now on."""
-    found = [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
+    states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])
     numpy = np.random.get_state(legacy=False)["state"]
     return (
-        *(state.numpy().tobytes() for state in found),
+        *(state.numpy().tobytes() for state in states),
         repr(random.getstate()).encode(),
         repr(numpy["pos"]).encode() + numpy["key"].tobytes(),
     )

@@ -68,10 +68,10 @@ def find_layouts(model: nn.Module, modules: list[nn.Module], inputs: Any, size: 
         two = _observe(model, layouts, before[0], inputs, size, 2, around)
         three = _observe(model, layouts, before[1], inputs, size, 3, around)
         before = two, three
-        found: Layouts = {module: _call_layouts(module, two[module], three[module]) for module in modules}
-        if found == layouts:
+        updated: Layouts = {module: _call_layouts(module, two[module], three[module]) for module in modules}
+        if updated == layouts:
             break
-        layouts = found
+        layouts = updated
     return layouts
 
 

@@ -28,13 +28,13 @@ def bytes_per_record(objective: ModuleObjective, inputs: Any, targets: Any) -> t
     size = batch_size(inputs) or 1
     objective.prepare(inputs, targets)  # now: its checks are passes too
     few = torch.arange(max(1, size // 2))
-    found, all_saved = _saved(objective, inputs, targets)
-    _, few_saved = _saved(objective, take(inputs, few, size), take(targets, few, size)) if size > 1 else (found, [])
+    evaluation, all_saved = _saved(objective, inputs, targets)
+    _, few_saved = _saved(objective, take(inputs, few, size), take(targets, few, size)) if size > 1 else (evaluation, [])
     # where the two do not run alike, the smaller pass says nothing
     less = few_saved if len(few_saved) == len(all_saved) else [0] * len(all_saved)
     records = size - len(few) if any(less) else size
     grown = [(most - least) // records for most, least in zip(all_saved, less, strict=True)]
-    return max(1, 2 * sum(grown) + found.bytes_held // size), max(grown, default=0)
+    return max(1, 2 * sum(grown) + evaluation.bytes_held // size), max(grown, default=0)
 
 
 def _saved(objective: ModuleObjective, inputs: Any, targets: Any) -> tuple[TorchPass, list[int]]:
@@ -47,8 +47,8 @@ def _saved(objective: ModuleObjective, inputs: Any, targets: Any) -> tuple[Torch
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        found = objective.evaluate(inputs, targets)
-    return found, list(seen.values())
+        evaluation = objective.evaluate(inputs, targets)
+    return evaluation, list(seen.values())
 
 
 def physical_batch_size(objective: ModuleObjective, inputs: Any, targets: Any) -> int:

@@ -145,16 +145,16 @@ class _ClippedMoments:
     def total(self, features: Tensor, units: Tensor) -> Tensor:
         """(2·K,), or (2·K + 1,) with the count, in double precision."""
         channels = len(units)
-        found = torch.zeros(2 * channels + self.counted, dtype=torch.float64, device=features.device)
+        sums = torch.zeros(2 * channels + self.counted, dtype=torch.float64, device=features.device)
         for start in range(0, len(features), _AT_ONCE):
             scaled = features[start : start + _AT_ONCE].double() / units[:, None, None]
             vectors = torch.cat([scaled.mean((2, 3)), scaled.square().mean((2, 3))], dim=1)
             norms = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
             usable = norms.isfinite()  # chosen, not multiplied by zero: 0 · nan is nan
-            found[: 2 * channels] += torch.where(usable, vectors * (self.clipping_norm / norms).clamp_max(1.0), 0.0).sum(0)
+            sums[: 2 * channels] += torch.where(usable, vectors * (self.clipping_norm / norms).clamp_max(1.0), 0.0).sum(0)
             if self.counted:
-                found[-1] += self.count_weight * usable.sum(dtype=torch.float64)
-        return found
+                sums[-1] += self.count_weight * usable.sum(dtype=torch.float64)
+        return sums
 
 
 def _units(scale: float | Tensor, channels: int) -> Tensor:
@@ -182,8 +182,8 @@ def _size(public_size: int | None, records: int, relation: Relation) -> int | No
 
 
 def _assumptions(moments: _ClippedMoments, stated_size: int | None) -> list[Assumption]:
-    found = [statements.ONE_RECORD, statements.FEATURES_APART, statements.moments_norm(moments.clipping_norm)]
-    return found if stated_size is None else [*found, statements.known_size(stated_size)]
+    assumptions = [statements.ONE_RECORD, statements.FEATURES_APART, statements.moments_norm(moments.clipping_norm)]
+    return assumptions if stated_size is None else [*assumptions, statements.known_size(stated_size)]
 
 
 _NOT_CHARGED = (statements.settings("scale", "clipping norm", "features"), statements.INPUT_CHECKS)

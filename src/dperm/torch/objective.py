@@ -167,9 +167,9 @@ class ModuleObjective:
         """
         self.flat.check()
         key = self._key(inputs)
-        found = self._known.get(key)
-        if found is not None:
-            self._tapped = found
+        known = self._known.get(key)
+        if known is not None:
+            self._tapped = known
             return
         self._refuse()
         size = self._size(inputs, targets)
@@ -327,14 +327,14 @@ class ModuleObjective:
     def _mismatch(self, verifier: Verifier, cut: Cut, sample: Sample) -> str | None:
         """What is wrong with the gradients of this cut, or None. Single precision may be too coarse to tell: where it comes near,
         a copy of the model in double precision decides."""
-        found = verifier.mismatch(sample, self._evaluate)
-        coarse = found is not None and self.flat.dtype == torch.float32
+        mismatch = verifier.mismatch(sample, self._evaluate)
+        coarse = mismatch is not None and self.flat.dtype == torch.float32
         if not coarse or verifier.mismatch(sample, self._evaluate, tolerance=_COARSE) is not None:
-            return found
+            return mismatch
         try:
             return self._mismatch_in_double(cut, sample)
         except FAILURES:  # it has no double
-            return found
+            return mismatch
 
     def _mismatch_in_double(self, cut: Cut, sample: Sample) -> str | None:
         def double(tensor: Tensor) -> Tensor:

@@ -170,10 +170,10 @@ class TorchRecords:
             raise TypeError(
                 f"Expected a batch of (inputs, targets), got {type(batch).__name__}: give a collate_fn that makes that pair."
             )
-        found = [batch_size(part) for part in batch]
-        if found != [size, size]:
+        sizes = [batch_size(part) for part in batch]
+        if sizes != [size, size]:
             raise ValueError(
-                f"Expected a batch of {size} inputs and targets for {size} records, got {found[0]} and {found[1]}: a record that "
+                f"Expected a batch of {size} inputs and targets for {size} records, got {sizes[0]} and {sizes[1]}: a record that "
                 "counts more than once would cost more privacy than is charged. Average its views within its loss instead."
             )
         if self.device.type == "cpu":
@@ -224,10 +224,12 @@ def _stated_targets(data: Any) -> Tensor | None:
         inner = _stated_targets(data.dataset)
         return None if inner is None else inner[torch.as_tensor(list(data.indices))]
     stated: Any = getattr(data, "targets", None)
-    found = torch.tensor(stated) if isinstance(stated, list) and all(type(item) is int for item in cast(Any, stated)) else stated
-    if not isinstance(found, Tensor) or found.dim() != 1 or found.is_floating_point() or len(found) != len(data):
+    targets = (
+        torch.tensor(stated) if isinstance(stated, list) and all(type(item) is int for item in cast(Any, stated)) else stated
+    )
+    if not isinstance(targets, Tensor) or targets.dim() != 1 or targets.is_floating_point() or len(targets) != len(data):
         return None
-    return found if getattr(data, "target_transform", None) is None else None
+    return targets if getattr(data, "target_transform", None) is None else None
 
 
 def _twice(data: Any) -> bool:

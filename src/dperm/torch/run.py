@@ -76,8 +76,8 @@ class PrivateRun:
         """A run from step `first` on; the channel is open for the plan's steps."""
         seen: list[tuple[Tensor, Tensor]] = []
 
-        def note(found: Pass) -> None:
-            seen.append((found.losses, found.norms))  # not the pass: it holds gradients
+        def note(at_theta: Pass) -> None:
+            seen.append((at_theta.losses, at_theta.norms))  # not the pass: it holds gradients
 
         gradients = plan.gradients(objective, records, channel, first=first, observe=note if observe else None)
         return cls(plan, objective, channel, certificate, charged, gradients, folder, _seen=seen, _reserved=first)

@@ -92,8 +92,8 @@ class Scattering2D(nn.Module):
                 inner = torch.fft.fft2(moduli[:, angle : angle + 1])
                 for outer in range(scale + 1, self.J):
                     second.append(self._average(self._modulus(inner, outer, scale), outer))
-        found = torch.cat([zeroth, *first, *second], dim=1)
-        return found.view(*leading, *found.shape[1:])
+        coefficients = torch.cat([zeroth, *first, *second], dim=1)
+        return coefficients.view(*leading, *coefficients.shape[1:])
 
     def _modulus(self, spectrum: Tensor, scale: int, level: int) -> Tensor:
         """|u ∗ ψ| for all angles of a scale, at each 2^scale-th pixel: (b, L, ·, ·), from the spectrum (b, 1, m, m') of u at each
@@ -131,12 +131,12 @@ def scattering_features(images: Tensor, J: int = 2, batch: int = 128, *, L: int 
     transform = Scattering2D(J, (height, width), L, max_order).to(images.device)
     channels = images.shape[1] if images.ndim == 4 else 1
     size = (channels * transform.coefficients, height // 2**J, width // 2**J)
-    found = torch.empty(len(images), *size, dtype=torch.float32, device=images.device)
+    features = torch.empty(len(images), *size, dtype=torch.float32, device=images.device)
     with torch.no_grad():
         for start in range(0, len(images), batch):
             part = images[start : start + batch].float()
-            found[start : start + batch] = transform(part).reshape(len(part), *size)
-    return found
+            features[start : start + batch] = transform(part).reshape(len(part), *size)
+    return features
 
 
 def scattering_scale(J: int = 2, *, L: int = 8, max_order: int = 2, channels: int = 1) -> Tensor:

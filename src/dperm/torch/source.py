@@ -47,11 +47,11 @@ class TorchSource(SystemSource):
 
     @property
     def provenance(self) -> Provenance:
-        found = super().provenance
+        provenance = super().provenance
         if self._generator is None:
-            return found
+            return provenance
         kind = self._device.type
-        return Provenance(found.seeded + _SEEDED.format(kind), _DEVICE_NOISE.format(kind), found.private)
+        return Provenance(provenance.seeded + _SEEDED.format(kind), _DEVICE_NOISE.format(kind), provenance.private)
 
     def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
         """Tensors get their noise in place: a step's query has no other use."""

@@ -199,8 +199,8 @@ class Starter:
 
 def _assumptions(stated_size: int | None) -> list[Assumption]:
     """`stated_size`: the number of records that the caller gives away although it is private, or None."""
-    found = [statements.ONE_RECORD, statements.RECORDS_APART, statements.MASKS, statements.SINGLE_PRECISION]
-    return found if stated_size is None else [*found, statements.known_size(stated_size)]
+    assumptions = [statements.ONE_RECORD, statements.RECORDS_APART, statements.MASKS, statements.SINGLE_PRECISION]
+    return assumptions if stated_size is None else [*assumptions, statements.known_size(stated_size)]
 
 
 _NOT_CHARGED = (

@@ -35,24 +35,24 @@ def _with(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     """A mapping of the same type, where it can be written to: outputs of models have attributes too."""
     if type(value) is dict:
         return items
-    found: Any = copy.copy(value)
+    copied: Any = copy.copy(value)
     try:
         for key, item in items.items():
-            found[key] = item
+            copied[key] = item
     except TypeError:
         return items
-    return found
+    return copied
 
 
 def shapes(value: Any) -> list[torch.Size | None]:
     """Shapes of all tensors in `value`, in order; None for a packed sequence's data, whose records alternate."""
-    found: list[torch.Size | None] = []
+    sizes: list[torch.Size | None] = []
 
     def visit(item: Any) -> None:
         if isinstance(item, PackedSequence):
-            found.append(None)
+            sizes.append(None)
         elif isinstance(item, Tensor):
-            found.append(item.shape)
+            sizes.append(item.shape)
         elif isinstance(item, Mapping):
             for part in item.values():
                 visit(part)
@@ -61,14 +61,14 @@ def shapes(value: Any) -> list[torch.Size | None]:
                 visit(part)
 
     visit(value)
-    return found
+    return sizes
 
 
 def tensors(value: Any) -> list[Tensor]:
     """All tensors in `value`, in order; a packed sequence counts as its data."""
-    found: list[Tensor] = []
-    map_tensors(found.append, value)
-    return found
+    collected: list[Tensor] = []
+    map_tensors(collected.append, value)
+    return collected
 
 
 def batch_size(value: Any) -> int | None:

@@ -95,9 +95,9 @@ class Tape:
             for parameter in parameters:
                 self._uses[parameter] = self._uses.get(parameter, 0) + 1
 
-    def add(self, found: Iterable[tuple[nn.Parameter, Form]]) -> None:
+    def add(self, forms: Iterable[tuple[nn.Parameter, Form]]) -> None:
         """Take forms in; a parameter's norm is computed when its last use has arrived."""
-        for parameter, form in found:
+        for parameter, form in forms:
             pending = self._pending.setdefault(parameter, [])
             pending.append(form)
             if len(pending) == self._uses[parameter]:

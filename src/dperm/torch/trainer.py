@@ -387,12 +387,12 @@ class PrivateTrainer:
             )
         if self.physical_batch_size is None:
             records.physical_batch_size = measured_batch_size(self.objective, inputs, targets)
-        found = checkpoint.latest(self.checkpoint) if self.checkpoint is not None else None
+        latest = checkpoint.latest(self.checkpoint) if self.checkpoint is not None else None
         if resume and self.checkpoint is None:
             raise ValueError("Expected a checkpoint folder to resume from.")
-        if found is not None and not resume:
+        if latest is not None and not resume:
             raise ValueError(f"{self.checkpoint} holds checkpoints of a run: pass resume=True, or choose another folder.")
-        if resume and found is None:
+        if resume and latest is None:
             warnings.warn(f"{self.checkpoint} holds no checkpoint: a run starts anew and is charged.", stacklevel=4)
         if self.checkpoint is not None:
             checkpoint.probe(self.checkpoint, self._contents())
@@ -402,8 +402,8 @@ class PrivateTrainer:
             shares_epsilon=bool(self.spent), own_loop=self._own_loop, folder=self.checkpoint,
             observe=self._fitting.show_private, label=self.label, random_state=self.random_state,
         )  # fmt: skip
-        if found is not None:
-            return self._continue(starter, records, checkpoint.load(found))
+        if latest is not None:
+            return self._continue(starter, records, checkpoint.load(latest))
         self.history, self._state = [], None
         self._run = starter.fresh(records)
         if self.checkpoint is not None:

@@ -79,18 +79,18 @@ def _odd(sample: Sample) -> Iterator[Sample]:
     def scaled(factor: float, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point() or not tensor.dim() or tensor.shape[0] != sample.size:
             return tensor
-        found = tensor.clone()
-        found[second.to(tensor.device)] *= factor
-        return found
+        changed = tensor.clone()
+        changed[second.to(tensor.device)] *= factor
+        return changed
 
     def turned(tensor: Tensor) -> Tensor:
         if not tensor.dim() or tensor.shape[0] != sample.size:
             return tensor
-        found = tensor.clone()
+        changed = tensor.clone()
         binary = bool(((tensor == 0) | (tensor == 1)).all())
         there = second.to(tensor.device)
-        found[there] = (1 - tensor[there].to(torch.int8)).to(tensor.dtype) if binary else tensor[(there + 2) % sample.size]
-        return found
+        changed[there] = (1 - tensor[there].to(torch.int8)).to(tensor.dtype) if binary else tensor[(there + 2) % sample.size]
+        return changed
 
     for factor in (100.0, 0.0):
         yield Sample(map_tensors(functools.partial(scaled, factor), sample.inputs), sample.targets, sample.size)
@@ -128,18 +128,18 @@ def _cut_short(sample: Sample) -> Sample | None:
         if not bool(((tensor == 0) | (tensor == 1)).all()) or not bool(tensor.any()):
             return tensor
         cut = True
-        found = tensor.clone()
-        found[1::2, tensor.shape[1] // 2 :] = 0
-        found[1::2, 0] = tensor[1::2, 0]
-        return found
+        changed = tensor.clone()
+        changed[1::2, tensor.shape[1] // 2 :] = 0
+        changed[1::2, 0] = tensor[1::2, 0]
+        return changed
 
     def left_out(tensor: Tensor) -> Tensor:
         whole = tensor.dim() == 2 and tensor.shape[0] == sample.size and tensor.shape[1] >= 4
         if not whole or tensor.is_floating_point() or tensor.dtype == torch.bool or not bool((tensor == -100).any()):
             return tensor
-        found = tensor.clone()
-        found[1::2, tensor.shape[1] // 2 :] = -100
-        return found
+        changed = tensor.clone()
+        changed[1::2, tensor.shape[1] // 2 :] = -100
+        return changed
 
     inputs = map_tensors(shorter, sample.inputs)
     return Sample(inputs, map_tensors(left_out, sample.targets), sample.size) if cut else None
@@ -255,24 +255,24 @@ class Verifier:
         if before == global_states(self._flat.device):
             return False  # nothing was drawn
         few = list(range(min(_FEW, sample.size)))
-        found: list[Tensor] = []
+        runs: list[Tensor] = []
         ahead: list[float] = []
         for number in range(_SEEDS):
             seed = fresh_seed()
-            found.append(self._run(sample, few, seed))
+            runs.append(self._run(sample, few, seed))
             ahead.append(float(torch.rand(())))
             # another place each time: a loss that is saturated notices nothing
             place = number % len(few)
             exchanged = [sample.size - 1 if index == place else index for index in few]
             others = [index for index in few if index != place]
-            if not self._close(found[-1][others], self._run(sample, exchanged, seed)[others]):
+            if not self._close(runs[-1][others], self._run(sample, exchanged, seed)[others]):
                 raise ValueError(_MIXES)
         if len(set(ahead)) == 1:
             raise ValueError(
                 "The model seeds torch's generator while it runs: its masks are known, and a record's mask hangs on its place. "
                 "Leave seeds to the trainer."
             )
-        return not all(self._close(losses, found[0]) for losses in found)
+        return not all(self._close(losses, runs[0]) for losses in runs)
 
     def _check_exchange(self, sample: Sample, losses: Tensor) -> None:
         step = max(1, sample.size // _EXCHANGED)
@@ -310,8 +310,8 @@ class Verifier:
         """One record, over and over: a mask of its own each time, or the masks of a batch depend on how it was cut."""
         same = [0] * _FEW
         losses = [self._run(sample, same, fresh_seed()) for _ in range(_SEEDS)]
-        shared = all(self._close(found, found[:1].expand_as(found)) for found in losses)
-        if shared and not all(self._close(found, losses[0]) for found in losses):
+        shared = all(self._close(run, run[:1].expand_as(run)) for run in losses)
+        if shared and not all(self._close(run, losses[0]) for run in losses):
             raise ValueError(
                 "The model draws one mask for a whole batch: records that run together share it, and who runs with whom depends "
                 "on the others. Draw a mask for each record (stochastic depth: mode='row')."
@@ -351,14 +351,14 @@ class Verifier:
         if not half:
             return
         before = Snapshot(self._roots)
-        found: list[Snapshot] = []
+        after: list[Snapshot] = []
         for part in (range(half), range(half, 2 * half)):
             losses = self._losses_of(*sample.take(list(part)))
             with contextlib.suppress(ValueError, RuntimeError):  # hooks on the way back keep things too; failures show later
                 gradients(losses, self._flat.parameters)
-            found.append(Snapshot(self._roots))
+            after.append(Snapshot(self._roots))
             before.restore()
-        if paths := found[0].apart(found[1]):
+        if paths := after[0].apart(after[1]):
             raise ValueError(
                 f"The model keeps what it saw of the records in {', '.join(paths[:3])}, which leaves the run without noise: "
                 "running statistics and caches of activations must go."
@@ -401,8 +401,8 @@ class Verifier:
         none is."""
         if self.is_finite(sample):
             return sample
-        found = [index for index in range(sample.size) if self.is_finite(Sample(*sample.take([index]), 1))]
-        return sample if not found else Sample(*sample.take(found), len(found))
+        usable = [index for index in range(sample.size) if self.is_finite(Sample(*sample.take([index]), 1))]
+        return sample if not usable else Sample(*sample.take(usable), len(usable))
 
     @torch.enable_grad()
     def is_finite(self, sample: Sample) -> bool:
@@ -414,9 +414,9 @@ class Verifier:
 
     def anew(self, sample: Sample) -> Sample | None:
         """`drawn_anew`, where the model takes such records."""
-        found = drawn_anew(sample)
+        drawn = drawn_anew(sample)
         try:
-            return self.finite(found) if bool(torch.isfinite(self._losses_of(found.inputs, found.targets)).any()) else None
+            return self.finite(drawn) if bool(torch.isfinite(self._losses_of(drawn.inputs, drawn.targets)).any()) else None
         except FAILURES:
             return None
 
@@ -425,9 +425,9 @@ class Verifier:
         only[index] = 1.0
         return index, self._flattened(gradients(losses, self._flat.parameters, only, keep=True)).norm()
 
-    def _flattened(self, found: Sequence[Tensor | None]) -> Tensor:
+    def _flattened(self, grads: Sequence[Tensor | None]) -> Tensor:
         parameters = self._flat.parameters
-        filled = [torch.zeros_like(p) if gradient is None else gradient for p, gradient in zip(parameters, found, strict=True)]
+        filled = [torch.zeros_like(p) if gradient is None else gradient for p, gradient in zip(parameters, grads, strict=True)]
         return torch.cat([(gradient.to_dense() if gradient.is_sparse else gradient).flatten() for gradient in filled])
 
     @contextlib.contextmanager

@@ -44,14 +44,14 @@ def calibrate(
         count = calibrate_steps(lambda number: event(noise, number), epsilon, delta)
         if count == 0:
             raise ValueError(f"Expected a noise multiplier that allows one step at epsilon={epsilon:g}, got {noise:g}.")
-        found: dict[str, Any] = {"steps": count, "noise_multiplier": noise}
+        settings: dict[str, Any] = {"steps": count, "noise_multiplier": noise}
     else:
-        found = {"noise_multiplier": least_noise(lambda x: event(x, steps or 1), epsilon, delta), "steps": steps or 1}
-    value, accountant = best_epsilon(event(found["noise_multiplier"], found["steps"]), delta)
+        settings = {"noise_multiplier": least_noise(lambda x: event(x, steps or 1), epsilon, delta), "steps": steps or 1}
+    value, accountant = best_epsilon(event(settings["noise_multiplier"], settings["steps"]), delta)
     if as_json:
-        say(json.dumps({**found, "epsilon": value, "delta": delta, "accountant": accountant}))
+        say(json.dumps({**settings, "epsilon": value, "delta": delta, "accountant": accountant}))
     else:
-        shown = f"noise multiplier {found['noise_multiplier']:.6g}, {found['steps']} steps"
+        shown = f"noise multiplier {settings['noise_multiplier']:.6g}, {settings['steps']} steps"
         say(f"{shown}: ε = {value:.6g} at δ = {delta:g} ({accountant})")
 
 

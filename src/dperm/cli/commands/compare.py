@@ -71,8 +71,8 @@ def compare(
     for result in results if attack else []:
         with progress(f"{result.dataset}: attacking", not as_json) as step:
             audits.append(audit_study(result, step))
-        for key, found in audits[-1] if not as_json else ():
-            say(f"{key}: {overall(found)}. {found[1]}")
+        for key, outcomes in audits[-1] if not as_json else ():
+            say(f"{key}: {overall(outcomes)}. {outcomes[1]}")
     write_atomically(output, comparison_page(results, audits))
     say(
         results_json(results)

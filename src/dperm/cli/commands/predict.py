@@ -32,8 +32,8 @@ def predict(
     from dperm.estimators import model_from_json
     from dperm.report import write_atomically
 
-    found: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)  # of any kind
-    fitted, extra = found
+    loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)  # of any kind
+    fitted, extra = loaded
     if extra.get("schema"):
         schema = data.Schema.from_dict(extra["schema"])
         if source in data.named() and not Path(source).exists():

@@ -134,14 +134,14 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
 
     def _accepted(self, at_theta: Pass, draw: int, indices: Indices, proposals: Array, unit: Unit) -> Any:
         """Accept some of a physical batch of proposed records: the sum of their unit vectors."""
-        found = at_theta.norms
-        norms = _plain(found)
+        device_norms = at_theta.norms
+        norms = _plain(device_norms)
         self._norms[indices], self._seen[indices] = norms, self.step
         keep = np.minimum(self._counted(norms) / proposals, 1.0)
         stayed = np.isin(indices, self.channel.thin(indices, keep, (draw, _ACCEPTED)), assume_unique=True)
-        xp = array_namespace(found)
-        mask = xp.asarray(stayed, dtype=found.dtype, device=device(found))
-        return at_theta.weighted_sum(unit.factors(found) * mask, unit.bound)
+        xp = array_namespace(device_norms)
+        mask = xp.asarray(stayed, dtype=device_norms.dtype, device=device(device_norms))
+        return at_theta.weighted_sum(unit.factors(device_norms) * mask, unit.bound)
 
     def _counted(self, norms: Array) -> Array:
         """nᵢ: norms as they count, between the floor and C."""
@@ -217,9 +217,9 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         start = 0
         for batches in self.records.stream([None] if len(stale) == len(self._seen) else chunks):
             for batch in batches:
-                found = _plain(self.objective.per_example(theta, batch, norms_only=True).norms)
-                self._norms[stale[start : start + len(found)]] = found
-                start += len(found)
+                norms = _plain(self.objective.per_example(theta, batch, norms_only=True).norms)
+                self._norms[stale[start : start + len(norms)]] = norms
+                start += len(norms)
         self._seen[stale] = self.step
 
     def _released_sum(self, cut: float, what: str, otherwise: float) -> float:

@@ -204,10 +204,10 @@ class ByRenyi(Spending):
         def beyond(log_noise: float) -> float:
             return math.log(max(cost(log_noise), 1e-300) / target)
 
-        found = float(brentq(beyond, math.log(1e-3 * ratio), math.log(1e9), xtol=1e-10))
-        while cost(found) > target:
-            found += 1e-9
-        return math.exp(found) / ratio
+        root = float(brentq(beyond, math.log(1e-3 * ratio), math.log(1e9), xtol=1e-10))
+        while cost(root) > target:
+            root += 1e-9
+        return math.exp(root) / ratio
 
     def describe(self) -> str:
         return f"within {self.budget.rdp_budget:.6g} at Rényi order {self.budget.order:g}; a_E = {self._pessimistic:g}"

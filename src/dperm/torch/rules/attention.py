@@ -77,11 +77,11 @@ def _projected(module: Any, call: Call, batch: Axis, query: Tensor, key: Tensor,
     else:
         owners = [module.q_proj_weight, module.k_proj_weight, module.v_proj_weight]
         weights = [detached(owner) for owner in owners]
-    found: list[Tensor] = []
+    projected: list[Tensor] = []
     for number, (states, w, b, owner) in enumerate(zip((query, key, value), weights, biases, owners, strict=True)):
         start = number * width if weight is not None else None
-        found.append(_part(call, batch, F.linear(states, w, b), states, owner, start, bias, number * width))
-    return found
+        projected.append(_part(call, batch, F.linear(states, w, b), states, owner, start, bias, number * width))
+    return projected
 
 
 def _part(

@@ -60,8 +60,8 @@ def convolution(module: Any, call: Call, input: Tensor) -> Tensor:
 
 def kernel(call: Call, weight: Any) -> Tensor:
     """A weight as a constant of the graph, in the memory format in which the model came: layers that follow run in it too."""
-    found = call.tape.flat.formats.get(weight)
-    return detached(weight) if found is None else detached(weight).to(memory_format=found)
+    memory_format = call.tape.flat.formats.get(weight)
+    return detached(weight) if memory_format is None else detached(weight).to(memory_format=memory_format)
 
 
 def _padded(module: Any, input: Tensor) -> tuple[Tensor, tuple[int, ...]]:

@@ -52,10 +52,10 @@ def _no_seed(mine: Sequence[Tensor]) -> None:
 
 
 def _seed_by(mine: Sequence[Tensor]) -> None:
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for tensor in mine:
-        found.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    torch.manual_seed(int.from_bytes(found.digest()[:7], "little"))
+        hasher.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    torch.manual_seed(int.from_bytes(hasher.digest()[:7], "little"))
 
 
 def _in_turn(seed: Callable[[Sequence[Tensor]], None], module: nn.Module, call: Call, args: Any, kwargs: Any) -> Any:
@@ -65,19 +65,19 @@ def _in_turn(seed: Callable[[Sequence[Tensor]], None], module: nn.Module, call: 
     def in_turn(one: _One, copies: dict[str, Tensor], moved: Sequence[Tensor], axes: Sequence[int | None]) -> Any:
         apart = {name: copy.unbind(0) for name, copy in copies.items()}
         own = [tensor.unbind(0) if axis is not None else None for tensor, axis in zip(moved, axes, strict=True)]
-        found: list[list[Tensor]] = []
+        outputs: list[list[Tensor]] = []
         for record in range(call.size):
             mine = [whole if parts is None else parts[record] for whole, parts in zip(moved, own, strict=True)]
             seed(mine)
             # of its own: what one call writes into them must not reach what another saved for its way back
             buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-            found.append(one(buffers | {name: parts[record] for name, parts in apart.items()}, *mine))
+            outputs.append(one(buffers | {name: parts[record] for name, parts in apart.items()}, *mine))
             kept.restore()
             if handed.apart(Snapshot([args, kwargs], without=tensors((args, kwargs)), light=True)):
                 raise RecordsLostError(
                     f"{type(module).__name__} writes into what it is given: only the last record would be left."
                 )
-        return [torch.stack(parts) for parts in zip(*found, strict=True)]
+        return [torch.stack(parts) for parts in zip(*outputs, strict=True)]
 
     return _with_copies(in_turn, module, call, args, kwargs)
 
@@ -89,14 +89,14 @@ def _with_copies(run: Callable[..., Any], module: nn.Module, call: Call, args: A
     # a tensor that holds several entries per record is cut so that each record has an axis of its own
     moved = [axis.to_front(tensor, size) if axis else tensor for tensor, axis in zip(given, call.layout.arguments, strict=True)]
     copies = {name: _tapped(call, parameter) for name, parameter in names.items()}
-    found: list[Any] = []
+    structures: list[Any] = []
 
     def one(parameters: dict[str, Tensor], *mine: Tensor) -> list[Tensor]:
         whole = [_as_given(tensor, axis) for tensor, axis in zip(mine, call.layout.arguments, strict=True)]
         source = iter(whole)
         my_args, my_kwargs = map_tensors(lambda _: next(source), (args, kwargs))
         output = functional_call(module, parameters, my_args, my_kwargs)
-        found.append(output)
+        structures.append(output)
         if len(returned := tensors(output)) != len(call.layout.outputs):
             raise RecordsLostError(
                 f"{type(module).__name__} returns {len(returned)} tensors, and {len(call.layout.outputs)} when it was looked at."
@@ -108,7 +108,7 @@ def _with_copies(run: Callable[..., Any], module: nn.Module, call: Call, args: A
         _restored(tensor, axis, call.layout.leading_one) for tensor, axis in zip(outputs, call.layout.outputs, strict=True)
     ]
     source = iter(results)
-    return map_tensors(lambda _: next(source), found[-1])
+    return map_tensors(lambda _: next(source), structures[-1])
 
 
 def _tapped(call: Call, parameter: nn.Parameter) -> Tensor:

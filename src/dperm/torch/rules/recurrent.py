@@ -124,8 +124,8 @@ class _Run:
             return torch.stack([detached(parameter) for parameter in parameters])
 
         def stack_any(parameters: list[nn.Parameter | None]) -> Tensor | None:
-            found = [parameter for parameter in parameters if parameter is not None]
-            return stack(found) if found else None
+            present = [parameter for parameter in parameters if parameter is not None]
+            return stack(present) if present else None
 
         return Weights(
             stack([group.input for group in self.names]),
@@ -211,7 +211,7 @@ def _forms(run: _Run, x: Tensor, states: Tensor, scan: Backward) -> Iterator[tup
         from_hidden = scan.hidden_gates[direction].transpose(0, 1)
         sums = Dense(from_input.sum(1))
         hidden_sums = sums if scan.input_gates is scan.hidden_gates else Dense(from_hidden.sum(1))
-        found: list[tuple[nn.Parameter | None, Form]] = [
+        forms: list[tuple[nn.Parameter | None, Form]] = [
             (names.input, Outer(from_input, x[direction].transpose(0, 1))),
             (names.hidden, Outer(from_hidden, states[direction, :-1].transpose(0, 1))),
             (names.input_bias, sums),
@@ -219,8 +219,8 @@ def _forms(run: _Run, x: Tensor, states: Tensor, scan: Backward) -> Iterator[tup
         ]
         if scan.projected is not None and scan.unprojected is not None:
             pair = (scan.projected[direction].transpose(0, 1), scan.unprojected[direction].transpose(0, 1))
-            found.append((names.projection, Outer(*pair)))
-        for parameter, form in found:
+            forms.append((names.projection, Outer(*pair)))
+        for parameter, form in forms:
             if parameter is not None and parameter.requires_grad:
                 yield parameter, form
 
