@@ -95,6 +95,6 @@ def integer(name: str, value: Any, minimum: int = 1) -> int:
 
 
 def choice(name: str, value: Any, allowed: Collection[str]) -> str:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"Expected {name} to be one of {', '.join(map(repr, allowed))}, got {value!r}.")
     return value

@@ -40,7 +40,7 @@ from dperm.release import Channel, SpendLog, SystemSource
 from helpers.catalogue.published import noisy_sizes
 
 D = 4
-BUDGET = Budget(1e-5, 1.0)
+BUDGET = Budget(1e-5)  # noise is set by hand
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 
 

@@ -597,13 +597,6 @@ def test_what_earlier_releases_leave_too_little_of_is_said() -> None:
         renyi(earlier=ApproximateDP(0.5, 1e-6))
 
 
-def test_importance_sampling_without_gradients_is_refused() -> None:
-    model = DPLogisticRegression(epsilon=2.0, classes=[False, True], mechanism=Gradient(sampling="importance", epochs=2.5))
-    with pytest.raises(ValueError, match="epochs"):
-        model.set_params(public_size=SIZE).fit(ROWS, LABELS > 0)
-    assert SpendLog.current().charges() == []
-
-
 # Held to privacy profiles
 
 
@@ -703,7 +696,7 @@ def test_profiles_that_differ_by_rounding_are_the_same_charge() -> None:
 
 def test_several_classes_share_one_filter() -> None:
     """Each class's epochs have places of their own in what is charged for all."""
-    part = GradientPerturbation(budget=Budget(1e-5, 2.0), plan=plan(epochs=2))
+    part = GradientPerturbation(budget=Budget(1e-5), plan=plan(epochs=2))
     mechanism = OneVsRest.of(part, 3)
     event = mechanism.event(OBJECTIVE.facts)
     channel = Channel(SystemSource(Randomness.fixed(1)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from dperm.mechanisms import Auto, Budget, Gradient, Method, Objective, Output, known_methods, method_of
+from dperm.mechanisms import Auto, Budget, Gradient, Method, Objective, Output, known_methods, method_from_dict, method_of
 from dperm.objectives import Huber, Logistic, Softmax, Squared, Task
 from dperm.privacy import Provenance
 
@@ -25,6 +25,8 @@ BUDGET = Budget(1e-5, 1.0)
         (lambda: Output(strong_convexity=0), "strong_convexity"),
         (lambda: Gradient(sampling="sorted"), "sorted"),
         (lambda: Gradient(epochs=0), "epochs > 0, got 0"),
+        (lambda: Gradient(sampling="importance", epochs=2.5), "epochs to be an integer, got 2.5"),
+        (lambda: Gradient(sampling="full", expected_batch_size=10), "no expected_batch_size"),
         (lambda: Gradient(learning_rate=float("nan")), "nan"),
     ],
 )
@@ -38,7 +40,7 @@ def test_methods_are_values() -> None:
     method = Gradient(epochs=np.int64(5), clipping_norm=np.float32(0.5))
     assert method == Gradient(epochs=5, clipping_norm=0.5) and type(method.epochs) is int
     for each in (method, Objective(), Output(strong_convexity=2.0)):
-        assert method_of(json.loads(json.dumps(each.to_dict()))) == each and hash(each) == hash(clone(each, safe=False))
+        assert method_from_dict(json.loads(json.dumps(each.to_dict()))) == each and hash(each) == hash(clone(each, safe=False))
 
 
 def test_what_auto_means() -> None:
@@ -77,4 +79,4 @@ def test_what_a_method_cannot_do_is_refused() -> None:
         with pytest.raises(ValueError, match="Expected mechanism to be one of"):
             method_of(wrong)
     with pytest.raises(ValueError, match="Expected method to be one of"):
-        method_of({"method": "magic"})
+        method_from_dict({"method": "magic"})

@@ -11,6 +11,7 @@ from array_api_compat import array_namespace, device, to_device
 from numpy.typing import NDArray
 
 from dperm._random import Randomness
+from dperm.privacy.events import Event
 from dperm.release.channel import UnpaidReleaseError
 from dperm.release.source import Coin, Indices, Source, SystemSource
 
@@ -44,9 +45,10 @@ class ReleaseRecord:
 @dataclass
 class Recording:
     """A run's releases and inclusion draws, in order; `rates[i]` is the sampling rate that draw i was asked for, `thinned`
-    says for each coin tossed on a draw who stayed."""
+    says for each coin tossed on a draw who stayed; `parts` are those that a filter took."""
 
     releases: list[ReleaseRecord] = field(default_factory=list[ReleaseRecord])
+    parts: list[Event] = field(default_factory=list[Event])
     inclusions: list[Indices] = field(default_factory=list[Indices])
     rates: list[float] = field(default_factory=list[float])
     thinned: dict[Coin, Indices] = field(default_factory=dict["Coin", Indices])
@@ -99,6 +101,9 @@ class Recorder(Source):
         self.recording.thinned[coin] = np.union1d(self.recording.thinned.get(coin, _NOBODY), stayed)
         return stayed
 
+    def admitted(self, event: Event) -> None:
+        self.recording.parts.append(event)
+
 
 class Forced(Source):
     """Teacher-forces a run with another run's releases and inclusions, and keeps this run's own queries.
@@ -148,6 +153,9 @@ class Forced(Source):
         stayed = indices[np.isin(indices, np.concatenate([mapped[mapped >= 0], self.extra]))]
         self.recording.thinned[coin] = np.union1d(self.recording.thinned.get(coin, _NOBODY), stayed)
         return stayed
+
+    def admitted(self, event: Event) -> None:
+        self.recording.parts.append(event)
 
 
 def _precision(values: Any) -> float:

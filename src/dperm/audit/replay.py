@@ -6,7 +6,6 @@ the same θ before every query, so that any difference is the neighbour's (cf. R
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +23,9 @@ from dperm.audit.result import REPLAY, AuditResult, finite
 from dperm.audit.training import Training
 from dperm.mechanisms import Stage
 from dperm.objectives import RegularisedSum
-from dperm.privacy import Composed, Event, FilteredRdp, Gaussian, PoissonSampled, PureDP, Relation
-from dperm.privacy.events import Paid, PrivacyProfile, SelfComposed, chosen_on_the_way, leaves, relation_of
-from dperm.privacy.filters import BudgetExceeded, Filter, filter_of
+from dperm.privacy import Composed, Event, Relation
+from dperm.privacy.events import Paid, chosen_on_the_way, leaves
+from dperm.privacy.filters import BudgetExceeded, filter_of
 from dperm.release import UnpaidReleaseError
 
 __all__ = ["ReplayedPair", "replay", "replay_pair"]
@@ -241,8 +240,21 @@ def _equal(first: list[Any], second: list[Any]) -> bool:
 
 def _unpaid(recording: Recording, event: Event) -> list[Finding]:
     """Releases that the certificate's event does not hold."""
-    if chosen_on_the_way(event):
-        return _beyond(event, recording)
+    if not chosen_on_the_way(event):
+        return _beyond(recording, event)
+    # what a filter was charged for: the parts that it took, which another filter of the same charge must take, too
+    held = filter_of(event)
+    assert held is not None
+    try:
+        for part in recording.parts:
+            held.charge(part)
+    except BudgetExceeded as error:
+        return [Finding("unpaid", f"the filter that was charged does not hold what was released: {error}")]
+    return _beyond(recording, Composed(tuple(recording.parts)))
+
+
+def _beyond(recording: Recording, event: Event) -> list[Finding]:
+    """Releases and draws that `event`, whose parts are known, does not pay for."""
     left: Counter[Paid] = Counter()
     for leaf, count in leaves(event).items():
         if leaf.pays_for is not None:
@@ -259,71 +271,10 @@ def _unpaid(recording: Recording, event: Event) -> list[Finding]:
         if paid.rate < 1:
             sampled.append(paid.rate)
     drawn = recording.rates
-    if len(sampled) > len(drawn) or any(abs(a - b) > 1e-9 * a for a, b in zip(sampled, drawn, strict=False)):
+    if len(sampled) > len(drawn) or any(b > a * (1 + 1e-9) for a, b in zip(sampled, drawn, strict=False)):
         text = f"{len(sampled)} steps were charged as sampled at {max(sampled):g}, but records were drawn {len(drawn)} times"
         return [Finding("draws", text + (f", at {max(drawn):g}" if drawn else ""))]
     return []
-
-
-def _beyond(event: Event, recording: Recording) -> list[Finding]:
-    """What was released, against the filter that was charged."""
-    if any(item.kind == "objective" for item in recording.releases):
-        return [Finding("unpaid", "an objective perturbation is not what a filter was charged for")]
-    claimed = [item.sampling_rate for item in recording.releases if item.sampling_rate < 1]
-    if len(claimed) > len(recording.rates) or any(a < b * (1 - 1e-9) for a, b in zip(claimed, recording.rates, strict=False)):
-        text = f"{len(claimed)} steps were charged as sampled, but records were drawn {len(recording.rates)} times, or more often"
-        return [Finding("draws", text)]
-    # steps in a row with the same noise and rate were one part; by profiles, their noise leaves nothing to rounding
-    # (pure releases are parts of their own)
-    held = filter_of(_with_slack(event))
-    assert held is not None
-    relation = relation_of(event)
-    assert relation is not None
-    parts = itertools.groupby(
-        recording.releases,
-        lambda item: (
-            item.kind,
-            float(f"{item.noise if item.kind == 'pure' else item.noise / item.sensitivity:.12g}"),
-            item.sampling_rate,
-        ),
-    )
-    for (kind, noise, rate), items in parts:
-        count = len(list(items))
-        alone: Event = PureDP(noise, relation) if kind == "pure" else Gaussian(noise, relation)
-        together = SelfComposed(PoissonSampled(rate, alone) if rate < 1 else alone, count)
-        # releases of all records were parts of their own, or steps of full batches
-        if (refused := _refused(held, [together] if rate < 1 else [alone] * count)) and _refused(held, [together]):
-            return [Finding("unpaid", f"the filter that was charged does not hold what was released: {refused}")]
-    return []
-
-
-def _refused(held: Filter, parts: Sequence[Event]) -> BudgetExceeded | None:
-    """Why a filter does not take these parts; as it was before, then."""
-    before = dict(held.accounts)
-    try:
-        for part in parts:
-            held.charge(part)
-    except BudgetExceeded as error:
-        held.accounts.clear()
-        held.accounts.update(before)
-        return error
-    return None
-
-
-def _with_slack(event: Event) -> Event:
-    """The same budget, a hair larger than rounding."""
-    parts: list[Event] = []
-    for leaf, count in leaves(event).items():
-        if isinstance(leaf, FilteredRdp):
-            leaf = replace(leaf, rdp_budget=leaf.rdp_budget * (1 + 1e-9))
-        elif isinstance(leaf, PrivacyProfile):
-            leaf = replace(leaf, deltas=tuple(min(1.0, value * (1 + 1e-6)) for value in leaf.deltas))
-        elif isinstance(leaf, Gaussian):
-            leaf = replace(leaf, noise_multiplier=float(f"{leaf.noise_multiplier:.12g}"))
-        elif isinstance(leaf, PureDP):
-            leaf = replace(leaf, epsilon=float(f"{leaf.epsilon:.12g}"))
-        parts.append(SelfComposed(leaf, count))
-    return Composed(tuple(parts))
 
 
 # Minimisers

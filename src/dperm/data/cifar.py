@@ -6,8 +6,10 @@ Archives differ by how they were packed; the files in them are known by their ch
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
 import tarfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +49,11 @@ def load_cifar10() -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Images (n, 3, 32, 32) and labels (n,) for training, and the same for testing, from an archive of any compression in the
     folder DPERM_DATA/cifar10, or from the publisher. DataError where they are not to be had."""
     path = _local() or fetch(_PUBLISHED, "cifar10")
-    with tarfile.open(path) as archive:
-        parts = [_records(archive, f"{_FOLDER}/{name}", checksum) for name, checksum in _BATCHES.items()]
+    try:
+        with tarfile.open(path) as archive:
+            parts = [_records(archive, f"{_FOLDER}/{name}", checksum) for name, checksum in _BATCHES.items()]
+    except (tarfile.TarError, EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        raise DataError(f"{path} is no archive, or a damaged one: {error}.") from error
     test_images, test_labels = parts.pop()
     images, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
     return images, labels, test_images, test_labels

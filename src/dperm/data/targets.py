@@ -20,8 +20,10 @@ class TargetRange(NamedTuple):
 
     def scaled(self, targets: Any) -> Array:
         """Targets (n,) in [low, high] on [−1, 1]; those outside are clipped."""
-        return np.clip(2 * (np.asarray(targets, dtype=np.float64) - self.low) / (self.high - self.low) - 1, -1.0, 1.0)
+        half = self.high / 2 - self.low / 2
+        return np.clip((np.asarray(targets, dtype=np.float64) - (self.low + half)) / half, -1.0, 1.0)
 
     def restored(self, answers: Any) -> Array:
         """Predictions (n,) on [−1, 1] in the target's units; nothing is clipped."""
-        return self.low + (np.asarray(answers, dtype=np.float64) + 1) / 2 * (self.high - self.low)
+        half = self.high / 2 - self.low / 2
+        return self.low + half + np.asarray(answers, dtype=np.float64) * half

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -43,6 +45,28 @@ class PrivateLinearModel(BaseEstimator):
     label: str
     random_state: Any
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters; with `deep` also the settings of a method, as `mechanism__epochs`."""
+        params = super().get_params(deep=False)
+        if deep and isinstance(self.mechanism, Method):
+            method = self.mechanism
+            params |= {f"mechanism__{field.name}": getattr(method, field.name) for field in dataclasses.fields(method)}
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Methods are values: a setting of one makes another. A mechanism that is given by its name has all settings by rule."""
+        settings = {name: value for name, value in params.items() if name.startswith("mechanism__")}
+        super().set_params(**{name: value for name, value in params.items() if name not in settings})
+        if settings:
+            known = {field.name for field in dataclasses.fields(method_of(self.mechanism))}
+            given = {name.removeprefix("mechanism__"): value for name, value in settings.items()}
+            if wrong := sorted(set(given) - known):
+                raise ValueError(
+                    f"Expected settings of {self.mechanism!r} among {', '.join(sorted(known))}, got {', '.join(wrong)}."
+                )
+            self.mechanism = dataclasses.replace(method_of(self.mechanism), **given)
+        return self
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
@@ -80,12 +104,18 @@ class PrivateLinearModel(BaseEstimator):
             X = _with_empty_rows(X, absent)
             targets = np.append(targets, np.full(absent, targets[0]))
         # Under replace-one the number of records is public by definition.
+        if relation is Relation.REPLACE_ONE and self.public_size not in (None, X.shape[0]):
+            raise ValueError(
+                f"Expected public_size={X.shape[0]}, the number of records, under replace-one, got {self.public_size}."
+            )
         size = X.shape[0] if relation is Relation.REPLACE_ONE else self.public_size
         if size is not None:
             remind_of_delta(self.delta, size, stacklevel=3)
         task = self.task(X.shape[1], classes, size)
         method = self.method_for(task)
         mechanism, objective = method.build(task, self._budget)
+        if mechanism.budget != self._budget:
+            raise ValueError(f"Expected a mechanism for {self._budget}, got one for {mechanism.budget}.")
         if classes:
             targets = task.targets(targets)
         if size is not None and method.needs_size:
@@ -94,7 +124,8 @@ class PrivateLinearModel(BaseEstimator):
         channel = Channel.open(self.random_state, label=self.label)
         release = mechanism.release(objective, objective.records(X, targets, present=present), channel)
         self.objective_ = objective
-        self.fitted_params_ = {name: value for name, value in self.get_params().items() if name != "random_state"}
+        given = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
+        self.fitted_params_ = copy.deepcopy(given)  # lists may change
         self.certificate_ = release.certificate.with_assumptions(*assumptions)
         self.trace_ = plain(dict(release.trace))
         table = release.theta

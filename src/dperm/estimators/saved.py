@@ -6,6 +6,7 @@ A digest binds what a file holds; a signature, where there is one, says who made
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dperm._family import members, ours
 from dperm.estimators.base import PrivateLinearModel, plain
-from dperm.mechanisms import Method, known_methods, method_of
+from dperm.mechanisms import Method, method_from_dict
 from dperm.objectives import LinearObjective
 from dperm.privacy import Certificate
 from dperm.privacy.signing import check_signature, digest_of, sign
@@ -23,6 +24,7 @@ from dperm.privacy.signing import check_signature, digest_of, sign
 __all__ = ["model_from_json", "model_to_json"]
 
 _FORMAT = 4
+_OF_OBJECTIVE = ("outputs", "data_norm", "intercept_scale", "strong_convexity", "radius")
 
 
 def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None, *, sign_key: str | Path | None = None) -> str:
@@ -35,7 +37,7 @@ def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None
         "format": _FORMAT,
         "kind": type(model).__name__,
         "settings": {name: plain(_method_to_json(value)) for name, value in model.fitted_params_.items()},
-        "outputs": model.objective_.outputs,
+        "objective": {"loss": model.objective_.loss.name} | {name: getattr(model.objective_, name) for name in _OF_OBJECTIVE},
         "coef": np.asarray(model.coef_).tolist(),
         "intercept": np.asarray(model.intercept_).tolist(),
         "classes": plain(getattr(model, "classes_", None)),
@@ -65,7 +67,7 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
         if data["format"] != _FORMAT:
             raise ValueError(f"expected model format {_FORMAT}, got {data['format']!r}")
     except ValueError as error:
-        raise ValueError(f"Not a dperm model: {error}.") from None
+        raise ValueError(f"Expected the text of a model's file. Not a dperm model: {error}.") from None
     signature = data.pop("signature", "")
     if data.pop("digest") != digest_of(data):
         raise ValueError("The model cannot be trusted: it was changed after it was saved, its digest is another.")
@@ -89,7 +91,7 @@ def _method_to_json(value: Any) -> Any:
 def _read(data: dict[str, Any]) -> PrivateLinearModel:
     settings = data["settings"]
     if isinstance(settings["mechanism"], dict):
-        settings["mechanism"] = method_of(settings["mechanism"])
+        settings["mechanism"] = method_from_dict(settings["mechanism"])
     model = {kind.__name__: kind for kind in members(PrivateLinearModel)}[data["kind"]](**settings)
     model.fitted_params_ = settings
     model.coef_ = np.asarray(data["coef"], dtype=np.float64)
@@ -107,13 +109,14 @@ def _read(data: dict[str, Any]) -> PrivateLinearModel:
         raise ValueError("expected extra to be a table")
     model.trace_ = dict(data["trace"])
     model.certificate_ = Certificate.from_json(json.dumps(data["certificate"]))
-    model.objective_ = _objective(model, rows, data["outputs"])
+    model.objective_ = _objective(model, rows, data["objective"])
     return model
 
 
-def _objective(model: PrivateLinearModel, classes: int, outputs: int) -> LinearObjective:
-    """What the model minimised."""
+def _objective(model: PrivateLinearModel, classes: int, stated: dict[str, Any]) -> LinearObjective:
+    """What the model minimised: with the numbers of its own, whatever method set them."""
     task = model.task(model.n_features_in_, classes, model.certificate_.public_facts.get("public_size"))
-    if isinstance(model.mechanism, str) and model.mechanism not in known_methods():
-        return task.objective(joint=outputs > 1)
-    return model.method_for(task).objective(task)
+    objective = task.objective(joint=stated["outputs"] > 1)
+    if (objective.loss.name, objective.outputs) != (stated["loss"], stated["outputs"]):
+        raise ValueError(f"it minimised the loss {stated['loss']} of {stated['outputs']} outputs, which {model!r} does not have")
+    return replace(objective, **{name: stated[name] for name in _OF_OBJECTIVE if name != "outputs"})

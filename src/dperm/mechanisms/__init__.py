@@ -7,7 +7,7 @@ from importlib import import_module
 from dperm.mechanisms.auto import Auto
 from dperm.mechanisms.base import Budget, Mechanism, Release, Stage
 from dperm.mechanisms.gradient import Gradient, GradientPerturbation
-from dperm.mechanisms.method import Method, known_methods, method_of
+from dperm.mechanisms.method import Method, known_methods, method_from_dict, method_of, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.objective import Objective, ObjectivePerturbation
 from dperm.mechanisms.one_vs_rest import OneVsRest
@@ -32,5 +32,7 @@ __all__ = [
     "Release",
     "Stage",
     "known_methods",
+    "method_from_dict",
     "method_of",
+    "one_for_each",
 ]

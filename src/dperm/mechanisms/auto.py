@@ -14,7 +14,7 @@ from dperm.objectives import PublicFacts, Task
 __all__ = ["Auto"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Auto(Method):
     """Output perturbation for pure privacy; gradient perturbation of one model for more than two classes, where the loss has a
     form for that; otherwise objective perturbation, or full-batch gradient perturbation of a loss that rules it out."""

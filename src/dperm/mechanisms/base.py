@@ -86,6 +86,15 @@ class Mechanism(ABC):
         """Public settings for the certificate, JSON-ready."""
         return {}
 
+    def inner(self) -> Sequence[Mechanism]:
+        """The mechanisms that this one runs; of those that it chooses on the way, one of each kind."""
+        return ()
+
+    def strangers(self) -> list[Assumption]:
+        """What is assumed of types that dperm did not write: its own, its parts', and those of the mechanisms that it runs."""
+        own = [statements.stranger("mechanism", self, "releases what its event states, through the channel")]
+        return [*(own if is_stranger(self) else ()), *(each for part in self.inner() for each in part.strangers())]
+
     # What audits ask: a mechanism that says nothing is attacked from outside
 
     #: of its releases, counted from 0, the one of a minimiser; None: none is
@@ -116,10 +125,10 @@ class Mechanism(ABC):
 
     def release(self, objective: LinearObjective, records: Records, channel: Channel) -> Release:
         """Charge the event, train, and certify. Whatever fails after the charge, the charge stands."""
+        foreign = _strangers(objective, records)
         records = self.admit(objective, records)
-        certificate = self.certificate(objective.facts, channel.provenance)
+        certificate = self.certificate(objective.facts, channel.provenance).with_assumptions(*foreign)
         admit_noise(certificate.event, objective.facts.dimension)
-        certificate = certificate.with_assumptions(*_strangers(self, objective, records))
         channel.charge(certificate.event, self.name)
         theta, trace = self.train(objective, records, channel)
         return Release(theta, certificate, trace)
@@ -151,21 +160,18 @@ class Mechanism(ABC):
             delta=self.budget.delta,
             target_epsilon=self.budget.epsilon,
             paper=self.paper,
-            assumptions=[*self.assumptions(facts), *_common_assumptions(facts)],
+            assumptions=[*self.assumptions(facts), *dict.fromkeys(self.strangers()), *_common_assumptions(facts)],
             public_facts={**facts.to_dict(), **self.settings()},
             not_charged=_NOT_CHARGED,
             provenance=provenance,
         )
 
 
-def _strangers(mechanism: Mechanism, objective: LinearObjective, records: Records) -> list[Assumption]:
+def _strangers(objective: LinearObjective, records: Records) -> list[Assumption]:
     """What is assumed of types that derive from ours."""
-    parts = [
-        ("mechanism", mechanism, "releases what its event states, through the channel"),
-        ("objective", objective, "holds to the facts that it states, of each record by itself"),
-        ("rows' type", records, "holds to the facts that it states, of each record by itself"),
-    ]
-    return [statements.stranger(name, part, assumed) for name, part, assumed in parts if is_stranger(part)]
+    parts = [("objective", objective), ("rows' type", records)]
+    assumed = "holds to the facts that it states, of each record by itself"
+    return [statements.stranger(name, part, assumed) for name, part in parts if is_stranger(part)]
 
 
 _NOT_CHARGED = (statements.settings("hyper-parameters", "features", "ranges"), statements.INPUT_CHECKS)

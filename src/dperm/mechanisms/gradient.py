@@ -77,10 +77,12 @@ class GradientPerturbation(Mechanism):
         return self.plan.vectorises
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
-        assumptions = foreign_parts(self.plan)
-        if self.plan.public_size not in (facts.public_size, None):
-            assumptions.append(statements.known_size(self.plan.public_size, "The plan's"))
-        return assumptions
+        if self.plan.public_size in (facts.public_size, None):
+            return ()
+        return (statements.known_size(self.plan.public_size, "The plan's"),)
+
+    def strangers(self) -> list[Assumption]:
+        return [*super().strangers(), *foreign_parts(self.plan)]
 
     def settings(self) -> Mapping[str, Any]:
         return self.plan.describe()
@@ -89,7 +91,7 @@ class GradientPerturbation(Mechanism):
 _SAMPLINGS = {"poisson": "Poisson", "importance": "importance sampling", "full": "full batch"}  # as plans call them
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Gradient(Method):
     """Gradient perturbation by `sampling` "poisson" (DP-SGD), "importance" (DPIS: add/remove only) or "full" batches.
 
@@ -113,6 +115,10 @@ class Gradient(Method):
         for name, value in self._settings().items():
             if value is not None:
                 check.positive(name, value)
+        if self.sampling == "full" and self.expected_batch_size is not None:
+            raise ValueError("Expected no expected_batch_size with sampling='full', whose batches are all records.")
+        if self.sampling != "poisson" and self.epochs is not None:
+            check.integer("epochs", self.epochs)
 
     def _settings(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "sampling"}
@@ -152,7 +158,7 @@ class Gradient(Method):
         if self.sampling == "importance":
             self._one_model(models)
             filter = rdp_budget(check.positive("epsilon", budget.epsilon), budget.delta)
-            return NoisySize.filtered(lambda facts: self.within(facts, budget, filter), filter, budget, label=label)
+            return NoisySize.filtered(lambda facts: self.within(facts, budget, filter), facts, filter, budget, label=label)
         return NoisySize.below(
             lambda facts, noise: self.at(facts, budget, models, noise),
             facts,

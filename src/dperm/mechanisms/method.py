@@ -11,11 +11,12 @@ from dperm._family import members
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.one_vs_rest import OneVsRest
 from dperm.objectives import LinearObjective, Loss, PublicFacts, Task
+from dperm.privacy import Relation
 
-__all__ = ["Method", "known_methods", "method_of", "one_for_each"]
+__all__ = ["Method", "known_methods", "method_from_dict", "method_of", "one_for_each"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Method(ABC):
     """A kind of mechanism with what is said of it. What is left open, None, follows from task and budget by public rules.
 
@@ -23,12 +24,17 @@ class Method(ABC):
     know it by its key from then on.
     """
 
-    key: ClassVar[str]  # `mechanism=` of estimators
+    key: ClassVar[str] = ""  # `mechanism=` of estimators; one of your own needs none
     joint: ClassVar[bool] = False  # whether more than two classes are one model, where the loss has a form for that
     pure: ClassVar[bool] = False  # whether delta = 0 will do
 
     def __post_init__(self) -> None:
         check.plain_numbers(self, [field.name for field in fields(self)])
+
+    def __repr__(self) -> str:
+        """As it would be written."""
+        said = [field for field in fields(self) if getattr(self, field.name) != field.default]
+        return f"{type(self).__name__}({', '.join(f'{field.name}={getattr(self, field.name)!r}' for field in said)})"
 
     @abstractmethod
     def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
@@ -57,21 +63,25 @@ class Method(ABC):
 
     def build(self, task: Task, budget: Budget) -> tuple[Mechanism, LinearObjective]:
         """The mechanism that spends the budget on this task, and what it minimises. ValueError where there is none."""
-        method = self.chosen(task, budget)
-        if method is not self:
-            return method.build(task, budget)
+        return self.chosen(task, budget)._built(task, budget)
+
+    def _built(self, task: Task, budget: Budget) -> tuple[Mechanism, LinearObjective]:
         if budget.delta == 0 and not self.pure:
             raise ValueError(f"Expected delta in (0, 1) for mechanism={self.key!r}, got 0; only 'output' has a pure form.")
         objective = self.objective(task)
         facts = objective.facts
         sizes = self.needs_size and facts.public_size is None
+        if sizes and facts.relation is Relation.REPLACE_ONE:
+            raise ValueError("Expected public_size under replace_one, where the number of records is public.")
         mechanism = (self.size_released if sizes else self.calibrated)(facts, budget, task.models(objective))
+        if not isinstance(mechanism, Mechanism):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"Expected a mechanism from {self!r}, got {mechanism!r}.")
         if mechanism.budget != budget:
             raise ValueError(f"Expected a mechanism for {budget}, got one for {mechanism.budget}.")
         return mechanism, objective
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; see `method_of`."""
+        """JSON-ready; see `method_from_dict`."""
         return {"method": self.key, **{field.name: getattr(self, field.name) for field in fields(self)}}
 
 
@@ -82,17 +92,20 @@ def one_for_each(mechanism: Mechanism, models: int) -> Mechanism:
 
 def known_methods() -> dict[str, type[Method]]:
     """dperm's methods by key."""
-    return {kind.key: kind for kind in sorted(members(Method), key=lambda kind: kind.key)}
+    return {kind.key: kind for kind in sorted(members(Method), key=lambda kind: kind.key) if kind.key}
+
+
+def method_from_dict(data: dict[str, Any]) -> Method:
+    """Inverse of `Method.to_dict`."""
+    settings, known = dict(data), known_methods()
+    return known[check.choice("method", settings.pop("method", None), known)](**settings)
 
 
 def method_of(given: Any) -> Method:
-    """A method, as it is, by its key, or from `to_dict`. ValueError for anything else."""
+    """A method, as it is or by its key. ValueError for anything else."""
     if isinstance(given, Method):
         return given
     known = known_methods()
-    if isinstance(given, dict):
-        settings: dict[str, Any] = dict(given)
-        return known[check.choice("method", settings.pop("method"), known)](**settings)
     if type(given) is not str or given not in known:
         raise ValueError(
             f"Expected mechanism to be one of {', '.join(map(repr, known))}, or a method such as Gradient(epochs=10), "

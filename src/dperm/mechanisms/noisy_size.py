@@ -30,6 +30,7 @@ class NoisySize(Mechanism):
 
     first: CountFirst
     make: Callable[[PublicFacts], Mechanism]
+    example: Mechanism  # of those that `make` gives: of the same types, whatever the size
     label: str = "mechanism"
     rests_on: tuple[Assumption, ...] = ()
     tried: tuple[int, ...] = ()  # sizes that it is made for before the charge, to see that it can be
@@ -42,7 +43,8 @@ class NoisySize(Mechanism):
         """`make(facts, count)` spends what the count leaves of the budget, and costs the same whatever the size."""
         sized = replace(facts, public_size=NOMINAL_SIZES[0])
         first = CountFirst.known(_epsilon(budget), facts.relation, lambda count: make(sized, count).event(sized))
-        return cls(budget=budget, first=first, make=lambda facts: make(facts, first.count), **settings)
+        example = make(sized, first.count)
+        return cls(budget=budget, first=first, make=lambda facts: make(facts, first.count), example=example, **settings)
 
     @classmethod
     def below(
@@ -57,18 +59,21 @@ class NoisySize(Mechanism):
             warnings.simplefilter("ignore")  # about sizes that nobody has
             runs = [functools.partial(run, replace(facts, public_size=size)) for size in NOMINAL_SIZES]
             first = CountFirst.profiled(_epsilon(budget), budget.delta, facts.relation, runs)
+            example = make(replace(facts, public_size=NOMINAL_SIZES[0]), 1.0)
 
         def part(facts: PublicFacts) -> Mechanism:
             return make(facts, first.noise_below(functools.partial(run, facts)))
 
-        return cls(budget=budget, first=first, make=part, **settings)
+        return cls(budget=budget, first=first, make=part, example=example, **settings)
 
     @classmethod
     def filtered(
-        cls, make: Callable[[PublicFacts], Mechanism], filter: FilteredRdp, budget: Budget, **settings: Any
+        cls, make: Callable[[PublicFacts], Mechanism], facts: PublicFacts, filter: FilteredRdp, budget: Budget, **settings: Any
     ) -> NoisySize:
         """The mechanism spends what the count leaves of `filter`, by itself."""
-        return cls(budget=budget, first=CountFirst.within(filter, _epsilon(budget)), make=make, tried=(1,), **settings)
+        first = CountFirst.within(filter, _epsilon(budget))
+        example = make(replace(facts, public_size=NOMINAL_SIZES[0]))
+        return cls(budget=budget, first=first, make=make, example=example, tried=(1,), **settings)
 
     @property
     def name(self) -> str:
@@ -86,6 +91,8 @@ class NoisySize(Mechanism):
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
         size = self.first.release(channel, len(records))
         sized, mechanism = self._sized(objective, size)
+        if set(mechanism.strangers()) - set(self.strangers()):
+            raise ValueError("What was made for this number of records has parts that the certificate does not name.")
         self.first.admit(channel, mechanism.event(sized.facts))
         theta, trace = mechanism.train(sized, records, channel)
         return theta, {"noisy_size": size, "mechanism": mechanism.name, **mechanism.settings(), **trace}
@@ -122,6 +129,9 @@ class NoisySize(Mechanism):
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         return self.rests_on
+
+    def inner(self) -> Sequence[Mechanism]:
+        return (self.example,)
 
     def settings(self) -> Mapping[str, Any]:
         return {"size_epsilon": self.first.count.epsilon}

@@ -174,7 +174,7 @@ class ObjectivePerturbation(Mechanism):
         return {"strong_convexity": self.strong_convexity, "calibration": self.calibration}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Objective(Method):
     """Objective perturbation by `calibration` "sharp", "generic" or "kifer"; `strong_convexity` is Λ of (Λ/2)‖θ‖²."""
 

@@ -78,5 +78,8 @@ class OneVsRest(Mechanism):
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         return self.mechanism.assumptions(facts)
 
+    def inner(self) -> Sequence[Mechanism]:
+        return (self.mechanism,)
+
     def settings(self) -> Mapping[str, Any]:
         return {**self.mechanism.settings(), "classes": self.classes}

@@ -123,7 +123,7 @@ class OutputPerturbation(Mechanism):
         return {"strong_convexity": self.strong_convexity}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Output(Method):
     """Output perturbation. `strong_convexity` is Λ of (Λ/2)‖θ‖²; its rule needs the number of records."""
 

@@ -27,6 +27,8 @@ def refuse_contradictions(loss: Loss, row_norm: float, radius: float | None) -> 
 
     Predictions up to 10⁴ are looked at where no ball bounds them. Targets: ±1, or those that `admit` makes of ±10⁶.
     """
+    if loss.outputs > 1:
+        raise ValueError(f"The loss {loss.name} has {loss.outputs} outputs: of a stranger's, one is what can be checked.")
     far = _FAR if radius is None else radius * row_norm
     near = np.linspace(-min(far, 10.0), min(far, 10.0), _POINTS)
     wide = np.geomspace(1e-3, 1.0, _POINTS // 2) * far

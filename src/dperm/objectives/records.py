@@ -112,7 +112,7 @@ class Records:
 
     def relabelled(self, targets: Array) -> Records:
         """The same rows with other targets, sharing all memory."""
-        other = object.__new__(Records)
+        other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.targets = np.array(targets, dtype=np.float64)
         if self._kept is not None:

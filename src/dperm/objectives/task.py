@@ -32,6 +32,8 @@ class Task:
     def objective(self, *, joint: bool = False, strong_convexity: float = 0.0) -> LinearObjective:
         """What one model minimises; with `joint` one model of more than two classes, where the loss has a form for that."""
         loss = (self.loss.joint(self.classes) if joint and self.classes > 2 else None) or self.loss
+        if loss.outputs not in (1, self.classes):
+            raise ValueError(f"Expected a loss of {self.classes} outputs for as many classes, got {loss.outputs}.")
         return LinearObjective(
             loss,
             features=self.features,

@@ -88,13 +88,18 @@ class Certificate:
         not_charged: Sequence[str] = (),
         provenance: Provenance = _UNSTATED,
     ) -> Certificate:
-        """Account for `event` and date the result. An event with an `Unsupported` part is only claimed."""
+        """Account for `event` and date the result. An event with an `Unsupported` part is only claimed. ValueError for one that
+        costs more than `target_epsilon`."""
         claims = [leaf.claim for leaf in leaves(event) if isinstance(leaf, Unsupported)]
         relation = relation_of(event)
         if relation is None:
             raise ValueError("Expected an event with at least one part, got an empty composition.")
         delta = float(check.fraction("delta", delta, zero=True))
         value, accountant = (None, "none") if claims else best_epsilon(event, delta)
+        if value is not None and target_epsilon is not None and value > target_epsilon * (1 + 1e-9):
+            raise ValueError(
+                f"Expected an event within epsilon = {target_epsilon:g} at delta = {delta:g}, got one of {value:.6g}."
+            )
         status: Status = "not private" if not provenance.private else "claimed" if claims else "certified"
         return cls(
             mechanism=mechanism,

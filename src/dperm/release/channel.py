@@ -194,6 +194,7 @@ class Channel:
         if self.filter is None:
             raise UnpaidReleaseError(f"No filter was charged that could hold {event}.")
         self._filtered(self.filter, event, note or {})
+        self.source.admitted(event)
         self._admit(event)
 
     def _filtered(self, held: Filter, event: Event, note: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm._random import NoiseStream, Randomness
+from dperm.privacy.events import Event
 from dperm.privacy.statements import EXACT_NOISE, Provenance
 
 __all__ = ["Coin", "Indices", "Source", "SystemSource", "in_earnest", "provenance_of"]
@@ -71,6 +72,10 @@ class Source(ABC):
     def claimed(self, sampling_rate: float) -> None:
         """Told before each Gaussian release: the rate at which its records were drawn, as paid for (1: all of them)."""
         self.sampling_rate = sampling_rate
+
+    def admitted(self, event: Event) -> None:
+        """Told each part that a filter took, before its releases."""
+        return
 
     def over(self, own: Source) -> Source:
         """What an audit's source becomes when a run would have used its `own`: see `Channel.open`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dperm.mechanisms import Gradient, Method, Objective, Output
+from dperm.mechanisms import Gradient, Method, Objective, Output, known_methods
 
 __all__ = ["CANDIDATES", "Candidate"]
 
@@ -60,4 +60,11 @@ CANDIDATES = {
             Gradient(),
         ),
     )
+}
+
+_NAMED = {candidate.method.key for candidate in CANDIDATES.values()} | {"auto"}
+CANDIDATES |= {
+    key: Candidate(key, key.capitalize(), key.capitalize(), (kind.__doc__ or "").split("\n")[0], kind())
+    for key, kind in known_methods().items()
+    if key not in _NAMED
 }

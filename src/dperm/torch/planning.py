@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -69,7 +70,7 @@ class Planner:
             self.adaptive = plan.budgeted is not None
             self._make = lambda noise, size: plan
             return
-        if plan is not None and not callable(plan):
+        if plan is not None and (isinstance(plan, type) or not callable(plan)):
             raise TypeError(f"Expected a plan or a recipe such as dperm.gradient.recipes.dpis, got {plan!r}.")
         bound = getattr(plan, "keywords", {})
         update = bound.get("update")
@@ -88,6 +89,13 @@ class Planner:
         if kind is None:
             if settings:
                 raise ValueError(f"Expected {', '.join(settings)} inside the plan, not beside it.")
+            try:
+                inspect.signature(plan).bind(1.0, 1)
+            except TypeError as error:
+                raise ValueError(
+                    f"Expected a function (noise_multiplier, public_size) → Plan: {error}. A function of keywords is marked by "
+                    "dperm.gradient.recipes.recipe."
+                ) from None
             self._make = functools.partial(_planned, cast(MakePlan, plan))
             return
         recipe = cast(Recipe, plan)
@@ -96,7 +104,7 @@ class Planner:
         if self.adaptive and noise_multiplier is not None:
             raise ValueError("Expected epsilon, not noise_multiplier: this recipe chooses its noise on the way, within a budget.")
         self._recipe = recipe
-        self._make = lambda noise, size: recipe(noise_multiplier=noise, public_size=size, **settings)
+        self._make = functools.partial(_planned, lambda noise, size: recipe(noise_multiplier=noise, public_size=size, **settings))
 
     def within(self, epsilon: float | None, delta: float, size: int, relation: Relation) -> tuple[Policy, float | None]:
         """The plan for this size within a part of the budget, or all of it, and its noise multiplier. An adaptive plan has
@@ -121,7 +129,12 @@ class Planner:
         if self.fixed is not None:
             return self.fixed
         settings = self._settings | ({"earlier": Composed(self.earlier)} if self.earlier else {})
-        return self._recipe(epsilon=self.epsilon, delta=self.delta, public_size=size, **settings)
+        plan: Any = self._recipe(epsilon=self.epsilon, delta=self.delta, public_size=size, **settings)
+        if not isinstance(plan, Policy) or plan.budgeted is None:
+            raise ValueError(
+                f"Expected a budgeted recipe to return a policy with a budget of its own, got {type(plan).__name__}."
+            )
+        return plan
 
     def again(self, noise: float | None, size: int) -> Policy:
         """The plan of an interrupted run, whose size the caller states or the run released."""
@@ -136,6 +149,6 @@ def _planned(make: MakePlan, noise: float, size: int) -> Policy:
     if not isinstance(plan, Policy) or plan.budgeted is not None:
         raise ValueError(
             f"Expected a function (noise_multiplier, public_size) → Plan, got {type(plan).__name__}: pass a recipe, such as "
-            "functools.partial(dpis, ...), or mark a function of keywords with dperm.gradient.recipes.recipe."
+            "functools.partial(dpis, ...), marked by dperm.gradient.recipes.budgeted_recipe where it plans its noise on the way."
         )
     return plan

@@ -207,11 +207,15 @@ class PrivateTrainer:
         checkpoint_every : steps between checkpoints. None: an expected epoch.
         resume : continue from the newest checkpoint, with fresh noise; steps lost since then are skipped, not drawn again.
         """
+        self._refuse_again()
+        self._own_loop = False
+        if isinstance(callbacks, Callback):
+            callbacks = [callbacks]
         self._fitting = Fitting(
             metrics, scheduler, scheduler_interval, ema_decay, tuple(callbacks), show_private, checkpoint_every
         )
         self._fitting.check(self.optimizer, self.checkpoint)
-        watching = list(callbacks)
+        watching = list(self._fitting.callbacks)
         if progress or (progress is None and sys.stderr.isatty()):
             watching.append(ProgressBar())
         held_out = None if validation is None else self._records(validation, self.physical_batch_size or 1024)
@@ -245,6 +249,7 @@ class PrivateTrainer:
         The charge is made, for the whole plan, when the first step is asked for. Schedules, averages, validation and
         checkpoints are yours in such a loop; `save` writes a checkpoint. The rest as in `fit`.
         """
+        self._refuse_again()
         self._fitting = Fitting(show_private=show_private)
         self._own_loop = True
         yield from self._steps(dataset, resume)
@@ -282,8 +287,8 @@ class PrivateTrainer:
         rate = run.plan.rate
         # an epoch ends with the step that brings the expected passes to a whole number
         epoch_ends = math.floor(run.step * rate + 1e-9) > math.floor((run.step - 1) * rate + 1e-9) or run.step == run.plan.steps
-        if self._fitting.scheduler is not None and (self._fitting.scheduler_interval == "step" or epoch_ends):
-            self._fitting.scheduler.step()
+        if self._fitting.scheduler_interval == "step" or epoch_ends:
+            self._fitting.step_scheduler()
         if epoch_ends:
             record: dict[str, Any] = {
                 "epoch": round(run.step * rate, 2),
@@ -368,12 +373,14 @@ class PrivateTrainer:
             num_workers=self.num_workers,
         )
 
-    def _begin(self, dataset: Any, resume: bool) -> PrivateRun:
+    def _refuse_again(self) -> None:
         if self.certificate is not None:
             raise ValueError(
                 "A trainer runs once: its certificate speaks of one run from weights that do not depend on these records. Make "
                 "a new trainer on a new model; training this one further would add to what was spent."
             )
+
+    def _begin(self, dataset: Any, resume: bool) -> PrivateRun:
         self.objective.flat.check()
         records = self._records(dataset, self.physical_batch_size or 1024)
         (inputs, targets), alone = records.probe(_PROBED)

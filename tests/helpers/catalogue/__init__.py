@@ -18,6 +18,7 @@ import dperm.gradient.recipes
 import dperm.mechanisms
 import dperm.objectives
 from dperm.gradient import Bounding, GradientDifference, ImportancePlan, NoiseSchedule, Policy, Query, Sampler, SvrgPlan, Unit
+from dperm.gradient.recipes.recipe import kind_of
 from dperm.mechanisms import GradientPerturbation, Mechanism, OneVsRest
 from dperm.objectives import Loss
 from helpers.catalogue.common import DELTA, EPSILON, Entry, gradient
@@ -63,7 +64,10 @@ def certified_parts() -> set[type]:
 
 
 def recipes() -> set[str]:
-    return {name for name, value in vars(dperm.gradient.recipes).items() if inspect.isfunction(value)}
+    """Marked functions of all modules beside the published recipes, exported or not."""
+    package = dperm.gradient.recipes
+    modules = [import_module(f"{package.__name__}.{module.name}") for module in pkgutil.iter_modules(package.__path__)]
+    return {name for module in modules for name, value in vars(module).items() if kind_of(value) is not None}
 
 
 def parts_of(mechanism: Mechanism, objective: Any) -> set[type]:

@@ -29,7 +29,7 @@ def audit(
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget ε [default: 1].")] = None,
     delta: Annotated[float | None, typer.Option(help="The δ of the guarantee [default: 1e-5].")] = None,
     kind: Annotated[str | None, typer.Option("--model", help="logistic, svm or ridge [default: logistic].")] = None,
-    mechanism: Annotated[str | None, typer.Option(help="auto, objective, output or gradient [default: auto].")] = None,
+    mechanism: Annotated[str | None, typer.Option(help="A method: auto, objective, output, gradient … [default: auto].")] = None,
     relation: Annotated[str | None, typer.Option(help="add_or_remove_one or replace_one [default: add_or_remove_one].")] = None,
     features: Annotated[int | None, typer.Option(help="Number of features [default: 5].")] = None,
     classes: Annotated[int | None, typer.Option(help="Number of classes [default: 2].")] = None,

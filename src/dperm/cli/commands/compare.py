@@ -26,7 +26,10 @@ def compare(
     ] = None,
     epsilons: Annotated[str, typer.Option(help="Comma-separated ε.")] = "0.1,0.3,1,3,10",
     delta: Delta = 1e-5,
-    mechanisms: Annotated[str | None, typer.Option(help="Comma-separated subset of the mechanisms.")] = None,
+    mechanisms: Annotated[
+        str | None,
+        typer.Option(help="Some of output, objective-kifer, objective-sharp, gradient-full, gradient-poisson, by commas."),
+    ] = None,
     repeats: Annotated[int, typer.Option(help="Repeats, on paired random splits.")] = 10,
     data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm.")] = 1.0,
     attack: Annotated[bool, typer.Option("--audit", help="Also attack each mechanism, at the ε nearest 1.")] = False,

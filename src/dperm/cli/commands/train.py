@@ -20,7 +20,7 @@ def train(
     epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")] = 1.0,
     delta: Delta = 1e-5,
     model: Annotated[str, typer.Option(help="logistic, svm or ridge.")] = "logistic",
-    mechanism: Annotated[str, typer.Option(help="auto, objective, output or gradient.")] = "auto",
+    mechanism: Annotated[str, typer.Option(help="A method: auto, objective, output, gradient …")] = "auto",
     sampling: Annotated[
         str | None, typer.Option(help="Batches of --mechanism gradient: poisson, importance (by gradient norm) or full.")
     ] = None,
