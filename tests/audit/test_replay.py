@@ -17,6 +17,7 @@ from dperm.audit.recording import Recorder, Recording, ReleaseRecord
 from dperm.gradient import SGD, Adam, Clip, Constant, ExponentialDecay, FullBatch, Normalise, Plan, Poisson
 from dperm.mechanisms import (
     Budget,
+    Gradient,
     GradientPerturbation,
     Mechanism,
     ObjectivePerturbation,
@@ -546,7 +547,9 @@ def test_dropout_within_an_estimator_is_refused() -> None:
 
     from dperm.estimators import DPTorchClassifier
 
-    estimator = DPTorchClassifier(nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), epochs=1, public_size=40, random_state=0)
+    estimator = DPTorchClassifier(
+        nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), mechanism=Gradient(epochs=1), public_size=40, random_state=0
+    )
     data = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32), np.arange(40) % 3
     training = Training.of_estimator(estimator, data)
     with pytest.raises(ValueError, match="Dropout draws at random"):

@@ -317,7 +317,10 @@ def blobs() -> tuple[np.ndarray, np.ndarray]:
 
 def test_defect_9_a_refused_refit_changes_nothing() -> None:
     X, y = blobs()
-    for model in (DPLogisticRegression(classes=[0, 1]), DPMLPClassifier(classes=[0, 1], epochs=1.0, public_size=len(X))):
+    for model in (
+        DPLogisticRegression(classes=[0, 1]),
+        DPMLPClassifier(classes=[0, 1], mechanism=Gradient(epochs=1.0), public_size=len(X)),
+    ):
         model.fit(X, y)
         before = {name: np.asarray(value) for name, value in vars(model).items() if name.endswith("_")}
         model.set_params(classes=[0, 1, 2, 3, 4], label=7)  # refused late

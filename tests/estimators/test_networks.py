@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 from dperm.estimators import DPMLPClassifier, DPTorchClassifier
+from dperm.mechanisms import Gradient
 from dperm.release import SpendLog
 
 
@@ -32,9 +33,9 @@ class TwoLayers:
 
 
 ESTIMATORS = [
-    DPMLPClassifier(epsilon=50.0, epochs=10),
-    DPTorchClassifier(TwoLayers(), epsilon=50.0, epochs=10),
-    DPTorchClassifier(TwoLayers(), epsilon=50.0, epochs=10, sampling="importance"),
+    DPMLPClassifier(epsilon=50.0, mechanism=Gradient(epochs=10)),
+    DPTorchClassifier(TwoLayers(), epsilon=50.0, mechanism=Gradient(epochs=10)),
+    DPTorchClassifier(TwoLayers(), epsilon=50.0, mechanism=Gradient(sampling="importance", epochs=10)),
     DPMLPClassifier((), epsilon=50.0, relation="replace_one", delta=1e-6),
 ]
 
@@ -68,7 +69,9 @@ def test_a_module_is_copied_and_several_classes_work() -> None:
     module = nn.Linear(4, 3)
     before = module.weight.clone()
     names = np.array(["a", "b", "c"])[y]
-    model = DPTorchClassifier(module, epsilon=20.0, epochs=30, public_size=150, delta=1e-3, learning_rate=0.1).fit(X, names)
+    model = DPTorchClassifier(
+        module, epsilon=20.0, mechanism=Gradient(epochs=30, learning_rate=0.1), public_size=150, delta=1e-3
+    ).fit(X, names)
     assert torch.equal(module.weight, before)
     assert model.decision_function(X).shape == (150, 3) and model.score(X, names) > 0.7
 
@@ -82,7 +85,8 @@ def test_a_module_is_copied_and_several_classes_work() -> None:
         ({"hidden_layer_sizes": (0,)}, "hidden_layer_sizes"),
         ({"classes": [0]}, "among classes"),
         ({"relation": "both"}, "relation"),
-        ({"expected_batch_size": -5}, "expected_batch_size > 0"),
+        ({"mechanism": "objective"}, "others need convexity"),
+        ({"mechanism": Gradient(strong_convexity=1.0)}, "no strong_convexity"),
     ],
 )
 def test_settings_are_refused_before_anything_is_charged(changes: dict[str, Any], reason: str) -> None:
@@ -111,7 +115,9 @@ def test_importance_sampling_by_a_word(public_size: int | None) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(2000, 5))
     y = np.where(X[:, 0] > 0, "yes", "no")
-    model = DPMLPClassifier(sampling="importance", epsilon=3.0, public_size=public_size, epochs=8, classes=["no", "yes"])
+    model = DPMLPClassifier(
+        epsilon=3.0, mechanism=Gradient(sampling="importance", epochs=8), public_size=public_size, classes=["no", "yes"]
+    )
     model.fit(X, y)
     assert model.score(X, y) > 0.9
     assert model.certificate_.epsilon <= 3.0
@@ -119,5 +125,10 @@ def test_importance_sampling_by_a_word(public_size: int | None) -> None:
     assert len(model.trace_["epochs"]) == 8 and abs(model.trace_["public_size"] - 2000) < 200
     with pytest.raises(ValueError, match="DPIS has no other"):
         clone(model).set_params(relation="replace_one", public_size=None).fit(X, y)
-    with pytest.raises(ValueError, match="sampling"):
-        clone(model).set_params(sampling="full").fit(X, y)
+
+
+def test_full_batches() -> None:
+    X, y = make_classification(600, 8, random_state=0)
+    model = DPMLPClassifier(epsilon=2.0, public_size=600, mechanism=Gradient(sampling="full", epochs=40)).fit(X, y)
+    assert model.trace_["steps"] == 40 and model.score(X, y) > 0.7 and model.certificate_.epsilon <= 2.0
+    assert clone(model).set_params(mechanism__epochs=3).fit(X, y).trace_["steps"] == 3

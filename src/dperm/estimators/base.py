@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 from abc import abstractmethod
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_delta, remind_of_size
+from dperm.estimators.methods import TakesMethod
 from dperm.mechanisms import Budget, Mechanism, Method, Release, method_of
 from dperm.objectives import LinearObjective, Loss, Task
 from dperm.privacy import Assumption, Relation
@@ -26,7 +25,7 @@ __all__ = ["PrivateLinearModel", "plain"]
 Array = NDArray[np.float64]
 
 
-class PrivateLinearModel(BaseEstimator):
+class PrivateLinearModel(TakesMethod):
     """Base of the private linear models; see a subclass for the parameters.
 
     Fitted attributes: `coef_`, `intercept_`, `certificate_`, `trace_` (public numbers of the run), `n_features_in_`, and
@@ -44,28 +43,6 @@ class PrivateLinearModel(BaseEstimator):
     intercept_scale: float | None
     label: str
     random_state: Any
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters; with `deep` also the settings of a method, as `mechanism__epochs`."""
-        params = super().get_params(deep=False)
-        if deep and isinstance(self.mechanism, Method):
-            method = self.mechanism
-            params |= {f"mechanism__{field.name}": getattr(method, field.name) for field in dataclasses.fields(method)}
-        return params
-
-    def set_params(self, **params: Any) -> Self:
-        """Methods are values: a setting of one makes another. A mechanism that is given by its name has all settings by rule."""
-        settings = {name: value for name, value in params.items() if name.startswith("mechanism__")}
-        super().set_params(**{name: value for name, value in params.items() if name not in settings})
-        if settings:
-            known = {field.name for field in dataclasses.fields(method_of(self.mechanism))}
-            given = {name.removeprefix("mechanism__"): value for name, value in settings.items()}
-            if wrong := sorted(set(given) - known):
-                raise ValueError(
-                    f"Expected settings of {self.mechanism!r} among {', '.join(sorted(known))}, got {', '.join(wrong)}."
-                )
-            self.mechanism = dataclasses.replace(method_of(self.mechanism), **given)
-        return self
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -7,19 +7,22 @@ import importlib.util
 import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm.estimators.labels import admit_labels
+from dperm.estimators.methods import TakesMethod
 from dperm.estimators.whole import all_or_nothing
-from dperm.gradient import ImportancePlan, Plan
-from dperm.gradient.recipes import budgeted_recipe, dp_sgd, dpis
+from dperm.gradient import Policy
+from dperm.gradient.recipes import budgeted_recipe, dp_sgd, dpis, full_batch_descent
+from dperm.mechanisms import Gradient, Method, method_of
 from dperm.privacy import Relation
 from dperm.release import Source
 
@@ -34,7 +37,7 @@ _PREDICTED_AT_ONCE = 4096
 _ACTIVATIONS = ("tanh", "relu", "gelu")
 
 
-class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
+class _PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
     """Labels, fitting and prediction; subclasses make the module. Computes in the precision of the training rows."""
 
     epsilon: float
@@ -42,11 +45,6 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
     relation: str
     classes: ArrayLike | None
     public_size: int | None
-    epochs: float
-    expected_batch_size: float | None
-    clipping_norm: float
-    sampling: str
-    learning_rate: float
     label: str
     random_state: Any
 
@@ -55,7 +53,7 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
         """A new module from (b, features) to (b, classes) scores."""
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Train privately on rows X (n, d) and labels y (n,), by DP-SGD or DPIS with Adam.
+        """Train privately on rows X (n, d) and labels y (n,), by gradient perturbation with Adam.
 
         Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
         """
@@ -64,18 +62,15 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
         check.plain_numbers(self, self.get_params(deep=False))
         if type(self.label) is not str:
             raise TypeError(f"Expected label to be text, got {self.label!r}.")
-        for name in ("epsilon", "epochs", "clipping_norm", "learning_rate"):
-            check.positive(name, getattr(self, name))
+        check.positive("epsilon", self.epsilon)
         check.fraction("delta", self.delta)
-        if self.expected_batch_size is not None:
-            check.positive("expected_batch_size", self.expected_batch_size)
-        check.choice("sampling", self.sampling, ("poisson", "importance"))
+        recipe = _Recipe.of(method_of(self.mechanism))
         check.choice("relation", self.relation, [relation.value for relation in Relation])
         with all_or_nothing(self):
-            self._train(X, y)
+            self._train(X, y, recipe)
         return self
 
-    def _train(self, X: Any, y: Any) -> None:
+    def _train(self, X: Any, y: Any, recipe: _Recipe) -> None:
         import torch
 
         from dperm.torch import PrivateTrainer
@@ -96,10 +91,10 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
         trainer = PrivateTrainer(
             module,
             torch.nn.CrossEntropyLoss(reduction="none"),
-            torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=self.learning_rate),
+            torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=recipe.learning_rate),
             epsilon=self.epsilon,
             delta=self.delta,
-            plan=self._importance if self.sampling == "importance" else self._plan,
+            plan=recipe.plan,
             relation=self.relation,
             public_size=self.public_size,
             label=self.label,
@@ -112,26 +107,6 @@ class _PrivateNetworkClassifier(ClassifierMixin, BaseEstimator):
         self.history_ = trainer.history
         assert trainer.plan is not None
         self.trace_ = {"steps": trainer.plan.steps, "public_size": trainer.plan.public_size, "epochs": trainer.trace}
-
-    def _plan(self, noise_multiplier: float, public_size: int) -> Plan:
-        return dp_sgd(
-            noise_multiplier=noise_multiplier,
-            public_size=public_size,
-            expected_batch_size=self.expected_batch_size or min(256.0, public_size / 4),
-            epochs=self.epochs,
-            clipping_norm=self.clipping_norm,
-        )
-
-    @budgeted_recipe
-    def _importance(self, *, epsilon: float, delta: float, public_size: int | None) -> ImportancePlan:
-        return dpis(
-            epsilon=epsilon,
-            delta=delta,
-            public_size=public_size,
-            expected_batch_size=self.expected_batch_size or min(256.0, (public_size or 4096) / 16),
-            epochs=self.epochs,
-            clipping_norm=self.clipping_norm,
-        )
 
     def _scores(self, X: Any) -> Array:
         """(n, K) outputs of the module."""
@@ -170,11 +145,11 @@ class DPTorchClassifier(_PrivateNetworkClassifier):
     ----------
     module : a function (features, classes) → module, or a module, which is copied; it maps (b, features) to (b, classes).
     epsilon, delta : the budget.
+    mechanism : "gradient", or `dperm.mechanisms.Gradient` with settings. Here those left open are 20 epochs in batches of 256
+        (or n/4; by importance n/16), a clipping norm of 1 and a learning rate of 0.02, of Adam; full batches have 100 steps.
     relation : "add_or_remove_one" (n is private) or "replace_one" (n is public).
     classes : all possible labels. None takes those present and records "label set taken as public".
     public_size : publicly known number of records. None under add/remove: released with noise and charged.
-    epochs, expected_batch_size, clipping_norm, learning_rate : of DP-SGD with Adam; the batch is 256 or n/4 by default.
-    sampling : "poisson" (DP-SGD) or "importance" (DPIS: by gradient norm, add/remove only).
     label : names the data set in the spend log.
     random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
 
@@ -190,28 +165,20 @@ class DPTorchClassifier(_PrivateNetworkClassifier):
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,
+        mechanism: str | Method = "gradient",
         relation: str = "add_or_remove_one",
         classes: ArrayLike | None = None,
         public_size: int | None = None,
-        epochs: float = 20.0,
-        expected_batch_size: float | None = None,
-        clipping_norm: float = 1.0,
-        sampling: str = "poisson",
-        learning_rate: float = 0.02,
         label: str = "",
         random_state: Any = None,
     ) -> None:
         self.module = module
         self.epsilon = epsilon
         self.delta = delta
+        self.mechanism = mechanism
         self.relation = relation
         self.classes = classes
         self.public_size = public_size
-        self.epochs = epochs
-        self.expected_batch_size = expected_batch_size
-        self.clipping_norm = clipping_norm
-        self.sampling = sampling
-        self.learning_rate = learning_rate
         self.label = label
         self.random_state = random_state
 
@@ -242,14 +209,10 @@ class DPMLPClassifier(_PrivateNetworkClassifier):
         epsilon: float = 1.0,
         delta: float = 1e-5,
         *,
+        mechanism: str | Method = "gradient",
         relation: str = "add_or_remove_one",
         classes: ArrayLike | None = None,
         public_size: int | None = None,
-        epochs: float = 20.0,
-        expected_batch_size: float | None = None,
-        clipping_norm: float = 1.0,
-        sampling: str = "poisson",
-        learning_rate: float = 0.02,
         label: str = "",
         random_state: Any = None,
     ) -> None:
@@ -257,14 +220,10 @@ class DPMLPClassifier(_PrivateNetworkClassifier):
         self.activation = activation
         self.epsilon = epsilon
         self.delta = delta
+        self.mechanism = mechanism
         self.relation = relation
         self.classes = classes
         self.public_size = public_size
-        self.epochs = epochs
-        self.expected_batch_size = expected_batch_size
-        self.clipping_norm = clipping_norm
-        self.sampling = sampling
-        self.learning_rate = learning_rate
         self.label = label
         self.random_state = random_state
 
@@ -279,6 +238,50 @@ class DPMLPClassifier(_PrivateNetworkClassifier):
         for before, after in itertools.pairwise(widths):
             layers += [nn.Linear(before, after), activation()]
         return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """Gradient perturbation of a network, with what its settings leave open."""
+
+    method: Gradient
+
+    @classmethod
+    def of(cls, method: Method) -> _Recipe:
+        if not isinstance(method, Gradient):
+            raise ValueError(f"Expected mechanism='gradient' or a Gradient for a network, got {method!r}: others need convexity.")
+        if method.strong_convexity is not None:
+            raise ValueError("Expected no strong_convexity for a network, which has none.")
+        return cls(method)
+
+    @property
+    def learning_rate(self) -> float:
+        return self.method.learning_rate or 0.02
+
+    @property
+    def plan(self) -> Callable[..., Policy]:
+        return {"poisson": self._poisson, "full": self._full, "importance": self._importance}[self.method.sampling]
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        return {"epochs": self.method.epochs or 20, "clipping_norm": self.method.clipping_norm or 1.0}
+
+    def _poisson(self, noise_multiplier: float, public_size: int) -> Policy:
+        batch = self.method.expected_batch_size or min(256.0, public_size / 4)
+        return dp_sgd(noise_multiplier=noise_multiplier, public_size=public_size, expected_batch_size=batch, **self._common)
+
+    def _full(self, noise_multiplier: float, public_size: int) -> Policy:
+        return full_batch_descent(
+            noise_multiplier=noise_multiplier,
+            public_size=public_size,
+            steps=int(self.method.epochs or 100),
+            clipping_norm=self.method.clipping_norm or 1.0,
+        )
+
+    @budgeted_recipe
+    def _importance(self, *, epsilon: float, delta: float, public_size: int | None) -> Policy:
+        batch = self.method.expected_batch_size or min(256.0, (public_size or 4096) / 16)
+        return dpis(epsilon=epsilon, delta=delta, public_size=public_size, expected_batch_size=batch, **self._common)
 
 
 def _precision(X: Any) -> Any:
