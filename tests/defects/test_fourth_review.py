@@ -273,6 +273,17 @@ def test_review_4_13_what_was_fitted_does_not_change_afterwards() -> None:
     assert model.fitted_params_["classes"] == [0, 1, 2]
 
 
+class Uncopied(Objective):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("not to be copied")
+
+
+def test_review_4_13_what_cannot_be_kept_fails_before_the_charge() -> None:
+    with pytest.raises(TypeError, match="not to be copied"):
+        DPLogisticRegression(mechanism=Uncopied()).fit(X, Y > 0)
+    assert SpendLog.current().charges() == []
+
+
 @recipe
 def numbered(*, noise_multiplier: float, public_size: int) -> Any:
     return 7

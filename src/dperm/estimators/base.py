@@ -98,11 +98,12 @@ class PrivateLinearModel(TakesMethod):
         if size is not None and method.needs_size:
             remind_of_size(size, X.shape[0], "what was chosen by it suits other data.", stacklevel=3)
         scale = objective.intercept_scale
+        given = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
+        kept = copy.deepcopy(given)  # lists may change; and what cannot be copied fails now
         channel = Channel.open(self.random_state, label=self.label)
         release = mechanism.release(objective, objective.records(X, targets, present=present), channel)
         self.objective_ = objective
-        given = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
-        self.fitted_params_ = copy.deepcopy(given)  # lists may change
+        self.fitted_params_ = kept
         self.certificate_ = release.certificate.with_assumptions(*assumptions)
         self.trace_ = plain(dict(release.trace))
         table = release.theta
