@@ -82,7 +82,7 @@ def test_attack_view_of_a_gaussian_is_its_roc_curve() -> None:
     """G_μ: true-positive rate Φ(Φ⁻¹(FPR) + μ) (Dong, Roth, Su 2022)."""
     from scipy.special import ndtr, ndtri
 
-    issued = certificate(event=Gaussian(1.0), delta=1e-6)
+    issued = certificate(event=Gaussian(1.0), delta=1e-6, target_epsilon=None)
     grid = np.linspace(0, 8, 400)
     from dperm.privacy.tradeoff import attack_view
 
