@@ -49,7 +49,7 @@ def test_what_auto_means() -> None:
 
     assert chosen() == Objective()
     assert chosen(classes=3) == Gradient()
-    assert chosen(classes=3, loss=Huber(0.5)) == Objective()  # a model for each class
+    assert chosen(classes=3, loss=Huber(0.5)) == Gradient()  # a model for each class
     assert chosen(classes=0, loss=Squared(1.0, 5.0)) == Gradient(sampling="full")
     assert chosen(Budget(0.0, 1.0), classes=3) == Output()
     for method in known_methods().values():

@@ -132,7 +132,7 @@ class DPLogisticRegression(_PrivateLinearClassifier):
 
 class DPLinearSVC(_PrivateLinearClassifier):
     """Differentially private linear support vector machine with the Huber hinge of `half_width`; more than two classes have a
-    model each, by objective perturbation unless `mechanism` says otherwise.
+    model each.
 
     Other parameters as for `DPLogisticRegression`. The curvature of this loss is 1/(2·half_width): a smaller width is
     closer to the hinge and needs more regularisation.

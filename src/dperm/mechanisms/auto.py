@@ -16,15 +16,15 @@ __all__ = ["Auto"]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Auto(Method):
-    """Output perturbation for pure privacy; gradient perturbation of one model for more than two classes, where the loss has a
-    form for that; otherwise objective perturbation, or full-batch gradient perturbation of a loss that rules it out."""
+    """Output perturbation for pure privacy; gradient perturbation for more than two classes (docs/tuning.md has what it gains);
+    otherwise objective perturbation, or full-batch gradient perturbation of a loss that rules it out."""
 
     key = "auto"
 
     def chosen(self, task: Task, budget: Budget) -> Method:
         if budget.delta == 0:
             return Output()
-        if task.classes > 2 and task.loss.joint(task.classes) is not None:
+        if task.classes > 2:
             return Gradient()
         return Objective() if task.loss.rank_one else Gradient(sampling="full")
 
