@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from dperm import data
 from dperm.data import Dataset, TargetRange
@@ -155,3 +156,13 @@ def test_files_appear_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.Mo
         write_atomically(target, "second")
     assert target.read_text() == "first"
     assert [path.name for path in target.parent.iterdir()] == ["report.html"]
+
+
+def test_one_split_has_no_interval() -> None:
+    study = Study(epsilons=(1.0,), repeats=1, mechanisms=("output",))
+    result = run_study(data.load("iris"), study, jobs=1)
+    console = Console(record=True, width=100)
+    result_table(result, console)
+    shown = console.export_text()
+    assert "1 split, δ" in shown and "nan" not in shown and "±" not in shown
+    assert "± nan" not in comparison_page([result])

@@ -22,8 +22,9 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
     keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
     reference = result.cell("non-private", None)
     console = console or Console(highlight=False)
+    repeated = "1 split" if result.study.repeats == 1 else f"{result.study.repeats} repeats"
     console.print(f"[bold]{result.title}[/]")
-    console.print(f"{result.metric} in % on held-out records, {result.study.repeats} repeats, δ = {result.study.delta:g}")
+    console.print(f"{result.metric} in % on held-out records, {repeated}, δ = {result.study.delta:g}")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("Mechanism")
     for epsilon in result.study.epsilons:
@@ -38,7 +39,7 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
         table.add_row(CANDIDATES[key].short, *row)
     console.print(table)
     baseline = f" Most frequent class: {100 * result.baseline:.1f}." if result.metric == "accuracy" else ""
-    console.print(f"Without privacy: {100 * reference.mean:.1f} ± {100 * reference.spread:.1f}.{baseline}\n")
+    console.print(f"Without privacy: {_shown(reference.mean, reference.spread)}.{baseline}\n")
 
 
 def _shown(mean: float, spread: float) -> str:
