@@ -11,7 +11,6 @@ from dperm.mechanisms import (
     Gradient,
     GradientPerturbation,
     Mechanism,
-    Objective,
     ObjectivePerturbation,
     OneVsRest,
     Output,
@@ -32,12 +31,12 @@ def noisy_sizes(unsized: LinearObjective) -> Iterator[tuple[str, Mechanism, Line
 
 
 def methods() -> Iterator[Entry]:
-    """Every method as estimators build it, with one model for each of three classes, and the number of records private."""
-    for method in (Output(), Objective(), Gradient(epochs=2), Gradient(sampling="full", epochs=4)):
-        for size in (SIZE, None):
-            task = Task(loss=Huber(0.5), features=2, classes=3, public_size=size, intercept_scale=0.5)
-            name = f"method {method.key} {getattr(method, 'sampling', '')}, three classes"
-            yield name if size else f"noisy size, {name}", *method.build(task, BUDGET)
+    """As estimators build them: one model for each of three classes, which share a budget, and the number of records private."""
+    gradient = Gradient(epochs=2)
+    for method, size in ((Output(), None), (gradient, SIZE), (gradient, None), (Gradient(sampling="full", epochs=4), None)):
+        task = Task(loss=Huber(0.5), features=2, classes=3, public_size=size, intercept_scale=0.5)
+        name = f"method {method}, three classes"
+        yield name if size else f"noisy size, {name}", *method.build(task, BUDGET)
 
 
 def entries() -> Iterator[Entry]:
