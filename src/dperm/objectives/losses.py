@@ -64,6 +64,10 @@ class Loss(ABC):
     def smoothness(self, data_norm: float) -> float:
         """Bound on the largest eigenvalue of one record's Hessian."""
 
+    def bend(self, data_norm: float) -> float:
+        """Bound on how fast one record's Hessian changes: B³ times that of the third derivative. inf: none is known."""
+        return math.inf
+
     def slope_error(self, largest: float, steepest: float, curvature: float) -> float:
         """Bound on the rounding error of `slope` at |t| ≤ `largest`, where no slope is larger than `steepest` and no curvature
         in t larger than `curvature`.
@@ -154,6 +158,9 @@ class Logistic(Loss):
     def smoothness(self, data_norm: float) -> float:
         return data_norm**2 / 4
 
+    def bend(self, data_norm: float) -> float:
+        return data_norm**3 / (6 * math.sqrt(3))
+
 
 @dataclass(frozen=True)
 class Huber(Loss):
@@ -227,6 +234,9 @@ class SmoothedHinge(Loss):
     def smoothness(self, data_norm: float) -> float:
         return data_norm**2 / (4 * self.temperature)
 
+    def bend(self, data_norm: float) -> float:
+        return data_norm**3 / (6 * math.sqrt(3) * self.temperature**2)
+
 
 @dataclass(frozen=True)
 class Squared(Loss):
@@ -285,6 +295,9 @@ class Squared(Loss):
 
     def smoothness(self, data_norm: float) -> float:
         return data_norm**2
+
+    def bend(self, data_norm: float) -> float:
+        return 0.0
 
 
 @dataclass(frozen=True)

@@ -80,3 +80,6 @@ class PoissonLoss(Loss):
 
     def smoothness(self, data_norm: float) -> float:
         return data_norm**2 * math.exp(min(data_norm * self.radius, _FAR))
+
+    def bend(self, data_norm: float) -> float:
+        return data_norm**3 * math.exp(min(data_norm * self.radius, _FAR))
