@@ -7,23 +7,17 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import re
 import sys
 from pathlib import Path
 
+import dperm
+
 TARGET = Path(__file__).parent / "api.pyi"
-MODULES = (
-    "dperm.privacy",
-    "dperm.objectives",
-    "dperm.solvers",
-    "dperm.gradient",
-    "dperm.gradient.recipes",
-    "dperm.mechanisms",
-    "dperm.estimators",
-    "dperm.torch",
-    "dperm.data",
-    "dperm.report",
-)
+PRIVATE = {"cli"}
+PACKAGES = [package.name for package in pkgutil.iter_modules(dperm.__path__) if package.ispkg and package.name not in PRIVATE]
+MODULES = [*(f"dperm.{name}" for name in sorted(PACKAGES)), "dperm.gradient.recipes"]
 
 
 def signature(thing: object, method: bool = False) -> str:
@@ -35,6 +29,7 @@ def signature(thing: object, method: bool = False) -> str:
     text = re.sub(r"""(: |-> )"([^"]+)\"""", r"\1\2", text)
     text = re.sub(r"(: |-> )'([^']+)'", r"\1\2", text)
     text = re.sub(r"<(Relation\.\w+)[^>]*>", r"\1", text)
+    text = re.sub(r"<function (\w+) at [^>]*>", r"\1", text)
     text = re.sub(r"= (<[^>]*>|array\(.*?\]\))", "= ...", text, flags=re.DOTALL)
     return re.sub(r"\b(np|pd|sp)\.", r"\1.", text)
 
