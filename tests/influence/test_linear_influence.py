@@ -21,7 +21,7 @@ from dperm.objectives import (
     Softmax,
     Squared,
 )
-from dperm.solvers import minimise
+from dperm.solvers import minimise, minimise_softmax
 
 RNG = np.random.default_rng(0)
 N, D = 300, 6
@@ -113,7 +113,7 @@ def test_fewer_records_than_features(storage: Any) -> None:
     plain = LinearInfluence(problem, wide.records, wide.theta)
     plain.__dict__["_few"] = False
     assert wide._few
-    assert np.allclose(wide.parameters(), plain.parameters()) and np.allclose(wide.leverage, plain.leverage)
+    assert np.allclose(wide.parameters(), plain.parameters()) and np.allclose(wide.lengths(), plain.lengths())
     assert np.allclose(wide.without([1, 2, 3]), plain.without([1, 2, 3]))
 
 
@@ -128,9 +128,6 @@ def test_what_has_no_influence_is_refused() -> None:
     held = objective(radius=0.1)
     with pytest.raises(ValueError, match="holds the minimiser"):
         LinearInfluence.at_minimiser(held, held.records(ROWS, LABELS))
-    with pytest.raises(ValueError, match="one output, got softmax of 3"):
-        wide = objective(Softmax(3))
-        LinearInfluence(wide, wide.records(ROWS, np.zeros(N)), np.zeros(wide.dimension))
     influence = LinearInfluence.at_minimiser(objective(), objective().records(ROWS, LABELS))
     with pytest.raises(ValueError, match="indices from 0 to 299"):
         influence.parameters([300])
@@ -145,3 +142,30 @@ def test_hessians_change_no_faster_than_stated(loss: Loss) -> None:
         assert third.max() <= loss.bend(1.0) * (1 + 1e-6)
         if loss.name in ("logistic", "smoothed_hinge", "poisson"):
             assert third.max() > 0.9 * loss.bend(1.0)
+
+
+@pytest.mark.parametrize("features", [4, 80], ids=["few features", "few records"])
+def test_softmax(features: int) -> None:
+    rows = RNG.normal(size=(60, features)) / np.sqrt(features)
+    classes = (rows[:, :3] + 0.2 * RNG.normal(size=(60, 3))).argmax(axis=1).astype(float)
+    problem = objective(Softmax(3), features=features)
+    influence = LinearInfluence.at_minimiser(problem, problem.records(rows, classes))
+    chosen = np.arange(0, 60, 6)
+    truth = np.stack(
+        [
+            minimise_softmax(problem, problem.records(np.delete(rows, i, 0), np.delete(classes, i))) - influence.theta
+            for i in chosen
+        ]
+    )
+    stepped, first = influence.parameters(chosen), influence.parameters(chosen, step=False)
+    assert np.corrcoef(stepped.ravel(), truth.ravel())[0, 1] > 0.99
+    assert np.linalg.norm(stepped - truth) < 0.05 * np.linalg.norm(truth) < np.linalg.norm(first - truth) * 5
+    assert np.allclose(influence.lengths()[chosen], np.linalg.norm(stepped, axis=1))
+    direction = RNG.normal(size=problem.dimension)
+    assert np.allclose(influence.on(direction)[chosen], stepped @ direction)
+    assert np.allclose(influence.without([6]) - influence.theta, influence.parameters([6])[0])
+    moved = influence.on_predictions(rows[:2])
+    assert moved.shape == (60, 2, 3)
+    group = np.arange(12)
+    left = minimise_softmax(problem, problem.records(rows[12:], classes[12:]))
+    assert np.linalg.norm(influence.without(group) - left) < 0.25 * np.linalg.norm(left - influence.theta)

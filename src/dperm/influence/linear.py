@@ -1,8 +1,9 @@
 """Influence of records on a linear model's minimiser θ̂ = argmin J, J = Σ_j ℓ_j + (Λ/2)‖θ‖².
 
 Where record i leaves, J loses ℓ_i: θ̂ moves by about H⁻¹∇ℓ_i, H = ∇²J(θ̂) (Koh & Liang 2017; "first order"), and by one step of
-Newton's method on what is left by (H − ∇²ℓ_i)⁻¹∇ℓ_i, which is exact for the squared loss ("step"). The rest is algebra on the
-factor of H, once for all records.
+Newton's method on what is left by (H − ∇²ℓ_i)⁻¹∇ℓ_i, which is exact for the squared loss ("step"). With ∇ℓ_i = x_i ⊗ s_i and
+∇²ℓ_i = x_ix_iᵀ ⊗ C_i, of K outputs, the step is the first order with (I − C_iA_i)⁻¹s_i in place of s_i, A_i = X_iᵀH⁻¹X_i and
+X_i = x_i ⊗ I: one factor of H serves all records.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.objectives import Batch, LinearObjective, Records, RegularisedSum
-from dperm.solvers import minimise
+from dperm.solvers import minimise, minimise_softmax
 
 __all__ = ["LinearInfluence"]
 
@@ -32,33 +33,36 @@ _AT_THE_EDGE = 1e-6  # of a ball's radius: nearer than that the ball holds θ̂,
 
 @dataclass(frozen=True)
 class _Slopes:
-    """Of n records at θ̂: ∂ℓ/∂t and ∂²ℓ/∂t², (n,)."""
+    """Of n records at θ̂: s (n, K), and C (n, K, K)."""
 
     first: Array
     second: Array
 
+    def of(self, chosen: Any) -> _Slopes:
+        return _Slopes(self.first[chosen], self.second[chosen])
+
 
 class LinearInfluence:
-    """The influence of records on the minimiser `theta` (p,) of an objective with one output.
+    """The influence of records on the minimiser `theta` (p,) of an objective.
 
     Changes are those of θ, or of a score of it, where a record *leaves*. ValueError where the Hessian is singular (no
-    regularisation), where a ball holds the minimiser, and for losses of several outputs.
+    regularisation), and where a ball holds the minimiser.
     """
 
     def __init__(self, objective: LinearObjective, records: Records, theta: Array) -> None:
-        if objective.outputs != 1:
-            raise ValueError(f"Expected a loss of one output, got {objective.loss.name} of {objective.outputs}.")
-        if objective.radius is not None and np.linalg.norm(theta) > objective.radius * (1 - _AT_THE_EDGE):
-            raise ValueError(f"The ball ‖θ‖ ≤ {objective.radius:g} holds the minimiser: influence is about free ones.")
-        self.objective, self.records = objective, records
         self.theta = np.asarray(theta, dtype=np.float64)
         if self.theta.shape != (objective.dimension,):
             raise ValueError(f"Expected theta of shape ({objective.dimension},), got {self.theta.shape}.")
+        if objective.radius is not None and np.linalg.norm(self.theta) > objective.radius * (1 - _AT_THE_EDGE):
+            raise ValueError(f"The ball ‖θ‖ ≤ {objective.radius:g} holds the minimiser: influence is about free ones.")
+        self.objective, self.records = objective, records
 
     @classmethod
     def at_minimiser(cls, objective: LinearObjective, records: Records, tolerance: float = 1e-8) -> LinearInfluence:
         """At the non-private minimiser, to a residual of `tolerance` times the largest gradient."""
         check.positive("strong_convexity", objective.strong_convexity)
+        if objective.outputs > 1:
+            return cls(objective, records, minimise_softmax(objective, records))
         scale = objective.loss.lipschitz(objective.row_norm)
         theta = minimise(RegularisedSum(objective, records), tolerance * scale, objective.radius).theta
         return cls(objective, records, theta)
@@ -69,39 +73,38 @@ class LinearInfluence:
         """(m, p): the change of θ̂ where each of these records (None: all) leaves by itself."""
         chosen = self._chosen(indices)
         rows = self._rows(chosen)
-        solved = self._solve(rows.T if not sp.issparse(rows) else rows.toarray().T).T
-        slope, curvature = self._slopes.first[chosen], self._slopes.second[chosen]
-        return solved * (slope * self._lifted(curvature, np.einsum("ij,ij->i", _dense(rows), solved), step))[:, None]
+        return self._solve(_outer(_dense(rows), self._lifted(rows, self._slopes.of(chosen), step)).T).T
 
     def on(self, direction: Array, *, step: bool = True) -> Array:
         """(n,): the change of a score where each record leaves, to first order in θ. `direction` (p,) is the score's gradient at
         θ̂."""
-        towards = self._solve(np.asarray(direction, dtype=np.float64))
-        moved = np.concatenate([_product(rows, towards) for rows, _ in self._batches()])
-        return moved * self._slopes.first * self._lifted(self._slopes.second, self.leverage if step else moved, step)
+        towards = self._table(self._solve(np.asarray(direction, dtype=np.float64)))
+        parts = [
+            (np.asarray(rows @ towards) * self._lifted(rows, self._slopes.of(part), step)).sum(axis=1)
+            for rows, part in self._batches()
+        ]
+        return np.concatenate(parts)
 
     def on_predictions(self, rows: Any, *, step: bool = True) -> Array:
-        """(n, m): the change of predictions xᵀθ of m new rows."""
-        new = self.objective.records(rows, np.zeros(rows.shape[0]))
-        return np.stack([self.on(row, step=step) for row in _dense(self._all_rows(new))], axis=1)
+        """(n, m): the change of predictions xᵀθ of m new rows; (n, m, K) of K outputs."""
+        new = _dense(self._all_rows(self.objective.records(rows, np.zeros(rows.shape[0]))))
+        outputs = np.eye(self.objective.outputs)
+        changes = [[self.on(np.kron(row, output), step=step) for output in outputs] for row in new]
+        found = np.moveaxis(np.array(changes), -1, 0)
+        return found[:, :, 0] if len(outputs) == 1 else found
 
     def on_loss(self, rows: Any, targets: Any, *, step: bool = True) -> Array:
         """(n,): the change of the mean loss of other records, without the regulariser. Above 0: the record helps them."""
         others = self._of_new(rows, targets)
-        return self.on(self.objective.evaluate(self.theta, others)[1] / len(others), step=step)
+        slopes = _slopes_of(self.objective, others, self.theta)
+        return self.on(self._gradient(self._all_rows(others), slopes) / len(others), step=step)
 
     def lengths(self, *, step: bool = True) -> Array:
         """(n,): ‖change of θ̂‖ where each record leaves."""
         found: list[Array] = []
-        for rows, _ in self._batches():
-            solved = self._solve(_dense(rows).T)
-            found.append(np.sqrt(np.einsum("ji,ji->i", solved, solved)))
-        return np.concatenate(found) * np.abs(self._slopes.first) * self._lifted(self._slopes.second, self.leverage, step)
-
-    @functools.cached_property
-    def leverage(self) -> Array:
-        """(n,): xᵢᵀH⁻¹xᵢ."""
-        found = [np.einsum("ij,ji->i", _dense(rows), self._solve(_dense(rows).T)) for rows, _ in self._batches()]
+        for rows, part in self._batches():
+            moved = self._solve(_outer(_dense(rows), self._lifted(rows, self._slopes.of(part), step)).T)
+            found.append(np.sqrt(np.einsum("ji,ji->i", moved, moved)))
         return np.concatenate(found)
 
     # Several at once
@@ -109,24 +112,23 @@ class LinearInfluence:
     def without(self, indices: Any, *, step: bool = True) -> Array:
         """θ (p,) after these records have left together: a person's rows, a class."""
         chosen = self._chosen(indices)
-        rows = _dense(self._rows(chosen))
-        gradient = rows.T @ self._slopes.first[chosen]
-        solved = self._solve(gradient)
-        if step:  # (H − RᵀCR)⁻¹g by Woodbury, for as many records as there are
-            roots = np.sqrt(self._slopes.second[chosen])
-            thin = rows * roots[:, None]
-            inner = np.eye(len(rows)) - thin @ self._solve(thin.T)
-            solved = solved + self._solve(thin.T @ np.linalg.solve(inner, thin @ solved))
-        return self.theta + solved
+        slopes = self._slopes.of(chosen)
+        rows = self._rows(chosen)
+        moved = self._solve(self._gradient(rows, slopes))
+        if step:  # (H − UᵀU)⁻¹g by Woodbury, for as many records as there are
+            thin = _dense(_thin(rows, slopes))
+            inner = np.eye(len(thin)) - thin @ self._solve(thin.T)
+            moved = moved + self._solve(thin.T @ np.linalg.solve(inner, thin @ moved))
+        return self.theta + moved
 
     def with_more(self, rows: Any, targets: Any) -> Array:
         """θ (p,) after these records have arrived, by one step."""
         arrived = self._of_new(rows, targets)
-        slopes, more = _slopes_of(self.objective, arrived, self.theta), _dense(self._all_rows(arrived))
-        thin = more * np.sqrt(slopes.second)[:, None]
-        solved = self._solve(more.T @ slopes.first)
-        inner = np.eye(len(more)) + thin @ self._solve(thin.T)
-        return self.theta - solved + self._solve(thin.T @ np.linalg.solve(inner, thin @ solved))
+        slopes, new = _slopes_of(self.objective, arrived, self.theta), self._all_rows(arrived)
+        thin = _dense(_thin(new, slopes))
+        moved = self._solve(self._gradient(new, slopes))
+        inner = np.eye(len(thin)) + thin @ self._solve(thin.T)
+        return self.theta - moved + self._solve(thin.T @ np.linalg.solve(inner, thin @ moved))
 
     # How far it can be trusted
 
@@ -152,21 +154,28 @@ class LinearInfluence:
     @functools.cached_property
     def _few(self) -> bool:
         """Whether there are fewer records than parameters: then their Gram matrix is factored."""
-        return len(self.records) < self.objective.dimension
+        return len(self.records) * self.objective.outputs < self.objective.dimension
+
+    @functools.cached_property
+    def _all_thin(self) -> Any:
+        return _thin(self._all_rows(self.records), self._slopes)
 
     @functools.cached_property
     def _factor(self) -> Any:
-        modulus = self.objective.strong_convexity
+        modulus, outputs = self.objective.strong_convexity, self.objective.outputs
         if self._few:
-            thin = self._thin
-            gram = thin @ thin.T
-            matrix = gram.toarray() if sp.issparse(gram) else gram
+            matrix = _gram(self._all_thin.T)
         else:
-            matrix = np.zeros((self.objective.dimension, self.objective.dimension))
+            table = np.zeros((outputs, outputs, *2 * (self._width,)))
             for rows, part in self._batches():
-                scaled = _scaled(rows, np.sqrt(self._slopes.second[part]))
-                product = scaled.T @ scaled
-                matrix += product.toarray() if sp.issparse(product) else product
+                curved = self._slopes.second[part]
+                for k in range(outputs):
+                    for other in range(k, outputs):
+                        table[k, other] += _weighted_gram(rows, curved[:, k, other])
+            for k in range(outputs):
+                for other in range(k):
+                    table[k, other] = table[other, k]
+            matrix = table.transpose(2, 0, 3, 1).reshape(self.objective.dimension, -1)
         matrix[np.diag_indices_from(matrix)] += modulus
         try:
             factor = la.cho_factor(matrix, lower=True)
@@ -177,22 +186,43 @@ class LinearInfluence:
             raise ValueError("Expected strong_convexity > 0: the Hessian at the minimiser is singular.")
         return factor
 
-    @functools.cached_property
-    def _thin(self) -> Any:
-        """√c·x, (n, p)."""
-        return _scaled(self._all_rows(self.records), np.sqrt(self._slopes.second))
-
     def _solve(self, right: Array) -> Array:
         """H⁻¹·right, (p,) or (p, m)."""
         if not self._few:
             return la.cho_solve(self._factor, right)
-        return (right - self._thin.T @ la.cho_solve(self._factor, self._thin @ right)) / self.objective.strong_convexity
+        thin = self._all_thin
+        return (right - thin.T @ la.cho_solve(self._factor, thin @ right)) / self.objective.strong_convexity
 
-    def _lifted(self, curvature: Array, leverage: Array, step: bool) -> Array:
-        """1/(1 − cᵢxᵢᵀH⁻¹xᵢ): what a step on the others' Hessian adds to the first order (Sherman & Morrison)."""
-        return 1 / np.maximum(1 - curvature * leverage, np.finfo(np.float64).eps) if step else np.ones(len(curvature))
+    @functools.cached_property
+    def _inverse(self) -> Array:
+        """H⁻¹ (p, p): for K > 1, where leverages are matrices."""
+        return self._solve(np.eye(self.objective.dimension))
+
+    def _lifted(self, rows: Any, slopes: _Slopes, step: bool) -> Array:
+        """(I − C_iA_i)⁻¹s_i, (b, K): the slopes that make the first order a step on the others' Hessian."""
+        if not step:
+            return slopes.first
+        dense, outputs = _dense(rows), self.objective.outputs
+        if outputs == 1:
+            leverage = np.einsum("ij,ji->i", dense, self._solve(dense.T))
+            return slopes.first / np.maximum(1 - slopes.second[:, 0] * leverage[:, None], np.finfo(np.float64).eps)
+        width = dense.shape[1]
+        blocks = self._inverse.reshape(width, outputs, width, outputs)
+        leverage = np.einsum("ia,akbl,ib->ikl", dense, blocks, dense, optimize=True)
+        return np.linalg.solve(np.eye(outputs) - slopes.second @ leverage, slopes.first[:, :, None])[:, :, 0]
+
+    def _gradient(self, rows: Any, slopes: _Slopes) -> Array:
+        """Σ x_i ⊗ s_i, (p,)."""
+        return np.asarray(rows.T @ slopes.first).ravel()
+
+    def _table(self, theta: Array) -> Array:
+        return theta.reshape(-1, self.objective.outputs)
 
     # Rows
+
+    @property
+    def _width(self) -> int:
+        return self.objective.dimension // self.objective.outputs
 
     def _chosen(self, indices: Any) -> Indices:
         if indices is None:
@@ -205,10 +235,10 @@ class LinearInfluence:
 
     def _rows(self, chosen: Indices) -> Any:
         parts = [self._with_constant(self.records.take(chosen[start : start + 4096])) for start in range(0, len(chosen), 4096)]
-        return _stacked(parts, self.objective.dimension)
+        return _stacked(parts, self._width)
 
     def _all_rows(self, records: Records) -> Any:
-        return _stacked([self._with_constant(batch) for batch in records.batches()], self.objective.dimension)
+        return _stacked([self._with_constant(batch) for batch in records.batches()], self._width)
 
     def _batches(self) -> Iterator[tuple[Any, slice]]:
         """Rows (b, p) with the constant feature, and their places."""
@@ -235,10 +265,34 @@ def _slopes_of(objective: LinearObjective, records: Records, theta: Array) -> _S
     first: list[Array] = []
     second: list[Array] = []
     for batch in records.batches():
-        t, there = objective.predict(theta, batch), batch.norms > 0
-        first.append(np.where(there, objective.loss.slope(t, batch.targets), 0.0))
-        second.append(np.where(there, objective.loss.curvature(t, batch.targets), 0.0))
+        t, there = objective.predict(theta, batch), (batch.norms > 0)[:, None]
+        slope = objective.loss.slope(t, batch.targets).reshape(len(there), -1)
+        first.append(np.where(there, slope, 0.0))
+        second.append(np.where(there[:, :, None], objective.loss.curvatures(t, batch.targets), 0.0))
     return _Slopes(np.concatenate(first), np.concatenate(second))
+
+
+def _thin(rows: Any, slopes: _Slopes) -> Any:
+    """U (b·K, p) with UᵀU = Σ x_ix_iᵀ ⊗ C_i."""
+    if slopes.first.shape[1] == 1:
+        return _scaled(rows, np.sqrt(slopes.second[:, 0, 0]))
+    values, vectors = np.linalg.eigh(slopes.second)
+    roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]  # C = RRᵀ
+    dense = _dense(rows)
+    return np.einsum("ia,ikl->ilak", dense, roots).reshape(-1, dense.shape[1] * roots.shape[1])
+
+
+def _weighted_gram(rows: Any, weights: Array) -> Array:
+    return _dense(_scaled(rows, weights).T @ rows)
+
+
+def _gram(columns: Any) -> Array:
+    return _dense(columns.T @ columns)
+
+
+def _outer(rows: Array, slopes: Array) -> Array:
+    """x_i ⊗ s_i, (b, p)."""
+    return (rows[:, :, None] * slopes[:, None, :]).reshape(len(rows), -1)
 
 
 def _scaled(rows: Any, factors: Array) -> Any:
@@ -247,10 +301,6 @@ def _scaled(rows: Any, factors: Array) -> Any:
 
 def _dense(rows: Any) -> Array:
     return rows.toarray() if sp.issparse(rows) else rows
-
-
-def _product(rows: Any, vector: Array) -> Array:
-    return np.asarray(rows @ vector).ravel()
 
 
 def _stacked(parts: list[Any], width: int) -> Any:

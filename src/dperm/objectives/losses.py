@@ -56,6 +56,10 @@ class Loss(ABC):
     def curvature(self, t: Array, y: Array) -> Array:
         """∂²ℓ/∂t², shape of t (Softmax has no elementwise curvature)."""
 
+    def curvatures(self, t: Array, y: Array) -> Array:
+        """∂²ℓ/∂t∂t', shape (b, K, K)."""
+        return self.curvature(t, y)[:, None, None]
+
     @abstractmethod
     def lipschitz(self, data_norm: float) -> float:
         """Bound on one record's gradient norm."""
@@ -342,6 +346,10 @@ class Softmax(Loss):
 
     def curvature(self, t: Array, y: Array) -> Array:
         raise TypeError("Softmax has no elementwise curvature; use a gradient method.")
+
+    def curvatures(self, t: Array, y: Array) -> Array:
+        p = softmax(t, axis=-1)
+        return p[:, :, None] * (np.eye(self.classes) - p[:, None, :])
 
     def lipschitz(self, data_norm: float) -> float:
         return math.sqrt(2) * data_norm

@@ -28,7 +28,7 @@ from dperm.privacy import Certificate, Provenance, Relation
 from dperm.privacy.statements import EXACT_NOISE
 from dperm.release import Channel
 from dperm.report.candidates import CANDIDATES
-from dperm.solvers import minimise
+from dperm.solvers import minimise, minimise_softmax
 
 __all__ = ["Cell", "Study", "StudyResult", "run_study"]
 
@@ -223,28 +223,13 @@ def _non_private(objective: LinearObjective, records: Records, task: Task) -> Ar
     """Minimiser of the (nearly) unregularised objective; one row a class for one-vs-rest."""
     objective = objective.with_strong_convexity(_REFERENCE_CONVEXITY)
     if objective.outputs > 1:
-        return _softmax_minimiser(objective, records)
+        return minimise_softmax(objective, records)
     if task.classes > 2:
         rows = [
             minimise(RegularisedSum(objective, records.one_against_rest(number)), 1e-6).theta for number in range(task.classes)
         ]
         return np.stack(rows)
     return minimise(RegularisedSum(objective, records), 1e-6, objective.radius).theta
-
-
-def _softmax_minimiser(objective: LinearObjective, records: Records) -> Array:
-    from scipy.optimize import minimize
-
-    def value(theta: Array) -> tuple[float, Array]:
-        total, gradient = 0.0, np.zeros_like(theta)
-        for batch in records.batches():
-            at_theta = objective.per_example(theta, batch)
-            total += float(at_theta.losses.sum())
-            gradient += at_theta.weighted_sum(np.ones(len(batch.targets)))
-        modulus = objective.strong_convexity
-        return total + modulus / 2 * float(theta @ theta), gradient + modulus * theta
-
-    return minimize(value, np.zeros(objective.dimension), jac=True, method="L-BFGS-B", options={"maxiter": 500}).x
 
 
 def _predictions(objective: LinearObjective, records: Records, theta: Array) -> Array:

@@ -1,0 +1,29 @@
+"""The minimiser of a loss of several outputs, by L-BFGS: for comparisons and influence. It certifies nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from dperm.objectives import LinearObjective, Records
+
+__all__ = ["minimise_softmax"]
+
+Array = NDArray[np.float64]
+
+
+def minimise_softmax(objective: LinearObjective, records: Records, iterations: int = 500) -> Array:
+    """θ (p,), as near as so many iterations come."""
+
+    def value(theta: Array) -> tuple[float, Array]:
+        total, gradient = 0.0, np.zeros_like(theta)
+        for batch in records.batches():
+            at_theta = objective.per_example(theta, batch)
+            total += float(at_theta.losses.sum())
+            gradient += at_theta.weighted_sum(np.ones(len(batch.targets)))
+        modulus = objective.strong_convexity
+        return total + modulus / 2 * float(theta @ theta), gradient + modulus * theta
+
+    options = {"maxiter": iterations, "ftol": 1e-15, "gtol": 1e-9}
+    return minimize(value, np.zeros(objective.dimension), jac=True, method="L-BFGS-B", options=options).x
