@@ -148,4 +148,4 @@ def _from_the_same_weights(estimator: DPMLPClassifier) -> DPMLPClassifier:
 
         __init__ = DPMLPClassifier.__init__
 
-    return Fixed(**estimator.get_params())
+    return Fixed(**estimator.get_params(deep=False))
