@@ -266,7 +266,10 @@ class Composed(Event):
         relation_of(self)
 
     def parts(self) -> Counter[Event]:
-        return sum((leaves(event) for event in self.events), Counter())
+        total: Counter[Event] = Counter()
+        for event in self.events:  # in place: logs compose thousands
+            total.update(leaves(event))
+        return total
 
 
 @dataclass(frozen=True)
