@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +80,22 @@ def test_of_all_is_as_strong_as_its_weakest_part() -> None:
     doubted.verify()
     with pytest.raises(ValueError, match="at least one"):
         Certificate.of_all([])
+
+
+def test_what_is_paid_for_again_is_added_without_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings: dict[str, Any] = {"spent": [issued(Gaussian(4.0))], "checkpoint": tmp_path / "run"}
+    run = trainer(**settings)
+    for step in run.steps(images()):
+        run.optimizer.step()
+        if step.number == 4:
+            run.save()
+            break
+    monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "another.jsonl"))
+    with pytest.warns(UserWarning, match="paid for again"):
+        again = trainer(**settings).fit(images(), resume=True)
+    total = again.total_certificate
+    assert total.epsilon > 2.0 and total.target_epsilon is None
+    assert total.epsilon > again.certificate.epsilon > run.certificate.epsilon
 
 
 @pytest.mark.parametrize(
