@@ -73,25 +73,22 @@ class LinearInfluence:
         """(m, p): the change of θ̂ where each of these records (None: all) leaves by itself."""
         chosen = self._chosen(indices)
         rows = self._rows(chosen)
-        return self._solve(_outer(_dense(rows), self._lifted(rows, self._slopes.of(chosen), step)).T).T
+        return self._solve(_outer(_dense(rows), self._all_slopes(step)[chosen]).T).T
 
     def on(self, direction: Array, *, step: bool = True) -> Array:
         """(n,): the change of a score where each record leaves, to first order in θ. `direction` (p,) is the score's gradient at
         θ̂."""
-        towards = self._table(self._solve(np.asarray(direction, dtype=np.float64)))
-        parts = [
-            (np.asarray(rows @ towards) * self._lifted(rows, self._slopes.of(part), step)).sum(axis=1)
-            for rows, part in self._batches()
-        ]
-        return np.concatenate(parts)
+        return self._on(np.asarray(direction, dtype=np.float64)[:, None], step)[:, 0]
 
     def on_predictions(self, rows: Any, *, step: bool = True) -> Array:
         """(n, m): the change of predictions xᵀθ of m new rows; (n, m, K) of K outputs."""
         new = _dense(self._all_rows(self.objective.records(rows, np.zeros(rows.shape[0]))))
-        outputs = np.eye(self.objective.outputs)
-        changes = [[self.on(np.kron(row, output), step=step) for output in outputs] for row in new]
-        found = np.moveaxis(np.array(changes), -1, 0)
-        return found[:, :, 0] if len(outputs) == 1 else found
+        outputs = self.objective.outputs
+        directions = np.asarray(
+            np.kron(new, np.eye(outputs)).T, dtype=np.float64
+        )  # (p, m·K): the gradient of a prediction is its row
+        changes = self._on(directions, step)
+        return changes if outputs == 1 else changes.reshape(len(changes), len(new), outputs)
 
     def on_loss(self, rows: Any, targets: Any, *, step: bool = True) -> Array:
         """(n,): the change of the mean loss of other records, without the regulariser. Above 0: the record helps them."""
@@ -103,7 +100,7 @@ class LinearInfluence:
         """(n,): ‖change of θ̂‖ where each record leaves."""
         found: list[Array] = []
         for rows, part in self._batches():
-            moved = self._solve(_outer(_dense(rows), self._lifted(rows, self._slopes.of(part), step)).T)
+            moved = self._solve(_outer(_dense(rows), self._all_slopes(step)[part]).T)
             found.append(np.sqrt(np.einsum("ji,ji->i", moved, moved)))
         return np.concatenate(found)
 
@@ -137,7 +134,7 @@ class LinearInfluence:
 
         G, L and C bound one record's gradient, its Hessian, and how fast that changes (`Loss.bend`); inf where the loss has none.
         The theorem asks for ζ along the whole path on which the record leaves: Λ holds there, the Hessian's least eigenvalue at
-        θ̂, which the paper takes, need not.
+        θ̂, which the paper takes, need not. Constants that hold in a ball alone are taken to hold on that path.
         """
         loss, norm, zeta = self.objective.loss, self.objective.row_norm, self.objective.strong_convexity
         if zeta == 0:
@@ -198,10 +195,8 @@ class LinearInfluence:
         """H⁻¹ (p, p): for K > 1, where leverages are matrices."""
         return self._solve(np.eye(self.objective.dimension))
 
-    def _lifted(self, rows: Any, slopes: _Slopes, step: bool) -> Array:
+    def _lifted(self, rows: Any, slopes: _Slopes) -> Array:
         """(I − C_iA_i)⁻¹s_i, (b, K): the slopes that make the first order a step on the others' Hessian."""
-        if not step:
-            return slopes.first
         dense, outputs = _dense(rows), self.objective.outputs
         if outputs == 1:
             leverage = np.einsum("ij,ji->i", dense, self._solve(dense.T))
@@ -211,12 +206,27 @@ class LinearInfluence:
         leverage = np.einsum("ia,akbl,ib->ikl", dense, blocks, dense, optimize=True)
         return np.linalg.solve(np.eye(outputs) - slopes.second @ leverage, slopes.first[:, :, None])[:, :, 0]
 
+    @functools.cached_property
+    def _all_lifted(self) -> Array:
+        return np.concatenate([self._lifted(rows, self._slopes.of(part)) for rows, part in self._batches()])
+
+    def _all_slopes(self, step: bool) -> Array:
+        return self._all_lifted if step else self._slopes.first
+
+    def _on(self, directions: Array, step: bool) -> Array:
+        """(n, m): the changes of m scores of gradients (p, m)."""
+        outputs = self.objective.outputs
+        towards = self._solve(directions).reshape(self._width, outputs * directions.shape[1])
+        slopes = self._all_slopes(step)
+        parts = [
+            np.einsum("ikm,ik->im", np.asarray(rows @ towards).reshape(-1, outputs, directions.shape[1]), slopes[part])
+            for rows, part in self._batches()
+        ]
+        return np.concatenate(parts)
+
     def _gradient(self, rows: Any, slopes: _Slopes) -> Array:
         """Σ x_i ⊗ s_i, (p,)."""
         return np.asarray(rows.T @ slopes.first).ravel()
-
-    def _table(self, theta: Array) -> Array:
-        return theta.reshape(-1, self.objective.outputs)
 
     # Rows
 
