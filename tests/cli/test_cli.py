@@ -98,7 +98,7 @@ def test_from_table_to_card(table: Path, schema: Path, tmp_path: Path) -> None:
     dperm("card", model, "-o", page)
     assert "What an attacker could do" in page.read_text()
     certificate = Certificate.from_json(dperm("card", model, "-o", page, "--json").stdout)
-    assert certificate.epsilon <= 5  # type: ignore[operator]
+    assert certificate.epsilon <= 5
     again = (
         json.loads(dperm("account", "--event", model.with_name("c.json"), "--json").stdout)
         if _write_certificate(certificate, model)

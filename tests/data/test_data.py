@@ -110,7 +110,7 @@ def test_missing_values_are_treated_record_by_record() -> None:
 )
 def test_inconsistent_schemas_are_refused(make: object, message: str) -> None:
     with pytest.raises((SchemaError, ValueError), match=message):
-        make()  # type: ignore[operator]
+        make()
 
 
 def test_a_proposal_says_that_it_looked() -> None:
@@ -119,8 +119,8 @@ def test_a_proposal_says_that_it_looked() -> None:
     assert schema.proposed
     assert "looking at the data" in schema.source
     kinds = {column.name: column for column in schema.columns}
-    assert kinds["age"].range[0] <= 17 and kinds["age"].range[1] >= 90  # type: ignore[index]
-    assert kinds["height"].range[0] <= 1.61 and kinds["height"].range[1] >= 1.93  # type: ignore[index]
+    assert kinds["age"].range[0] <= 17 and kinds["age"].range[1] >= 90
+    assert kinds["height"].range[0] <= 1.61 and kinds["height"].range[1] >= 1.93
     assert kinds["note"].type == "ignore"
     assert kinds["job"].categories == ("baker", "nurse")
     assert schema.classes == ("high", "low")

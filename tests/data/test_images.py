@@ -49,7 +49,7 @@ def archive(
     """These files where CIFAR-10's archive belongs, and their checksums for the published ones."""
     path = folder / "cifar10" / packed
     path.parent.mkdir(parents=True)
-    with tarfile.open(path, f"w:{path.suffix[1:]}") as tar:  # type: ignore[call-overload]
+    with tarfile.open(path, f"w:{path.suffix[1:]}") as tar:
         for name, content in files.items():
             entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
             entry.size = len(content)

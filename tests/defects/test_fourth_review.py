@@ -248,7 +248,7 @@ def test_review_4_12_plain_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         Gradient(sampling=wrong)
     for given in ({"epochs": 3}, {"method": ["a"]}):
         with pytest.raises(ValueError, match="Expected mechanism to be one of"):
-            DPRidge(mechanism=given).fit(X, Y)  # type: ignore[arg-type]
+            DPRidge(mechanism=given).fit(X, Y)
     (tmp_path / "cifar10").mkdir()
     monkeypatch.setenv("DPERM_DATA", str(tmp_path))
     for content in (b"no archive", b"\x1f\x8b\x08\x00 cut short"):

@@ -153,7 +153,7 @@ def test_defect_3_the_certified_residual_is_the_true_one(records: int) -> None:
 
     mp.dps = 60
     exact = [mpf(float(v)) for v in theta + 0 * theta]
-    total = [mpf(float(t)) + v for t, v in zip(problem.linear, exact, strict=True)]  # type: ignore[call-overload]
+    total = [mpf(float(t)) + v for t, v in zip(problem.linear, exact, strict=True)]
     batch = objective.records(rows, targets).take(np.array([np.argmax(rows[:, j] > 0) for j in range(4)]))
     for j in range(4):
         value = mpf(float(batch.rows[j, j] * batch.units[j]))

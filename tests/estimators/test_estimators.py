@@ -247,9 +247,9 @@ def test_methods_of_strangers(tmp_path: Path) -> None:
     assert SpendLog.current().charges() == []
     model = DPLogisticRegression(mechanism=Honest()).fit(X, Y)
     restored, _ = model_from_json(model_to_json(model))
-    assert np.array_equal(restored.predict(X), model.predict(X))  # type: ignore[attr-defined]
+    assert np.array_equal(restored.predict(X), model.predict(X))
     with pytest.raises(ValueError, match="not dperm's: Honest"):
-        restored.fit(X, Y)  # type: ignore[attr-defined]
+        restored.fit(X, Y)
     with pytest.raises(ValueError, match="one of 'auto'"):
         DPLogisticRegression(mechanism="honest").fit(X, Y)
 
@@ -334,7 +334,7 @@ def test_saved_models_predict_the_same(model: Any) -> None:
     model.fit(rows, targets - 1.0 if isinstance(model, DPRidge) else targets)
     restored, extra = model_from_json(model_to_json(model, {"note": 1}))
     assert extra == {"note": 1}
-    assert np.array_equal(restored.predict(rows), model.predict(rows))  # type: ignore[attr-defined]
+    assert np.array_equal(restored.predict(rows), model.predict(rows))
     assert restored.certificate_ == model.certificate_
     assert restored.trace_ == model.trace_ and restored.trace_
     assert restored.objective_ == model.objective_  # loss, ball, intercept and all

@@ -89,4 +89,4 @@ def test_updates_by_hand() -> None:
 )
 def test_bad_parts_are_refused(make: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make()  # type: ignore[operator]
+        make()

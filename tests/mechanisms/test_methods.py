@@ -56,7 +56,7 @@ def test_what_auto_means() -> None:
         if method().admits(TASK.loss):
             mechanism, objective = method().build(TASK, BUDGET)
             assert mechanism.budget == BUDGET and objective.outputs == 1
-            assert 0.99 < mechanism.certificate(objective.facts, Provenance.audit()).epsilon <= 1.0  # type: ignore[operator]
+            assert 0.99 < mechanism.certificate(objective.facts, Provenance.audit()).epsilon <= 1.0
 
 
 def test_one_model_or_one_for_each() -> None:

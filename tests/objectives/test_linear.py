@@ -104,7 +104,7 @@ def test_a_record_that_is_not_finite_contributes_nothing(bad: float, kind: str, 
         got, expected = objective.evaluate(theta, broken, hessian), objective.evaluate(theta, clean, hessian)
         assert got[0] == pytest.approx(expected[0])
         assert np.allclose(got[1], expected[1])
-        assert not hessian or np.allclose(got[2], expected[2], atol=1e-3)  # type: ignore[arg-type]
+        assert not hessian or np.allclose(got[2], expected[2], atol=1e-3)
     at_theta = objective.per_example(theta, broken.take(np.array([4, 5, 9])))
     assert np.all(at_theta.norms[1:] == 0)
     assert at_theta.norms[0] > 0
@@ -141,7 +141,7 @@ def test_the_regularised_sum_adds_both_terms() -> None:
     plain, full = objective.evaluate(theta, records, True), RegularisedSum(objective, records, linear).evaluate(theta, True)
     assert full[0] == pytest.approx(plain[0] + theta @ theta + theta.sum())
     assert np.allclose(full[1], plain[1] + 2 * theta + 1)
-    assert np.allclose(full[2], plain[2] + 2 * np.eye(D))  # type: ignore[operator]
+    assert np.allclose(full[2], plain[2] + 2 * np.eye(D))
 
 
 @pytest.mark.parametrize("reach", [650.0, 706.0, 707.0, 708.0, 1000.0])

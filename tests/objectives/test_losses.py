@@ -114,4 +114,4 @@ def test_extreme_margins_stay_finite() -> None:
 @pytest.mark.parametrize("make", [lambda: Huber(0.0), lambda: SmoothedHinge(-1.0), lambda: Squared(0.0), lambda: Softmax(1)])
 def test_bad_constants_are_refused(make: object) -> None:
     with pytest.raises(ValueError, match="Expected"):
-        make()  # type: ignore[operator]
+        make()

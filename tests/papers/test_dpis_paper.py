@@ -120,7 +120,7 @@ def test_results_are_sorted_lines(folder: Path) -> None:
     for number, cell in enumerate(made):
         cells.save(cell, {"accuracy": float(number)})
         assert cells.load(cell) == {"accuracy": float(number), "cell": asdict(cell)}
-    assert [cells.load(cell)["accuracy"] for cell in made] == [0, 1, 2, 3]  # type: ignore[index]
+    assert [cells.load(cell)["accuracy"] for cell in made] == [0, 1, 2, 3]
     cells.save(made[0], {"accuracy": 9.0})
     lines = [json.loads(line) for line in (folder / "results" / "mnist.jsonl").read_text().splitlines()]
     assert [line["accuracy"] for line in lines] == [3, 2, 1, 9]

@@ -42,8 +42,8 @@ def test_the_reference_setting() -> None:
     ],
 )
 def test_never_above_the_target_and_close_below(make: object, target: float) -> None:
-    noise = calibrate(make, target, 1e-5)  # type: ignore[arg-type]
-    value = epsilon(make(noise), 1e-5)  # type: ignore[operator]
+    noise = calibrate(make, target, 1e-5)
+    value = epsilon(make(noise), 1e-5)
     assert value <= target
     assert value >= target * (1 - 1e-4)
 

@@ -33,7 +33,7 @@ def certificate(**changes: object) -> Certificate:
         "not_charged": ["hyper-parameters"],
         "provenance": Provenance("fresh", "Noise is exact."),
     }
-    return Certificate.issue(**(settings | changes))  # type: ignore[arg-type]
+    return Certificate.issue(**(settings | changes))
 
 
 def test_json_both_ways_without_loss() -> None:
@@ -71,7 +71,7 @@ def test_curve_and_attack_view() -> None:
     issued = certificate()
     epsilons, deltas = issued.curve()
     assert np.all(np.diff(deltas) <= 0)
-    at = np.interp(issued.epsilon, epsilons, np.log(deltas))  # type: ignore[arg-type]
+    at = np.interp(issued.epsilon, epsilons, np.log(deltas))
     assert at == pytest.approx(np.log(1e-5), abs=0.3)
     attack = issued.attack_view((0.01, 0.1))
     assert attack.advantage == deltas[0]
@@ -97,7 +97,7 @@ def test_verify_finds_a_flattering_number() -> None:
     issued = certificate()
     issued.verify()
     with pytest.raises(ValueError, match="its event costs"):
-        replace(issued, epsilon=0.5 * issued.epsilon).verify()  # type: ignore[operator]
+        replace(issued, epsilon=0.5 * issued.epsilon).verify()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 1, "event": {"type": "Gaussian"}}'])

@@ -96,7 +96,7 @@ def test_unknown_parts_are_refused_by_name(event: Event, name: str) -> None:
 )
 def test_bad_arguments_are_refused(make: object, message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        make()  # type: ignore[operator]
+        make()
 
 
 def test_what_releases_events_pay_for() -> None:
