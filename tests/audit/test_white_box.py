@@ -208,7 +208,7 @@ def test_a_few_steps_without_noise_are_refuted(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_noise_at_all_and_too_few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = audited(calibrated(4.0, sampler=Poisson(0.001), steps=3), canaries=20)
+    few = audited(calibrated(4.0, sampler=Poisson(1e-5), steps=3), canaries=20)
     assert few.estimate is None and few.verdict == "consistent"
     assert AuditResult.from_json(few.to_json()) == few
     monkeypatch.setattr(SystemSource, "gaussian", lambda self, query, sensitivity, std, step: query + 0.0)
