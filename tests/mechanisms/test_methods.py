@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ from sklearn.base import clone
 
 from dperm.mechanisms import Auto, Budget, Gradient, Method, Objective, Output, known_methods, method_from_dict, method_of
 from dperm.objectives import Huber, Logistic, Softmax, Squared, Task
-from dperm.privacy import Provenance
+from dperm.privacy import Provenance, Relation
 
 TASK = Task(loss=Logistic(), features=3, classes=2, public_size=1000)
 BUDGET = Budget(1e-5, 1.0)
@@ -53,10 +54,13 @@ def test_what_auto_means() -> None:
     assert chosen(classes=0, loss=Squared(1.0, 5.0)) == Gradient(sampling="full")
     assert chosen(Budget(0.0, 1.0), classes=3) == Output()
     for method in known_methods().values():
-        if method().admits(TASK.loss):
-            mechanism, objective = method().build(TASK, BUDGET)
-            assert mechanism.budget == BUDGET and objective.outputs == 1
-            assert 0.99 < mechanism.certificate(objective.facts, Provenance.audit()).epsilon <= 1.0
+        for relation in Relation:
+            task = dataclasses.replace(TASK, relation=relation)
+            if method().admits(task):
+                mechanism, objective = method().build(task, BUDGET)
+                assert mechanism.budget == BUDGET and objective.outputs == 1
+                certificate = mechanism.certificate(objective.facts, Provenance.audit())
+                assert certificate.epsilon is None if certificate.claim else 0.99 < certificate.epsilon <= 1.0
 
 
 def test_one_model_or_one_for_each() -> None:
@@ -72,7 +76,7 @@ def test_what_a_method_cannot_do_is_refused() -> None:
         Gradient().build(TASK, Budget(0.0, 1.0))
     with pytest.raises(TypeError, match="Expected epsilon to be a number, got None"):
         Gradient().build(TASK, Budget(1e-5))
-    assert not Objective().admits(Squared(1.0, 5.0))
+    assert not Objective().admits(dataclasses.replace(TASK, loss=Squared(1.0, 5.0)))
     with pytest.raises(ValueError, match="loss of bounded slope"):
         Objective().build(Task(**{**vars(TASK), "loss": Squared(1.0, 5.0), "classes": 0}), BUDGET)
     for wrong in ("magic", None, 3, Gradient, ["gradient"]):

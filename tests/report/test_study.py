@@ -17,7 +17,7 @@ from dperm.estimators import DPLogisticRegression
 from dperm.privacy import Unsupported
 from dperm.release import SpendLog
 from dperm.report import Study, StudyResult, run_study, write_atomically
-from dperm.report.candidates import CANDIDATES
+from dperm.report.candidates import USUAL
 from dperm.report.page import card_page, comparison_page
 from dperm.report.summary import result_table, results_json
 
@@ -35,7 +35,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[StudyResult]:
 def test_every_cell_is_there_and_certified(results: list[StudyResult]) -> None:
     for result in results:
         assert {(cell.mechanism, cell.epsilon) for cell in result.cells} == {("non-private", None)} | {
-            (key, epsilon) for key in CANDIDATES for epsilon in STUDY.epsilons
+            (key, epsilon) for key in USUAL for epsilon in STUDY.epsilons
         }
         for cell in result.cells:
             assert cell.scores.shape == cell.excess.shape == (2,)
@@ -49,7 +49,7 @@ def test_every_cell_is_there_and_certified(results: list[StudyResult]) -> None:
 
 
 def test_more_epsilon_means_less_excess_risk(results: list[StudyResult]) -> None:
-    for key in CANDIDATES:
+    for key in USUAL:
         assert results[0].cell(key, 5.0).excess.mean() < results[0].cell(key, 0.5).excess.mean()
 
 
@@ -107,7 +107,7 @@ def test_the_terminal_table_fits_eighty_columns(results: list[StudyResult]) -> N
     result_table(results[0], Console(file=buffer, width=80))
     lines = buffer.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
-    assert sum("±" in line for line in lines) == len(CANDIDATES) + 1
+    assert sum("±" in line for line in lines) == len(USUAL) + 1
 
 
 def test_card(tmp_path: Path) -> None:

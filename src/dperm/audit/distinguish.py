@@ -24,7 +24,7 @@ from dperm.audit.statistics import (
     trade_off,
     upper_bound,
 )
-from dperm.privacy import Certificate, Event, Relation, epsilon
+from dperm.privacy import ApproximateDP, Certificate, Event, Relation, epsilon
 from dperm.privacy.events import relation_of
 
 __all__ = ["Score", "Train", "compare_scores", "distinguish", "learned_score", "roc_points", "same_relation", "split_claim"]
@@ -212,11 +212,16 @@ def _scores(values: Any) -> Array:
 
 
 def split_claim(claim: Certificate | Event | None, delta: float | None) -> tuple[Event | None, float, float | None]:
-    """The event to test, the δ to speak of, and the claimed ε there."""
+    """The event to test, the δ to speak of, and the claimed ε there.
+
+    Of what is only claimed, the (ε, δ) that it was made for is tested. ValueError where there is none.
+    """
     if isinstance(claim, Certificate):
         at = claim.delta if delta is None else delta
         if claim.epsilon is None:
-            raise ValueError(f"A claimed mechanism has no profile to test: {claim.claim} Pass the claim as an event instead.")
+            if claim.target_epsilon is None or at != claim.delta:
+                raise ValueError(f"A claimed mechanism has no profile to test: {claim.claim} Pass the claim as an event instead.")
+            return ApproximateDP(claim.target_epsilon, at, claim.relation), at, claim.target_epsilon
         return claim.event, at, claim.epsilon if at == claim.delta else _epsilon(claim.event, at)
     if delta is None:
         raise ValueError("Expected delta, or a certificate as claim.")

@@ -24,7 +24,7 @@ from dperm.audit.training import Training
 from dperm.mechanisms import Stage
 from dperm.objectives import RegularisedSum
 from dperm.privacy import Composed, Event, Relation
-from dperm.privacy.events import Paid, chosen_on_the_way, leaves
+from dperm.privacy.events import IndividualGaussian, Paid, chosen_on_the_way, leaves
 from dperm.privacy.filters import BudgetExceeded, filter_of
 from dperm.release import UnpaidReleaseError
 
@@ -180,7 +180,7 @@ def replay_pair(training: Training, pair: Pair) -> ReplayedPair:
     )
     solved = {item.first_release + 1 for item in mine if item.mechanism.minimiser == 1}
     moved, more = _movements(same.recording, forced.recording, solved)
-    findings += more
+    findings += [*more, *_overspent(same.recording, forced.recording, training.event)]
     if not _equal(leaving(one), leaving(other)):
         text = "what leaves differs though all releases are the same: it depends on records without noise"
         findings.append(Finding("leak", text))
@@ -229,6 +229,23 @@ def _movements(first: Recording, second: Recording, solved: set[int]) -> tuple[f
     return moved, findings
 
 
+def _overspent(first: Recording, second: Recording, event: Event) -> list[Finding]:
+    """Records that moved releases further in all than an individual filter lets them."""
+    pairs = list(zip(first.releases, second.releases, strict=False))
+    findings: list[Finding] = []
+    for leaf, count in leaves(event).items():
+        if not isinstance(leaf, IndividualGaussian):
+            continue
+        mine = [
+            (a, b) for a, b in pairs if a.kind == "gaussian" and abs(a.noise / a.sensitivity / leaf.noise_multiplier - 1) <= 1e-9
+        ]
+        moved = sum(float(np.sum(np.square(a.query - b.query))) / a.sensitivity**2 for a, b in mine)
+        if not moved <= count * leaf.full_steps * (1 + _ROUNDING) + _ROUNDING:
+            text = f"queries moved by {moved:.6g} squared sensitivities in all, a record may spend {count * leaf.full_steps:.6g}"
+            findings.append(Finding("individual budget", text))
+    return findings
+
+
 def _equal(first: list[Any], second: list[Any]) -> bool:
     def same(a: Any, b: Any) -> bool:
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -258,7 +275,7 @@ def _beyond(recording: Recording, event: Event) -> list[Finding]:
     left: Counter[Paid] = Counter()
     for leaf, count in leaves(event).items():
         if leaf.pays_for is not None:
-            left[leaf.pays_for] += count
+            left[leaf.pays_for] += count * leaf.releases
     sampled: list[float] = []
     for item in recording.releases:
         kind, noise = item.kind, item.noise if item.kind == "pure" else item.noise / item.sensitivity

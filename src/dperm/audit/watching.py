@@ -12,7 +12,7 @@ from scipy.special import bdtrc, chdtr, ndtri
 from dperm.audit.distinguish import compare_scores
 from dperm.audit.result import AuditResult, finite
 from dperm.audit.statistics import Estimate
-from dperm.privacy import Composed, Event, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
+from dperm.privacy import Composed, Event, Gaussian, IndividualGaussian, PoissonSampled, Relation, SelfComposed, epsilon
 from dperm.privacy.events import chosen_on_the_way
 
 __all__ = ["Watched", "judge"]
@@ -252,7 +252,7 @@ def _epsilon_at(event: Event, delta: float, ratio: float) -> float:
 
 
 def _with_noise(event: Event, ratio: float) -> Event:
-    if isinstance(event, Gaussian):
+    if isinstance(event, (Gaussian, IndividualGaussian)):
         return replace(event, noise_multiplier=event.noise_multiplier / ratio)
     if isinstance(event, (PoissonSampled, SelfComposed)):
         return replace(event, event=_with_noise(event.event, ratio))

@@ -28,8 +28,9 @@ Array = NDArray[np.float64]
 class PrivateLinearModel(TakesMethod):
     """Base of the private linear models; see a subclass for the parameters.
 
-    Fitted attributes: `coef_`, `intercept_`, `certificate_`, `trace_` (public numbers of the run), `n_features_in_`, and
-    `fitted_params_`, the parameters that the fit had.
+    Fitted attributes: `coef_`, `intercept_`, `certificate_`, `trace_` (public numbers of the run), `n_features_in_`,
+    `fitted_params_`, the parameters that the fit had, and `private_trace_`, what some mechanisms tell the data holder alone (one
+    entry a model; it is in no copy of the estimator, nor in what is saved).
     Coefficients apply to rows scaled to norm ≤ data_norm, as `predict` does.
     """
 
@@ -43,6 +44,10 @@ class PrivateLinearModel(TakesMethod):
     intercept_scale: float | None
     label: str
     random_state: Any
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        return {name: value for name, value in state.items() if name != "private_trace_"}  # pyright: ignore[reportUnknownVariableType]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -106,6 +111,7 @@ class PrivateLinearModel(TakesMethod):
         self.fitted_params_ = kept
         self.certificate_ = release.certificate.with_assumptions(*assumptions)
         self.trace_ = plain(dict(release.trace))
+        self.private_trace_ = release.private
         table = release.theta
         if objective.outputs > 1:
             table = table.reshape(-1, objective.outputs).T

@@ -14,7 +14,7 @@ from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.labels import admit_labels
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
-from dperm.objectives import Huber, Logistic, Loss
+from dperm.objectives import Hinge, Huber, Logistic, Loss
 
 __all__ = ["DPLinearSVC", "DPLogisticRegression"]
 
@@ -131,11 +131,11 @@ class DPLogisticRegression(_PrivateLinearClassifier):
 
 
 class DPLinearSVC(_PrivateLinearClassifier):
-    """Differentially private linear support vector machine with the Huber hinge of `half_width`; more than two classes have a
-    model each.
+    """Differentially private linear support vector machine with the Huber hinge of `half_width`, or with 0 the plain hinge; more
+    than two classes have a model each.
 
     Other parameters as for `DPLogisticRegression`. The curvature of this loss is 1/(2·half_width): a smaller width is
-    closer to the hinge and needs more regularisation.
+    closer to the hinge and needs more regularisation. The plain hinge has none: it is for gradient perturbation.
     """
 
     def __init__(
@@ -168,4 +168,4 @@ class DPLinearSVC(_PrivateLinearClassifier):
         self.random_state = random_state
 
     def _loss(self) -> Loss:
-        return Huber(self.half_width)
+        return Huber(self.half_width) if self.half_width else Hinge()

@@ -268,20 +268,23 @@ class _Recipe:
 
     def _poisson(self, noise_multiplier: float, public_size: int) -> Policy:
         batch = self.method.expected_batch_size or min(256.0, public_size / 4)
-        return dp_sgd(noise_multiplier=noise_multiplier, public_size=public_size, expected_batch_size=batch, **self._common)
+        plan = dp_sgd(noise_multiplier=noise_multiplier, public_size=public_size, expected_batch_size=batch, **self._common)
+        return self.method.shaped(plan)
 
     def _full(self, noise_multiplier: float, public_size: int) -> Policy:
-        return full_batch_descent(
+        plan = full_batch_descent(
             noise_multiplier=noise_multiplier,
             public_size=public_size,
             steps=int(self.method.epochs or 100),
             clipping_norm=self.method.clipping_norm or 1.0,
         )
+        return self.method.shaped(plan)
 
     @budgeted_recipe
     def _importance(self, *, epsilon: float, delta: float, public_size: int | None) -> Policy:
         batch = self.method.expected_batch_size or min(256.0, (public_size or 4096) / 16)
-        return dpis(epsilon=epsilon, delta=delta, public_size=public_size, expected_batch_size=batch, **self._common)
+        plan = dpis(epsilon=epsilon, delta=delta, public_size=public_size, expected_batch_size=batch, **self._common)
+        return self.method.shaped(plan)
 
 
 def _precision(X: Any) -> Any:

@@ -2,10 +2,12 @@
 
 from dperm.gradient.bounding import AdaptiveClip, Bounding, Clip, Normalise, PerLayer, Unit
 from dperm.gradient.importance import AdaptiveNorm, ImportanceEpoch, ImportanceGradients, ImportancePlan
+from dperm.gradient.individual import IndividualGradients, IndividualPlan
 from dperm.gradient.loop import descend, descend_by
 from dperm.gradient.plan import NoisyGradients, Plan
 from dperm.gradient.policy import Gradients, Policy
-from dperm.gradient.post import Identity, Post
+from dperm.gradient.post import Identity, LaplacianSmoothing, Post, UnitAtLeast
+from dperm.gradient.published_normalised import PublishedNormalisedPlan
 from dperm.gradient.query import GradientDifference, PerExampleGradient, Query
 from dperm.gradient.sampling import FullBatch, Poisson, Sampler
 from dperm.gradient.schedule import Constant, ExponentialDecay, NoiseSchedule
@@ -30,6 +32,9 @@ __all__ = [
     "ImportanceEpoch",
     "ImportanceGradients",
     "ImportancePlan",
+    "IndividualGradients",
+    "IndividualPlan",
+    "LaplacianSmoothing",
     "NoiseSchedule",
     "NoisyGradients",
     "Normalise",
@@ -39,10 +44,12 @@ __all__ = [
     "Poisson",
     "Policy",
     "Post",
+    "PublishedNormalisedPlan",
     "Query",
     "Sampler",
     "SvrgPlan",
     "Unit",
+    "UnitAtLeast",
     "Update",
     "descend",
     "descend_by",

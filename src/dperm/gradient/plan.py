@@ -41,7 +41,7 @@ class NoisyGradients(Gradients["Plan"]):
         self.step += 1
         mean = plan.bounding.read(released, state, plan.expected_batch_size)
         mean *= self._scale  # in place: nobody else holds it
-        return self.regularised(plan.post.apply(mean), theta)
+        return plan.post.apply(self.regularised(mean, theta))
 
     @property
     def clipping_norm(self) -> float:

@@ -91,6 +91,9 @@ class Policy(ABC):
         """Whether `event` is what this policy charges for its steps from `first` on."""
         return event == self.event(relation, first)
 
+    #: what is wrong with an algorithm as it was published, in a sentence: it is run, and only claimed. None: it is certified
+    claim: ClassVar[str | None] = None
+
     #: whether steps compare gradients at two θ, which objectives of networks do not have
     anchored: bool = False
 
@@ -111,7 +114,8 @@ class Gradients(ABC, Generic[P]):
     """One run of a policy: each call draws records, sums their bounded gradients and releases the sum.
 
     The channel must have been charged for the policy's event. Everything returned is a release or made from releases; the
-    regulariser's step is added after the noise. The realised number of records is used to draw, never to scale.
+    regulariser's step is added after the noise, before post-processing. The realised number of records is used to draw, never to
+    scale.
     `step` counts steps done or passed over. What is not abstract here suits a run whose state is its step.
     """
 

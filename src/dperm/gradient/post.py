@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Identity", "Post"]
+import numpy as np
+from array_api_compat import array_namespace, device
+from numpy.typing import NDArray
+
+from dperm import _validate as check
+
+__all__ = ["Identity", "LaplacianSmoothing", "Post", "UnitAtLeast"]
 
 
 @dataclass(frozen=True)
@@ -20,3 +27,37 @@ class Post(ABC):
 class Identity(Post):
     def apply(self, gradient: Any) -> Any:
         return gradient
+
+
+@dataclass(frozen=True)
+class LaplacianSmoothing(Post):
+    """A⁻¹g, A = I − strength·L, L the second difference of neighbouring numbers on a ring (DP-LSSGD: Wang, Gu, Boedihardjo, Wang,
+    Barekat, Osher 2019). A⁻¹ has eigenvalues 1/(1 + 2·strength·(1 − cos(2πj/p))): sums stay, and noise shrinks."""
+
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        check.non_negative("strength", self.strength)
+
+    def apply(self, gradient: Any) -> Any:
+        size, xp = gradient.shape[-1], array_namespace(gradient)
+        if isinstance(gradient, np.ndarray):
+            return np.fft.irfft(np.fft.rfft(gradient) * _shrinkage(self.strength, size), size)
+        spectrum = xp.fft.rfft(gradient, axis=-1)
+        shrinkage = xp.asarray(_shrinkage(self.strength, size), dtype=gradient.dtype, device=device(gradient))
+        return xp.fft.irfft(spectrum * shrinkage, n=size, axis=-1)
+
+
+@functools.lru_cache(maxsize=16)
+def _shrinkage(strength: float, size: int) -> NDArray[np.float64]:
+    return 1 / (1 + 2 * strength * (1 - np.cos(2 * np.pi * np.arange(size // 2 + 1) / size)))
+
+
+@dataclass(frozen=True)
+class UnitAtLeast(Post):
+    """g/min(1, ‖g‖): a gradient shorter than 1 becomes one of length 1, longer ones stay (m-NGP, done to the noisy gradient)."""
+
+    def apply(self, gradient: Any) -> Any:
+        xp = array_namespace(gradient)
+        length = xp.linalg.vector_norm(gradient, axis=-1, keepdims=True)
+        return gradient / xp.where((length > 0) & (length < 1), length, xp.ones_like(length))

@@ -6,9 +6,13 @@ from importlib import import_module
 
 from dperm.mechanisms.auto import Auto
 from dperm.mechanisms.base import Budget, Mechanism, Release, Stage
+from dperm.mechanisms.bolt_on import BoltOn, BoltOnPerturbation
 from dperm.mechanisms.gradient import Gradient, GradientPerturbation
+from dperm.mechanisms.individual import IndividualGradient
+from dperm.mechanisms.lssgd import SmoothedGradient
 from dperm.mechanisms.method import Method, known_methods, method_from_dict, method_of, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
+from dperm.mechanisms.normalised import NormalisedGradient, PublishedNormalisedGradient, TraditionalGradient
 from dperm.mechanisms.objective import Objective, ObjectivePerturbation
 from dperm.mechanisms.one_vs_rest import OneVsRest
 from dperm.mechanisms.output import Output, OutputPerturbation
@@ -18,19 +22,26 @@ for _module in pkgutil.iter_modules(__path__):
 
 __all__ = [
     "Auto",
+    "BoltOn",
+    "BoltOnPerturbation",
     "Budget",
     "Gradient",
     "GradientPerturbation",
+    "IndividualGradient",
     "Mechanism",
     "Method",
     "NoisySize",
+    "NormalisedGradient",
     "Objective",
     "ObjectivePerturbation",
     "OneVsRest",
     "Output",
     "OutputPerturbation",
+    "PublishedNormalisedGradient",
     "Release",
+    "SmoothedGradient",
     "Stage",
+    "TraditionalGradient",
     "known_methods",
     "method_from_dict",
     "method_of",

@@ -35,11 +35,15 @@ class Budget:
 
 @dataclass(frozen=True)
 class Release:
-    """Parameters, shape (p,) or one row a class (K, p); the certificate; a trace of public numbers."""
+    """Parameters, shape (p,) or one row a class (K, p); the certificate; a trace of public numbers.
+
+    `private` is for the data holder alone, one entry a model: it is made from records, without noise.
+    """
 
     theta: Array
     certificate: Certificate
     trace: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    private: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class Mechanism(ABC):
         admit_noise(certificate.event, objective.facts.dimension)
         channel.charge(certificate.event, self.name)
         theta, trace = self.train(objective, records, channel)
-        return Release(theta, certificate, trace)
+        return Release(theta, certificate, trace, channel.confided)
 
     def admit(self, objective: LinearObjective, records: Records) -> Records:
         """Records as the objective's constants assume them. ValueError, before any charge, where they are not."""

@@ -69,6 +69,8 @@ class GradientPerturbation(Mechanism):
         plan = self.plan.sized(channel, len(records))
         gradients = plan.gradients(objective, records, channel)
         theta = descend_by(plan, gradients, objective, start)
+        if private := gradients.private():
+            channel.confided.append(private)
         return theta, {"steps": plan.steps, **gradients.summary()}
 
     curved = False
@@ -121,11 +123,21 @@ class Gradient(Method):
             check.integer("epochs", self.epochs)
 
     def _settings(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "sampling"}
+        """What the rules take: not what a method that builds on this one adds."""
+        return {field.name: getattr(self, field.name) for field in fields(Gradient) if field.name != "sampling"}
+
+    def shaped(self, plan: Policy) -> Policy:
+        """What runs where the rules give this plan: the hook of methods that build on this one."""
+        return plan
 
     @property
     def needs_size(self) -> bool:
         return True
+
+    @property
+    def words(self) -> str:
+        """How it trains, as plans call it."""
+        return _SAMPLINGS[self.sampling]
 
     def objective(self, task: Task) -> LinearObjective:
         return task.objective(joint=True, strong_convexity=self.strong_convexity or 0.0)
@@ -135,13 +147,17 @@ class Gradient(Method):
         whole = replace(facts, dimension=models * facts.dimension)
         epsilon = check.positive("epsilon", budget.epsilon)
         plan = gradient_plan(whole, epsilon, budget.delta, sampling=self.sampling, **self._settings())(noise_multiplier)
-        return one_for_each(GradientPerturbation(budget=budget, plan=plan), models)
+        return one_for_each(GradientPerturbation(budget=budget, plan=self.shaped(plan)), models)
+
+    def stated(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Event:
+        """What this noise is said to cost, which is brought within the budget. Of what is certified: the event."""
+        return self.at(facts, budget, models, noise_multiplier).event(facts)
 
     def within(self, facts: PublicFacts, budget: Budget, filter: FilteredRdp | None = None) -> GradientPerturbation:
         """By importance sampling within the budget, or within what is left of a filter that was charged before."""
         epsilon = check.positive("epsilon", budget.epsilon)
         plan = importance_plan(facts, epsilon, budget.delta, filter=filter, **self._settings())
-        return GradientPerturbation(budget=budget, plan=plan)
+        return GradientPerturbation(budget=budget, plan=self.shaped(plan))
 
     def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         if self.sampling == "importance":
@@ -150,11 +166,11 @@ class Gradient(Method):
                 admit_batch(self.expected_batch_size, facts.public_size)
             return self.within(facts, budget)
         epsilon = check.positive("epsilon", budget.epsilon)
-        noise = calibrate(lambda noise: self.at(facts, budget, models, noise).event(facts), epsilon, budget.delta)
+        noise = calibrate(lambda noise: self.stated(facts, budget, models, noise), epsilon, budget.delta)
         return self.at(facts, budget, models, noise)
 
     def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
-        label = f"gradient perturbation ({_SAMPLINGS[self.sampling]})"
+        label = f"gradient perturbation ({self.words})"
         if self.sampling == "importance":
             self._one_model(models)
             filter = rdp_budget(check.positive("epsilon", budget.epsilon), budget.delta)

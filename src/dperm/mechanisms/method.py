@@ -10,7 +10,7 @@ from dperm import _validate as check
 from dperm._family import members
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.one_vs_rest import OneVsRest
-from dperm.objectives import LinearObjective, Loss, PublicFacts, Task
+from dperm.objectives import LinearObjective, PublicFacts, Task
 from dperm.privacy import Relation
 
 __all__ = ["Method", "known_methods", "method_from_dict", "method_of", "one_for_each"]
@@ -27,6 +27,7 @@ class Method(ABC):
     key: ClassVar[str] = ""  # `mechanism=` of estimators; one of your own needs none
     joint: ClassVar[bool] = False  # whether more than two classes are one model, where the loss has a form for that
     pure: ClassVar[bool] = False  # whether delta = 0 will do
+    title: ClassVar[str] = ""  # in reports; empty: its key
 
     def __post_init__(self) -> None:
         check.plain_numbers(self, [field.name for field in fields(self)])
@@ -53,8 +54,8 @@ class Method(ABC):
     def objective(self, task: Task) -> LinearObjective:
         return task.objective(joint=self.joint)
 
-    def admits(self, loss: Loss) -> bool:
-        """Whether it can train with this loss."""
+    def admits(self, task: Task) -> bool:
+        """Whether it can train on this task."""
         return True
 
     def chosen(self, task: Task, budget: Budget) -> Method:

@@ -16,7 +16,7 @@ from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.tuning import objective_strong_convexity
-from dperm.objectives import LinearObjective, Loss, PublicFacts, Records
+from dperm.objectives import LinearObjective, PublicFacts, Records, Task
 from dperm.privacy import (
     Assumption,
     Composed,
@@ -87,6 +87,7 @@ class ObjectivePerturbation(Mechanism):
         """
         check.fraction("delta", delta)
         check.choice("calibration", calibration, _PAPERS)
+        _refuse_other_losses(facts)
         modulus = strong_convexity or _rule(facts, epsilon, delta, calibration, copies)
         floor = _gaussian_std(facts, epsilon, delta, copies)
 
@@ -112,11 +113,7 @@ class ObjectivePerturbation(Mechanism):
         return _PAPERS[self.calibration]
 
     def event(self, facts: PublicFacts) -> Event:
-        if not facts.rank_one:
-            raise ValueError(
-                "Expected a loss of bounded slope and rank-one curvature on all of space for objective perturbation "
-                "(logistic, Huber, smoothed hinge); use mechanism='gradient' or 'output' for this loss."
-            )
+        _refuse_other_losses(facts)
         self.residual(facts)  # refused here, before any charge
         return Composed((self._minimiser(facts), Gaussian(self.output_multiplier, facts.relation)))
 
@@ -189,8 +186,8 @@ class Objective(Method):
         if self.strong_convexity is not None:
             check.positive("strong_convexity", self.strong_convexity)
 
-    def admits(self, loss: Loss) -> bool:
-        return loss.rank_one
+    def admits(self, task: Task) -> bool:
+        return task.loss.rank_one
 
     def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         part = ObjectivePerturbation.calibrate(
@@ -202,6 +199,14 @@ class Objective(Method):
             copies=models,
         )
         return one_for_each(part, models)
+
+
+def _refuse_other_losses(facts: PublicFacts) -> None:
+    if not facts.rank_one:
+        raise ValueError(
+            "Expected a loss of bounded slope and rank-one curvature on all of space for objective perturbation "
+            "(logistic, Huber, smoothed hinge); use mechanism='gradient' or 'output' for this loss."
+        )
 
 
 def _gaussian_std(facts: PublicFacts, epsilon: float, delta: float, copies: int) -> float:

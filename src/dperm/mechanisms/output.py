@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.tuning import output_strong_convexity
-from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.objectives import LinearObjective, PublicFacts, Records, Task
 from dperm.privacy import Assumption, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate, statements
 from dperm.release import Channel
 
@@ -89,6 +90,8 @@ class OutputPerturbation(Mechanism):
 
     def event(self, facts: PublicFacts) -> Event:
         check.positive("lipschitz", facts.lipschitz)  # infinite without a radius for the squared loss
+        if not facts.smoothness < math.inf:
+            raise ValueError("Expected a smooth loss for output perturbation, which finds a minimiser; use mechanism='gradient'.")
         self.residual(facts)  # refused here, before any charge
         if self.pure_epsilon is not None:
             return PureDP(self.pure_epsilon, facts.relation)
@@ -136,6 +139,9 @@ class Output(Method):
         super().__post_init__()
         if self.strong_convexity is not None:
             check.positive("strong_convexity", self.strong_convexity)
+
+    def admits(self, task: Task) -> bool:
+        return task.loss.smoothness(1.0) < math.inf
 
     @property
     def needs_size(self) -> bool:

@@ -1,6 +1,7 @@
 """Objectives: losses with derived constants, linear models on any row storage, and the per-example protocol."""
 
 from dperm.objectives.facts import PublicFacts
+from dperm.objectives.hinge import Hinge, QNormHinge
 from dperm.objectives.linear import LinearObjective, LinearPass
 from dperm.objectives.losses import Huber, Logistic, Loss, SmoothedHinge, Softmax, Squared
 from dperm.objectives.per_example import Objective, Pass
@@ -11,6 +12,7 @@ from dperm.objectives.task import Task
 
 __all__ = [
     "Batch",
+    "Hinge",
     "Huber",
     "LinearObjective",
     "LinearPass",
@@ -20,6 +22,7 @@ __all__ = [
     "Pass",
     "PoissonLoss",
     "PublicFacts",
+    "QNormHinge",
     "Records",
     "RegularisedSum",
     "SmoothedHinge",

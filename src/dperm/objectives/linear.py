@@ -189,6 +189,16 @@ class LinearObjective:
         """The closed-form pass; see `Pass`. It computes what it is asked for, so that `norms_only` makes no difference."""
         return LinearPass(self, theta, batch, anchor)
 
+    def plain_gradient(self, theta: Array, batch: Batch) -> Array:
+        """Σ ∇ℓ_i over a batch (p,), rounded as double precision rounds: nothing is cut or exact."""
+        t = self.predict(theta, batch)
+        present = batch.norms > 0
+        slope = self.loss.slope(t, batch.targets)
+        slope = np.where(present if slope.ndim == 1 else present[:, None], slope, 0.0)
+        scaled = slope * (batch.units if slope.ndim == 1 else batch.units[:, None])
+        gradient = np.asarray(batch.rows.T @ scaled).ravel()
+        return np.append(gradient, self.intercept_scale * slope.sum(axis=0)) if self.intercept_scale else gradient
+
     def evaluate(self, theta: Array, records: Records, hessian: bool = False) -> tuple[float, Array, Array | None]:
         """Σ ℓ_i, its gradient (p,) and, if asked, its Hessian (p, p), in one pass over the rows; no regulariser.
 

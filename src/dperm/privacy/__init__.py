@@ -13,6 +13,7 @@ from dperm.privacy.events import (
     ExponentialMechanism,
     FilteredRdp,
     Gaussian,
+    IndividualGaussian,
     Laplace,
     ObjectivePerturbationEvent,
     PoissonSampled,
@@ -24,6 +25,7 @@ from dperm.privacy.events import (
     UnsupportedEventError,
 )
 from dperm.privacy.filters import BudgetExceeded, ProfileFilter, RdpFilter, privacy_profile, rdp_budget
+from dperm.privacy.individual import affordable_steps, individual_epsilons
 from dperm.privacy.statements import Assumption, Provenance
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "ExponentialMechanism",
     "FilteredRdp",
     "Gaussian",
+    "IndividualGaussian",
     "Laplace",
     "ObjectivePerturbationEvent",
     "PoissonSampled",
@@ -48,10 +51,12 @@ __all__ = [
     "SelfComposed",
     "Unsupported",
     "UnsupportedEventError",
+    "affordable_steps",
     "calibrate",
     "calibrate_steps",
     "delta",
     "epsilon",
+    "individual_epsilons",
     "privacy_profile",
     "rdp_budget",
 ]

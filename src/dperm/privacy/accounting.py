@@ -12,6 +12,7 @@ from dperm.privacy.events import (
     Event,
     FilteredRdp,
     Gaussian,
+    IndividualGaussian,
     Laplace,
     ObjectivePerturbationEvent,
     PureDP,
@@ -140,7 +141,8 @@ def _basic(event: Event) -> tuple[float, float]:
 def _one_gaussian(event: Event) -> float | None:
     """Noise multiplier of the single Gaussian that equals `event`, if there is one."""
     counts = leaves(event)
-    noises = [(leaf.noise_multiplier, count) for leaf, count in counts.items() if isinstance(leaf, Gaussian)]
+    alike = [(leaf.whole if isinstance(leaf, IndividualGaussian) else leaf, count) for leaf, count in counts.items()]
+    noises = [(leaf.noise_multiplier, count) for leaf, count in alike if isinstance(leaf, Gaussian)]
     if len(noises) < len(counts):
         return None
     least = min(noise for noise, _ in noises)  # in its units nothing overflows

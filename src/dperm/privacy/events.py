@@ -27,6 +27,7 @@ __all__ = [
     "ExponentialMechanism",
     "FilteredRdp",
     "Gaussian",
+    "IndividualGaussian",
     "Laplace",
     "ObjectivePerturbationEvent",
     "Paid",
@@ -88,6 +89,11 @@ class Event:
         """The release of the channel that this event is charged for."""
         return None
 
+    @property
+    def releases(self) -> int:
+        """How many such releases it is charged for."""
+        return 1
+
     def parts(self) -> Counter[Event]:
         """See `leaves`."""
         return Counter({self: 1})
@@ -120,6 +126,43 @@ class Gaussian(Event):
     @property
     def pays_for(self) -> Paid:
         return Paid("gaussian", self.noise_multiplier)
+
+
+@dataclass(frozen=True)
+class IndividualGaussian(Event):
+    """`steps` releases with Gaussian noise of sums in which each record's own vectors stay within a budget: their squared
+    lengths, in units of the largest that one may have, add up to no more than `full_steps`, whatever was released before.
+
+    No more than one Gaussian of noise_multiplier/√full_steps: the individual filter of Gaussian differential privacy (Koskela,
+    Tobaben, Honkela 2023, Theorem 3.1; Smith & Thakurta 2022). Replace-one: two records' vectors, in units of twice the
+    largest, add up to no more by the triangle inequality.
+    """
+
+    noise_multiplier: float
+    steps: int
+    full_steps: float
+    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        _plain_number(self, "noise_multiplier", check.positive)
+        object.__setattr__(self, "steps", check.integer("steps", self.steps))
+        _plain_number(self, "full_steps", check.positive)
+        if self.full_steps > self.steps:
+            raise ValueError(f"Expected full_steps of at most steps = {self.steps}, got {self.full_steps!r}.")
+        _relation(self)
+
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("gaussian", self.noise_multiplier)
+
+    @property
+    def releases(self) -> int:
+        return self.steps
+
+    @property
+    def whole(self) -> Gaussian:
+        """The Gaussian that is no more private."""
+        return Gaussian(self.noise_multiplier / math.sqrt(self.full_steps), self.relation)
 
 
 @dataclass(frozen=True)

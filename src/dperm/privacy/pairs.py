@@ -17,6 +17,7 @@ from dperm.privacy.events import (
     ApproximateDP,
     Event,
     Gaussian,
+    IndividualGaussian,
     Laplace,
     ObjectivePerturbationEvent,
     PoissonSampled,
@@ -187,6 +188,11 @@ def gaussian_pair(s: float) -> LossBound:
 @loss_pairs.register
 def _(event: Gaussian) -> Directions:
     return symmetric(gaussian_pair(1 / event.noise_multiplier))
+
+
+@loss_pairs.register
+def _(event: IndividualGaussian) -> Directions:
+    return loss_pairs(event.whole)
 
 
 @loss_pairs.register

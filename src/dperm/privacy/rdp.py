@@ -19,6 +19,7 @@ from dperm.privacy.events import (
     ExponentialMechanism,
     FilteredRdp,
     Gaussian,
+    IndividualGaussian,
     Laplace,
     ObjectivePerturbationEvent,
     PoissonSampled,
@@ -57,6 +58,11 @@ def rdp_curve(event: Event, orders: Array) -> Array:
 @rdp_curve.register
 def _(event: Gaussian, orders: Array) -> Array:
     return orders / (2 * event.noise_multiplier**2)
+
+
+@rdp_curve.register
+def _(event: IndividualGaussian, orders: Array) -> Array:
+    return rdp_curve(event.whole, orders)
 
 
 @rdp_curve.register

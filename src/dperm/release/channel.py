@@ -77,6 +77,8 @@ class Channel:
         self._reopened: Counter[Event] = Counter()
         self._drawn_rate: float | None = None
         self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
+        #: what each model's run tells its data holder, and nobody else: it is made from records, without noise
+        self.confided: list[Mapping[str, Any]] = []
 
     @classmethod
     def open(cls, random_state: Any = None, *, label: str = "", log: SpendLog | None = None) -> Channel:
@@ -174,7 +176,11 @@ class Channel:
         """Take the next `steps` of this run's `limit` steps before drawing for them; see `SpendLog.reserve`. A step is one
         release."""
         assert self.charge_id is not None and self.event is not None
-        paid = sum(count for leaf, count in leaves(self.event).items() if leaf.pays_for and leaf.pays_for.kind != "objective")
+        paid = sum(
+            count * leaf.releases
+            for leaf, count in leaves(self.event).items()
+            if leaf.pays_for and leaf.pays_for.kind != "objective"
+        )
         if limit > paid and not chosen_on_the_way(self.event):  # a filter's parts are reopened one by one, as the log has them
             raise UnpaidReleaseError(f"The charge pays for {paid} releases, not for {limit}.")
         taken = (self.log or SpendLog.current()).reserve(self.charge_id, steps, limit, done)
@@ -252,9 +258,10 @@ class Channel:
             if paid is not None and paid.kind == "objective":
                 self._objectives[leaf] += 0 if again else count  # drawn once: there is no step of it to reserve
             elif paid is not None:
-                self._paid[paid] = self._paid.get(paid, 0) + count
+                releases = count * leaf.releases
+                self._paid[paid] = self._paid.get(paid, 0) + releases
                 if again:
-                    self._again[paid] += count
+                    self._again[paid] += releases
 
     def release(self, query: Any, sensitivity: float, noise_multiplier: float, sampling_rate: float = 1.0) -> Any:
         """`query` (p,) with noise of `noise_multiplier` times its L2 `sensitivity`, if a Gaussian of that multiplier (and rate)

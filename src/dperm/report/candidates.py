@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dperm.mechanisms import Gradient, Method, Objective, Output, known_methods
 
-__all__ = ["CANDIDATES", "Candidate"]
+__all__ = ["CANDIDATES", "USUAL", "Candidate"]
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,12 @@ CANDIDATES = {
     )
 }
 
+#: what is compared unless others are named
+USUAL = tuple(CANDIDATES)
+
 _NAMED = {candidate.method.key for candidate in CANDIDATES.values()} | {"auto"}
 CANDIDATES |= {
-    key: Candidate(key, key.capitalize(), key.capitalize(), (kind.__doc__ or "").split("\n")[0], kind())
+    key: Candidate(key, kind.title or key, kind.title or key, (kind.__doc__ or "").split("\n")[0], kind())
     for key, kind in known_methods().items()
     if key not in _NAMED
 }

@@ -27,7 +27,7 @@ from dperm.objectives import LinearObjective, Logistic, Records, RegularisedSum,
 from dperm.privacy import Certificate, Provenance, Relation
 from dperm.privacy.statements import EXACT_NOISE
 from dperm.release import Channel
-from dperm.report.candidates import CANDIDATES
+from dperm.report.candidates import CANDIDATES, USUAL
 from dperm.solvers import minimise, minimise_softmax
 
 __all__ = ["Cell", "Study", "StudyResult", "run_study"]
@@ -50,7 +50,7 @@ class Study:
 
     epsilons: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
     delta: float = 1e-5
-    mechanisms: tuple[str, ...] = tuple(CANDIDATES)
+    mechanisms: tuple[str, ...] = USUAL
     repeats: int = 10
     test_share: float = 0.2
     data_norm: float = 1.0
@@ -294,7 +294,12 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
         relation=Relation(study.relation),
         public_size=train,
     )
-    keys = [key for key in study.mechanisms if CANDIDATES[key].method.admits(task.loss)]
+    keys = [key for key in study.mechanisms if CANDIDATES[key].method.admits(task)]
+    if not keys:
+        raise ValueError(
+            f"None of {', '.join(study.mechanisms)} can train on {dataset.name} with neighbours that {study.relation} record: "
+            "'bolt-on' needs replace_one, the objective mechanisms need labels."
+        )
     mechanisms = {
         (key, epsilon): CANDIDATES[key].method.build(task, Budget(study.delta, epsilon))[0]
         for key in keys

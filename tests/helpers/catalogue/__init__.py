@@ -54,7 +54,8 @@ def concrete(base: type, package: Any) -> set[type]:
     while waiting:
         kind = waiting.pop()
         waiting += kind.__subclasses__()
-        if not inspect.isabstract(kind) and kind.__module__.startswith("dperm."):
+        claimed = issubclass(kind, Policy) and kind.claim is not None
+        if not inspect.isabstract(kind) and kind.__module__.startswith("dperm.") and not claimed:
             found.add(kind)
     return found
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, dataset_of, probe_writable, progress, say, warn
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, progress, say, warn
 
 if TYPE_CHECKING:
     from dperm.report import StudyResult
@@ -28,8 +28,12 @@ def compare(
     delta: Delta = 1e-5,
     mechanisms: Annotated[
         str | None,
-        typer.Option(help="Some of output, objective-kifer, objective-sharp, gradient-full, gradient-poisson, by commas."),
+        typer.Option(
+            help="By commas [default: output, objective-kifer, objective-sharp, gradient-full, gradient-poisson]; others are "
+            "bolt-on, individual, lssgd, m-ngp, m-ngp-published, tgp."
+        ),
     ] = None,
+    relation: Relation = "add_or_remove_one",
     repeats: Annotated[int, typer.Option(help="Repeats, on paired random splits.")] = 10,
     data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm.")] = 1.0,
     attack: Annotated[bool, typer.Option("--audit", help="Also attack each mechanism, at the ε nearest 1.")] = False,
@@ -49,7 +53,7 @@ def compare(
     from dperm.audit import overall
     from dperm.report import Study, run_study, write_atomically
     from dperm.report.audits import audit_study
-    from dperm.report.candidates import CANDIDATES
+    from dperm.report.candidates import USUAL
     from dperm.report.page import comparison_page
     from dperm.report.summary import result_table, results_json
 
@@ -57,8 +61,10 @@ def compare(
         values = tuple(sorted({float(value) for value in epsilons.split(",") if value.strip()}))
     except ValueError:
         raise ValueError(f"Expected --epsilons to be numbers separated by commas, got {epsilons!r}.") from None
-    chosen = tuple(key.strip() for key in mechanisms.split(",")) if mechanisms else tuple(CANDIDATES)
-    study = Study(epsilons=values, delta=delta, mechanisms=chosen, repeats=repeats, data_norm=data_norm, seed=seed)
+    chosen = tuple(key.strip() for key in mechanisms.split(",")) if mechanisms else USUAL
+    study = Study(
+        epsilons=values, delta=delta, mechanisms=chosen, repeats=repeats, data_norm=data_norm, relation=relation, seed=seed
+    )
     probe_writable(output)
     jobs = jobs or os.cpu_count() or 1
     results: list[StudyResult] = []

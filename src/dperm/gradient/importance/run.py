@@ -129,8 +129,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         released = self.channel.release(query, sensitivity, epoch.noise_multiplier, epoch.rate)
         self.step += 1
         released *= epoch.norm_sum / (self._size * plan.expected_batch_size)  # in place: nobody else holds it
-        gradient = plan.post.apply(released)
-        return self.regularised(gradient, theta)
+        return plan.post.apply(self.regularised(released, theta))
 
     def _accepted(self, at_theta: Pass, draw: int, indices: Indices, proposals: Array, unit: Unit) -> Any:
         """Accept some of a physical batch of proposed records: the sum of their unit vectors."""

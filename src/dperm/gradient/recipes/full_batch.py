@@ -7,6 +7,7 @@ import math
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
 from dperm.gradient.plan import Plan
+from dperm.gradient.post import Identity, Post
 from dperm.gradient.recipes.recipe import recipe
 from dperm.gradient.sampling import FullBatch
 from dperm.gradient.schedule import Constant
@@ -25,6 +26,7 @@ def full_batch_descent(
     bounding: Bounding | None = None,
     update: Update | None = None,
     average_from: float | None = None,
+    post: Post | None = None,
 ) -> Plan:
     """`steps` steps over all records; the other parameters as in `dp_sgd`."""
     if (clipping_norm is None) == (bounding is None):
@@ -34,4 +36,4 @@ def full_batch_descent(
     if average_from is not None:
         update = Averaged(update, skip=math.floor(check.fraction("average_from", average_from, zero=True) * steps))
     bounding = bounding or Clip(clipping_norm or 0.0)
-    return Plan(FullBatch(), bounding, Constant(noise_multiplier), update, steps, public_size)
+    return Plan(FullBatch(), bounding, Constant(noise_multiplier), update, steps, public_size, post or Identity())

@@ -1,0 +1,57 @@
+"""Individual accounting: what a record may spend within a budget, and what it has spent.
+
+Records spend squared lengths, in units of the largest that one may have: `full steps`. Filters turn a budget (ε, δ) into a
+number of them. That of Gaussian differential privacy is exact; the Rényi filter, at an order that is fixed beforehand, takes
+fewer of them and is here to compare.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm import _validate as check
+from dperm.privacy.filters import rdp_budget
+from dperm.privacy.gaussian import gaussian_epsilon, gaussian_mu
+
+__all__ = ["affordable_steps", "individual_epsilons"]
+
+Array = NDArray[np.float64]
+
+_LEVELS = 512  # of what was spent, between nothing and the most: each record's is rounded up to one
+
+
+def affordable_steps(
+    noise_multiplier: float, epsilon: float, delta: float, *, filter: Literal["gaussian", "renyi"] = "gaussian"
+) -> float:
+    """How many full steps of this noise a record may spend within (ε, δ).
+
+    "gaussian": Koskela, Tobaben, Honkela 2023, Theorem 3.1. "renyi": Feldman & Zrnic 2021, Theorem 4.5, at the order that suits
+    the budget best.
+    """
+    check.positive("noise_multiplier", noise_multiplier)
+    if check.choice("filter", filter, ("gaussian", "renyi")) == "gaussian":
+        return (gaussian_mu(epsilon, delta) * noise_multiplier) ** 2
+    budget = rdp_budget(epsilon, delta)
+    return 2 * budget.rdp_budget / budget.order * noise_multiplier**2
+
+
+def individual_epsilons(spent: Array, noise_multiplier: float, delta: float) -> Array:
+    """(n,): the ε at δ of each record by itself, that has spent so many full steps (n,). Private: it depends on the records.
+
+    It bounds what the released model says of that record, to whoever is not told this number.
+    """
+    check.fraction("delta", delta)
+    check.positive("noise_multiplier", noise_multiplier)
+    roots = np.sqrt(np.asarray(spent, dtype=np.float64))
+    most = float(roots.max(initial=0.0))
+    if not math.isfinite(most) or most == 0:
+        return np.where(roots > 0, np.inf, 0.0)
+    levels = np.ceil(roots / most * _LEVELS).astype(np.intp)
+    table = np.zeros(_LEVELS + 1)
+    for level in np.unique(levels[levels > 0]):
+        table[level] = gaussian_epsilon(noise_multiplier / (level / _LEVELS * most), delta)
+    return table[levels]

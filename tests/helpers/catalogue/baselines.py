@@ -1,0 +1,37 @@
+"""What papers compare with: Bolt-on, traditional and normalised gradient perturbation, smoothed gradients, hinges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dperm.mechanisms import BoltOn, Budget, Gradient, NormalisedGradient, SmoothedGradient, TraditionalGradient
+from dperm.objectives import Hinge, Logistic, QNormHinge, Softmax, Squared, Task
+from helpers.catalogue.common import ADD, BUDGET, EPSILON, REPLACE, SIZE, Entry, gradient, objective
+
+
+def entries() -> Iterator[Entry]:
+    for relation in (ADD, REPLACE):
+        task = Task(loss=Logistic(), features=3, classes=2, public_size=SIZE, intercept_scale=0.5, relation=relation)
+        for method in (TraditionalGradient(), NormalisedGradient(learning_rate=0.5), SmoothedGradient(epochs=3)):
+            yield f"{method}, {relation}", *method.build(task, BUDGET)
+        for loss in (Hinge(), QNormHinge(1.5, 2.0), QNormHinge(2.0, 2.0)):
+            problem = objective(loss, relation, radius=loss.ball)
+            yield f"gradient, {loss}, {relation}", gradient(problem.facts), problem
+    yield (
+        "smoothed importance",
+        *SmoothedGradient(sampling="importance", epochs=2).build(
+            Task(loss=Logistic(), features=3, classes=2, public_size=SIZE), BUDGET
+        ),
+    )
+    for loss, radius in ((Logistic(), None), (Softmax(3), None), (Squared(1.0, 2.0), 2.0)):
+        problem = objective(loss, REPLACE, radius=radius)
+        for name, method in {
+            "constant rate": BoltOn(epochs=2, batch_size=7, learning_rate=0.1),
+            "falling rate": BoltOn(epochs=2, batch_size=7, strong_convexity=2.0),
+        }.items():
+            yield f"bolt-on, {name}, {loss.name}", method.calibrated(problem.facts, BUDGET, 1), problem
+    problem = objective(None, REPLACE)
+    yield "pure bolt-on", BoltOn(epochs=2).calibrated(problem.facts, Budget(0.0, EPSILON), 1), problem
+    yield "one against the rest, bolt-on", BoltOn(epochs=2).calibrated(problem.facts, BUDGET, 3), problem
+    task = Task(loss=Hinge(), features=3, classes=2, public_size=None)
+    yield "noisy size, hinge", *Gradient(epochs=3).build(task, BUDGET)

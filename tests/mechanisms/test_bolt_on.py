@@ -1,0 +1,126 @@
+"""Bolt-on: how far neighbours can end apart, in both regimes, and the defect of dividing it by the batch's size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dperm.audit import Training, attack, overall, replay
+from dperm.estimators import DPLinearSVC, DPLogisticRegression
+from dperm.mechanisms import BoltOn, BoltOnPerturbation, Budget
+from dperm.objectives import Huber, LinearObjective, Logistic, PublicFacts, Softmax
+from dperm.privacy import Relation
+from dperm.release import Channel
+
+BUDGET = Budget(1e-5, 1.0)
+
+
+def objective(loss: Any = None, **settings: Any) -> LinearObjective:
+    return LinearObjective(loss or Logistic(), 3, public_size=40, relation="replace_one", intercept_scale=0.5, **settings)
+
+
+def bolt_on(**settings: Any) -> BoltOnPerturbation:
+    return BoltOnPerturbation(budget=Budget(1e-5), noise_multiplier=3.0, **settings)
+
+
+REGIMES = {
+    "constant": bolt_on(passes=3, batch_size=4, learning_rate=0.5),
+    "constant, one record a batch": bolt_on(passes=2, batch_size=1, learning_rate=2.0),
+    "constant, regularised": bolt_on(passes=3, batch_size=4, learning_rate=0.5, strong_convexity=8.0),
+    "falling": bolt_on(passes=3, batch_size=4, strong_convexity=8.0),
+    "falling, more than a pass before 1/(γt) is below 1/β": bolt_on(passes=4, batch_size=10, strong_convexity=1.0),
+}
+
+
+@pytest.mark.parametrize("name", REGIMES)
+@pytest.mark.parametrize("loss", [Logistic(), Huber(0.5), Softmax(3)], ids=["logistic", "huber", "softmax"])
+def test_neighbours_end_no_further_apart_than_stated(name: str, loss: Any) -> None:
+    problem = objective(loss)
+    if REGIMES[name].learning_rate and REGIMES[name].learning_rate > 2 / problem.facts.smoothness:
+        pytest.skip("above 2/β of this loss")
+    found = replay(Training.of_mechanism(REGIMES[name], problem))
+    assert found.verdict == "consistent", str(found)
+    assert found.details["largest_movement"] > 0.1  # and the bound is not far from what happens
+
+
+def test_the_bounds_are_those_of_the_paper() -> None:
+    facts = objective().facts
+    steep = facts.lipschitz
+    constant, falling = REGIMES["constant"], REGIMES["falling"]
+    assert constant.sensitivity(facts, 40) == pytest.approx(2 * 3 * steep * 0.5 / 4, rel=1e-6)
+    assert falling.sensitivity(facts, 40) == pytest.approx(2 * steep / 8.0, rel=1e-6)
+    rates = falling.rates(facts, 40)
+    modulus = 8.0 / 40
+    assert len(rates) == 30 and rates[0] == pytest.approx(1 / (facts.smoothness + modulus))
+    assert rates[-1] == pytest.approx(1 / (modulus * 30))
+
+
+def test_it_is_ordinary_descent_before_the_noise() -> None:
+    problem, rng = objective(radius=0.3), np.random.default_rng(0)
+    rows, targets = rng.normal(size=(10, 3)) * 0.3, np.where(rng.random(10) < 0.5, 1.0, -1.0)
+    mechanism = bolt_on(passes=2, batch_size=10, learning_rate=0.5, strong_convexity=2.0)
+    quiet = type("Quiet", (BoltOnPerturbation,), {"sensitivity": lambda *_: 1e-9})(**vars(mechanism))
+    found = quiet.release(problem, problem.records(rows, targets), Channel.open(0)).theta
+    theta, extended = np.zeros(4), np.column_stack([rows, np.full(10, 0.5)])
+    for _ in range(2):
+        slopes = -targets / (1 + np.exp(targets * (extended @ theta)))
+        theta = theta - 0.5 * (extended.T @ slopes / 10 + 2.0 / 10 * theta)
+        theta *= min(1.0, 0.3 / np.linalg.norm(theta))
+    assert found == pytest.approx(theta, abs=1e-5)  # rows keep 21 binary digits
+
+
+class DividedByTheBatch(BoltOnPerturbation):
+    """Planted, after a library that does: the falling rate's sensitivity divided by the size of a batch."""
+
+    def sensitivity(self, facts: PublicFacts, records: int) -> float:
+        return super().sensitivity(facts, records) / self.batch_size
+
+
+@pytest.mark.parametrize("regime", ["falling", "constant"])
+def test_dividing_by_the_batch_is_refuted(regime: str) -> None:
+    found = replay(Training.of_mechanism(DividedByTheBatch(**vars(REGIMES[regime])), objective()))
+    assert found.refuted and "movement" in found.details["kinds"]
+
+
+class TooFast(BoltOnPerturbation):
+    """Planted: what a pass moves is counted once."""
+
+    def sensitivity(self, facts: PublicFacts, records: int) -> float:
+        return super().sensitivity(facts, records) / self.passes
+
+
+def test_counting_one_pass_of_many_is_refuted() -> None:
+    mechanism = TooFast(**vars(bolt_on(passes=20, batch_size=4, learning_rate=0.05)))
+    assert overall(attack(Training.of_mechanism(mechanism, objective()), trials=1000)) == "refuted"
+
+
+def test_what_would_bring_neighbours_apart_is_refused() -> None:
+    facts = objective().facts
+    with pytest.raises(ValueError, match="at most 2/β"):
+        bolt_on(learning_rate=1.01 * 2 / facts.smoothness).event(facts)
+    added = LinearObjective(Logistic(), 3, public_size=40).facts
+    with pytest.raises(ValueError, match="replace_one"):
+        bolt_on(learning_rate=0.1).event(added)
+    with pytest.raises(ValueError, match="strong_convexity > 0"):
+        bolt_on()
+    with pytest.raises(ValueError, match="exactly one"):
+        BoltOnPerturbation(budget=BUDGET, learning_rate=0.1)
+    rng = np.random.default_rng(0)
+    hinge = DPLinearSVC(half_width=0, mechanism="bolt-on", relation="replace_one", classes=[0, 1])
+    with pytest.raises(ValueError, match="smooth loss"):
+        hinge.fit(rng.normal(size=(30, 2)), np.arange(30) % 2)
+
+
+@pytest.mark.parametrize("method", [BoltOn(), BoltOn(strong_convexity=20.0), BoltOn(learning_rate=0.1, epochs=2)])
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_estimators_learn_with_it(method: BoltOn, delta: float) -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(4000, 3))
+    labels = rows[:, 0] > 0
+    model = DPLogisticRegression(epsilon=3.0, delta=delta, mechanism=method, relation="replace_one", classes=[False, True])
+    model.fit(rows, labels)
+    assert model.certificate_.relation is Relation.REPLACE_ONE
+    assert 2.99 < model.certificate_.epsilon <= 3.0
+    assert model.score(rows, labels) > 0.9
