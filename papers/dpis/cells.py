@@ -39,6 +39,7 @@ class Cell:
     ceiling: float = 4.0  # C* ÷ C₁
     scale: float = 1.0  # λ
     seed: int = 0  # of the initial weights; noise and sampling are never seeded
+    channel_noise: float = 0.0  # noise multiplier of means and deviations that channels are normalised by; 0: GroupNorm, free
     borrowed: bool = False  # Poisson sampling with the noise that importance sampling had, epoch by epoch: at another ε
     records: int | None = None  # the first so many only, for tests
 

@@ -98,7 +98,7 @@ def settings(dataset: str, model: str, epsilon: float) -> Cell:
         return Cell(dataset, epsilon, model, learning_rate=0.5 if epsilon <= 1 else 1.0)
     if dataset == "cifar10":
         if model == "scattering":
-            return Cell(dataset, epsilon, model, batch=8192, epochs=40, learning_rate=4.0)
+            return Cell(dataset, epsilon, model, batch=8192, epochs=40, learning_rate=4.0, channel_noise=8.0)
         return Cell(dataset, epsilon, model, batch=1024, epochs=30, learning_rate=1.0)
     rate = 4.0 if epsilon >= 1 else 2.0
     epochs = 20 if model != "scattering" else 25 if epsilon >= 1 else 12

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 import dperm
 from dperm.gradient import AdaptiveNorm, NoiseSchedule, Normalise, Plan
 from dperm.gradient.recipes import dp_sgd, dpis
-from dperm.privacy import Event, Relation, calibrate
+from dperm.privacy import Certificate, Composed, Event, Gaussian, Relation, calibrate
 from dperm.privacy.rdp import rdp_epsilon
 from dperm.release import spend_log
-from dperm.torch import PrivateTrainer
+from dperm.torch import PrivateTrainer, private_channel_statistics, scattering_scale
 from papers.dpis.cells import RESULTS, Cell, load
 from papers.dpis.data import load_split
 from papers.dpis.models import make_model
@@ -36,6 +36,15 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     train, test = load_split(cell.dataset, cell.model == "scattering")
     if cell.records is not None:
         train = (train[0][: cell.records], train[1][: cell.records])
+    spent: list[Certificate] = []
+    if cell.channel_noise:
+        with spend_log(RESULTS.parent / "spend.jsonl"):
+            found = private_channel_statistics(
+                train[0], noise_multiplier=cell.channel_noise, delta=DELTA, scale=scattering_scale(channels=3),
+                public_size=len(train[0]), label="papers/dpis",
+            )  # fmt: skip
+        train, test = ((found.normalise(inputs), labels) for inputs, labels in (train, test))
+        spent.append(found.certificate)
     torch.manual_seed(cell.seed)
     model = make_model(cell.dataset, cell.model)
     seen = 0
@@ -55,7 +64,8 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     else:
         optimizer = torch.optim.SGD(parameters, cell.learning_rate, momentum=0.9)
     size = len(train[0])
-    trainer = PrivateTrainer(model, loss_fn, optimizer, plan_of(cell, size), delta=DELTA, label="papers/dpis", public_size=size)
+    plan = plan_of(cell, size)
+    trainer = PrivateTrainer(model, loss_fn, optimizer, plan, delta=DELTA, label="papers/dpis", public_size=size)
     started = time.perf_counter()
     with spend_log(RESULTS.parent / "spend.jsonl"):
         trainer.fit(train)
@@ -67,7 +77,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         "steps": trainer.plan.steps,
         "gradient evaluations": seen,
         "noise": noise_of(trainer),
-        "certificate": json.loads(trainer.certificate.to_json()),
+        "certificate": json.loads(Certificate.of_all([*spent, trainer.certificate], DELTA).to_json()),
         "machine": f"{platform.machine()}, {torch.get_num_threads()} thread(s), torch {torch.__version__}",
         "version": dperm.__version__,
     }
@@ -90,6 +100,7 @@ def plan_of(cell: Cell, size: int) -> Any:
             pass_every=cell.pass_every,
             adaptive=AdaptiveNorm(cell.scale, cell.ceiling) if cell.adaptive else None,
             average_from=None,
+            earlier=earlier_of(cell),
         )
     bounding: dict[str, Any] = {"clipping_norm": cell.clipping_norm}
     if cell.bounding == "normalise":
@@ -108,11 +119,18 @@ def plan_of(cell: Cell, size: int) -> Any:
     return make(noise_multiplier=calibrated(lambda noise: make(noise_multiplier=noise), cell))
 
 
+def earlier_of(cell: Cell) -> Event | None:
+    """What is released before the training."""
+    return Gaussian(cell.channel_noise) if cell.channel_noise else None
+
+
 def calibrated(make: Callable[..., Plan], cell: Cell) -> float:
     """The least noise multiplier under the cell's accounting."""
 
     def event(noise: float) -> Event:
-        return make(noise).event(Relation.ADD_OR_REMOVE_ONE)
+        run = make(noise).event(Relation.ADD_OR_REMOVE_ONE)
+        earlier = earlier_of(cell)
+        return run if earlier is None else Composed((earlier, run))
 
     if cell.accounting == "pld":
         return calibrate(event, cell.epsilon, DELTA)

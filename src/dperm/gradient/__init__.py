@@ -4,6 +4,7 @@ from dperm.gradient.bounding import AdaptiveClip, Bounding, Clip, Normalise, Per
 from dperm.gradient.importance import AdaptiveNorm, ImportanceEpoch, ImportanceGradients, ImportancePlan
 from dperm.gradient.individual import IndividualGradients, IndividualPlan
 from dperm.gradient.loop import descend, descend_by
+from dperm.gradient.pidp import PidpPlan
 from dperm.gradient.plan import NoisyGradients, Plan
 from dperm.gradient.policy import Gradients, Policy
 from dperm.gradient.post import Identity, LaplacianSmoothing, Post, UnitAtLeast
@@ -40,6 +41,7 @@ __all__ = [
     "Normalise",
     "PerExampleGradient",
     "PerLayer",
+    "PidpPlan",
     "Plan",
     "Poisson",
     "Policy",

@@ -97,6 +97,10 @@ class Policy(ABC):
     #: whether steps compare gradients at two θ, which objectives of networks do not have
     anchored: bool = False
 
+    def refuse(self, objective: Any) -> None:
+        """ValueError, before any charge, for a `LinearObjective` that this cannot train."""
+        return
+
     # Audits
 
     @property

@@ -16,6 +16,7 @@ from dperm.mechanisms.normalised import NormalisedGradient, PublishedNormalisedG
 from dperm.mechanisms.objective import Objective, ObjectivePerturbation
 from dperm.mechanisms.one_vs_rest import OneVsRest
 from dperm.mechanisms.output import Output, OutputPerturbation
+from dperm.mechanisms.pidp import PublishedPidp
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
@@ -38,6 +39,7 @@ __all__ = [
     "Output",
     "OutputPerturbation",
     "PublishedNormalisedGradient",
+    "PublishedPidp",
     "Release",
     "SmoothedGradient",
     "Stage",

@@ -73,6 +73,10 @@ class GradientPerturbation(Mechanism):
             channel.confided.append(private)
         return theta, {"steps": plan.steps, **gradients.summary()}
 
+    def admit(self, objective: LinearObjective, records: Records) -> Records:
+        self.plan.refuse(objective)
+        return super().admit(objective, records)
+
     curved = False
 
     def vectorises(self, objective: LinearObjective) -> bool:

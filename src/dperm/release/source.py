@@ -69,6 +69,11 @@ class Source(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} has no draws that depend on the records: no importance sampling.")
 
+    @property
+    def generator(self) -> np.random.Generator:
+        """For draws that no event counts on: of algorithms that are only claimed."""
+        return np.random.default_rng()
+
     def claimed(self, sampling_rate: float) -> None:
         """Told before each Gaussian release: the rate at which its records were drawn, as paid for (1: all of them)."""
         self.sampling_rate = sampling_rate
@@ -161,6 +166,10 @@ class SystemSource(Source):
             carried = successes[start:] - trials
             last -= trials
             done += block
+
+    @property
+    def generator(self) -> np.random.Generator:
+        return self.randomness.sampling
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
         return indices[self.randomness.sampling.random(len(indices)) < keep]
