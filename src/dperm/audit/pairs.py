@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj, to_device
 from numpy.typing import NDArray
 
-from dperm.objectives import LinearObjective
+from dperm.influence import LinearInfluence
+from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Relation
 
-__all__ = ["Pair", "extreme_pairs", "game_pairs", "network_pairs"]
+__all__ = ["Pair", "extreme_pairs", "game_pairs", "influential_pair", "network_pairs"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -163,7 +164,7 @@ def extreme_pairs(
 
 def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
     """Candidates for the pair that is easiest to tell apart: a record at the norm bound by itself, against records that
-    pull the other way, and replaced by its opposite."""
+    pull the other way, replaced by its opposite, and the most influential one beside ordinary ones."""
     d, bound, relation = objective.features, objective.data_norm, objective.relation
     one, other = (0.0, 1.0) if classes else objective.loss.extremes
     x = bound * np.eye(d)[0]
@@ -183,7 +184,7 @@ def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
         crowd = np.tile(x, (12, 1))
         start = (np.vstack([crowd, bound * near[None]]), np.append(np.full(12, other), one))
         pairs.append(Pair.replacing("a record replaced by one across", start, bound * far, one))
-    return pairs
+    return [*pairs, influential_pair(objective, classes=classes)]
 
 
 def _crowd_name(crowd: int) -> str:
@@ -208,3 +209,48 @@ def network_pairs(data: Data, relation: Relation, classes: int, rng: np.random.G
         ("a record that is not a number", np.full(shape, np.nan), label),
     ]
     return [Pair.neighbour(relation, name, data, row, target) for name, row, target in extreme]
+
+
+def influential_pair(objective: LinearObjective, records: int | None = None, classes: int = 0) -> Pair:
+    """Ordinary records, as many as are stated (at most 200; None stated: 60), and beside them the record that moves their
+    minimiser furthest: found by its influence, of records as long as the bound along each axis and where the others have least to
+    say."""
+    count = min(objective.public_size or 60, 200) if records is None else records
+    d, bound = objective.features, objective.data_norm
+    rng = np.random.default_rng(0)
+    scales = np.geomspace(1.0, 0.03, max(1, d))  # directions in which others say much, and little
+    rows = rng.normal(size=(max(1, count - 1), d)) * scales
+    rows *= bound / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), bound)
+    binary = objective if not classes else replace(objective, loss=Logistic(), radius=None)
+    one, other = (0.0, 1.0) if objective.outputs > 1 else binary.loss.extremes
+    targets = np.where(rng.random(len(rows)) < 0.5, one, other)
+    places = [*np.eye(d)[:8], np.linalg.svd(rows)[2][-1]] if d else []
+    candidates = [(sign * bound * place, target) for place in places for sign in (1, -1) for target in (one, other)]
+    influence = _influence(binary, rows, targets)
+    moves = [np.linalg.norm(influence.with_more(row[None], np.array([target])) - influence.theta) for row, target in candidates]
+    row, target = candidates[int(np.argmax(moves))] if candidates else (np.zeros(d), one)
+    if classes:  # class numbers
+        targets, target = (targets > 0).astype(np.float64), float(target > 0)
+    name = f"the most influential of {len(candidates)} records beside {len(rows)} ordinary ones"
+    if objective.relation is Relation.ADD_OR_REMOVE_ONE:
+        return Pair.adding(name, (rows, targets), row, target)
+    opposite = other if target == one else one
+    start = (np.vstack([rows, row[None]]), np.append(targets, float(opposite > 0) if classes else opposite))
+    return Pair.replacing(f"{name}, its target flipped", start, row, target)
+
+
+def _influence(objective: LinearObjective, rows: Array, targets: Array) -> LinearInfluence:
+    """At the minimiser, with as much regularisation as keeps it inside the ball; at zero, where descent starts, for a loss that
+    has no second derivative to find it by."""
+    modulus = 0.02 * len(rows) * objective.row_norm**2
+    while True:
+        regularised = objective.with_strong_convexity(modulus)
+        records = regularised.records(rows, targets)
+        if not objective.facts.smoothness < np.inf:
+            return LinearInfluence(regularised, records, np.zeros(objective.dimension))
+        try:
+            return LinearInfluence.at_minimiser(regularised, records)
+        except ValueError:
+            if modulus > 1e6 * len(rows) * objective.facts.smoothness:
+                raise
+            modulus *= 4

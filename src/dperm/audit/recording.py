@@ -21,6 +21,7 @@ Array = NDArray[np.float64]
 Kind = Literal["gaussian", "pure", "objective"]
 
 _NOBODY: Indices = np.array([], dtype=np.intp)
+_CLAIMED_DRAWS = 0  # a seed: draws that no event counts on are the same in every run that is compared
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,10 @@ class Recorder(Source):
         self.recording.thinned[coin] = np.union1d(self.recording.thinned.get(coin, _NOBODY), stayed)
         return stayed
 
+    @property
+    def generator(self) -> np.random.Generator:
+        return np.random.default_rng(_CLAIMED_DRAWS)
+
     def admitted(self, event: Event) -> None:
         self.recording.parts.append(event)
 
@@ -153,6 +158,10 @@ class Forced(Source):
         stayed = indices[np.isin(indices, np.concatenate([mapped[mapped >= 0], self.extra]))]
         self.recording.thinned[coin] = np.union1d(self.recording.thinned.get(coin, _NOBODY), stayed)
         return stayed
+
+    @property
+    def generator(self) -> np.random.Generator:
+        return np.random.default_rng(_CLAIMED_DRAWS)
 
     def admitted(self, event: Event) -> None:
         self.recording.parts.append(event)

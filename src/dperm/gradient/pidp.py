@@ -33,8 +33,9 @@ class _Gradients(Gradients["PidpPlan"]):
     def start(self) -> None:
         plan, facts = self.policy, self.objective.facts
         self._draws = self.channel.source.generator
-        order = self._draws.integers(len(self.records), size=plan.steps - self.step)
-        self._singles = self.records.stream([np.array([index]) for index in order])
+        count = len(self.records)
+        order = self._draws.integers(max(1, count), size=(plan.steps - self.step, 1))
+        self._singles = self.records.stream(list(order[:, : min(1, count)]))  # of nobody, where there is nobody
         self._clip = Clip(facts.lipschitz)
         self._inverse: Array | None = None
         self._global: Array | None = None  # θ at the last refresh
@@ -60,7 +61,7 @@ class _Gradients(Gradients["PidpPlan"]):
     def _refresh(self, theta: Array) -> None:
         """H⁻¹ at θ, of the mean loss with the regulariser, and ζ added to the diagonal (Remark 5)."""
         objective: Any = self.objective
-        size = len(self.records)
+        size = max(1, len(self.records))
         _, _, hessian = objective.evaluate(theta, self.records, hessian=True)
         hessian = hessian / size + (self._shrink + self.policy.modulus) * np.eye(len(theta))
         self._inverse, self._global = np.linalg.inv(hessian), theta + 0.0

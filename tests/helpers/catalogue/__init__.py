@@ -11,7 +11,7 @@ import inspect
 import pkgutil
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
+from typing import Any, get_type_hints
 
 import dperm.gradient
 import dperm.gradient.recipes
@@ -65,10 +65,11 @@ def certified_parts() -> set[type]:
 
 
 def recipes() -> set[str]:
-    """Marked functions of all modules beside the published recipes, exported or not."""
+    """Marked functions of all modules beside the published recipes, exported or not, but for those that are only claimed."""
     package = dperm.gradient.recipes
     modules = [import_module(f"{package.__name__}.{module.name}") for module in pkgutil.iter_modules(package.__path__)]
-    return {name for module in modules for name, value in vars(module).items() if kind_of(value) is not None}
+    marked = {name: value for module in modules for name, value in vars(module).items() if kind_of(value) is not None}
+    return {name for name, value in marked.items() if get_type_hints(value)["return"].claim is None}
 
 
 def parts_of(mechanism: Mechanism, objective: Any) -> set[type]:
