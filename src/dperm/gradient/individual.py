@@ -124,6 +124,10 @@ class IndividualPlan(Policy):
         return float(self.public_size)
 
     @property
+    def vectorises(self) -> bool:
+        return True
+
+    @property
     def longest(self) -> float:
         return self.clipping_norm
 

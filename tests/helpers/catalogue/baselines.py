@@ -18,7 +18,7 @@ def entries() -> Iterator[Entry]:
             problem = objective(loss, relation, radius=loss.ball)
             yield f"gradient, {loss}, {relation}", gradient(problem.facts), problem
     yield (
-        "smoothed importance",
+        "recipe dpis, smoothed",
         *SmoothedGradient(sampling="importance", epochs=2).build(
             Task(loss=Logistic(), features=3, classes=2, public_size=SIZE), BUDGET
         ),
