@@ -418,3 +418,35 @@ def test_settings_beside_a_model_and_claimed_models(table: Path, tmp_path: Path)
     assert "The model's certificate is only claimed" in done.stdout and "nothing here certifies" in done.stdout
     assert "the proof is the theorem" not in done.stdout
     assert "Expected --features" in dperm("audit", "--features", 0, expect=1).stderr
+
+
+def test_influence_names_rows_charges_nothing_and_says_that_it_is_private(table: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    done = dperm("influence", table, "--target", "income", "--top", 3, "-o", page)
+    assert "PRIVATE, for the data holder only" in done.stdout and "PRIVATE" in page.read_text()
+    told = json.loads(dperm("influence", table, "--target", "income", "--row", 7, "--top", 3, "-o", page, "--json").stdout)
+    assert told["private"] is True and told["what"] == "the prediction for row 7" and len(told["most"]) == 3
+    assert SpendLog.current().charges() == []
+    assert "Expected a row among those used" in dperm("influence", table, "--target", "income", "--row", 999, expect=1).stderr
+
+
+def test_methods_of_papers_are_compared_where_they_are_named(table: Path, schema: Path, tmp_path: Path) -> None:
+    done = dperm(
+        "compare", table, "--schema", schema, "--mechanisms", "individual,lssgd,m-ngp,m-ngp-published,pidp-sgd-published,tgp",
+        "--epsilons", "1", "--repeats", "2", "--jobs", "1", "-o", tmp_path / "page.html",
+    )  # fmt: skip
+    assert "m-NGP as published (claimed)" in done.stdout and "Individual accounting" in done.stdout
+    page = (tmp_path / "page.html").read_text()
+    assert "PIDP-SGD as published (claimed)" in page
+    replaced = ("--relation", "replace_one", "--mechanisms", "bolt-on", "--epsilons", "1", "--repeats", "2", "--jobs", "1")
+    assert "Bolt-on" in dperm("compare", table, "--schema", schema, *replaced, "-o", tmp_path / "page.html").stdout
+    none = dperm("compare", table, "--schema", schema, "--mechanisms", "bolt-on", "-o", tmp_path / "p.html", expect=1)
+    assert "needs replace_one" in none.stderr
+
+
+@pytest.mark.parametrize("mechanism", ["individual", "lssgd", "m-ngp", "tgp"])
+def test_methods_of_papers_train_models_that_are_certified(table: Path, schema: Path, tmp_path: Path, mechanism: str) -> None:
+    model = tmp_path / "model.json"
+    dperm("train", table, "--schema", schema, "--mechanism", mechanism, "--public-size", 300, "-o", model, "--accept-proposed")
+    text = model.read_text()
+    assert "spent_by_record" not in text and model_from_json(text)[0].certificate_.event is not None

@@ -43,6 +43,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
     title: str = ""
     absent: int = 0
+    places: NDArray[np.intp] | None = None  # (n,) which rows of the table these are, from 0; None: not known, or all
     public: bool = True  # False where ranges, categories or a target's range were read off the data
 
     def __len__(self) -> int:
@@ -66,6 +67,7 @@ class Dataset:
             tuple(notes),
             schema.title,
             absent=left_out,
+            places=np.flatnonzero(schema.usable(frame)),
             public=not schema.proposed,
         )
 

@@ -143,6 +143,15 @@ class Schema:
         features, kept = self.encode_features(frame)
         return features, self._targets(frame.loc[kept, self.target])
 
+    def usable(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
+        """(n,): which records `encode` keeps."""
+        mask = ~frame[self.target].isna().to_numpy()
+        if self.missing == "drop":
+            for column in self.columns:
+                if column.width or column.type == "category":
+                    mask &= ~frame[column.name].isna().to_numpy()
+        return mask
+
     def encode_features(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Features of the kept records, and which records (n,) were kept: all, unless `missing` is "drop"."""
         used = [column for column in self.columns if column.width or column.type == "category"]

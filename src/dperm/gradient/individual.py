@@ -79,6 +79,9 @@ class IndividualGradients(Gradients["IndividualPlan"]):
         self.step += steps
         np.minimum(self.spent_by_record + steps, self.policy.full_steps, out=self.spent_by_record)
 
+    def summary(self) -> dict[str, Any]:
+        return {"noise_levels": [(self.policy.noise_multiplier, self.policy.steps)]}
+
     def private(self) -> dict[str, Any]:
         return {"spent_by_record": self.spent_by_record}
 

@@ -85,7 +85,7 @@ class _Gradients(Gradients["PidpPlan"]):
         return {"noiseless_steps": np.array(self.noiseless, dtype=np.int64)}
 
     def summary(self) -> dict[str, Any]:
-        return {"refreshes": self.policy.refreshes}
+        return {"noise_levels": [(self.policy.noise_multiplier(self.relation), self.policy.steps)]}
 
 
 @dataclass(frozen=True)

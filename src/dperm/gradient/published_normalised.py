@@ -32,6 +32,9 @@ class _Gradients(Gradients["PublishedNormalisedPlan"]):
         self.step += 1
         return self.channel.release(mean, plan.moves_by(self.relation), plan.true_noise(self.relation))
 
+    def summary(self) -> dict[str, Any]:
+        return {"noise_levels": [(self.policy.noise_multiplier, self.policy.steps)]}
+
 
 @dataclass(frozen=True)
 class PublishedNormalisedPlan(Policy):

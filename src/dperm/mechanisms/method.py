@@ -28,6 +28,7 @@ class Method(ABC):
     joint: ClassVar[bool] = False  # whether more than two classes are one model, where the loss has a form for that
     pure: ClassVar[bool] = False  # whether delta = 0 will do
     title: ClassVar[str] = ""  # in reports; empty: its key
+    claimed: ClassVar[bool] = False  # whether what it makes is not private at the ε that its authors state
 
     def __post_init__(self) -> None:
         check.plain_numbers(self, [field.name for field in fields(self)])

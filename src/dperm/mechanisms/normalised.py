@@ -63,6 +63,7 @@ class PublishedNormalisedGradient(TraditionalGradient):
 
     key = "m-ngp-published"
     title = "m-NGP as published"
+    claimed = True
 
     def shaped(self, plan: Policy) -> Policy:
         assert isinstance(plan, Plan)

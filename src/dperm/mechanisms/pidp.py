@@ -31,6 +31,7 @@ class PublishedPidp(Method):
 
     key = "pidp-sgd-published"
     title = "PIDP-SGD as published"
+    claimed = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

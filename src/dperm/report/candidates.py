@@ -19,6 +19,11 @@ class Candidate:
     rule: str
     method: Method
 
+    @property
+    def claimed(self) -> bool:
+        """Whether it is run as it was published, and is not private at the ε it states."""
+        return self.method.claimed
+
 
 _LAMBDA = "Λ minimises σ(Λ)²d/Λ + Λ(40/B)², with σ(Λ) the noise that the budget needs at Λ"
 _STEPS = (
@@ -65,9 +70,14 @@ CANDIDATES = {
 #: what is compared unless others are named
 USUAL = tuple(CANDIDATES)
 
+
+def _title(kind: type[Method]) -> str:
+    return (kind.title or kind.key) + (" (claimed)" if kind.claimed else "")
+
+
 _NAMED = {candidate.method.key for candidate in CANDIDATES.values()} | {"auto"}
 CANDIDATES |= {
-    key: Candidate(key, kind.title or key, kind.title or key, (kind.__doc__ or "").split("\n")[0], kind())
+    key: Candidate(key, _title(kind), _title(kind), (kind.__doc__ or "").split("\n")[0], kind())
     for key, kind in known_methods().items()
     if key not in _NAMED
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -19,24 +19,32 @@ from dperm.privacy import Certificate
 from dperm.report.candidates import CANDIDATES
 from dperm.report.study import Cell, StudyResult
 
-__all__ = ["curve_figure", "excess_figure", "noise_figure", "profile_figure", "score_figure"]
+__all__ = ["curve_figure", "excess_figure", "influence_figure", "noise_figure", "profile_figure", "score_figure"]
 
 _INK = "#123456"  # replaced by currentColor in the SVG
-#: Okabe & Ito's palette, told apart by the colour-blind and legible on white and on near-black.
-_COLOURS = {
-    "output": "#E69F00",
-    "objective-kifer": "#56B4E9",
-    "objective-sharp": "#009E73",
-    "gradient-full": "#CC79A7",
-    "gradient-poisson": "#D55E00",
-}
-_MARKERS = {
-    "output": "s",
-    "objective-kifer": "v",
-    "objective-sharp": "o",
-    "gradient-full": "D",
-    "gradient-poisson": "^",
-}
+#: Okabe & Ito's palette, and four of Tol's: told apart by the colour-blind and legible on white and on near-black.
+_COLOURS = (
+    *("#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#0072B2", "#8c8c8c", "#B8A800"),
+    *("#AA4466", "#44AA99", "#7766CC", "#999933"),
+)
+_MARKERS = ("s", "v", "o", "D", "^", "P", "X", "*", "<", ">", "h", "d")
+
+
+def _look(key: str) -> dict[str, Any]:
+    """How a mechanism is drawn, everywhere the same: what is only claimed, dashed and hollow."""
+    place, claimed = list(CANDIDATES).index(key), CANDIDATES[key].claimed
+    return {
+        "color": _COLOURS[place % len(_COLOURS)],
+        "marker": _MARKERS[place % len(_MARKERS)],
+        "markersize": 5,
+        "linewidth": 1.8,
+        "linestyle": "--" if claimed else "-",
+        "markerfacecolor": "none" if claimed else None,
+        "label": CANDIDATES[key].title,
+    }
+
+
+_DOTS = 5_000  # at most, in one picture
 
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -93,17 +101,9 @@ def _band(axes: Any, result: StudyResult, key: str, values: str) -> None:
     arrays = [getattr(cell, values) for cell in cells]
     mean = np.array([array.mean() for array in arrays])
     low, high = (np.array([np.quantile(array, q) for array in arrays]) for q in (0.1, 0.9))
-    colour = _COLOURS[key]
-    axes.fill_between(result.study.epsilons, low, high, color=colour, alpha=0.16, linewidth=0)
-    axes.plot(
-        result.study.epsilons,
-        mean,
-        color=colour,
-        marker=_MARKERS[key],
-        markersize=5,
-        linewidth=1.8,
-        label=CANDIDATES[key].title,
-    )
+    look = _look(key)
+    axes.fill_between(result.study.epsilons, low, high, color=look["color"], alpha=0.16, linewidth=0)
+    axes.plot(result.study.epsilons, mean, **look)
 
 
 def _keys(result: StudyResult) -> list[str]:
@@ -154,15 +154,7 @@ def noise_figure(result: StudyResult) -> str:
     with _axes() as (figure, axes):
         for key in _keys(result):
             cells = [result.cell(key, epsilon) for epsilon in result.study.epsilons]
-            axes.plot(
-                result.study.epsilons,
-                [noise_multiplier(cell, result) for cell in cells],
-                color=_COLOURS[key],
-                marker=_MARKERS[key],
-                markersize=5,
-                linewidth=1.8,
-                label=CANDIDATES[key].title,
-            )
+            axes.plot(result.study.epsilons, [noise_multiplier(cell, result) for cell in cells], **_look(key))
         _epsilon_axis(axes, result.study.epsilons)
         axes.set_yscale("log")
         axes.set_ylabel("noise ÷ sensitivity, per release")
@@ -178,6 +170,22 @@ def noise_multiplier(cell: Cell, result: StudyResult) -> float:
     if "sensitivity" in noise:
         return float(noise["noise_std"] / noise["sensitivity"])
     return float(noise["noise_std"] / result.task.objective(joint=False).facts.lipschitz)
+
+
+def influence_figure(change: Any, losses: Any, named: Sequence[int], rows: Any, what: str) -> str:
+    """Each record's influence against its loss; the `named` rows are written beside theirs."""
+    shown = np.argsort(-np.abs(change), kind="stable")[:_DOTS]  # a page with more would not open
+    with _axes(7.2, 4.2) as (figure, axes):
+        axes.scatter(losses[shown], change[shown], s=9, color=_COLOURS[5], alpha=0.35, linewidths=0, rasterized=True)
+        for row in named:
+            place = int(np.flatnonzero(rows == row)[0])
+            axes.annotate(
+                str(row), (losses[place], change[place]), textcoords="offset points", xytext=(5, 3), fontsize=9, color=_INK
+            )
+        axes.axhline(0.0, color=_INK, linewidth=0.8)
+        axes.set_xlabel("loss of the record")
+        axes.set_ylabel(f"change of {what} without it")
+        return _svg(figure, "influence of each record against its loss")
 
 
 def profile_figure(certificate: Certificate) -> str:

@@ -17,10 +17,11 @@ from dperm.report.candidates import CANDIDATES
 from dperm.report.figures import curve_figure, excess_figure, noise_figure, noise_multiplier, profile_figure, score_figure
 from dperm.report.study import StudyResult
 
-__all__ = ["card_page", "comparison_page", "machine"]
+__all__ = ["card_page", "comparison_page", "environment", "machine"]
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Where the pages' templates are."""
     environment = Environment(
         loader=PackageLoader("dperm.report", "templates"),
         autoescape=True,
@@ -46,10 +47,7 @@ def machine() -> dict[str, str]:
 
 def _table(result: StudyResult) -> list[dict[str, Any]]:
     keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
-    best = {
-        epsilon: max((result.cell(key, epsilon) for key in keys), key=lambda cell: cell.mean).mechanism
-        for epsilon in result.study.epsilons
-    }
+    best = {epsilon: result.best(epsilon) for epsilon in result.study.epsilons}
     return [
         {
             "title": CANDIDATES[key].title,
@@ -123,7 +121,7 @@ def comparison_page(results: Sequence[StudyResult], audits: Sequence[Sequence[tu
     used = {cell.mechanism for result in results for cell in result.cells}
     rules = [candidate for key, candidate in CANDIDATES.items() if key in used]
     return (
-        _environment()
+        environment()
         .get_template("comparison.html")
         .render(sections=sections, rules=rules, machine=machine(), study=results[0].study)
     )
@@ -144,7 +142,7 @@ def card_page(certificate: Certificate, title: str, audits: Sequence[AuditResult
     attack = None if certificate.epsilon is None else certificate.attack_view((0.01, 0.1))
     figure = None if certificate.epsilon is None else profile_figure(certificate)
     return (
-        _environment()
+        environment()
         .get_template("card.html")
         .render(
             certificate=certificate,

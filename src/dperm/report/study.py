@@ -129,6 +129,11 @@ class StudyResult:
     def cell(self, mechanism: str, epsilon: float | None) -> Cell:
         return next(cell for cell in self.cells if (cell.mechanism, cell.epsilon) == (mechanism, epsilon))
 
+    def best(self, epsilon: float) -> str | None:
+        """The best mechanism at this ε; what is only claimed does not compete."""
+        here = [cell for cell in self.cells if cell.epsilon == epsilon and not CANDIDATES[cell.mechanism].claimed]
+        return max(here, key=lambda cell: cell.mean).mechanism if here else None
+
 
 class _Fit(NamedTuple):
     """One model of one repeat."""

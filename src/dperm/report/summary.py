@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from dperm.report.candidates import CANDIDATES
+from dperm.report.influence import Influences
 from dperm.report.page import machine
 from dperm.report.study import StudyResult
 
-__all__ = ["result_table", "results_json"]
+__all__ = ["influence_table", "result_table", "results_json"]
 
 
 def result_table(result: StudyResult, console: Console | None = None) -> None:
@@ -29,7 +30,7 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
     table.add_column("Mechanism")
     for epsilon in result.study.epsilons:
         table.add_column(f"ε = {epsilon:g}", justify="right", no_wrap=True)
-    best = {epsilon: max(keys, key=lambda key: result.cell(key, epsilon).mean) for epsilon in result.study.epsilons}
+    best = {epsilon: result.best(epsilon) for epsilon in result.study.epsilons}
     for key in keys:
         row: list[str] = []
         for epsilon in result.study.epsilons:
@@ -40,6 +41,20 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
     console.print(table)
     baseline = f" Most frequent class: {100 * result.baseline:.1f}." if result.metric == "accuracy" else ""
     console.print(f"Without privacy: {_shown(reference.mean, reference.spread)}.{baseline}\n")
+
+
+def influence_table(found: Influences, count: int, console: Console | None = None) -> None:
+    """Print the records that matter most."""
+    console = console or Console(highlight=False)
+    console.print(f"[bold]{found.dataset.title or found.dataset.name}[/]: change of {found.what} where a record leaves")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("Row", "Change", "Target", "Loss"):
+        table.add_column(name, justify="left" if name == "Target" else "right")
+    for record in found.most(count):
+        table.add_row(str(record["row"]), f"{record['change']:.4g}", record["target"], f"{record['loss']:.4g}")
+    console.print(table)
+    share = found.share_of(max(1, len(found.change) // 100))
+    console.print(f"The most influential hundredth of {len(found.change):,} records has {100 * share:.1f} % of all influence.")
 
 
 def _shown(mean: float, spread: float) -> str:

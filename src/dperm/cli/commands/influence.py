@@ -1,0 +1,54 @@
+"""Show which records matter to a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dperm.cli.shared import JsonFlag, dataset_of, probe_writable, say
+
+__all__ = ["register"]
+
+
+def influence(
+    source: Annotated[str, typer.Argument(help="A file (CSV, Parquet, Arrow, NumPy, libsvm) or a named data set.")],
+    target: Annotated[str | None, typer.Option(help="Target column.")] = None,
+    schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None,
+    model: Annotated[str, typer.Option(help="logistic, svm or ridge.")] = "logistic",
+    row: Annotated[
+        int | None, typer.Option(help="On the prediction for this row of the table, counted from 1 [default: on the parameters].")
+    ] = None,
+    regularisation: Annotated[float, typer.Option(help="λ of (λ/2)‖θ‖² beside the mean loss.")] = 1e-3,
+    top: Annotated[int, typer.Option(help="How many records are listed.")] = 20,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("influence.html"),
+    as_json: JsonFlag = False,
+) -> None:
+    """List and draw the records that a model would not be the same without. PRIVATE: for the data holder only.
+
+    \b
+    Examples:
+      dperm influence people.csv --target income
+      dperm influence people.csv --target income --row 17 -o why-17.html
+    """
+    from dperm import _validate as check
+    from dperm.report import write_atomically
+    from dperm.report.influence import influence_page, influences
+    from dperm.report.summary import influence_table
+
+    check.integer("--top", top)
+    probe_writable(output)
+    dataset, _ = dataset_of(source, target, schema)
+    found = influences(dataset, model, row=row, regularisation=regularisation)
+    write_atomically(output, influence_page(found, top))
+    if as_json:
+        say(json.dumps({"private": True, "what": found.what, "records": len(found.change), "most": found.most(top)}))
+        return
+    influence_table(found, top)
+    say(f"PRIVATE, for the data holder only: this names single records. Page written to {output}.")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(influence)
