@@ -89,6 +89,8 @@ def extreme_pairs(objective: LinearObjective, records: int = 40, classes: int = 
 
 def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]: ...  # Candidates for the pair that is easiest to tell apart: a record at the norm bound by itself, against records that
 
+def influential_pair(objective: LinearObjective, records: int | None = None, classes: int = 0) -> Pair: ...  # Ordinary records, as many as are stated (at most 200; None stated: 60), and beside them the record that moves their
+
 def low_bits(releases: Sequence[tuple[Array, Array]], queries: tuple[Array, Array], scale: float, *, claim: Event | None = None, delta: float | None = None, scores: Sequence[Score] = (precision, inversion, normal_pairs), mechanism: str = '') -> list[AuditResult]: ...  # One audit by each score. `releases` are of two worlds, (first, second) by turns: vectors (p,) that are the first query plus
 
 def member_scores(model: Any, data: Data) -> Array: ...  # (n,) larger for records that `model` fits better: a score for `one_run`.

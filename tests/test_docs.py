@@ -7,6 +7,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import textwrap
 import types
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,18 @@ def test_the_examples_in_pages_run(page: str, last: str, tmp_path: Path, monkeyp
         exec(compile(code, page, "exec"), names)
     made: Any = names[last]
     assert callable(made) or made.certificate.epsilon > 0
+
+
+def test_counter_examples_and_records_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errata assert their own counter-examples; code that is indented belongs to a list."""
+    monkeypatch.chdir(tmp_path)
+    for page, least in (("errata.md", 3), ("records.md", 3)):
+        names: dict[str, Any] = {}
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        found = re.findall(r"^ *```python\n(.*?)```", text, flags=re.DOTALL | re.MULTILINE)
+        assert len(found) >= least
+        for code in found:
+            exec(compile(textwrap.dedent(code), page, "exec"), names)
 
 
 def test_the_examples_for_contributors_run(monkeypatch: pytest.MonkeyPatch) -> None:

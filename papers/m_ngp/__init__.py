@@ -1,0 +1,1 @@
+"""Normalised gradient perturbation (m-NGP), run again."""

@@ -1,0 +1,1 @@
+"""PIDP-SGD and individual accounting, run again."""
