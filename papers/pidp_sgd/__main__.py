@@ -171,15 +171,16 @@ def _text() -> str:
 
 `python -m papers.pidp_sgd run` trains what is missing (lines in `results/`), `python -m papers.pidp_sgd report` writes this page.
 Kang, Li, Liu, Wang, "Data heterogeneity differential privacy: from theory to algorithm", figures 1 and 2. Rows at most 1 long,
-δ = 1/n, {REPEATS} random splits of 80 to 20 that all methods share, means ± half of the 95 % interval; KDD Cup 99: 70,000 records
-drawn at random for each split. The paper shows curves and no numbers, and chooses T by cross-validation; here PIDP-SGD takes n steps of rate
-0.1, Bolt-on ten passes of rate 1/√n (replace-one, the others add or remove), DP-SGD, DP-LSSGD and individual accounting follow the
-library's public rules. Nothing is fitted on test data.
+δ = 1/n, {REPEATS} random splits of 80 to 20 that all methods share, means ± half of the 95 % interval; KDD Cup 99: 70,000
+records drawn at random for each split. The paper shows curves and no numbers, and chooses T by cross-validation; here PIDP-SGD
+takes n steps of rate 0.1, Bolt-on ten passes of rate 1/√n (replace-one, the others add or remove), DP-SGD, DP-LSSGD and
+individual accounting follow the library's public rules. Nothing is fitted on test data.
 
 *Published* PIDP-SGD is not private at the ε on the axis (see [errata](../../docs/errata.md)); it is drawn dashed and compared
 with nothing. Its noise is c·G√(T·ln(1/δ₁))/(nε₁) with c = 2, which the paper leaves open: for n steps on single records some
-hundredths of a gradient. Of all its steps here, in {len(noiseless)} runs, {sum(noiseless):,} were without noise: with the constants of
-its Theorem 5 the noise of contributions is some hundred times what a coordinate may have, and all of some hundred coordinates must pass.
+hundredths of a gradient. Of all its steps here, in {len(noiseless)} runs, {sum(noiseless):,} were without noise: with the
+constants of its Theorem 5 the noise of contributions is some hundred times what a coordinate may have, and all of some hundred
+coordinates must pass.
 
 ![accuracy](accuracy.png)
 
@@ -194,8 +195,8 @@ Logistic regression, accuracy in % on the test part:
 ## Individual accounting against descent without it
 
 Full batches, equal certified ε, δ = 1/n. Both tuned alike on {len(TUNED_ON)} splits of their own, not privately: clipping norm of
-{", ".join(f"{norm:g}" for norm in NORMS)}, {", ".join(map(str, STEPS))} steps, and for individual accounting also the share of the
-steps that is paid for, of {", ".join(f"{share:g}" for share in SHARES)}, which gives it three times as many trials. Judged on
+{", ".join(f"{norm:g}" for norm in NORMS)}, {", ".join(map(str, STEPS))} steps, and for individual accounting also the share of
+the steps that is paid for, of {", ".join(f"{share:g}" for share in SHARES)}, which gives it three times as many trials. Judged on
 {len(JUDGED_ON)} other splits, in pairs.
 
 {_own()}

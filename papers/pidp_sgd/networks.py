@@ -113,8 +113,9 @@ def section(
                 rows.append([title, f"{epsilon:g}", *(mean(each) for each in found)])
     if not rows:
         return ""
-    return f"""One hidden layer of tanh units, as wide as the input, Adam with rate {RATE:g}, C = {NORM:g}; DP-SGD and DP-LSSGD {EPOCHS} epochs of
-batches of {BATCH}, individual accounting {STEPS} full batches, half of them paid for; {REPEATS} splits. Bolt-on is for convex losses. PIDP-SGD
-on a network would take the inverse of a Hessian of some ten thousand parameters for each refresh, to decide what it decides above.
+    return f"""One hidden layer of tanh units, as wide as the input, Adam with rate {RATE:g}, C = {NORM:g}; DP-SGD and DP-LSSGD
+{EPOCHS} epochs of batches of {BATCH}, individual accounting {STEPS} full batches, half of them paid for; {REPEATS} splits.
+Bolt-on is for convex losses. PIDP-SGD on a network would take the inverse of a Hessian of some ten thousand parameters for each refresh,
+to decide what it decides above.
 
 {table(["data", "ε", *METHODS], rows)}"""
