@@ -115,7 +115,7 @@ def section(
         return ""
     return f"""One hidden layer of tanh units, as wide as the input, Adam with rate {RATE:g}, C = {NORM:g}; DP-SGD and DP-LSSGD
 {EPOCHS} epochs of batches of {BATCH}, individual accounting {STEPS} full batches, half of them paid for; {REPEATS} splits.
-Bolt-on is for convex losses. PIDP-SGD on a network would take the inverse of a Hessian of some ten thousand parameters for each refresh,
-to decide what it decides above.
+Bolt-on is for convex losses. PIDP-SGD on a network would take the inverse of a Hessian of some ten thousand parameters for each
+refresh, to decide what it decides above.
 
 {table(["data", "ε", *METHODS], rows)}"""
