@@ -450,3 +450,13 @@ def test_methods_of_papers_train_models_that_are_certified(table: Path, schema: 
     dperm("train", table, "--schema", schema, "--mechanism", mechanism, "--public-size", 300, "-o", model, "--accept-proposed")
     text = model.read_text()
     assert "spent_by_record" not in text and model_from_json(text)[0].certificate_.event is not None
+
+
+def test_a_private_report_of_what_records_have_spent(table: Path, schema: Path, tmp_path: Path) -> None:
+    page = tmp_path / "spent.html"
+    arguments = ("train", table, "--schema", schema, "--accept-proposed", "-o", tmp_path / "m.json", "--private-report", page)
+    done = dperm(*arguments, "--mechanism", "individual", "--public-size", 300)
+    assert f"PRIVATE, for the data holder only: {page}" in done.stdout and "fell silent" in page.read_text()
+    charges = len(SpendLog.current().charges())
+    assert "Expected --mechanism individual" in dperm(*arguments, "--public-size", 300, expect=1).stderr
+    assert len(SpendLog.current().charges()) == charges

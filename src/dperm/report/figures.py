@@ -19,7 +19,15 @@ from dperm.privacy import Certificate
 from dperm.report.candidates import CANDIDATES
 from dperm.report.study import Cell, StudyResult
 
-__all__ = ["curve_figure", "excess_figure", "influence_figure", "noise_figure", "profile_figure", "score_figure"]
+__all__ = [
+    "curve_figure",
+    "excess_figure",
+    "influence_figure",
+    "noise_figure",
+    "profile_figure",
+    "score_figure",
+    "spending_figure",
+]
 
 _INK = "#123456"  # replaced by currentColor in the SVG
 #: Okabe & Ito's palette, and four of Tol's: told apart by the colour-blind and legible on white and on near-black.
@@ -186,6 +194,19 @@ def influence_figure(change: Any, losses: Any, named: Sequence[int], rows: Any, 
         axes.set_xlabel("loss of the record")
         axes.set_ylabel(f"change of {what} without it")
         return _svg(figure, "influence of each record against its loss")
+
+
+def spending_figure(epsilons: Any, most: float | None) -> str:
+    """How many records have which ε of their own."""
+    with _axes(6.6, 3.4) as (figure, axes):
+        axes.hist(epsilons, bins=40, color=_COLOURS[5], alpha=0.8)
+        if most is not None:
+            axes.axvline(most, color=_INK, linewidth=1.2, linestyle="--", label="certified for everybody")
+            axes.legend(fontsize=9)
+        axes.set_xlabel("a record's own ε")
+        axes.set_ylabel("records")
+        axes.set_yscale("symlog", linthresh=10)
+        return _svg(figure, "records by their own epsilon")
 
 
 def profile_figure(certificate: Certificate) -> str:

@@ -32,6 +32,9 @@ def train(
     ] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")] = Path("model.json"),
     sign_key: Annotated[Path | None, typer.Option(help="Private key that signs the model (see `dperm keygen`).")] = None,
+    private_report: Annotated[
+        Path | None, typer.Option(help="With --mechanism individual: a page of what each record has spent. PRIVATE.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Train one private model and write it with its certificate.
@@ -82,6 +85,13 @@ def train(
     else:
         options["classes"] = list(dataset.classes)
     probe_writable(output)
+    if private_report is not None:
+        if mechanism != "individual" or public_size is None or len(dataset.classes) > 2:
+            raise ValueError(
+                "Expected --mechanism individual, --public-size and at most two classes with --private-report: other runs keep "
+                "no account of records."
+            )
+        probe_writable(private_report)
     if sign_key is not None:
         sign("", sign_key)  # an unusable key, before the charge
     fitted = kinds[model](**options).fit(dataset.features, targets, absent=dataset.absent)
@@ -96,9 +106,17 @@ def train(
         "target_range": dataset.target_range,
     }
     keep(output, model_to_json(fitted, extra, sign_key=sign_key))
+    if private_report is not None:
+        from dperm.report import write_atomically
+        from dperm.report.individual import Spending, spending_page
+
+        found = Spending.of(fitted.private_trace_[0]["spent_by_record"], fitted.certificate_)
+        write_atomically(private_report, spending_page(found, fitted.certificate_, dataset.title or dataset.name))
     if as_json:
         say(fitted.certificate_.to_json())
     else:
+        if private_report is not None:
+            say(f"PRIVATE, for the data holder only: {private_report}.")
         say(str(fitted.certificate_))
         say(f"Model written to {output}.")
 
