@@ -25,8 +25,7 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from dperm.data import load, load_images
-from dperm.influence import LinearInfluence
-from dperm.influence.network import NetworkInfluence
+from dperm.influence import LinearInfluence, NetworkInfluence
 from dperm.objectives import LinearObjective, Logistic, RegularisedSum
 from dperm.solvers import minimise
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dperm.influence import LinearInfluence
-from dperm.influence.network import NetworkInfluence
+from dperm.influence import LinearInfluence, NetworkInfluence
 from dperm.objectives import LinearObjective, Softmax
 
 N, D, K = 120, 4, 3
