@@ -169,3 +169,14 @@ def test_softmax(features: int) -> None:
     group = np.arange(12)
     left = minimise_softmax(problem, problem.records(rows[12:], classes[12:]))
     assert np.linalg.norm(influence.without(group) - left) < 0.25 * np.linalg.norm(left - influence.theta)
+
+
+def test_targets_and_scores_that_cannot_be_are_refused() -> None:
+    objective = LinearObjective(Logistic(), 2, strong_convexity=1.0)
+    zeros = objective.records(np.eye(2), np.array([0.0, 1.0]))
+    for make in (LinearInfluence.at_minimiser, lambda o, r: LinearInfluence(o, r, np.zeros(2))):
+        with pytest.raises(ValueError, match="targets of -1 and 1"):
+            make(objective, zeros)
+    influence = LinearInfluence.at_minimiser(objective, objective.records(np.eye(2), np.array([-1.0, 1.0])))
+    with pytest.raises(ValueError, match=r"shape \(2,\), got \(3,\)"):
+        influence.on(np.ones(3))

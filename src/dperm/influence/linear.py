@@ -55,12 +55,13 @@ class LinearInfluence:
             raise ValueError(f"Expected theta of shape ({objective.dimension},), got {self.theta.shape}.")
         if objective.radius is not None and np.linalg.norm(self.theta) > objective.radius * (1 - _AT_THE_EDGE):
             raise ValueError(f"The ball ‖θ‖ ≤ {objective.radius:g} holds the minimiser: influence is about free ones.")
-        self.objective, self.records = objective, records
+        self.objective, self.records = objective, records.relabelled(objective.loss.admit(records.targets))
 
     @classmethod
     def at_minimiser(cls, objective: LinearObjective, records: Records, tolerance: float = 1e-8) -> LinearInfluence:
         """At the non-private minimiser, to a residual of `tolerance` times the largest gradient."""
         check.positive("strong_convexity", objective.strong_convexity)
+        records = records.relabelled(objective.loss.admit(records.targets))
         if objective.outputs > 1:
             return cls(objective, records, minimise_softmax(objective, records))
         scale = objective.loss.lipschitz(objective.row_norm)
@@ -78,7 +79,10 @@ class LinearInfluence:
     def on(self, direction: Array, *, step: bool = True) -> Array:
         """(n,): the change of a score where each record leaves, to first order in θ. `direction` (p,) is the score's gradient at
         θ̂."""
-        return self._on(np.asarray(direction, dtype=np.float64)[:, None], step)[:, 0]
+        gradient = np.asarray(direction, dtype=np.float64)
+        if gradient.shape != (self.objective.dimension,):
+            raise ValueError(f"Expected a score's gradient of shape ({self.objective.dimension},), got {gradient.shape}.")
+        return self._on(gradient[:, None], step)[:, 0]
 
     def on_predictions(self, rows: Any, *, step: bool = True) -> Array:
         """(n, m): the change of predictions xᵀθ of m new rows; (n, m, K) of K outputs."""

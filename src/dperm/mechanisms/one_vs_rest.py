@@ -63,7 +63,8 @@ class OneVsRest(Mechanism):
         return self.mechanism.vectorises(objective)
 
     def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
-        each = sum(leaves(self.mechanism.event(objective.facts)).values())  # a release for each leaf
+        paid = leaves(self.mechanism.event(objective.facts))
+        each = sum(count * leaf.releases for leaf, count in paid.items() if leaf.pays_for is not None)
         stages: list[Stage] = []
         for number in range(self.classes):
             stages += self.mechanism.stages(objective, records.one_against_rest(number), released, first + number * each)

@@ -86,7 +86,7 @@ def admit_tails(event: Event, size: int, delta: float, device: torch.device) -> 
     for leaf, count in leaves(event).items():
         kind, noise, _ = leaf.pays_for or (None, 0.0, 0.0)
         if kind == "gaussian":
-            steps += count / noise
+            steps += count * leaf.releases / noise
         elif chosen_on_the_way(leaf):
             steps += _STEPS / _NOISE
     lost = steps * math.sqrt(size) * 2 * math.exp(-(_ENDS**2) / 2) / math.sqrt(2 * math.pi)
