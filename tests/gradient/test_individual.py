@@ -281,6 +281,16 @@ def test_networks_with_all_steps_affordable_run_full_batch_descent() -> None:
         assert torch.allclose(a, b, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_left_is_spent_in_single_precision_too(dtype: torch.dtype) -> None:
+    run = trainer(plan=functools.partial(individual_descent, steps=STEPS, full_steps=2.5, clipping_norm=1e-3))
+    run.model.to(dtype)
+    x, y = inputs()
+    run.fit((x.to(dtype), y))
+    spent = run._run.gradients.private()["spent_by_record"]  # gradients are far longer than C: all is spent in three steps
+    assert spent.max() <= 2.5 and np.median(spent) > 2.5 * (1 - 1e-4)
+
+
 def test_a_network_continued_from_a_checkpoint_keeps_its_accounts(tmp_path: Path) -> None:
     run = trainer(checkpoint=tmp_path)
     for step in run.steps(inputs()):
