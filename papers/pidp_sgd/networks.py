@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dperm.gradient import LaplacianSmoothing
-from dperm.gradient.recipes import dp_sgd, individual_descent
+from dperm.gradient.recipes import dp_sgd, full_batch_descent, individual_descent
 from dperm.release import spend_log
 from dperm.torch import PrivateTrainer
 from papers.linear import Cell, Results, Split, quietly, split
@@ -28,6 +28,7 @@ METHODS: dict[str, Any] = {
     "DP-LSSGD": functools.partial(
         dp_sgd, expected_batch_size=BATCH, epochs=EPOCHS, clipping_norm=NORM, post=LaplacianSmoothing(1.0)
     ),
+    "full batches": functools.partial(full_batch_descent, steps=STEPS, clipping_norm=NORM),
     "individual accounting": functools.partial(individual_descent, steps=STEPS, full_steps=STEPS / 2, clipping_norm=NORM),
 }
 
@@ -114,7 +115,7 @@ def section(
     if not rows:
         return ""
     return f"""One hidden layer of tanh units, as wide as the input, Adam with rate {RATE:g}, C = {NORM:g}; DP-SGD and DP-LSSGD
-{EPOCHS} epochs of batches of {BATCH}, individual accounting {STEPS} full batches, half of them paid for; {REPEATS} splits.
+{EPOCHS} epochs of batches of {BATCH}; {STEPS} full batches, of individual accounting half of them paid for; {REPEATS} splits.
 Bolt-on is for convex losses. PIDP-SGD on a network would take the inverse of a Hessian of some ten thousand parameters for each
 refresh, to decide what it decides above.
 

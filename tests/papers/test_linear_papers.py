@@ -61,7 +61,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(pidp_sgd, "NORMS", (0.3,))
     monkeypatch.setattr(pidp_sgd, "STEPS", (10,))
     monkeypatch.setattr(pidp_sgd, "TUNED_ON", range(100, 101))
-    monkeypatch.setattr(pidp_sgd, "JUDGED_ON", range(2))
+    monkeypatch.setattr(pidp_sgd, "judged_on", lambda size: range(2))
+    monkeypatch.setattr(pidp_sgd, "epsilons_for", lambda size: (0.1, 1.0))
     monkeypatch.setattr(networks, "REPEATS", 1)
     return tmp_path
 
@@ -96,4 +97,4 @@ def test_both_families_are_tuned_on_one_grid() -> None:
         (m.clipping_norm, m.epochs) for m in grid[pidp_sgd.PLAIN]
     }
     assert all(isinstance(m, IndividualGradient) for m in grid[pidp_sgd.OWN]) and type(grid[pidp_sgd.PLAIN][0]) is Gradient
-    assert not set(pidp_sgd.TUNED_ON) & set(pidp_sgd.JUDGED_ON)
+    assert not any(set(pidp_sgd.TUNED_ON) & set(pidp_sgd.judged_on(size)) for size in pidp_sgd.SIZES)
