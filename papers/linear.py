@@ -153,6 +153,14 @@ def half_width(values: Sequence[float]) -> float:
     return float(stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
+def _band(values: list[float]) -> tuple[float, float]:
+    """The 95 % interval of the mean; of fewer than four values all of them, since an interval would say nothing."""
+    if len(values) < 4:
+        return min(values), max(values)
+    wide = half_width(values)
+    return float(np.mean(values)) - wide, float(np.mean(values)) + wide
+
+
 def quietly(run: Any, *arguments: Any) -> Any:
     """Without warnings about small budgets and deltas, which these experiments choose on purpose."""
     with warnings.catch_warnings():
@@ -166,7 +174,7 @@ def curves(
     label: str,
     claimed: set[str],
 ) -> None:
-    """One panel a data set: mean and 95 % interval over ε of each method; certified ones solid, claimed ones dashed and hollow.
+    """One panel a data set: mean and 95 % interval (of fewer than four repeats the range) over ε of each method; certified ones solid, claimed ones dashed and hollow.
     `panels`: (title, {method: [(ε, values of the repeats)]}, the reference without privacy)."""
     import matplotlib
 
@@ -185,10 +193,10 @@ def curves(
             colour = f"C{names.index(name)}"
             x = [epsilon for epsilon, _ in points]
             y = np.array([np.mean(values) for _, values in points])
-            wide = np.nan_to_num([half_width(values) for _, values in points])
+            low, high = np.array([_band(values) for _, values in points]).T
             style = {"linestyle": "--", "markerfacecolor": "none"} if name in claimed else {"linestyle": "-"}
             axis.plot(x, y, color=colour, marker="o", markersize=4, label=name, **style)
-            axis.fill_between(x, y - wide, y + wide, color=colour, alpha=0.15, linewidth=0)
+            axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
         if without is not None:
             axis.axhline(without, color="black", linewidth=1, linestyle=":", label="without privacy")
         axis.set(title=title, xscale="log", xlabel="ε")
