@@ -252,8 +252,8 @@ def _conclusion() -> str:
     means = [f"{np.mean(found):+.2f}" if found else "–" for found in (small, large)]
     return (
         f"Of {len(gains)} comparisons individual accounting is better beyond the interval in {named[0]}, worse in {named[1]}; "
-        f"of as many without a difference about {len(gains) / 20:.0f} would fall outside. The mean difference is {means[0]} points "
-        f"up to 1,000 records and {means[1]} above."
+        f"of as many without a difference about {len(gains) / 20:.0f} would fall outside. The mean difference is {means[0]} "
+        f"points up to 1,000 records and {means[1]} above."
     )
 
 
