@@ -175,7 +175,7 @@ def curves(
     claimed: set[str],
 ) -> None:
     """One panel a data set: mean and 95 % interval (of fewer than four repeats the range) over ε of each method; certified ones
-    solid, claimed ones dashed and hollow. `panels`: (title, {method: [(ε, values of the repeats)]}, the reference without privacy).
+    solid, claimed ones dashed and hollow. `panels`: (title, {method: [(ε, values of the repeats)]}, reference without privacy).
     """
     import matplotlib
 
