@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from dperm.mechanisms import Auto, Budget, Gradient, Method, Objective, Output, known_methods, method_from_dict, method_of
+from dperm.estimators import DPMLPClassifier
+from dperm.mechanisms import Auto, BoltOn, Budget, Gradient, Method, Objective, Output, known_methods, method_from_dict, method_of
 from dperm.objectives import Huber, Logistic, Softmax, Squared, Task
 from dperm.privacy import Provenance, Relation
 
@@ -72,7 +73,7 @@ def test_one_model_or_one_for_each() -> None:
 
 
 def test_what_a_method_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"delta in .* only 'output' has a pure form"):
+    with pytest.raises(ValueError, match=r"delta in .* a pure form have 'bolt-on', 'output'"):
         Gradient().build(TASK, Budget(0.0, 1.0))
     with pytest.raises(TypeError, match="Expected epsilon to be a number, got None"):
         Gradient().build(TASK, Budget(1e-5))
@@ -84,3 +85,14 @@ def test_what_a_method_cannot_do_is_refused() -> None:
             method_of(wrong)
     with pytest.raises(ValueError, match="Expected method to be one of"):
         method_from_dict({"method": "magic"})
+
+
+def test_what_a_method_cannot_is_said_by_what_it_needs() -> None:
+    adding = Task(**{**vars(TASK), "public_size": None})
+    with pytest.raises(ValueError, match="relation='replace_one'"):
+        BoltOn().build(adding, BUDGET)
+    with pytest.raises(ValueError, match="a pure form have 'bolt-on', 'output'"):
+        Gradient().build(TASK, Budget(0.0, 1.0))
+    network = DPMLPClassifier(mechanism="m-ngp-published", public_size=20, classes=[0, 1])
+    with pytest.raises(ValueError, match="only claimed"):
+        network.fit(np.eye(20), np.arange(20) % 2)

@@ -250,6 +250,10 @@ class _Recipe:
     def of(cls, method: Method) -> _Recipe:
         if not isinstance(method, Gradient):
             raise ValueError(f"Expected mechanism='gradient' or a Gradient for a network, got {method!r}: others need convexity.")
+        if method.claimed:
+            raise ValueError(
+                f"Expected a method that is certified for a network, got mechanism={method.key!r}: it is only claimed."
+            )
         if method.strong_convexity is not None:
             raise ValueError("Expected no strong_convexity for a network, which has none.")
         return cls(method)

@@ -170,6 +170,10 @@ class BoltOn(Method):
     def needs_size(self) -> bool:
         return self.learning_rate is None and self.strong_convexity is None
 
+    def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        _refuse_other_facts(facts)
+        return super().size_released(facts, budget, models)
+
     def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         _refuse_other_facts(facts)
         noise = OutputPerturbation.calibrate(

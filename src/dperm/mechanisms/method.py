@@ -69,7 +69,8 @@ class Method(ABC):
 
     def _built(self, task: Task, budget: Budget) -> tuple[Mechanism, LinearObjective]:
         if budget.delta == 0 and not self.pure:
-            raise ValueError(f"Expected delta in (0, 1) for mechanism={self.key!r}, got 0; only 'output' has a pure form.")
+            pure = ", ".join(repr(key) for key, kind in known_methods().items() if kind.pure)
+            raise ValueError(f"Expected delta in (0, 1) for mechanism={self.key!r}, got 0; a pure form have {pure}.")
         objective = self.objective(task)
         facts = objective.facts
         sizes = self.needs_size and facts.public_size is None
