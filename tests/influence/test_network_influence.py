@@ -162,6 +162,40 @@ def test_what_leaving_out_does_is_told_before_it_is_done() -> None:
     assert np.corrcoef([told[group].sum() for group in groups], happened)[0, 1] > 0.9
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.out = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, K)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.cells(x.reshape(len(x), 2, 2))[0][:, -1])
+
+
+class Attentive(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.TransformerEncoderLayer(2, 1, 4, activation="gelu", batch_first=True), nn.Linear(2, K)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.layer(x.reshape(len(x), 2, 2)).mean(1))
+
+
+@pytest.mark.parametrize("kind", [Recurrent, Attentive])
+def test_layers_with_fused_kernels(kind: type[nn.Module]) -> None:
+    """They have no forward derivatives, and are left out for as long."""
+    torch.manual_seed(0)
+    model, fused = kind().double(), torch.backends.mha.get_fastpath_enabled()
+    network, (x, y) = of(model, damping=0.1), data()
+    told = network.on_prediction(x[:1])
+    weights = network.solve(network.gradient(lambda run: run(x[:1])[0, 0]))
+    model.eval()
+    for place in (0, 57):
+        loss = losses(model(x[place : place + 1]), y[place : place + 1]).sum()
+        gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
+        assert told[place] == pytest.approx(float(gradient @ weights) / N, rel=1e-6)
+    assert torch.backends.mha.get_fastpath_enabled() == fused
+
+
 def test_bad_input_is_refused_with_what_to_do() -> None:
     with pytest.raises(ValueError, match=r"not twice differentiable.*Relu.*gauss_newton"):
         of(mlp(nn.ReLU), curvature="hessian")
@@ -174,6 +208,15 @@ def test_bad_input_is_refused_with_what_to_do() -> None:
         of(mlp(), iterations=2).on_prediction(data(1)[0][:1])
     with pytest.raises(ValueError, match="finite gradient"):
         of(mlp()).on(lambda run: run(torch.full((1, D), torch.nan).double()).sum())
+    network, x = of(mlp()), data()[0]
+    with pytest.raises(ValueError, match="output below 3"):
+        network.on_prediction(x[:1], 3)
+    with pytest.raises(ValueError, match=r"shape \(43,\), got \(2,\)"):
+        network.on(torch.zeros(2))
+    with pytest.raises(ValueError, match="record below 120"):
+        network.parameters(120)
+    with pytest.raises(ValueError, match="reduction='none'"):
+        NetworkInfluence(mlp(), nn.CrossEntropyLoss(), data(), damping=1.0)
     frozen = mlp()
     frozen.requires_grad_(False)
     with pytest.raises(ValueError, match="trainable"):

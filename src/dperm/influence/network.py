@@ -9,6 +9,7 @@ solve and one forward derivative: v·∇ℓ_i is the derivative of ℓ_i along v
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,10 +20,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dperm import _validate as check
 from dperm.torch.records import TorchRecords
-from dperm.torch.structure import call_model
+from dperm.torch.structure import batch_size, call_model
 
 __all__ = ["NetworkInfluence"]
 
@@ -94,6 +96,7 @@ class NetworkInfluence:
         self._progress = progress
         self._modes = {module: module.training for module in model.modules()}
         _load_forward_derivatives()
+        self._check()
         if curvature == "hessian" and (kinks := self._kinks()):
             raise ValueError(
                 f"The loss is not twice differentiable in the parameters ({', '.join(kinks)}): use curvature='gauss_newton'."
@@ -111,11 +114,20 @@ class NetworkInfluence:
         (p,) in the parameters that may move.
         """
         direction = score if isinstance(score, Tensor) else self.gradient(score)
+        if direction.shape != self.theta.shape:
+            raise ValueError(f"Expected a score's gradient of shape {tuple(self.theta.shape)}, got {tuple(direction.shape)}.")
         return self.along(self.solve(direction)) / len(self)
 
     def on_prediction(self, inputs: Any, output: int = 0) -> Array:
         """(n,): the change of one output for one input (a batch of one)."""
-        return self.on(lambda run: run(inputs).reshape(-1)[output])
+
+        def score(run: Callable[[Any], Any]) -> Tensor:
+            outputs = run(inputs).reshape(-1)
+            if not 0 <= output < len(outputs):
+                raise ValueError(f"Expected output below {len(outputs)}, the number of outputs, got {output}.")
+            return outputs[output]
+
+        return self.on(score)
 
     def on_loss(self, inputs: Any, targets: Any) -> Array:
         """(n,): the change of the mean loss of other records. Above 0: the record helps them."""
@@ -123,6 +135,8 @@ class NetworkInfluence:
 
     def parameters(self, index: int) -> Tensor:
         """(p,): the change of θ where this record leaves."""
+        if not 0 <= index < len(self):
+            raise ValueError(f"Expected a record below {len(self)}, got {index}.")
         return self.solve(self._sum_of_gradients([index])) / len(self)
 
     def without(self, indices: Sequence[int] | NDArray[np.intp]) -> Tensor:
@@ -277,6 +291,22 @@ class NetworkInfluence:
         values = {**self._fixed, **dict(zip(self._names, parts, strict=True))}
         return functional_call(_Called(self.model), {f"model.{name}": value for name, value in values.items()}, (inputs,))
 
+    def _check(self) -> None:
+        """ValueError for a loss that is not one number a record, and for a model without the derivatives that are needed."""
+        (inputs, targets), _ = self.records.probe(2)
+        losses = self.loss_fn(self._outputs(self.theta, inputs), targets)
+        size = batch_size(targets)
+        if tuple(losses.shape) != (size,):
+            raise ValueError(
+                f"Expected loss_fn to give one loss per record, shape ({size},), got {tuple(losses.shape)}: use reduction='none'."
+            )
+        try:
+            with self._still():
+                self._batch_product(torch.zeros_like(self.theta), (inputs, targets))
+                jvp(lambda theta: self._outputs(theta, inputs), (self.theta,), (torch.zeros_like(self.theta),))
+        except NotImplementedError as error:
+            raise ValueError(f"The model has no forward derivative: {str(error).splitlines()[0]}") from error
+
     def _kinks(self) -> list[str]:
         """Operations of the loss, on the first records, whose derivative jumps."""
         (inputs, targets), _ = self.records.probe(2)
@@ -318,18 +348,39 @@ class _Called(nn.Module):
 
 
 class _Evaluating:
-    """Modules in evaluation mode, and back."""
+    """Modules in evaluation mode, and back; without fused kernels, which have no forward derivatives."""
 
     def __init__(self, modes: dict[nn.Module, bool]) -> None:
         self._modes = modes
+        self._recurrent = any(isinstance(module, nn.RNNBase) for module in modes)
 
     def __enter__(self) -> None:
         for module in self._modes:
             module.training = False
+        self._fused = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        self._kernels = contextlib.ExitStack()
+        self._kernels.enter_context(sdpa_kernel(SDPBackend.MATH))
+        if self._recurrent:  # only there: convolutions are faster with them
+            self._kernels.enter_context(_without_onednn())
 
     def __exit__(self, *_: object) -> None:
+        self._kernels.close()
+        torch.backends.mha.set_fastpath_enabled(self._fused)
         for module, mode in self._modes.items():
             module.training = mode
+
+
+@contextlib.contextmanager
+def _without_onednn() -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        with warnings.catch_warnings():  # about GPUs that are not there
+            warnings.simplefilter("ignore", UserWarning)
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            stack.close()
 
 
 def _below(name: str, prefix: str) -> bool:
