@@ -173,6 +173,8 @@ def curves(
     panels: Iterable[tuple[str, dict[str, list[tuple[float, list[float]]]], float | None]],
     label: str,
     claimed: set[str],
+    *,
+    logarithmic: bool = False,
 ) -> None:
     """One panel a data set: mean and 95 % interval (of fewer than four repeats the range) over ε of each method; certified ones
     solid, claimed ones dashed and hollow. `panels`: (title, {method: [(ε, values of the repeats)]}, reference without privacy).
@@ -201,6 +203,8 @@ def curves(
         if without is not None:
             axis.axhline(without, color="black", linewidth=1, linestyle=":", label="without privacy")
         axis.set(title=title, xscale="log", xlabel="ε")
+        if logarithmic:
+            axis.set_yscale("symlog", linthresh=0.01)
     axes[0, 0].set_ylabel(label)
     handles = {text: line for axis in axes.flat for line, text in zip(*axis.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=3, fontsize="small")

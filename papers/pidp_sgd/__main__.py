@@ -143,8 +143,8 @@ def report() -> None:
                 if what == "accuracy":
                     without = float(np.mean(_base(dataset, model, "accuracy")))
                 panels.append((f"{title}, {model}", {name: points for name, points in lines.items() if points}, without))
-        label = "accuracy on the test part, %" if what == "accuracy" else "training loss above the model's without privacy"
-        curves(HERE / f"{what}.png", panels, label, CLAIMED)
+        label = "accuracy on the test part, %" if what == "accuracy" else "excess training loss"
+        curves(HERE / f"{what}.png", panels, label, CLAIMED, logarithmic=what == "gap")
     (HERE / "report.md").write_text(_text())
 
 
