@@ -41,8 +41,10 @@ class LaplacianSmoothing(Post):
 
     def apply(self, gradient: Any) -> Any:
         size, xp = gradient.shape[-1], array_namespace(gradient)
-        if isinstance(gradient, np.ndarray):
-            return np.fft.irfft(np.fft.rfft(gradient) * _shrinkage(self.strength, size), size)
+        if str(device(gradient)) == "cpu":  # NumPy's transform starts no threads, which fight with those of a network's layers
+            values = np.asarray(gradient)
+            smoothed = np.fft.irfft(np.fft.rfft(values) * _shrinkage(self.strength, size), size).astype(values.dtype, copy=False)
+            return smoothed if isinstance(gradient, np.ndarray) else xp.asarray(smoothed)
         spectrum = xp.fft.rfft(gradient, axis=-1)
         shrinkage = xp.asarray(_shrinkage(self.strength, size), dtype=gradient.dtype, device=device(gradient))
         return xp.fft.irfft(spectrum * shrinkage, n=size, axis=-1)
