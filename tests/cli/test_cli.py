@@ -425,7 +425,7 @@ def test_influence_names_rows_charges_nothing_and_says_that_it_is_private(table:
     done = dperm("influence", table, "--target", "income", "--top", 3, "-o", page)
     assert "PRIVATE, for the data holder only" in done.stdout and "PRIVATE" in page.read_text()
     told = json.loads(dperm("influence", table, "--target", "income", "--row", 7, "--top", 3, "-o", page, "--json").stdout)
-    assert told["private"] is True and told["what"] == "the prediction for row 7" and len(told["most"]) == 3
+    assert told["private"] is True and told["what"] == "the score of low for row 7" and len(told["most"]) == 3
     assert SpendLog.current().charges() == []
     assert "Expected a row among those used" in dperm("influence", table, "--target", "income", "--row", 999, expect=1).stderr
 
@@ -460,3 +460,34 @@ def test_a_private_report_of_what_records_have_spent(table: Path, schema: Path, 
     charges = len(SpendLog.current().charges())
     assert "Expected --mechanism individual" in dperm(*arguments, "--public-size", 300, expect=1).stderr
     assert len(SpendLog.current().charges()) == charges
+
+
+def test_claimed_runs_in_the_log_are_told_apart(table: Path, schema: Path, tmp_path: Path) -> None:
+    arguments = ("train", table, "--schema", schema, "--accept-proposed", "--public-size", 300, "-o", tmp_path / "m.json")
+    dperm(*arguments)
+    before = dperm("account", "--log").stdout.split("ε = ")[1]
+    assert "not private at the epsilon" in dperm(*arguments, "--mechanism", "m-ngp-published").stderr
+    said = dperm("account", "--log").stdout
+    assert "1 of the 2 charged under add_or_remove_one are only claimed" in said and said.split("ε = ")[1] == before
+    assert json.loads(dperm("account", "--log", "--json").stdout)["epsilon"] == {"add_or_remove_one": None}
+
+
+def test_no_file_is_written_over_one_that_is_read_or_written(table: Path, schema: Path, tmp_path: Path) -> None:
+    one = tmp_path / "one.json"
+    train = ("train", table, "--schema", schema, "--accept-proposed", "--mechanism", "individual", "--public-size", 300)
+    text = table.read_text()
+    for arguments in (
+        (*train, "-o", one, "--private-report", one),
+        (*train, "-o", table),
+        ("influence", table, "--target", "income", "-o", table),
+        ("compare", table, "--target", "income", "-o", table),
+    ):
+        assert "Expected different files" in dperm(*arguments, expect=1).stderr
+    assert table.read_text() == text and SpendLog.current().charges() == []
+
+
+def test_a_mechanism_named_twice_is_compared_once(table: Path, schema: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    compare = ("compare", table, "--schema", schema, "--epsilons", "1", "--repeats", "2", "--jobs", "1", "-o", page)
+    assert dperm(*compare, "--mechanisms", "tgp,tgp").stdout.count("Traditional") == 1
+    assert "mechanism" in dperm(*compare, "--mechanisms", "", expect=1).stderr

@@ -106,6 +106,9 @@ def test_epsilons_of_records() -> None:
     assert found[2] == pytest.approx(epsilon(Gaussian(1.0), 1e-5), rel=1e-6)
     assert 1.0 <= found[1] / epsilon(Gaussian(2.0), 1e-5) < 1.01
     assert (individual_epsilons(np.zeros(3), 2.0, 1e-5) == 0).all()
+    for wrong in (np.nan, -1.0, np.inf):
+        with pytest.raises(ValueError, match="finite and not negative"):
+            individual_epsilons(np.array([wrong]), 2.0, 1e-5)
 
 
 # What runs
@@ -304,6 +307,17 @@ def test_a_network_continued_from_a_checkpoint_keeps_its_accounts(tmp_path: Path
         again.fit(inputs(), resume=True)
     after = again._run.gradients.private()["spent_by_record"]
     assert (after >= before).all() and (after <= 3.0).all() and again.certificate.epsilon <= 2.0
+
+
+def test_a_loop_of_ones_own_that_ends_leaves_its_trained_model(tmp_path: Path) -> None:
+    """The last checkpoint used to be the first."""
+    run = trainer(checkpoint=tmp_path)
+    for _ in run.steps(inputs()):
+        run.optimizer.step()
+    again = trainer(checkpoint=tmp_path)
+    assert list(again.steps(inputs(), resume=True)) == []
+    for a, b in zip(run.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_networks_are_replayed() -> None:

@@ -63,7 +63,8 @@ def test_a_claim_names_its_reason_and_no_epsilon() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(500, 3))
     model = DPLogisticRegression(mechanism=PublishedNormalisedGradient(), public_size=500, classes=[False, True])
-    model.fit(rows, rows[:, 0] > 0)
+    with pytest.warns(UserWarning, match="not private at the epsilon"):
+        model.fit(rows, rows[:, 0] > 0)
     certificate = model.certificate_
     assert (certificate.status, certificate.epsilon, certificate.target_epsilon) == ("claimed", None, 1.0)
     assert "normalises the mean gradient before the noise" in str(certificate)

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from dperm.influence import LinearInfluence
 from dperm.objectives import (
+    Hinge,
     Huber,
     LinearObjective,
     Logistic,
@@ -180,3 +181,16 @@ def test_targets_and_scores_that_cannot_be_are_refused() -> None:
     influence = LinearInfluence.at_minimiser(objective, objective.records(np.eye(2), np.array([-1.0, 1.0])))
     with pytest.raises(ValueError, match=r"shape \(2,\), got \(3,\)"):
         influence.on(np.ones(3))
+    for wrong in ([1, 1], [0.5], np.ones(3, dtype=bool), [2]):
+        with pytest.raises(ValueError, match="Expected"):
+            influence.without(wrong)
+    assert np.array_equal(influence.without(np.array([True, False])), influence.without([0]))
+    for call in (
+        lambda: influence.on_predictions(np.full((1, 2), np.nan)),
+        lambda: influence.with_more(np.full((1, 2), np.nan), [1.0]),
+    ):
+        with pytest.raises(ValueError, match="Expected finite rows"):
+            call()
+    hinge = LinearObjective(Hinge(), 2, strong_convexity=1.0)
+    with pytest.raises(ValueError, match="Expected a smooth loss"):
+        LinearInfluence.at_minimiser(hinge, hinge.records(np.eye(2), np.array([-1.0, 1.0])))

@@ -213,10 +213,20 @@ def test_bad_input_is_refused_with_what_to_do() -> None:
         network.on_prediction(x[:1], 3)
     with pytest.raises(ValueError, match=r"shape \(43,\), got \(2,\)"):
         network.on(torch.zeros(2))
-    with pytest.raises(ValueError, match="record below 120"):
+    with pytest.raises(ValueError, match="indices from 0 to 119"):
         network.parameters(120)
     with pytest.raises(ValueError, match="reduction='none'"):
         NetworkInfluence(mlp(), nn.CrossEntropyLoss(), data(), damping=1.0)
+    for wrong in ([3, 3], [1.5], np.ones(5, dtype=bool), [-1]):
+        with pytest.raises(ValueError, match="Expected"):
+            network.without(wrong)
+    assert torch.equal(network.without(np.arange(N) < 3), network.without([0, 1, 2]))
+    with pytest.raises(ValueError, match="batch of one"):
+        network.on_prediction(x[:3])
+    with pytest.raises(ValueError, match="LiSSA came to"):
+        of(mlp(), solver="lissa", iterations=2, damping=1e-3).on_prediction(x[:1])
+    with pytest.raises(TypeError, match="sequence of layers"):
+        of(mlp(), layers="3")
     frozen = mlp()
     frozen.requires_grad_(False)
     with pytest.raises(ValueError, match="trainable"):

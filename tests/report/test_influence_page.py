@@ -41,8 +41,10 @@ def test_rows_are_those_of_the_table_also_where_some_are_left_out() -> None:
     found = influences(dataset(frame, missing="drop"))
     assert len(found.change) == 197 and found.most(1)[0]["row"] == 42
     assert 4 not in found.rows and 5 in found.rows
-    with pytest.raises(ValueError, match="Expected a row among those used"):
+    with pytest.raises(ValueError, match="Row 4 was left out"):
         influences(dataset(frame, missing="drop"), row=4)
+    with pytest.raises(ValueError, match="Expected a row among those used, 1 to 200"):
+        influences(dataset(frame, missing="drop"), row=201)
 
 
 def test_on_one_prediction_its_own_record_pulls_towards_itself() -> None:

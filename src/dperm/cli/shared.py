@@ -29,6 +29,7 @@ __all__ = [
     "probe_writable",
     "progress",
     "read",
+    "refuse_same",
     "say",
     "speaks_of",
     "stated_relation",
@@ -66,6 +67,14 @@ def probe_writable(path: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise ValueError(f"Cannot write {path}: {error.strerror or error}.") from None
+
+
+def refuse_same(*paths: Path | str | None) -> None:
+    """ValueError where two of the files that a command reads and writes are one."""
+    given = [Path(path).resolve() for path in paths if path is not None]
+    doubled = {str(path) for path in given if given.count(path) > 1}
+    if doubled:
+        raise ValueError(f"Expected different files to read and to write, got {', '.join(sorted(doubled))} twice.")
 
 
 def read(path: Path) -> str:

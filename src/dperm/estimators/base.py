@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from abc import abstractmethod
 from typing import Any
 
@@ -96,6 +97,12 @@ class PrivateLinearModel(TakesMethod):
         task = self.task(X.shape[1], classes, size)
         method = self.method_for(task)
         mechanism, objective = method.build(task, self._budget)
+        if method.claimed:
+            warnings.warn(
+                f"mechanism={method.key!r} is run as it was published and is not private at the epsilon that it states: the "
+                "certificate claims, and has no epsilon.",
+                stacklevel=4,
+            )
         if mechanism.budget != self._budget:
             raise ValueError(f"Expected a mechanism for {self._budget}, got one for {mechanism.budget}.")
         if classes:

@@ -20,6 +20,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm.influence.chosen import admit_indices
 from dperm.objectives import Batch, LinearObjective, Records, RegularisedSum
 from dperm.solvers import minimise, minimise_softmax
 
@@ -61,6 +62,11 @@ class LinearInfluence:
     def at_minimiser(cls, objective: LinearObjective, records: Records, tolerance: float = 1e-8) -> LinearInfluence:
         """At the non-private minimiser, to a residual of `tolerance` times the largest gradient."""
         check.positive("strong_convexity", objective.strong_convexity)
+        check.positive("tolerance", tolerance)
+        if not objective.facts.smoothness < math.inf:
+            raise ValueError(f"Expected a smooth loss, whose minimiser can be found, got {objective.loss.name}.")
+        if not isinstance(records, Records):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError("Expected records made by the objective: objective.records(rows, targets).")
         records = records.relabelled(objective.loss.admit(records.targets))
         if objective.outputs > 1:
             return cls(objective, records, minimise_softmax(objective, records))
@@ -86,7 +92,10 @@ class LinearInfluence:
 
     def on_predictions(self, rows: Any, *, step: bool = True) -> Array:
         """(n, m): the change of predictions xᵀθ of m new rows; (n, m, K) of K outputs."""
-        new = _dense(self._all_rows(self.objective.records(rows, np.zeros(rows.shape[0]))))
+        if np.ndim(rows) != 2:
+            raise ValueError(f"Expected rows (m, d), got shape {np.shape(rows)}.")
+        targets = np.full(rows.shape[0], self.objective.loss.extremes[0])
+        new = _dense(self._all_rows(self._of_new(rows, targets)))
         outputs = self.objective.outputs
         directions = np.asarray(
             np.kron(new, np.eye(outputs)).T, dtype=np.float64
@@ -241,11 +250,7 @@ class LinearInfluence:
     def _chosen(self, indices: Any) -> Indices:
         if indices is None:
             return np.arange(len(self.records))
-        chosen = np.asarray(indices)
-        chosen = np.flatnonzero(chosen) if chosen.dtype == bool else np.atleast_1d(chosen).astype(np.intp)
-        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(self.records)):
-            raise ValueError(f"Expected indices from 0 to {len(self.records) - 1}, got {chosen.min()} to {chosen.max()}.")
-        return chosen
+        return admit_indices(indices, len(self.records))
 
     def _rows(self, chosen: Indices) -> Any:
         parts = [self._with_constant(self.records.take(chosen[start : start + 4096])) for start in range(0, len(chosen), 4096)]
@@ -272,6 +277,8 @@ class LinearInfluence:
 
     def _of_new(self, rows: Any, targets: Any) -> Records:
         records = self.objective.records(rows, targets)
+        if not all(batch.norms.all() for batch in records.batches()):
+            raise ValueError("Expected finite rows and targets, got some that are not.")
         return records.relabelled(self.objective.loss.admit(records.targets))
 
 

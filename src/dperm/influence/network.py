@@ -23,6 +23,7 @@ from torch.func import functional_call, jvp, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dperm import _validate as check
+from dperm.influence.chosen import admit_indices
 from dperm.torch.records import TorchRecords
 from dperm.torch.structure import batch_size, call_model
 
@@ -36,7 +37,7 @@ _KINKS = (
     *("Relu", "LeakyRelu", "Prelu", "Elu", "Hardtanh", "Hardswish", "Threshold", "MaxPool", "AdaptiveMaxPool"),
     *("Abs", "Clamp", "Max", "Min", "Sort", "Sign"),
 )
-_REPEATS = 2  # of LiSSA
+_REPEATS, _LISSA_LEFT = 2, 0.3  # of LiSSA: batches differ, so that little less can be asked of it
 
 
 class NetworkInfluence:
@@ -79,6 +80,10 @@ class NetworkInfluence:
         self.model, self.loss_fn = model, loss_fn
         self.damping, self.weight_decay = damping, weight_decay
         named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+        if isinstance(layers, str):
+            raise TypeError(f"Expected a sequence of layers, got the text {layers!r}: write [{layers!r}].")
+        if layers is not None and not layers:
+            raise ValueError("Expected at least one layer, or None for all.")
         if layers is not None:
             if unknown := [prefix for prefix in layers if not any(_below(name, prefix) for name, _ in named)]:
                 raise ValueError(f"Expected layers among the trainable parameters, got {', '.join(unknown)}.")
@@ -120,6 +125,8 @@ class NetworkInfluence:
 
     def on_prediction(self, inputs: Any, output: int = 0) -> Array:
         """(n,): the change of one output for one input (a batch of one)."""
+        if batch_size(inputs) != 1:
+            raise ValueError(f"Expected a batch of one input, got {batch_size(inputs)}: `on` takes any score.")
 
         def score(run: Callable[[Any], Any]) -> Tensor:
             outputs = run(inputs).reshape(-1)
@@ -135,13 +142,11 @@ class NetworkInfluence:
 
     def parameters(self, index: int) -> Tensor:
         """(p,): the change of θ where this record leaves."""
-        if not 0 <= index < len(self):
-            raise ValueError(f"Expected a record below {len(self)}, got {index}.")
-        return self.solve(self._sum_of_gradients([index])) / len(self)
+        return self.solve(self._sum_of_gradients(admit_indices(index, len(self)))) / len(self)
 
     def without(self, indices: Sequence[int] | NDArray[np.intp]) -> Tensor:
         """θ (p,) after these records have left together: one step of Newton's method on what is left of J."""
-        chosen = np.unique(np.asarray(indices, dtype=np.intp))
+        chosen = np.sort(admit_indices(indices, len(self)))
         rest = np.setdiff1d(np.arange(len(self)), chosen)
         return self.theta + self.solve(self._sum_of_gradients(chosen), rest) / len(self)
 
@@ -237,7 +242,14 @@ class NetworkInfluence:
             total += found
             if self._progress is not None:
                 self._progress(repeat + 1, 1 - (repeat + 1) / _REPEATS)
-        return total / _REPEATS
+        found = total / _REPEATS
+        left = float(torch.linalg.vector_norm(right - self.product(found)) / torch.linalg.vector_norm(right))
+        if left > _LISSA_LEFT:
+            raise ValueError(
+                f"LiSSA came to {left:.2g} of the start in {self.iterations} iterations, not to {_LISSA_LEFT:g}: raise "
+                "iterations, batch_size or damping, or use solver='cg'."
+            )
+        return found
 
     def _largest_eigenvalue(self, steps: int = 12) -> float:
         """Of H with damping, by the power method."""

@@ -7,7 +7,6 @@ fewer of them and is here to compare.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import numpy as np
@@ -46,10 +45,13 @@ def individual_epsilons(spent: Array, noise_multiplier: float, delta: float) -> 
     """
     check.fraction("delta", delta)
     check.positive("noise_multiplier", noise_multiplier)
-    roots = np.sqrt(np.asarray(spent, dtype=np.float64))
+    given = np.asarray(spent, dtype=np.float64)
+    if not (np.isfinite(given).all() and (given >= 0).all()):
+        raise ValueError("Expected full steps that are finite and not negative.")
+    roots = np.sqrt(given)
     most = float(roots.max(initial=0.0))
-    if not math.isfinite(most) or most == 0:
-        return np.where(roots > 0, np.inf, 0.0)
+    if most == 0:
+        return np.zeros(roots.shape)
     levels = np.ceil(roots / most * _LEVELS).astype(np.intp)
     table = np.zeros(_LEVELS + 1)
     for level in np.unique(levels[levels > 0]):

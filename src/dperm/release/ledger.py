@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
 import threading
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dperm.privacy.accounting import epsilon
-from dperm.privacy.events import Composed, Event, Relation, event_from_dict, relation_of
+from dperm.privacy.events import Composed, Event, Relation, Unsupported, event_from_dict, leaves, relation_of
 from dperm.privacy.filters import Price
 
 __all__ = ["Charge", "SpendLog", "spend_log"]
@@ -187,7 +188,8 @@ class SpendLog:
         return charges
 
     def total(self, delta: float, label: str | None = None) -> dict[Relation, float]:
-        """ε of everything charged, composed, for each relation used: as if all fits saw the same records.
+        """ε of everything charged, composed, for each relation used: as if all fits saw the same records. inf with a run that is
+        only claimed, whatever else there is.
 
         Runs with a fixed seed count as if their noise had been fresh; `charges` tells which they were.
         """
@@ -196,7 +198,14 @@ class SpendLog:
             relation = relation_of(charge.event)
             if relation is not None:
                 groups.setdefault(relation, []).append(charge.event)
-        return {relation: _composed_epsilon(events, delta) for relation, events in groups.items()}
+        return {
+            relation: math.inf if any(map(_claimed, events)) else _composed_epsilon(events, delta)
+            for relation, events in groups.items()
+        }
+
+
+def _claimed(event: Event) -> bool:
+    return any(isinstance(leaf, Unsupported) for leaf in leaves(event))
 
 
 def _accounts(lines: list[str], charge_id: str) -> dict[str, float]:

@@ -82,11 +82,18 @@ def influences(
     else:
         places = np.flatnonzero(rows == check.integer("row", row))
         if not len(places):
-            raise ValueError(f"Expected a row among those used, 1 to {rows[-1]}, got {row}.")
+            left_out = row < (rows[-1] if len(rows) else 0)
+            raise ValueError(
+                f"Row {row} was left out: a value is missing, or its target."
+                if left_out
+                else f"Expected a row among those used, 1 to {rows[-1]}, got {row}."
+            )
         moved = influence.on_predictions(features[places])[:, 0]
         # of several classes, the one that the row has
         change = moved if moved.ndim == 1 else moved[:, int(targets[places[0]])]
-        what = f"the prediction for row {row}"
+        names = sorted(dataset.classes)
+        scored = f"score of {names[int(targets[places[0]])] if moved.ndim > 1 else names[1]}" if names else "prediction"
+        what = f"the {scored} for row {row}"
     losses = [np.asarray(loss.value(objective.predict(influence.theta, batch), batch.targets)) for batch in records.batches()]
     return Influences(dataset, what, model, change, np.concatenate(losses), rows, regularisation)
 

@@ -251,7 +251,8 @@ class PrivateTrainer:
         """Private steps for a loop of your own: each has put its noisy gradient into `.grad`; call `optimizer.step()`.
 
         The charge is made, for the whole plan, when the first step is asked for. Schedules, averages, validation and
-        checkpoints are yours in such a loop; `save` writes a checkpoint. The rest as in `fit`.
+        checkpoints are yours in such a loop; `save` writes a checkpoint, and the last one is written by itself. The rest as in
+        `fit`.
         """
         self._refuse_again()
         self._fitting = Fitting(show_private=show_private)
@@ -279,6 +280,8 @@ class PrivateTrainer:
                     seen = run.observed() if self._fitting.show_private else (None, None)
                     yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
                     guard.takes_back()
+            if self._own_loop and self.checkpoint is not None:
+                self.save()  # the end of the run: whoever resumes gets the trained model
         finally:
             self.objective.secret_masks = True
             for watch in watches:

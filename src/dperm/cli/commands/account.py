@@ -60,7 +60,7 @@ def account(
 
 
 def _account_log(delta: float, label: str | None, as_json: bool) -> None:
-    from dperm.privacy import ApproximateDP
+    from dperm.privacy import ApproximateDP, Composed, Unsupported, epsilon
     from dperm.privacy.events import leaves, relation_of
     from dperm.release import SpendLog
 
@@ -83,6 +83,14 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
         spent = sum(
             leaf.delta * count for event in mine for leaf, count in leaves(event).items() if isinstance(leaf, ApproximateDP)
         )
+        certified = [event for event in mine if not any(isinstance(leaf, Unsupported) for leaf in leaves(event))]
+        if len(certified) < len(mine):
+            rest = f": ε = {epsilon(Composed(tuple(certified)), delta):.6g} at δ = {delta:g}" if certified else ""
+            say(
+                f"{len(mine) - len(certified)} of the {len(mine)} charged under {relation} are only claimed and have no ε; "
+                f"the {len(certified)} others, as if on the same records{rest}"
+            )
+            continue
         which = f"The {len(mine)} charged under {relation}, as if on the same records"
         if value < float("inf"):
             say(f"{which}: ε = {value:.6g} at δ = {delta:g}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, progress, say, warn
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, progress, refuse_same, say, warn
 
 if TYPE_CHECKING:
     from dperm.report import StudyResult
@@ -30,7 +30,7 @@ def compare(
         str | None,
         typer.Option(
             help="By commas [default: output, objective-kifer, objective-sharp, gradient-full, gradient-poisson]; others are "
-            "bolt-on, individual, lssgd, m-ngp, m-ngp-published, tgp."
+            "bolt-on, individual, lssgd, m-ngp, m-ngp-published, pidp-sgd-published, tgp."
         ),
     ] = None,
     relation: Relation = "add_or_remove_one",
@@ -61,7 +61,8 @@ def compare(
         values = tuple(sorted({float(value) for value in epsilons.split(",") if value.strip()}))
     except ValueError:
         raise ValueError(f"Expected --epsilons to be numbers separated by commas, got {epsilons!r}.") from None
-    chosen = tuple(key.strip() for key in mechanisms.split(",")) if mechanisms else USUAL
+    chosen = USUAL if mechanisms is None else tuple(dict.fromkeys(key.strip() for key in mechanisms.split(",")))
+    refuse_same(*(sources or ()), schema, output)
     study = Study(
         epsilons=values, delta=delta, mechanisms=chosen, repeats=repeats, data_norm=data_norm, relation=relation, seed=seed
     )

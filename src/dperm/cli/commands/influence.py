@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import JsonFlag, dataset_of, probe_writable, say
+from dperm.cli.shared import JsonFlag, dataset_of, probe_writable, refuse_same, say
 
 __all__ = ["register"]
 
@@ -39,6 +39,7 @@ def influence(
     from dperm.report.summary import influence_table
 
     check.integer("--top", top)
+    refuse_same(source, schema, output)
     probe_writable(output)
     dataset, _ = dataset_of(source, target, schema)
     found = influences(dataset, model, row=row, regularisation=regularisation)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, read, say
+from dperm.cli.shared import JsonFlag, VerifyKey, read, refuse_same, say
 
 __all__ = ["register"]
 
@@ -32,6 +32,7 @@ def predict(
     from dperm.estimators import model_from_json
     from dperm.report import write_atomically
 
+    refuse_same(model, source, output)
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)  # of any kind
     fitted, extra = loaded
     if extra.get("schema"):

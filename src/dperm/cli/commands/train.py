@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, keep, probe_writable, say
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, keep, probe_writable, refuse_same, say
 
 __all__ = ["register"]
 
@@ -51,6 +51,7 @@ def train(
 
     kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge}
     choice("--model", model, kinds)
+    refuse_same(source, schema, output, sign_key, private_report)
     dataset, used = dataset_of(source, target, schema)
     if used is not None and used.proposed and not accept_proposed:
         raise ValueError(
