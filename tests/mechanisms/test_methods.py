@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from dperm.estimators import DPMLPClassifier
+from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPMLPClassifier, model_to_json
 from dperm.mechanisms import Auto, BoltOn, Budget, Gradient, Method, Objective, Output, known_methods, method_from_dict, method_of
 from dperm.objectives import Huber, Logistic, Softmax, Squared, Task
 from dperm.privacy import Provenance, Relation
@@ -96,3 +96,16 @@ def test_what_a_method_cannot_is_said_by_what_it_needs() -> None:
     network = DPMLPClassifier(mechanism="m-ngp-published", public_size=20, classes=[0, 1])
     with pytest.raises(ValueError, match="only claimed"):
         network.fit(np.eye(20), np.arange(20) % 2)
+
+
+def test_what_diverged_is_said_and_not_saved() -> None:
+    rows = np.random.default_rng(0).normal(size=(50, 2))
+    wild = DPLogisticRegression(mechanism=Gradient(sampling="full", learning_rate=1e308), public_size=50, classes=[0, 1])
+    with pytest.warns(UserWarning, match="diverged"):
+        wild.fit(rows, rows[:, 0] > 0)
+    with pytest.raises(ValueError, match="diverged"):
+        model_to_json(wild)
+    with pytest.raises(TypeError, match="networks are saved by torch"):
+        model_to_json(DPMLPClassifier())
+    with pytest.raises(ValueError, match="half_width >= 0"):
+        DPLinearSVC(half_width=-1.0, classes=[0, 1]).fit(rows, rows[:, 0] > 0)

@@ -114,6 +114,8 @@ class PrivateLinearModel(TakesMethod):
         kept = copy.deepcopy(given)  # lists may change; and what cannot be copied fails now
         channel = Channel.open(self.random_state, label=self.label)
         release = mechanism.release(objective, objective.records(X, targets, present=present), channel)
+        if not np.isfinite(release.theta).all():
+            warnings.warn("Training diverged: parameters are not finite. It is paid for; lower the learning rate.", stacklevel=4)
         self.objective_ = objective
         self.fitted_params_ = kept
         self.certificate_ = release.certificate.with_assumptions(*assumptions)

@@ -168,4 +168,4 @@ class DPLinearSVC(_PrivateLinearClassifier):
         self.random_state = random_state
 
     def _loss(self) -> Loss:
-        return Huber(self.half_width) if self.half_width else Hinge()
+        return Huber(self.half_width) if check.non_negative("half_width", self.half_width) else Hinge()

@@ -32,7 +32,11 @@ def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None
 
     `sign_key`: a private key (`dperm keygen`) that signs the whole. `random_state` is left out.
     """
+    if not isinstance(model, PrivateLinearModel):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"Expected a linear model of dperm.estimators, got {type(model).__name__}: networks are saved by torch.")
     check_is_fitted(model)
+    if not (np.isfinite(model.coef_).all() and np.isfinite(model.intercept_).all()):
+        raise ValueError("Expected finite coefficients: this training diverged, and there is no model to save.")
     stated: dict[str, Any] = {
         "format": _FORMAT,
         "kind": type(model).__name__,

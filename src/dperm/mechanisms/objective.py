@@ -205,7 +205,7 @@ def _refuse_other_losses(facts: PublicFacts) -> None:
     if not facts.rank_one:
         raise ValueError(
             "Expected a loss of bounded slope and rank-one curvature on all of space for objective perturbation "
-            "(logistic, Huber, smoothed hinge); use mechanism='gradient' or 'output' for this loss."
+            "(logistic, Huber, smoothed hinge); use mechanism='gradient' for this loss."
         )
 
 
