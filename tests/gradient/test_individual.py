@@ -309,6 +309,28 @@ def test_a_network_continued_from_a_checkpoint_keeps_its_accounts(tmp_path: Path
     assert (after >= before).all() and (after <= 3.0).all() and again.certificate.epsilon <= 2.0
 
 
+@pytest.mark.parametrize("change", ["order", "a target", "an input"])
+def test_accounts_are_not_given_to_other_records(tmp_path: Path, change: str) -> None:
+    """Continued on shuffled records, those that had spent everything would have got others' accounts, and spent again."""
+    x, y = inputs()
+    run = trainer(checkpoint=tmp_path)
+    for step in run.steps((x, y)):
+        run.optimizer.step()
+        if step.number == 5:
+            run.save()
+            break
+    order = torch.arange(N)
+    if change == "order":
+        order[:2] = torch.tensor([1, 0])
+    other = x[order].clone(), y[order].clone()
+    if change == "a target":
+        other[1][3] = 1 - other[1][3]
+    if change == "an input":
+        other[0][3, 0] += 1e-3
+    with pytest.raises(ValueError, match="records of the checkpoint, in the same order"):
+        trainer(checkpoint=tmp_path).fit(other, resume=True)
+
+
 def test_a_loop_of_ones_own_that_ends_leaves_its_trained_model(tmp_path: Path) -> None:
     """The last checkpoint used to be the first."""
     run = trainer(checkpoint=tmp_path)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,12 +84,24 @@ class IndividualGradients(Gradients["IndividualPlan"]):
         return {"noise_levels": [(self.policy.noise_multiplier, self.policy.steps)]}
 
     def private(self) -> dict[str, Any]:
-        return {"spent_by_record": self.spent_by_record}
+        return {"spent_by_record": self.spent_by_record, **self._marks}
+
+    @functools.cached_property
+    def _marks(self) -> dict[str, Any]:
+        """By which records are known again: an account that is given to another record lets it overspend."""
+        records: Any = self.records  # of linear models, whose runs are not continued, they have none
+        return {"fingerprints": records.fingerprints().view(np.int64)} if hasattr(records, "fingerprints") else {}
 
     def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
         spent = np.asarray(private["spent_by_record"], dtype=np.float64)
         if spent.shape != self.spent_by_record.shape:
             raise ValueError(f"The checkpoint is of {len(spent)} records, the data set has {len(self.records)}.")
+        for name, marks in self._marks.items():
+            if not np.array_equal(marks, private.get(name, ())):
+                raise ValueError(
+                    "Expected the records of the checkpoint, in the same order, each the same whenever it is read: accounts are "
+                    "theirs. Draw augmentations beforehand."
+                )
         self.spent_by_record = spent.copy()
 
 

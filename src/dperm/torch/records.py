@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
@@ -116,6 +117,17 @@ class TorchRecords:
     def batches(self) -> Iterator[Any]:
         """All records in order."""
         return iter(next(self.stream([None])))
+
+    def fingerprints(self) -> NDArray[np.uint64]:
+        """(n,): a digest of each record by itself, in order. Private."""
+        return np.array([self._fingerprint(index) for index in range(self._size)], dtype=np.uint64)
+
+    def _fingerprint(self, index: int) -> int:
+        digest = hashlib.blake2b(digest_size=8)
+        inputs, targets = self._fetch(np.array([index]))
+        for part in (*tensors(inputs), *tensors(targets)):
+            digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return int.from_bytes(digest.digest(), "little")
 
     def stream(self, draws: Iterable[Indices | None]) -> Iterator[Iterable[Any]]:
         """For each draw its physical batches (inputs, targets); an empty draw has none."""
