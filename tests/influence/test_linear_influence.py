@@ -194,3 +194,13 @@ def test_targets_and_scores_that_cannot_be_are_refused() -> None:
     hinge = LinearObjective(Hinge(), 2, strong_convexity=1.0)
     with pytest.raises(ValueError, match="Expected a smooth loss"):
         LinearInfluence.at_minimiser(hinge, hinge.records(np.eye(2), np.array([-1.0, 1.0])))
+
+
+def test_a_loss_without_a_bound_on_its_slopes_is_minimised_all_the_same() -> None:
+    """It used to stop at θ = 0."""
+    rng = np.random.default_rng(0)
+    rows, targets = rng.normal(size=(60, 2)) * 0.3, rng.normal(size=60)
+    objective = LinearObjective(Squared(5.0), 2, strong_convexity=1.0, data_norm=2.0)
+    influence = LinearInfluence.at_minimiser(objective, objective.records(rows, targets))
+    assert influence.theta == pytest.approx(np.linalg.solve(rows.T @ rows + np.eye(2), rows.T @ targets), rel=1e-4)
+    assert influence.error_bound() == np.inf

@@ -97,6 +97,11 @@ class PrivateLinearModel(TakesMethod):
         task = self.task(X.shape[1], classes, size)
         method = self.method_for(task)
         mechanism, objective = method.build(task, self._budget)
+        if absent and any(part.ordered for part in (mechanism, *mechanism.inner())):
+            raise ValueError(
+                f"Expected no records left out with mechanism={method.key!r}: where they stand, others move to other batches. "
+                "Fill gaps in by a public rule."
+            )
         if method.claimed:
             warnings.warn(
                 f"mechanism={method.key!r} is run as it was published and is not private at the epsilon that it states: the "

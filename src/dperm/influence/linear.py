@@ -71,6 +71,8 @@ class LinearInfluence:
         if objective.outputs > 1:
             return cls(objective, records, minimise_softmax(objective, records))
         scale = objective.loss.lipschitz(objective.row_norm)
+        if not scale < math.inf:  # of slopes without a bound: the longest at θ = 0, or thereabouts
+            scale = objective.row_norm * max(1e-100, float(np.abs(records.targets).max(initial=1.0)))
         theta = minimise(RegularisedSum(objective, records), tolerance * scale, objective.radius).theta
         return cls(objective, records, theta)
 
@@ -153,6 +155,8 @@ class LinearInfluence:
         if zeta == 0:
             return math.inf
         steep, curved, bend = loss.lipschitz(norm), loss.smoothness(norm), loss.bend(norm)
+        if not max(steep, curved, bend) < math.inf:
+            return math.inf
         return (2 * curved * steep + len(self.records) * bend * steep**2 / zeta) / zeta**2
 
     # The factor of H

@@ -101,6 +101,9 @@ class Mechanism(ABC):
 
     # What audits ask: a mechanism that says nothing is attacked from outside
 
+    #: whether what a record does depends on its place: then nobody may be left out or put elsewhere
+    ordered: ClassVar[bool] = False
+
     #: of its releases, counted from 0, the one of a minimiser; None: none is
     minimiser: ClassVar[int | None] = None
     #: whether a run looks at Hessians, p × p for each training

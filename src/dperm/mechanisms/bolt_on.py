@@ -48,7 +48,8 @@ class BoltOnPerturbation(Mechanism):
         check.plain_numbers(self, list(vars(self)))
         for name in ("passes", "batch_size"):
             object.__setattr__(self, name, check.integer(name, getattr(self, name)))
-        check.non_negative("strong_convexity", self.strong_convexity)
+        if check.non_negative("strong_convexity", self.strong_convexity):
+            check.scale("strong_convexity", self.strong_convexity)
         if self.learning_rate is not None:
             check.scale("learning_rate", self.learning_rate)
         elif not self.strong_convexity:
@@ -116,6 +117,12 @@ class BoltOnPerturbation(Mechanism):
             order = draws.permutation(records)
             for start in range(0, records, self.batch_size):
                 yield np.sort(order[start : start + self.batch_size])
+
+    ordered = True
+
+    def admit(self, objective: LinearObjective, records: Records) -> Records:
+        self.rates(objective.facts, len(records))  # which may be another number than was stated
+        return super().admit(objective, records)
 
     curved = False
 

@@ -41,7 +41,8 @@ def affordable_steps(
 def individual_epsilons(spent: Array, noise_multiplier: float, delta: float) -> Array:
     """(n,): the ε at δ of each record by itself, that has spent so many full steps (n,). Private: it depends on the records.
 
-    It bounds what the released model says of that record, to whoever is not told this number.
+    That of a run in which the record was held to this much beforehand. What was spent depends on the releases, too: the
+    guarantee is the certificate's.
     """
     check.fraction("delta", delta)
     check.positive("noise_multiplier", noise_multiplier)

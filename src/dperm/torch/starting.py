@@ -153,6 +153,8 @@ class Starter:
     def _charge(self, channel: Channel, event: Event, plan: Policy | None) -> None:
         if (plan or self.planner.at(1.0, NOMINAL_SIZES[0])).anchored:
             raise TypeError("Expected a plan of gradients at one θ: a network's have no differences. It is for linear models.")
+        if reason := (plan or self.planner.at(1.0, NOMINAL_SIZES[0])).claim:
+            raise ValueError(f"Expected a plan that is certified: {reason}")
         certificate = self._certify(event, channel, plan, self._target)
         admit_noise(event, self.objective.flat.size)
         admit_tails(event, self.objective.flat.size, self.planner.delta, self.objective.flat.device)
