@@ -290,7 +290,7 @@ def test_what_is_left_is_spent_in_single_precision_too(dtype: torch.dtype) -> No
     run.model.to(dtype)
     x, y = inputs()
     run.fit((x.to(dtype), y))
-    spent = run._run.gradients.private()["spent_by_record"]  # gradients are far longer than C: all is spent in three steps
+    spent = run.private_trace["spent_by_record"]  # gradients are far longer than C: all is spent in three steps
     assert spent.max() <= 2.5 and np.median(spent) > 2.5 * (1 - 1e-4)
 
 
@@ -301,11 +301,11 @@ def test_a_network_continued_from_a_checkpoint_keeps_its_accounts(tmp_path: Path
         if step.number == 5:
             run.save()
             break
-    before = run._run.gradients.private()["spent_by_record"].copy()
+    before = run.private_trace["spent_by_record"].copy()
     again = trainer(checkpoint=tmp_path)
     with pytest.warns(UserWarning, match="paid for and skipped"):
         again.fit(inputs(), resume=True)
-    after = again._run.gradients.private()["spent_by_record"]
+    after = again.private_trace["spent_by_record"]
     assert (after >= before).all() and (after <= 3.0).all() and again.certificate.epsilon <= 2.0
 
 

@@ -3,11 +3,14 @@ counterparts."""
 
 from __future__ import annotations
 
+import functools
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dperm._family import members
 from dperm.audit import Training, attack
@@ -23,9 +26,12 @@ from dperm.mechanisms import (
     PublishedPidp,
     TraditionalGradient,
 )
-from dperm.objectives import LinearObjective, Logistic, Softmax, Task
+from dperm.objectives import Hinge, LinearObjective, Logistic, Softmax, Task
 from dperm.privacy import Composed, Relation, SelfComposed, epsilon
 from dperm.release import Channel, SpendLog
+from dperm.torch import PrivateTrainer, per_example
+from dperm.torch.records import TorchRecords
+from dperm.torch.source import open_channel
 
 TASK = Task(loss=Logistic(), features=3, classes=2, public_size=500)
 BUDGET = Budget(1e-5, 1.0)
@@ -119,11 +125,11 @@ def test_noise_and_limits_of_pidp_sgd_are_the_papers() -> None:
     for relation, moves in ((Relation.ADD_OR_REMOVE_ONE, 1), (Relation.REPLACE_ONE, 2)):
         assert plan.noise_multiplier(relation) * moves * steep == pytest.approx(sigma)
     contributions = 2 * math.sqrt(2) * math.sqrt(math.log(1.25 * 4 / half)) * steep * 4 / (n * 0.2 * second)
-    assert plan.contribution_noise(facts) == pytest.approx(contributions)
+    assert plan.contribution_noise(steep) == pytest.approx(contributions)
     assert plan.limit == pytest.approx(2 * 3.0 * math.exp(first) * half / (math.exp(first) - 1))
     bend = 0.3
     expected = (2 * facts.smoothness * steep + bend * steep**2 / 0.2) / (0.2**2 * n**2)
-    assert plan.error(facts, bend) == pytest.approx(expected)
+    assert plan.error(steep, facts.smoothness, bend) == pytest.approx(expected)
 
 
 def test_steps_are_noiseless_where_both_tests_pass_and_nowhere_else() -> None:
@@ -145,11 +151,15 @@ def test_steps_are_noiseless_where_both_tests_pass_and_nowhere_else() -> None:
     run._draws = Told()
     whole = type(run)._passes
 
-    def checked(batch: Any) -> bool:
-        passed = whole(run, batch)
-        change = float((run._inverse @ run._gradient(run._global, batch))[0]) / 400
-        change += math.copysign(plan.error(problem.facts, problem.loss.bend(1.0)), change)
-        tested = 2 * change + plan.contribution_noise(problem.facts) * float(run._draws.drawn[0])
+    facts = problem.facts
+    error = plan.error(facts.lipschitz, facts.smoothness, problem.loss.bend(1.0))
+
+    def checked(batches: Any) -> bool:
+        passed = whole(run, batches)
+        _, _, hessian = problem.evaluate(run._global, records, hessian=True)
+        change = float(run._gradient(run._global, batches)[0] / (hessian[0, 0] / 400 + 1 / 400 + plan.modulus)) / 400
+        change += math.copysign(error, change)
+        tested = 2 * change + plan.contribution_noise(facts.lipschitz) * float(run._draws.drawn[0])
         top = 2 * 5000.0 * math.exp(0.75) * 5e-6
         near = abs(tested) < top / (math.exp(0.75) - 1)
         seen.append((passed, near and math.log(top / (top - math.expm1(0.75) * abs(tested))) <= 1.5))
@@ -176,19 +186,95 @@ def test_a_noiseless_step_gives_its_record_away() -> None:
     assert ends == pytest.approx([0.25, -0.25], abs=1e-5)  # half of the row: the record itself
 
 
-def test_pidp_sgd_is_for_linear_models_with_one_output() -> None:
-    import torch
+def one_neuron() -> tuple[LinearObjective, Any, Any]:
+    """Logistic regression with one feature, as a linear objective and as a network."""
+    linear = LinearObjective(Logistic(), 1, public_size=400)
+    model = torch.nn.Linear(1, 1, bias=False).double()
+    torch.nn.init.zeros_(model.weight)
 
-    from dperm.torch import PrivateTrainer
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.softplus(-targets * outputs[:, 0])
 
+    return linear, model, loss
+
+
+NETWORK = {"space": 5000.0, "steps": 120, "refreshes": 3, "modulus": 3.0, "update": SGD(0.5), "lipschitz": (1.0, 0.25, 0.1)}
+
+
+def test_a_network_of_one_neuron_is_logistic_regression_step_by_step() -> None:
+    linear, model, loss = one_neuron()
+    rng = np.random.default_rng(0)
+    rows, targets = rng.uniform(-1, 1, size=(400, 1)), np.where(rng.random(400) < 0.5, 1.0, -1.0)
+    plan, relation = pidp(**NETWORK), Relation.ADD_OR_REMOVE_ONE
+    ends, noiseless = [], []
+    network = per_example(model, loss, public_size=400)
+    pair = (torch.from_numpy(rows), torch.from_numpy(targets))
+    for problem, records in ((linear, linear.records(rows, targets)), (network, TorchRecords(pair))):
+        channel = open_channel(0, torch.device("cpu"))
+        channel.charge(plan.event(relation), "test")
+        run: Any = plan.gradients(problem, records, channel)
+        theta: Any = np.zeros(1) if problem is linear else network.theta
+        for _ in range(120):
+            theta = theta - 0.5 * run(theta)
+        ends.append(float(theta[0]))
+        noiseless.append(list(run.private()["noiseless_steps"]))
+    assert noiseless[0] == noiseless[1] and 10 < len(noiseless[0]) < 110
+    assert ends[0] == pytest.approx(ends[1], abs=1e-6) and abs(ends[0]) > 0.01
+
+
+def trainer(model: Any, loss: Any, **settings: Any) -> tuple[PrivateTrainer, Any]:
+    plan = functools.partial(pidp_sgd, **{name: value for name, value in NETWORK.items() if name != "update"})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    return PrivateTrainer(model, loss, optimizer, plan, epsilon=1.0, delta=1e-5, public_size=400, **settings), optimizer
+
+
+def test_a_trainer_runs_it_claimed_and_says_so(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = (rng.uniform(-1, 1, size=(400, 1)), np.where(rng.random(400) < 0.5, 1.0, -1.0))
+    _, model, loss = one_neuron()
+    first, optimizer = trainer(model, loss, checkpoint=tmp_path / "run")
+    with pytest.warns(UserWarning, match="not private at the epsilon"):
+        for step in first.steps(data):
+            optimizer.step()
+            if step.number == 60:
+                first.save()
+                break
+    assert first.certificate is not None
+    assert (first.certificate.status, first.certificate.epsilon) == ("claimed", None)
+    assert first.epsilon_spent == math.inf
+    early = first.private_trace["noiseless_steps"]
+    _, model, loss = one_neuron()
+    again, _ = trainer(model, loss, checkpoint=tmp_path / "run")
+    with pytest.warns(UserWarning, match="paid for and skipped"):
+        again.fit(data, progress=False, resume=True)
+    assert again.certificate is not None and again.certificate.status == "claimed"
+    late = again.private_trace["noiseless_steps"]
+    assert list(late[: len(early)]) == list(early) and len(late) > len(early)
+    assert len(SpendLog.current().charges()) == 1
+
+
+def test_published_normalisation_runs_on_networks() -> None:
+    _, model, loss = one_neuron()
+    mechanism: Any = PublishedNormalisedGradient().build(TASK, BUDGET)[0]
+    run = PrivateTrainer(model, loss, plan=mechanism.plan, delta=1e-5, public_size=500)
+    with pytest.warns(UserWarning, match="not private at the epsilon"):
+        run.fit((torch.ones(500, 1).double(), torch.ones(500)), progress=False)
+    assert run.certificate is not None and run.certificate.status == "claimed" and model.weight.item() > 0
+
+
+def test_what_pidp_sgd_needs_is_asked_for_before_a_charge() -> None:
     softmax = LinearObjective(Softmax(3), 2, public_size=400)
     with pytest.raises(ValueError, match="one output"):
         GradientPerturbation(budget=BUDGET, plan=pidp()).release(softmax, softmax.records(np.eye(2), np.zeros(2)), Channel.open())
-    trainer = PrivateTrainer(
-        torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss(reduction="none"), plan=pidp(), delta=1e-5, public_size=400
-    )
-    with pytest.raises(TypeError, match="for linear models"):
-        trainer.fit((torch.randn(400, 4), torch.zeros(400, dtype=torch.long)))
+    hinge = LinearObjective(Hinge(), 2, public_size=400)
+    with pytest.raises(ValueError, match="constants that are finite"):
+        GradientPerturbation(budget=BUDGET, plan=pidp()).release(hinge, hinge.records(np.eye(2), np.ones(2)), Channel.open())
+    _, model, loss = one_neuron()
+    with pytest.raises(ValueError, match="lipschitz="):
+        PrivateTrainer(model, loss, plan=pidp(), delta=1e-5, public_size=400).fit((torch.ones(400, 1).double(), torch.ones(400)))
     assert SpendLog.current().charges() == []
     with pytest.raises(ValueError, match="known number"):
         pidp_sgd(epsilon=1.0, delta=1e-5, public_size=None)
+    for wrong in ((1.0, 1.0), (1.0, 0.0, 1.0), (math.inf, 1.0, 1.0)):
+        with pytest.raises(ValueError, match="each of lipschitz"):
+            pidp(lipschitz=wrong)

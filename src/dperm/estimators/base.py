@@ -46,10 +46,6 @@ class PrivateLinearModel(TakesMethod):
     label: str
     random_state: Any
 
-    def __getstate__(self) -> Any:
-        state = super().__getstate__()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-        return {name: value for name, value in state.items() if name != "private_trace_"}  # pyright: ignore[reportUnknownVariableType]
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True

@@ -13,9 +13,14 @@ __all__ = ["TakesMethod"]
 
 
 class TakesMethod(BaseEstimator):
-    """Base of the estimators whose parameter `mechanism` is a method or its name."""
+    """Base of the estimators whose parameter `mechanism` is a method or its name; what a fit tells the data holder alone,
+    `private_trace_`, stays behind where the estimator is copied or saved."""
 
     mechanism: str | Method
+
+    def __getstate__(self) -> Any:
+        state = super().__getstate__()  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        return {name: value for name, value in state.items() if name != "private_trace_"}  # pyright: ignore[reportUnknownVariableType]
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters; with `deep` also the settings of a method, as `mechanism__epochs`."""

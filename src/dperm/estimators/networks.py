@@ -107,6 +107,7 @@ class _PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         self.history_ = trainer.history
         assert trainer.plan is not None
         self.trace_ = {"steps": trainer.plan.steps, "public_size": trainer.plan.public_size, "epochs": trainer.trace}
+        self.private_trace_ = [trainer.private_trace] if trainer.private_trace else []
 
     def _scores(self, X: Any) -> Array:
         """(n, K) outputs of the module."""

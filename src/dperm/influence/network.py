@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, jvp, vjp
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dperm import _validate as check
 from dperm.influence.chosen import admit_indices
+from dperm.torch.evaluating import evaluating
 from dperm.torch.records import TorchRecords
 from dperm.torch.structure import batch_size, call_model
 
@@ -99,7 +99,6 @@ class NetworkInfluence:
         self.records = TorchRecords(data, physical_batch_size=check.integer("batch_size", batch_size), device=self.theta.device)
         self._draws = np.random.default_rng(random_state)
         self._progress = progress
-        self._modes = {module: module.training for module in model.modules()}
         _load_forward_derivatives()
         self._check()
         if curvature == "hessian" and (kinks := self._kinks()):
@@ -337,8 +336,8 @@ class NetworkInfluence:
             waiting += [following for following, _ in node.next_functions]
         return sorted(found)
 
-    def _still(self) -> _Evaluating:
-        return _Evaluating(self._modes)
+    def _still(self) -> contextlib.AbstractContextManager[None]:
+        return evaluating(self.model)
 
 
 def _load_forward_derivatives() -> None:
@@ -357,42 +356,6 @@ class _Called(nn.Module):
 
     def forward(self, inputs: Any) -> Any:
         return call_model(self.model, inputs)
-
-
-class _Evaluating:
-    """Modules in evaluation mode, and back; without fused kernels, which have no forward derivatives."""
-
-    def __init__(self, modes: dict[nn.Module, bool]) -> None:
-        self._modes = modes
-        self._recurrent = any(isinstance(module, nn.RNNBase) for module in modes)
-
-    def __enter__(self) -> None:
-        for module in self._modes:
-            module.training = False
-        self._fused = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        self._kernels = contextlib.ExitStack()
-        self._kernels.enter_context(sdpa_kernel(SDPBackend.MATH))
-        if self._recurrent:  # only there: convolutions are faster with them
-            self._kernels.enter_context(_without_onednn())
-
-    def __exit__(self, *_: object) -> None:
-        self._kernels.close()
-        torch.backends.mha.set_fastpath_enabled(self._fused)
-        for module, mode in self._modes.items():
-            module.training = mode
-
-
-@contextlib.contextmanager
-def _without_onednn() -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        with warnings.catch_warnings():  # about GPUs that are not there
-            warnings.simplefilter("ignore", UserWarning)
-            stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
-        yield
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            stack.close()
 
 
 def _below(name: str, prefix: str) -> bool:

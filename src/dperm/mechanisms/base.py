@@ -142,6 +142,7 @@ class Mechanism(ABC):
 
     def admit(self, objective: LinearObjective, records: Records) -> Records:
         """Records as the objective's constants assume them. ValueError, before any charge, where they are not."""
+        self.refuse(objective, len(records))
         most = self.most_records(objective.facts)
         if most is not None and len(records) > most:
             raise ValueError(
@@ -151,6 +152,11 @@ class Mechanism(ABC):
         if (records.data_norm, records.constant) != (objective.data_norm, objective.intercept_scale):
             raise ValueError("Expected records made by this objective's `records`: their norm bound or constant feature differs.")
         return records.relabelled(self.admit_targets(objective, records.targets))
+
+    def refuse(self, objective: LinearObjective, records: int) -> None:
+        """ValueError, before any charge, where this, or a mechanism that it runs, cannot train by this objective on so many."""
+        for part in self.inner():
+            part.refuse(objective, records)
 
     def most_records(self, facts: PublicFacts) -> int | None:
         """The number of records up to which what is stated holds; None: any number."""

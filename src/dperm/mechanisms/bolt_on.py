@@ -120,9 +120,8 @@ class BoltOnPerturbation(Mechanism):
 
     ordered = True
 
-    def admit(self, objective: LinearObjective, records: Records) -> Records:
-        self.rates(objective.facts, len(records))  # which may be another number than was stated
-        return super().admit(objective, records)
+    def refuse(self, objective: LinearObjective, records: int) -> None:
+        self.rates(objective.facts, records)  # which may be another number than was stated
 
     curved = False
 

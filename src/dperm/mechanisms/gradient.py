@@ -73,9 +73,8 @@ class GradientPerturbation(Mechanism):
             channel.confided.append(private)
         return theta, {"steps": plan.steps, **gradients.summary()}
 
-    def admit(self, objective: LinearObjective, records: Records) -> Records:
+    def refuse(self, objective: LinearObjective, records: int) -> None:
         self.plan.refuse(objective)
-        return super().admit(objective, records)
 
     curved = False
 

@@ -116,10 +116,10 @@ class NoisySize(Mechanism):
             warnings.simplefilter("ignore")  # a warning that depends on data after the charge would be one more output
             return self.make(facts)
 
-    def admit(self, objective: LinearObjective, records: Records) -> Records:
+    def refuse(self, objective: LinearObjective, records: int) -> None:
         for size in self.tried:  # what cannot be made must not fail after the charge
             self.made_for(replace(objective, public_size=size).facts)
-        return super().admit(objective, records)
+        super().refuse(objective, records)
 
     def most_records(self, facts: PublicFacts) -> int | None:
         return facts.size_limit

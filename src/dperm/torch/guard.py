@@ -62,7 +62,7 @@ def secret_masks(device: torch.device) -> Iterator[None]:
     everybody's masks: a query would move by more than one record's part.
     """
     with kept_states(device):
-        torch.manual_seed(fresh_seed())
+        _seed_torch(device)
         random.seed(os.urandom(64))
         np.random.seed(np.frombuffer(os.urandom(64), dtype=np.uint32))
         yield
@@ -72,8 +72,14 @@ def secret_masks(device: torch.device) -> Iterator[None]:
 def fresh_masks(device: torch.device) -> Iterator[None]:
     """Within the block torch draws from a fresh seed of the operating system, whatever a data set or a loop made of its state."""
     with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
-        torch.manual_seed(fresh_seed())
+        _seed_torch(device)
         yield
+
+
+def _seed_torch(device: torch.device) -> None:
+    """With a fresh seed. `torch.manual_seed` remembers a stack for each device that could still be started, at every call."""
+    seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
+    seed(fresh_seed())
 
 
 def fresh_seed() -> int:

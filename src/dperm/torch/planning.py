@@ -130,7 +130,7 @@ class Planner:
             return self.fixed
         settings = self._settings | ({"earlier": Composed(self.earlier)} if self.earlier else {})
         plan: Any = self._recipe(epsilon=self.epsilon, delta=self.delta, public_size=size, **settings)
-        if not isinstance(plan, Policy) or plan.budgeted is None:
+        if not isinstance(plan, Policy) or (plan.budgeted is None and plan.claim is None):
             raise ValueError(
                 f"Expected a budgeted recipe to return a policy with a budget of its own, got {type(plan).__name__}."
             )

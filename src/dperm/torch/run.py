@@ -124,7 +124,10 @@ class PrivateRun:
         return loss / count, longer / count
 
     def epsilon(self, relation: Relation, delta: float) -> float:
-        """ε of everything so far: the steps, what was spent on the number of records, and earlier charges of the run."""
+        """ε of everything so far: the steps, what was spent on the number of records, and earlier charges of the run. inf where
+        the algorithm is only claimed."""
+        if self.plan.claim is not None:
+            return math.inf
         spent: list[Event] = list(self.charged.events[:-1])
         last = self.charged.events[-1]
         if chosen_on_the_way(last) and self.plan.budgeted is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,10 +152,18 @@ class Starter:
         return plan, first.charged
 
     def _charge(self, channel: Channel, event: Event, plan: Policy | None) -> None:
-        if (plan or self.planner.at(1.0, NOMINAL_SIZES[0])).anchored:
+        like = plan or self.planner.at(1.0, NOMINAL_SIZES[0])
+        if like.anchored:
             raise TypeError("Expected a plan of gradients at one θ: a network's have no differences. It is for linear models.")
-        if reason := (plan or self.planner.at(1.0, NOMINAL_SIZES[0])).claim:
-            raise ValueError(f"Expected a plan that is certified: {reason}")
+        like.refuse(self.objective)
+        if like.claim:
+            if plan is None:
+                raise ValueError(f"Expected public_size for a plan that is only claimed ({like.kind}).")
+            warnings.warn(
+                f"{plan.kind} is run as it was published and is not private at the epsilon that it states: the certificate "
+                "claims, and has no epsilon.",
+                stacklevel=6,
+            )
         certificate = self._certify(event, channel, plan, self._target)
         admit_noise(event, self.objective.flat.size)
         admit_tails(event, self.objective.flat.size, self.planner.delta, self.objective.flat.device)

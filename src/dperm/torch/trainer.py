@@ -157,6 +157,11 @@ class PrivateTrainer:
         return [] if self._run is None else self._run.gradients.trace()
 
     @property
+    def private_trace(self) -> dict[str, Any]:
+        """What some plans tell the data holder alone, such as what each record has spent, as arrays by name. Not private."""
+        return {} if self._run is None else self._run.gradients.private()
+
+    @property
     def steps_lost(self) -> int:
         """Steps that were paid for and reserved before an interruption, and will not run."""
         return 0 if self._run is None else self._run.lost
