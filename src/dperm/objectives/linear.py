@@ -227,19 +227,32 @@ class LinearObjective:
                 self._add_hessian(matrix, batch, np.where(present, self.loss.curvature(t, y), 0.0), len(records))
         return value, gradient, matrix
 
+    def hessian(self, theta: Array, records: Records) -> Array:
+        """Σ ∇²ℓ_i (p, p) at one θ (p,), as `evaluate` has it, by itself."""
+        matrix = np.zeros((self.dimension, self.dimension))
+        for batch in records.batches():
+            curvature = self.loss.curvature(self.predict(theta, batch), batch.targets)
+            self._add_hessian(matrix, batch, np.where(batch.norms > 0, curvature, 0.0), len(records))
+        return matrix
+
     def _evaluate_many(self, theta: Array, records: Records, hessian: bool) -> Any:
         count, p = theta.shape
         values, gradients = np.zeros(count), np.zeros((count, p))
         matrices = np.zeros((count, p, p)) if hessian else None
         for batch in records.batches():
-            t = self.predict(theta, batch)
-            present = batch.norms > 0
-            rows = (batch.rows.toarray() if records.sparse else batch.rows) * batch.units[:, None]
+            t, present = self.predict(theta, batch), batch.norms > 0
+            losses, slope = self.loss.value(t, batch.targets), self.loss.slope(t, batch.targets)
+            if not present.all():
+                losses, slope = np.where(present, losses, 0.0), np.where(present, slope, 0.0)
+            values += losses.sum(axis=1)
+            scaled = slope * batch.units
+            gradients[:, : self.features] += (batch.rows.T @ scaled.T).T if records.sparse else scaled @ batch.rows
             if self.intercept_scale:
-                rows = np.column_stack([rows, np.full(len(rows), self.intercept_scale)])
-            values += np.where(present, self.loss.value(t, batch.targets), 0.0).sum(axis=1)
-            gradients += np.where(present, self.loss.slope(t, batch.targets), 0.0) @ rows
+                gradients[:, -1] += self.intercept_scale * slope.sum(axis=1)
             if matrices is not None:
+                rows = (batch.rows.toarray() if records.sparse else batch.rows) * batch.units[:, None]
+                if self.intercept_scale:
+                    rows = np.column_stack([rows, np.full(len(rows), self.intercept_scale)])
                 curvature = np.where(present, self.loss.curvature(t, batch.targets), 0.0)
                 products = (rows[:, :, None] * rows[:, None, :]).reshape(len(rows), p * p)
                 matrices += (curvature @ products).reshape(count, p, p)

@@ -119,6 +119,11 @@ class Records:
             other._table = np.concatenate([other.targets[None], self._table[1:]])
         return other
 
+    def subset(self, indices: NDArray[np.intp]) -> Records:
+        """These records alone, each once; absent ones stay absent."""
+        present = None if not len(self._absent) else ~self._absent[indices]
+        return Records(self.rows[indices], self.targets[indices], self.data_norm, self.constant, present=present)
+
     def one_against_rest(self, number: int) -> Records:
         """With targets 1 where they were this class number, and −1 elsewhere."""
         return self.relabelled(np.where(self.targets == number, 1.0, -1.0))
