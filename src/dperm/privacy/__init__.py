@@ -26,6 +26,7 @@ from dperm.privacy.events import (
 )
 from dperm.privacy.filters import BudgetExceeded, ProfileFilter, RdpFilter, privacy_profile, rdp_budget
 from dperm.privacy.individual import affordable_steps, individual_epsilons
+from dperm.privacy.risk import Risk
 from dperm.privacy.statements import Assumption, Provenance
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "PureDP",
     "RdpFilter",
     "Relation",
+    "Risk",
     "SelfComposed",
     "Unsupported",
     "UnsupportedEventError",

@@ -11,6 +11,7 @@ from dperm import _validate as check
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.events import Event, PrivacyProfile
 from dperm.privacy.filters import BudgetExceeded, excess
+from dperm.privacy.risk import Risk
 
 __all__ = ["calibrate", "calibrate_below", "calibrate_steps"]
 
@@ -21,17 +22,24 @@ _FAR = 50.0  # ln of a ratio of δs
 
 
 def calibrate(
-    make_event: Callable[[float], Event], epsilon: float, delta: float, *, start: float = 1.0, draft: bool = False
+    make_event: Callable[[float], Event],
+    epsilon: float | Risk,
+    delta: float | None = None,
+    *,
+    start: float = 1.0,
+    draft: bool = False,
 ) -> float:
-    """Smallest noise x, to about 1e-5 relative, for which `make_event(x)` is (ε, δ)-private.
+    """Smallest noise x, to about 1e-5 relative, for which `make_event(x)` is (ε, δ)-private, or keeps a `Risk`, which needs no δ.
 
     `make_event` maps a noise level to an event; more noise must mean more privacy. The answer's own ε is never above
     the target. Raises ValueError where no noise up to 1e9 reaches it (something in the event is not paid for by x).
     `start` is a guess; `draft` skips the certification, for rules that compare noise levels and charge nothing by them.
     """
-    check.positive("epsilon", epsilon)
-    check.fraction("delta", delta, zero=True)
     check.positive("start", start)
+    if isinstance(epsilon, Risk):
+        return epsilon.noise_for(make_event, start=start)
+    check.positive("epsilon", epsilon)
+    delta = _stated(delta)
 
     def spent(log_x: float, tolerance: float | None = None) -> float:
         event = make_event(math.exp(log_x))
@@ -153,12 +161,14 @@ def _certify(spent: Callable[[float], float], log_x: float, slope: float, epsilo
     return math.exp(best)
 
 
-def calibrate_steps(make_event: Callable[[int], Event], epsilon: float, delta: float, *, limit: int = 10**9) -> int:
-    """Largest number of steps for which `make_event(steps)` is (ε, δ)-private; 0 where one step is too much."""
-    check.positive("epsilon", epsilon)
-
-    def fits(steps: int) -> bool:
-        return best_epsilon(make_event(steps), delta)[0] <= epsilon
+def calibrate_steps(
+    make_event: Callable[[int], Event], epsilon: float | Risk, delta: float | None = None, *, limit: int = 10**9
+) -> int:
+    """Largest number of steps for which `make_event(steps)` is (ε, δ)-private, or keeps a `Risk`; 0 where one is too much."""
+    if isinstance(epsilon, Risk):
+        fits = _kept(make_event, epsilon)
+    else:
+        fits = _within(make_event, check.positive("epsilon", epsilon), _stated(delta))
 
     if not fits(1):
         return 0
@@ -169,3 +179,17 @@ def calibrate_steps(make_event: Callable[[int], Event], epsilon: float, delta: f
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def _kept(make_event: Callable[[int], Event], risk: Risk) -> Callable[[int], bool]:
+    return lambda steps: risk.admits(make_event(steps))
+
+
+def _within(make_event: Callable[[int], Event], epsilon: float, delta: float) -> Callable[[int], bool]:
+    return lambda steps: best_epsilon(make_event(steps), delta)[0] <= epsilon
+
+
+def _stated(delta: float | None) -> float:
+    if delta is None:
+        raise TypeError("Expected delta beside epsilon.")
+    return check.fraction("delta", delta, zero=True)
