@@ -18,7 +18,7 @@ from dperm._remind import remind_of_budget, remind_of_delta, remind_of_size
 from dperm.estimators.methods import TakesMethod
 from dperm.mechanisms import Budget, Mechanism, Method, Release, method_of
 from dperm.objectives import LinearObjective, Loss, Task
-from dperm.privacy import Assumption, Relation
+from dperm.privacy import Assumption, Relation, Risk
 from dperm.release import Channel
 
 __all__ = ["PrivateLinearModel", "plain"]
@@ -35,7 +35,7 @@ class PrivateLinearModel(TakesMethod):
     Coefficients apply to rows scaled to norm ≤ data_norm, as `predict` does.
     """
 
-    epsilon: float
+    epsilon: float | Risk
     delta: float
     mechanism: str | Method
     data_norm: float
@@ -54,7 +54,9 @@ class PrivateLinearModel(TakesMethod):
     def _check_parameters(self) -> None:
         """Everything that can be refused without looking at data."""
         check.plain_numbers(self, self.get_params(deep=False))
-        remind_of_budget(check.positive("epsilon", self.epsilon), check.fraction("delta", self.delta, zero=True), stacklevel=3)
+        check.fraction("delta", self.delta, zero=True)
+        if not isinstance(self.epsilon, Risk):
+            remind_of_budget(check.positive("epsilon", self.epsilon), self.delta, stacklevel=3)
         check.positive("data_norm", self.data_norm)
         if not 1e-50 < self.data_norm < 1e50:
             raise ValueError(f"Expected data_norm between 1e-50 and 1e50, got {self.data_norm!r}.")
@@ -91,8 +93,9 @@ class PrivateLinearModel(TakesMethod):
         if size is not None:
             remind_of_delta(self.delta, size, stacklevel=3)
         task = self.task(X.shape[1], classes, size)
-        method = self.method_for(task)
-        mechanism, objective = method.build(task, self._budget)
+        budget = self._budget(task)
+        method = method_of(self.mechanism).chosen(task, budget)
+        mechanism, objective = method.build(task, budget)
         if absent and any(part.ordered for part in (mechanism, *mechanism.inner())):
             raise ValueError(
                 f"Expected no records left out with mechanism={method.key!r}: where they stand, others move to other batches. "
@@ -104,8 +107,6 @@ class PrivateLinearModel(TakesMethod):
                 "certificate claims, and has no epsilon.",
                 stacklevel=4,
             )
-        if mechanism.budget != self._budget:
-            raise ValueError(f"Expected a mechanism for {self._budget}, got one for {mechanism.budget}.")
         if classes:
             targets = task.targets(targets)
         if size is not None and method.needs_size:
@@ -154,19 +155,14 @@ class PrivateLinearModel(TakesMethod):
         """
         self._check_parameters()
         task = self.task(features, self._classes(classes), public_size)
-        return self.method_for(task).build(task, self._budget)
+        return method_of(self.mechanism).build(task, self._budget(task))
 
     @abstractmethod
     def _classes(self, classes: int) -> int:
         """The number of classes of a task, of which so many were asked for."""
 
-    @property
-    def _budget(self) -> Budget:
-        return Budget(self.delta, self.epsilon)
-
-    def method_for(self, task: Task) -> Method:
-        """The method of a fit."""
-        return method_of(self.mechanism).chosen(task, self._budget)
+    def _budget(self, task: Task) -> Budget:
+        return method_of(self.mechanism).budget(task, self.delta, self.epsilon)
 
     def _scores(self, X: Any) -> Array:
         """Predictions x̂ᵀw + intercept for rows scaled to norm ≤ data_norm: (n,) or (n, K)."""

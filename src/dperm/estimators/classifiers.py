@@ -15,6 +15,7 @@ from dperm.estimators.labels import admit_labels
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
 from dperm.objectives import Hinge, Huber, Logistic, Loss
+from dperm.privacy import Risk
 
 __all__ = ["DPLinearSVC", "DPLogisticRegression"]
 
@@ -59,7 +60,8 @@ class DPLogisticRegression(_PrivateLinearClassifier):
 
     Parameters
     ----------
-    epsilon, delta : the budget. `delta` = 0 asks for pure privacy (mechanism "output").
+    epsilon, delta : the budget. `delta` = 0 asks for pure privacy (mechanism "output"). `epsilon` may be a `Risk`, what an
+        attacker may achieve at most: `Risk(advantage=0.1)`.
     mechanism : "objective", "output" or "gradient", by public rules, or a method of `dperm.mechanisms` with settings:
         `Gradient(sampling="importance", epochs=20)`, `Objective(calibration="kifer")`, `Output(strong_convexity=10.0)`.
         "auto" (default): objective perturbation for two classes, gradient perturbation of a softmax model for more, pure
@@ -89,7 +91,7 @@ class DPLogisticRegression(_PrivateLinearClassifier):
 
     def __init__(
         self,
-        epsilon: float = 1.0,
+        epsilon: float | Risk = 1.0,
         delta: float = 1e-5,
         *,
         mechanism: str | Method = "auto",
@@ -140,7 +142,7 @@ class DPLinearSVC(_PrivateLinearClassifier):
 
     def __init__(
         self,
-        epsilon: float = 1.0,
+        epsilon: float | Risk = 1.0,
         delta: float = 1e-5,
         *,
         half_width: float = 0.5,

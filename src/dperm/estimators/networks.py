@@ -23,7 +23,7 @@ from dperm.estimators.whole import all_or_nothing
 from dperm.gradient import Policy
 from dperm.gradient.recipes import budgeted_recipe, dp_sgd, dpis, full_batch_descent
 from dperm.mechanisms import Gradient, Method, method_of
-from dperm.privacy import Relation
+from dperm.privacy import Relation, Risk
 from dperm.release import Source
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _ACTIVATIONS = ("tanh", "relu", "gelu")
 class _PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
     """Labels, fitting and prediction; subclasses make the module. Computes in the precision of the training rows."""
 
-    epsilon: float
+    epsilon: float | Risk
     delta: float
     relation: str
     classes: ArrayLike | None
@@ -62,7 +62,8 @@ class _PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         check.plain_numbers(self, self.get_params(deep=False))
         if type(self.label) is not str:
             raise TypeError(f"Expected label to be text, got {self.label!r}.")
-        check.positive("epsilon", self.epsilon)
+        if not isinstance(self.epsilon, Risk):
+            check.positive("epsilon", self.epsilon)
         check.fraction("delta", self.delta)
         recipe = _Recipe.of(method_of(self.mechanism))
         check.choice("relation", self.relation, [relation.value for relation in Relation])
@@ -145,7 +146,7 @@ class DPTorchClassifier(_PrivateNetworkClassifier):
     Parameters
     ----------
     module : a function (features, classes) → module, or a module, which is copied; it maps (b, features) to (b, classes).
-    epsilon, delta : the budget.
+    epsilon, delta : the budget; `epsilon` may be a `Risk`, what an attacker may achieve at most.
     mechanism : "gradient", or `dperm.mechanisms.Gradient` with settings. Here those left open are 20 epochs in batches of 256
         (or n/4; by importance n/16), a clipping norm of 1 and a learning rate of 0.02, of Adam; full batches have 100 steps.
     relation : "add_or_remove_one" (n is private) or "replace_one" (n is public).
@@ -163,7 +164,7 @@ class DPTorchClassifier(_PrivateNetworkClassifier):
     def __init__(
         self,
         module: Callable[[int, int], nn.Module] | nn.Module,
-        epsilon: float = 1.0,
+        epsilon: float | Risk = 1.0,
         delta: float = 1e-5,
         *,
         mechanism: str | Method = "gradient",
@@ -207,7 +208,7 @@ class DPMLPClassifier(_PrivateNetworkClassifier):
         self,
         hidden_layer_sizes: Sequence[int] | int = (32,),
         activation: str = "tanh",
-        epsilon: float = 1.0,
+        epsilon: float | Risk = 1.0,
         delta: float = 1e-5,
         *,
         mechanism: str | Method = "gradient",

@@ -15,6 +15,7 @@ from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
 from dperm.objectives import Loss
 from dperm.objectives.poisson import PoissonLoss
+from dperm.privacy import Risk
 from dperm.privacy.statements import clipped_counts
 
 __all__ = ["DPPoissonRegressor"]
@@ -30,7 +31,7 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
 
     def __init__(
         self,
-        epsilon: float = 1.0,
+        epsilon: float | Risk = 1.0,
         delta: float = 1e-5,
         *,
         radius: float = 2.0,

@@ -13,6 +13,7 @@ from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
 from dperm.objectives import Loss, Squared
+from dperm.privacy import Risk
 from dperm.privacy.statements import clipped_targets
 
 __all__ = ["DPRidge"]
@@ -31,7 +32,7 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
 
     def __init__(
         self,
-        epsilon: float = 1.0,
+        epsilon: float | Risk = 1.0,
         delta: float = 1e-5,
         *,
         radius: float = 5.0,

@@ -18,7 +18,7 @@ from dperm._family import members, ours
 from dperm.estimators.base import PrivateLinearModel, plain
 from dperm.mechanisms import Method, method_from_dict
 from dperm.objectives import LinearObjective
-from dperm.privacy import Certificate
+from dperm.privacy import Certificate, Risk
 from dperm.privacy.signing import check_signature, digest_of, sign
 
 __all__ = ["model_from_json", "model_to_json"]
@@ -40,7 +40,7 @@ def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None
     stated: dict[str, Any] = {
         "format": _FORMAT,
         "kind": type(model).__name__,
-        "settings": {name: plain(_method_to_json(value)) for name, value in model.fitted_params_.items()},
+        "settings": {name: plain(_setting_to_json(value)) for name, value in model.fitted_params_.items()},
         "objective": {"loss": model.objective_.loss.name} | {name: getattr(model.objective_, name) for name in _OF_OBJECTIVE},
         "coef": np.asarray(model.coef_).tolist(),
         "intercept": np.asarray(model.intercept_).tolist(),
@@ -85,8 +85,10 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
         raise ValueError(f"Not a dperm model: {error}") from None
 
 
-def _method_to_json(value: Any) -> Any:
+def _setting_to_json(value: Any) -> Any:
     """A stranger's method is shown, and not made again when the file is read."""
+    if isinstance(value, Risk):
+        return value.to_dict()
     if not isinstance(value, Method):
         return value
     return value.to_dict() if ours(type(value)) else f"not dperm's: {value!r}"
@@ -96,6 +98,8 @@ def _read(data: dict[str, Any]) -> PrivateLinearModel:
     settings = data["settings"]
     if isinstance(settings["mechanism"], dict):
         settings["mechanism"] = method_from_dict(settings["mechanism"])
+    if isinstance(settings["epsilon"], dict):
+        settings["epsilon"] = Risk(**settings["epsilon"])
     model = {kind.__name__: kind for kind in members(PrivateLinearModel)}[data["kind"]](**settings)
     model.fitted_params_ = settings
     model.coef_ = np.asarray(data["coef"], dtype=np.float64)

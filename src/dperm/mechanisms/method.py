@@ -11,7 +11,8 @@ from dperm._family import members
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.one_vs_rest import OneVsRest
 from dperm.objectives import LinearObjective, PublicFacts, Task
-from dperm.privacy import Relation
+from dperm.privacy import Event, Gaussian, Relation, Risk
+from dperm.privacy import epsilon as best_epsilon
 
 __all__ = ["Method", "known_methods", "method_from_dict", "method_of", "one_for_each"]
 
@@ -62,6 +63,18 @@ class Method(ABC):
     def chosen(self, task: Task, budget: Budget) -> Method:
         """Itself; another one, where it is a rule that chooses."""
         return self
+
+    def budget(self, task: Task, delta: float, epsilon: float | Risk) -> Budget:
+        """(ε, δ) as they are, or with the ε at which what is built keeps a risk, whatever its profile is."""
+        if not isinstance(epsilon, Risk):
+            return Budget(delta, epsilon)
+
+        def event(target: float) -> Event:
+            mechanism, objective = self.build(task, Budget(delta, target))
+            return mechanism.event(objective.facts)
+
+        noise = epsilon.noise_for(Gaussian)  # near what most mechanisms need
+        return Budget(delta, epsilon.epsilon_for(event, start=best_epsilon(Gaussian(noise), delta or 1e-6)))
 
     def build(self, task: Task, budget: Budget) -> tuple[Mechanism, LinearObjective]:
         """The mechanism that spends the budget on this task, and what it minimises. ValueError where there is none."""

@@ -86,9 +86,9 @@ class Risk:
         return self.of(event) <= self.limit
 
     def epsilon_for(self, make_event: Callable[[float], Event], *, start: float = 1.0) -> float:
-        """The largest ε, to about 1e-5, for which `make_event(ε)` keeps the limit; `make_event` maps a budget to what is run with
+        """The largest ε, to about 1e-4, for which `make_event(ε)` keeps the limit; `make_event` maps a budget to what is run with
         it, and more ε must mean more risk. ValueError where no ε from 1e-6 to 1e3 will do, or each does."""
-        return self._largest(make_event, math.log(start), math.log(1e-6), math.log(1e3), 1e-5, "epsilon")
+        return self._largest(make_event, math.log(start), math.log(1e-6), math.log(1e3), 1e-4, "epsilon")
 
     def noise_for(self, make_event: Callable[[float], Event], *, start: float = 1.0) -> float:
         """The least noise, to about 1e-6 of the limit, for which `make_event(noise)` keeps it. ValueError as for ε."""

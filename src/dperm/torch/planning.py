@@ -11,7 +11,7 @@ from dperm import _validate as check
 from dperm.gradient import Policy, Update
 from dperm.gradient.recipes import dp_sgd
 from dperm.gradient.recipes.recipe import kind_of
-from dperm.privacy import Composed, Event, Relation, calibrate
+from dperm.privacy import Composed, Event, Relation, Risk, calibrate
 
 __all__ = ["MakePlan", "Planner", "Recipe"]
 
@@ -36,7 +36,7 @@ class Planner:
         self,
         plan: Policy | MakePlan | Recipe | None,
         *,
-        epsilon: float | None,
+        epsilon: float | Risk | None,
         delta: float,
         noise_multiplier: float | None,
         public_size: int | None,
@@ -106,11 +106,11 @@ class Planner:
         self._recipe = recipe
         self._make = functools.partial(_planned, lambda noise, size: recipe(noise_multiplier=noise, public_size=size, **settings))
 
-    def within(self, epsilon: float | None, delta: float, size: int, relation: Relation) -> tuple[Policy, float | None]:
+    def within(self, epsilon: float | Risk | None, delta: float, size: int, relation: Relation) -> tuple[Policy, float | None]:
         """The plan for this size within a part of the budget, or all of it, and its noise multiplier. An adaptive plan has
         none, and always the whole budget."""
         if self.adaptive:
-            return self.within_budget(size), None
+            return self.within_budget(size, relation), None
         if epsilon is None:
             noise = self.noise_multiplier or 0.0  # a Plan that has its noise ignores it
         else:
@@ -124,23 +124,29 @@ class Planner:
     def _event(self, noise: float, size: int, relation: Relation) -> Event:
         return Composed((*self.earlier, self._make(noise, size).event(relation)))
 
-    def within_budget(self, size: int | None) -> Policy:
+    def within_budget(self, size: int | None, relation: Relation) -> Policy:
         """An adaptive plan for the whole budget, also for a size that it releases itself."""
         if self.fixed is not None:
             return self.fixed
+        epsilon = self.epsilon
+        if isinstance(epsilon, Risk):
+            epsilon = epsilon.epsilon_for(lambda e: Composed((*self.earlier, self._budgeted(e, size).event(relation))))
+        return self._budgeted(epsilon, size)
+
+    def _budgeted(self, epsilon: float | None, size: int | None) -> Policy:
         settings = self._settings | ({"earlier": Composed(self.earlier)} if self.earlier else {})
-        plan: Any = self._recipe(epsilon=self.epsilon, delta=self.delta, public_size=size, **settings)
+        plan: Any = self._recipe(epsilon=epsilon, delta=self.delta, public_size=size, **settings)
         if not isinstance(plan, Policy) or (plan.budgeted is None and plan.claim is None):
             raise ValueError(
                 f"Expected a budgeted recipe to return a policy with a budget of its own, got {type(plan).__name__}."
             )
         return plan
 
-    def again(self, noise: float | None, size: int) -> Policy:
+    def again(self, noise: float | None, size: int, relation: Relation) -> Policy:
         """The plan of an interrupted run, whose size the caller states or the run released."""
         if not self.adaptive:
             return self._make(noise or 0.0, size)
-        return self.within_budget(None if self.stated_size is None else size).with_released_size(size)
+        return self.within_budget(None if self.stated_size is None else size, relation).with_released_size(size)
 
 
 def _planned(make: MakePlan, noise: float, size: int) -> Policy:

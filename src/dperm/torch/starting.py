@@ -12,7 +12,7 @@ from typing import Any
 from dperm._remind import remind_of_delta
 from dperm.gradient import Policy
 from dperm.gradient.foreign import foreign_parts
-from dperm.privacy import Assumption, Certificate, Composed, Event, Relation, statements
+from dperm.privacy import Assumption, Certificate, Composed, Event, Relation, Risk, statements
 from dperm.privacy.events import chosen_on_the_way, event_from_dict
 from dperm.release import Channel
 from dperm.release.grid import admit_noise
@@ -76,7 +76,7 @@ class Starter:
         self.noise = settings["noise_multiplier"]
         if self.noise is None and not self.planner.adaptive and self.planner.fixed is None:
             raise ValueError("The checkpoint was made by a plan that chooses its noise on the way: pass the same plan.")
-        plan = self.with_update(self.planner.again(self.noise, settings["public_size"]))
+        plan = self.with_update(self.planner.again(self.noise, settings["public_size"], self.relation))
         described = {name: str(value) for name, value in plan.describe().items() if name != "update"}
         if changed := [name for name, value in described.items() if state["plan"].get(name) != value]:
             raise ValueError(f"The checkpoint was made by another plan: {', '.join(changed)} differ.")
@@ -114,7 +114,7 @@ class Starter:
 
     # Charges: what can fail fails before them
 
-    def _planned(self, size: int, epsilon: float | None, delta: float) -> tuple[Policy, Event]:
+    def _planned(self, size: int, epsilon: float | Risk | None, delta: float) -> tuple[Policy, Event]:
         plan, self.noise = self.planner.within(epsilon, delta, size, self.relation)
         plan = self._fitted(plan, size)
         return plan, plan.event(self.relation)
@@ -127,7 +127,7 @@ class Starter:
 
     def _sized_by_itself(self, channel: Channel, records: int) -> tuple[Policy, Event]:
         """The number of records is one of the plan's own releases."""
-        plan = self.with_update(self.planner.within_budget(None))
+        plan = self.with_update(self.planner.within_budget(None, self.relation))
         event = plan.event(self.relation)
         self._charge(channel, event, plan)
         return plan.sized(channel, records), event
@@ -143,7 +143,12 @@ class Starter:
             return self._fitted(self.planner.at(noise, size), size).event(relation)
 
         runs = [functools.partial(run, size) for size in NOMINAL_SIZES]
-        first = CountFirst.profiled(epsilon, delta, relation, runs, earlier=self.planner.earlier)
+        earlier = self.planner.earlier
+        if isinstance(epsilon, Risk):
+            epsilon = epsilon.epsilon_for(
+                lambda e: Composed((*earlier, CountFirst.profiled(e, delta, relation, runs, earlier=earlier).charged))
+            )
+        first = CountFirst.profiled(epsilon, delta, relation, runs, earlier=earlier)
         self._charge(channel, first.charged, None)
         size = first.release(channel, records)
         self.noise = first.noise_below(functools.partial(run, size))
@@ -173,8 +178,9 @@ class Starter:
 
     @property
     def _target(self) -> float | None:
-        """What this run alone is to keep within; nothing where it shares epsilon with what was spent before."""
-        return None if self.shares_epsilon else self.planner.epsilon
+        """What this run alone is to keep within; nothing where it shares epsilon with what was spent before, or keeps a risk."""
+        epsilon = self.planner.epsilon
+        return None if self.shares_epsilon or isinstance(epsilon, Risk) else epsilon
 
     def _certify(self, event: Event, channel: Channel, plan: Policy | None, target: float | None) -> Certificate:
         facts = {name: value for name, value in self.objective.facts.to_dict().items() if value is not None}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_size
 from dperm.gradient import ExponentialAverage, Policy
-from dperm.privacy import Certificate, Relation
+from dperm.privacy import Certificate, Relation, Risk
 from dperm.torch import checkpoint
 from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
 from dperm.torch.fitting import Fitting
@@ -45,7 +45,8 @@ class PrivateTrainer:
     ----------
     model, loss_fn : the network, and `loss_fn(outputs, targets) -> (b,)`, one loss per record (`reduction="none"`).
     optimizer : any torch optimiser over the model's trainable parameters. None: the plan's own update.
-    epsilon, delta : the budget; the noise is the least that keeps within it. `delta` is always needed.
+    epsilon, delta : the budget; the noise is the least that keeps within it. `delta` is always needed. `epsilon` may be a `Risk`:
+        what an attacker may achieve at most.
     noise_multiplier : instead of `epsilon`: noise standard deviation ÷ sensitivity. Not for recipes that choose their noise.
     epochs, expected_batch_size, clipping_norm : of DP-SGD with Poisson sampling (`dperm.gradient.recipes.dp_sgd`).
     plan : another recipe, with these as its settings or bound by functools.partial; a function
@@ -81,7 +82,7 @@ class PrivateTrainer:
         optimizer: torch.optim.Optimizer | None = None,
         plan: Policy | MakePlan | Recipe | None = None,
         *,
-        epsilon: float | None = None,
+        epsilon: float | Risk | None = None,
         delta: float,
         noise_multiplier: float | None = None,
         epochs: float | None = None,
@@ -100,9 +101,9 @@ class PrivateTrainer:
     ) -> None:
         self.objective = ModuleObjective(model, loss_fn, relation=relation, autocast=autocast)
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
-        self.epsilon = None if epsilon is None else check.positive("epsilon", epsilon)
+        self.epsilon = epsilon if epsilon is None or isinstance(epsilon, Risk) else check.positive("epsilon", epsilon)
         self.delta = check.fraction("delta", delta)
-        if self.epsilon is not None:
+        if isinstance(self.epsilon, float):
             remind_of_budget(self.epsilon, self.delta, stacklevel=2)
         self.noise_multiplier = None if noise_multiplier is None else check.positive("noise_multiplier", noise_multiplier)
         self.public_size = None if public_size is None else check.integer("public_size", public_size)
@@ -184,7 +185,9 @@ class PrivateTrainer:
             return self.certificate
         # what had to be paid for again may exceed what was asked for: the sum is stated, and no target
         again = self._run is not None and len(self._run.charged.events) > 1
-        return Certificate.of_all([*self.spent, self.certificate], self.delta, None if again else self.epsilon)
+        return Certificate.of_all(
+            [*self.spent, self.certificate], self.delta, self.epsilon if isinstance(self.epsilon, float) and not again else None
+        )
 
     # Fitting
 
@@ -343,7 +346,7 @@ class PrivateTrainer:
         return {
             "relation": self.objective.relation.value,
             "a stated public_size": stated,
-            "epsilon": self.epsilon,
+            "epsilon": self.epsilon.to_dict() if isinstance(self.epsilon, Risk) else self.epsilon,
             "delta": self.delta,
             "optimizer": None if self.optimizer is None else type(self.optimizer).__name__,
             "scheduler": None if self._fitting.scheduler is None else type(self._fitting.scheduler).__name__,
@@ -490,7 +493,7 @@ class PrivateTrainer:
             warnings.warn("The model is in eval mode: dropout is off. Call model.train() if that is not meant.", stacklevel=5)
         size = self._planner.stated_size
         if size is None and self._planner.adaptive and self.objective.relation is Relation.ADD_OR_REMOVE_ONE:
-            batch = self._planner.within_budget(None).expected_batch_size
+            batch = self._planner.within_budget(None, self.objective.relation).expected_batch_size
             if batch > records / 2:
                 warnings.warn(
                     f"Batches of {batch:g} are expected, but there are {records} records: hardly anything is left of sampling.",
