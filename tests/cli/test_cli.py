@@ -157,6 +157,10 @@ def test_account_and_calibrate() -> None:
     assert noise["epsilon"] <= 1
     steps = json.loads(dperm("calibrate", "--epsilon", 1, "--rate", 0.01, "--noise", noise["noise_multiplier"], "--json").stdout)
     assert steps["steps"] == 1000
+    risk = ("--true-positive-rate", 0.05, "--false-positive-rate", 0.01)
+    straight = json.loads(dperm("calibrate", *risk, "--rate", 0.01, "--steps", 1000, "--json").stdout)
+    assert straight["noise_multiplier"] < noise["noise_multiplier"] and straight["risk"]["true_positive_rate"] == 0.05
+    assert "Keeps an attacker's advantage of at most 0.1" in dperm("calibrate", "--advantage", 0.1, "--noise", 40).stdout
     assert "0 charges" in dperm("account", "--log").stdout
 
 
@@ -193,6 +197,10 @@ def test_data_commands(table: Path, schema: Path) -> None:
         (("account", "--event", "nowhere.json"), "nowhere.json"),
         (("calibrate", "--epsilon", "0"), "epsilon > 0, got 0"),
         (("calibrate", "--epsilon", "1", "--noise", "1", "--steps", "3"), "both"),
+        (("calibrate", "--epsilon", "1", "--advantage", "0.1"), "--advantage, got both"),
+        (("calibrate", "--prior", "0.5"), "prior with posterior"),
+        (("calibrate",), "or a risk in its place"),
+        (("calibrate", "--advantage", "0.1", "--noise", "1"), "one step at an attacker's advantage"),
         (("card", "nowhere.json"), "nowhere.json"),
         (("predict", "nowhere.json", "iris"), "nowhere.json"),
         (("data", "show", "nope"), "nope"),
@@ -344,7 +352,7 @@ def test_defect_10_budgets_that_promise_nothing_are_said_to(tmp_path: Path) -> N
 
 def test_misuse_exits_with_two() -> None:
     apart("compare", "--no-such-option", expect=2)
-    dperm("calibrate", expect=2)
+    dperm("calibrate", "--steps", "many", expect=2)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")

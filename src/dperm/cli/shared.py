@@ -15,12 +15,17 @@ import typer
 if TYPE_CHECKING:
     from dperm.audit import AuditResult
     from dperm.data import Dataset, Schema
-    from dperm.privacy import Certificate
+    from dperm.privacy import Certificate, Risk
 
 __all__ = [
+    "Advantage",
     "Delta",
+    "FalsePositives",
     "JsonFlag",
+    "Posterior",
+    "Prior",
     "Relation",
+    "TruePositives",
     "VerifyKey",
     "certificate_at",
     "dataset_of",
@@ -32,6 +37,7 @@ __all__ = [
     "refuse_same",
     "say",
     "speaks_of",
+    "stated_budget",
     "stated_relation",
     "warn",
 ]
@@ -39,6 +45,17 @@ __all__ = [
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Delta = Annotated[float, typer.Option(help="The δ of the guarantee; well below 1/n.")]
 Relation = Annotated[str, typer.Option(help="add_or_remove_one or replace_one.")]
+Advantage = Annotated[
+    float | None, typer.Option(help="Instead of ε: the most by which an attacker's true positives may exceed its false ones.")
+]
+TruePositives = Annotated[
+    float | None, typer.Option("--true-positive-rate", help="Instead of ε: the most true positives, at --false-positive-rate.")
+]
+FalsePositives = Annotated[float | None, typer.Option("--false-positive-rate", help="With --true-positive-rate.")]
+Posterior = Annotated[
+    float | None, typer.Option(help="Instead of ε: how often an attacker's best guess may be right, starting from --prior.")
+]
+Prior = Annotated[float | None, typer.Option(help="With --posterior: how sure it is before it looks.")]
 VerifyKey = Annotated[Path | None, typer.Option(help="Public key whose owner must have signed the model.")]
 
 
@@ -155,6 +172,24 @@ def speaks_of(result: AuditResult, certificate: Certificate) -> bool:
     """Whether an audit's claim is this certificate's."""
     same = result.claimed_epsilon == certificate.epsilon and result.delta == certificate.delta
     return same or result.claimed_epsilon is None
+
+
+def stated_budget(epsilon: float | None, default: float | None, **limits: float | None) -> float | Risk:
+    """ε, or the risk that stands in its place. ValueError where both are given, or neither where there is no default."""
+    from dperm.privacy import Risk as Limits
+
+    given = {name: value for name, value in limits.items() if value is not None}
+    if epsilon is not None and given:
+        raise ValueError(f"Expected --epsilon or {', '.join(_option(name) for name in given)}, got both.")
+    if given:
+        return Limits(**given)
+    if (epsilon := default if epsilon is None else epsilon) is None:
+        raise ValueError("Expected --epsilon, or a risk in its place: --advantage, --true-positive-rate or --posterior.")
+    return epsilon
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def stated_relation(value: str) -> Any:

@@ -1,4 +1,4 @@
-"""Least noise for a target ε, or most steps for a given noise."""
+"""Least noise for a target ε or risk, or most steps for a given noise."""
 
 from __future__ import annotations
 
@@ -7,26 +7,45 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, say, stated_relation
+from dperm.cli.shared import (
+    Advantage,
+    Delta,
+    FalsePositives,
+    JsonFlag,
+    Posterior,
+    Prior,
+    Relation,
+    TruePositives,
+    say,
+    stated_budget,
+    stated_relation,
+)
 
 __all__ = ["register"]
 
 
 def calibrate(
-    epsilon: Annotated[float, typer.Option(help="Target ε.")],
+    epsilon: Annotated[float | None, typer.Option(help="Target ε.")] = None,
     delta: Delta = 1e-5,
+    advantage: Advantage = None,
+    true_positive_rate: TruePositives = None,
+    false_positive_rate: FalsePositives = None,
+    prior: Prior = None,
+    posterior: Posterior = None,
     rate: Annotated[float, typer.Option(help="Poisson sampling rate.")] = 1.0,
     steps: Annotated[int | None, typer.Option(help="Number of steps [default: 1].")] = None,
     noise: Annotated[float | None, typer.Option(help="Fix the noise multiplier and find the largest number of steps.")] = None,
     relation: Relation = "add_or_remove_one",
     as_json: JsonFlag = False,
 ) -> None:
-    """Least noise for a target ε, or most steps for a given noise.
+    """Least noise for a target ε, or for what an attacker may achieve at most; or most steps for a given noise.
 
     \b
     Examples:
       dperm calibrate --epsilon 1 --rate 0.01 --steps 5000
       dperm calibrate --epsilon 1 --rate 0.01 --noise 1.1
+      dperm calibrate --advantage 0.1 --rate 0.01 --steps 5000
+      dperm calibrate --true-positive-rate 0.05 --false-positive-rate 0.01 --rate 0.01 --steps 5000
     """
     from dperm.privacy import Gaussian, PoissonSampled, SelfComposed
     from dperm.privacy import calibrate as least_noise
@@ -34,6 +53,15 @@ def calibrate(
     from dperm.privacy.calibration import calibrate_steps
 
     kind = stated_relation(relation)
+    budget = stated_budget(
+        epsilon,
+        None,
+        advantage=advantage,
+        true_positive_rate=true_positive_rate,
+        false_positive_rate=false_positive_rate,
+        prior=prior,
+        posterior=posterior,
+    )
 
     def event(multiplier: float, count: int) -> Any:
         return SelfComposed(PoissonSampled(rate, Gaussian(multiplier, kind)), count)
@@ -41,16 +69,21 @@ def calibrate(
     if noise is not None and steps is not None:
         raise ValueError("Expected --noise or --steps, got both: one of them is what calibration finds.")
     if noise is not None:
-        count = calibrate_steps(lambda number: event(noise, number), epsilon, delta)
+        count = calibrate_steps(lambda number: event(noise, number), budget, delta)
         if count == 0:
-            raise ValueError(f"Expected a noise multiplier that allows one step at epsilon={epsilon:g}, got {noise:g}.")
+            wanted = f"epsilon={budget:g}" if isinstance(budget, float) else str(budget)
+            raise ValueError(f"Expected a noise multiplier that allows one step at {wanted}, got {noise:g}.")
         settings: dict[str, Any] = {"steps": count, "noise_multiplier": noise}
     else:
-        settings = {"noise_multiplier": least_noise(lambda x: event(x, steps or 1), epsilon, delta), "steps": steps or 1}
+        settings = {"noise_multiplier": least_noise(lambda x: event(x, steps or 1), budget, delta), "steps": steps or 1}
     value, accountant = best_epsilon(event(settings["noise_multiplier"], settings["steps"]), delta)
+    risk = None if isinstance(budget, float) else budget
     if as_json:
-        say(json.dumps({**settings, "epsilon": value, "delta": delta, "accountant": accountant}))
+        stated = {"epsilon": value, "delta": delta, "accountant": accountant}
+        say(json.dumps({**settings, **stated, **({"risk": risk.to_dict()} if risk else {})}))
     else:
+        if risk is not None:
+            say(f"Keeps {risk}, whoever the attacker is and whatever it knows of others.")
         shown = f"noise multiplier {settings['noise_multiplier']:.6g}, {settings['steps']} steps"
         say(f"{shown}: ε = {value:.6g} at δ = {delta:g} ({accountant})")
 

@@ -8,7 +8,22 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, keep, probe_writable, refuse_same, say
+from dperm.cli.shared import (
+    Advantage,
+    Delta,
+    FalsePositives,
+    JsonFlag,
+    Posterior,
+    Prior,
+    Relation,
+    TruePositives,
+    dataset_of,
+    keep,
+    probe_writable,
+    refuse_same,
+    say,
+    stated_budget,
+)
 
 __all__ = ["register"]
 
@@ -17,8 +32,13 @@ def train(
     source: Annotated[str, typer.Argument(help="A file (CSV, Parquet, Arrow, NumPy, libsvm) or a named data set.")],
     target: Annotated[str | None, typer.Option(help="Target column.")] = None,
     schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None,
-    epsilon: Annotated[float, typer.Option(help="Privacy budget ε.")] = 1.0,
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget ε [default: 1].")] = None,
     delta: Delta = 1e-5,
+    advantage: Advantage = None,
+    true_positive_rate: TruePositives = None,
+    false_positive_rate: FalsePositives = None,
+    prior: Prior = None,
+    posterior: Posterior = None,
     model: Annotated[str, typer.Option(help="logistic, svm or ridge.")] = "logistic",
     mechanism: Annotated[str, typer.Option(help="A method: auto, objective, output, gradient …")] = "auto",
     sampling: Annotated[
@@ -42,6 +62,7 @@ def train(
     \b
     Example:
       dperm train people.csv --schema people.schema.json --epsilon 1 -o model.json
+      dperm train people.csv --schema people.schema.json --advantage 0.1 -o model.json
     """
     from dperm._validate import choice
     from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge, model_to_json
@@ -61,8 +82,17 @@ def train(
             else f"No public schema for {source}: ranges, categories and labels would be read off the data. Write one with "
             f"`dperm data propose {source} --target {used.target}`, confirm it and pass --schema, or pass --accept-proposed."
         )
+    budget = stated_budget(
+        epsilon,
+        1.0,
+        advantage=advantage,
+        true_positive_rate=true_positive_rate,
+        false_positive_rate=false_positive_rate,
+        prior=prior,
+        posterior=posterior,
+    )
     options: dict[str, Any] = {
-        "epsilon": epsilon,
+        "epsilon": budget,
         "delta": delta,
         "relation": relation,
         "data_norm": data_norm,
