@@ -47,7 +47,7 @@ def calibrate(
       dperm calibrate --advantage 0.1 --rate 0.01 --steps 5000
       dperm calibrate --true-positive-rate 0.05 --false-positive-rate 0.01 --rate 0.01 --steps 5000
     """
-    from dperm.privacy import Gaussian, PoissonSampled, SelfComposed
+    from dperm.privacy import Gaussian, PoissonSampled, Risk, SelfComposed
     from dperm.privacy import calibrate as least_noise
     from dperm.privacy.accounting import best_epsilon
     from dperm.privacy.calibration import calibrate_steps
@@ -71,13 +71,13 @@ def calibrate(
     if noise is not None:
         count = calibrate_steps(lambda number: event(noise, number), budget, delta)
         if count == 0:
-            wanted = f"epsilon={budget:g}" if isinstance(budget, float) else str(budget)
+            wanted = str(budget) if isinstance(budget, Risk) else f"epsilon={budget:g}"
             raise ValueError(f"Expected a noise multiplier that allows one step at {wanted}, got {noise:g}.")
         settings: dict[str, Any] = {"steps": count, "noise_multiplier": noise}
     else:
         settings = {"noise_multiplier": least_noise(lambda x: event(x, steps or 1), budget, delta), "steps": steps or 1}
     value, accountant = best_epsilon(event(settings["noise_multiplier"], settings["steps"]), delta)
-    risk = None if isinstance(budget, float) else budget
+    risk = budget if isinstance(budget, Risk) else None
     if as_json:
         stated = {"epsilon": value, "delta": delta, "accountant": accountant}
         say(json.dumps({**settings, **stated, **({"risk": risk.to_dict()} if risk else {})}))
