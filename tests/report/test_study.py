@@ -117,6 +117,8 @@ def test_card(tmp_path: Path) -> None:
     for part in ("What an attacker could do", "It rests on", "Not charged", "accusing 1 %", "<svg"):
         assert part in page
     claimed = replace(certificate, event=Unsupported("they say so"), epsilon=None, status="claimed", claim="they say so")
+    found = 100 * certificate.attack_view((0.01,)).true_positive_rates[0]
+    assert f"at most {found:.3g} are found" in page and "best possible attack on 100 people" in page
     assert "Claimed, not certified" in card_page(claimed, "x")
     assert "What an attacker could do" not in card_page(claimed, "x")
     assert "Not private." in card_page(replace(certificate, status="not private"), "x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ __all__ = [
     "influence_figure",
     "noise_figure",
     "profile_figure",
+    "risk_figure",
     "score_figure",
     "spending_figure",
 ]
@@ -227,6 +229,29 @@ def profile_figure(certificate: Certificate) -> str:
         axes.set_xlabel("ε")
         axes.set_ylabel("δ(ε), upper bound")
         return _svg(figure, "privacy profile")
+
+
+def risk_figure(certificate: Certificate) -> str:
+    """ε and what it means: of 100 people each, whom the best attack accuses, where it accuses 1 in 100 wrongly."""
+    assert certificate.epsilon is not None
+    (found,) = certificate.attack_view((0.01,)).true_positive_rates
+    groups = (
+        ("Their record was not used", 1, "1 is accused, wrongly"),
+        ("Their record was used", math.ceil(100 * found - 1e-9), f"at most {100 * found:.3g} are found"),
+    )
+    with matplotlib.rc_context(cast(Any, _STYLE)):
+        figure = Figure(figsize=(6.6, 3.9), layout="constrained")
+        figure.suptitle(f"ε = {certificate.epsilon:.3g}: the best possible attack on 100 people", fontsize=12)
+        for axes, (title, accused, said) in zip(figure.subplots(1, 2), groups, strict=True):
+            places = np.arange(100)
+            across, down = places % 10, -(places // 10)
+            axes.scatter(across[accused:], down[accused:], s=70, facecolors="none", edgecolors=_INK, linewidths=0.8, alpha=0.5)
+            axes.scatter(across[:accused], down[:accused], s=70, color="#D55E00", edgecolors=_INK, linewidths=0.8)
+            axes.set_title(title, fontsize=11)
+            axes.set_xlabel(said)
+            axes.set(xticks=[], yticks=[], xlim=(-0.7, 9.7), ylim=(-9.7, 0.7), aspect="equal")
+            axes.spines[["left", "bottom"]].set_visible(False)
+        return _svg(figure, "what an attacker finds")
 
 
 def curve_figure(result: AuditResult) -> str:

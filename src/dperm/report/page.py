@@ -14,7 +14,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from dperm.audit import AuditResult, overall
 from dperm.privacy import Certificate
 from dperm.report.candidates import CANDIDATES
-from dperm.report.figures import curve_figure, excess_figure, noise_figure, noise_multiplier, profile_figure, score_figure
+from dperm.report.figures import (
+    curve_figure,
+    excess_figure,
+    noise_figure,
+    noise_multiplier,
+    profile_figure,
+    risk_figure,
+    score_figure,
+)
 from dperm.report.study import StudyResult
 
 __all__ = ["card_page", "comparison_page", "environment", "machine"]
@@ -141,6 +149,7 @@ def card_page(certificate: Certificate, title: str, audits: Sequence[AuditResult
     """One page for the person who signs: what was spent, on what assumptions, what an attacker could do, what attacks found."""
     attack = None if certificate.epsilon is None else certificate.attack_view((0.01, 0.1))
     figure = None if certificate.epsilon is None else profile_figure(certificate)
+    risk = None if certificate.epsilon is None else risk_figure(certificate)
     return (
         environment()
         .get_template("card.html")
@@ -149,6 +158,7 @@ def card_page(certificate: Certificate, title: str, audits: Sequence[AuditResult
             title=title,
             attack=attack,
             profile_svg=figure,
+            risk_svg=risk,
             audits=[(result, curve_figure(result) if result.curve else None) for result in audits],
             verdict=overall(audits),
             event=certificate.event.to_dict(),
