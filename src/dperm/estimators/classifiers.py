@@ -7,15 +7,18 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, softmax
-from sklearn.base import ClassifierMixin
+from sklearn.base import ClassifierMixin, clone
+from sklearn.model_selection import train_test_split
+from sklearn.utils.validation import check_X_y, validate_data
 
 from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.labels import admit_labels
 from dperm.estimators.whole import all_or_nothing
-from dperm.mechanisms import Method
+from dperm.mechanisms import Auto, Method, Objective, method_of
 from dperm.objectives import Hinge, Huber, Logistic, Loss
 from dperm.privacy import Risk
+from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
 
 __all__ = ["DPLinearSVC", "DPLogisticRegression"]
 
@@ -40,6 +43,48 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
             self.classes_, index, labels = admit_labels(y, self.classes)
             self._fit(X, index, len(self.classes_), [labels], absent)
         return self
+
+    def epsilon_path(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        low: float = 0.1,
+        high: float = 10.0,
+        draws: int = 20,
+        held_out: float | tuple[Any, Any] = 0.2,
+        random_state: int | None = None,
+    ) -> UtilityCurve:
+        """What objective perturbation would give at every ε from `low` to `high`, for so many draws of the noise.
+
+        Trained on X (n, d) and y (n,) of two classes, short of a random share `held_out` that it is measured on; or measured on
+        other rows and labels. `epsilon_for` of what is returned finds the ε that a target asks for. The mechanism is "objective"
+        (or "auto") or an `Objective`; this estimator's ε is not used, and it is not fitted.
+
+        NOT PRIVATE, and nothing is charged: it looks at the records. ValueError for other mechanisms and more than two classes.
+        """
+        self._check_parameters()
+        method = method_of(self.mechanism)
+        if isinstance(method, Auto):
+            method = Objective()
+        if not isinstance(method, Objective):
+            raise ValueError(f"Expected mechanism='objective', whose minimiser can be followed along epsilon, got {method!r}.")
+        X, y = validate_data(clone(self), X, y, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_min_samples=2)
+        known, index, _ = admit_labels(y, self.classes)
+        if len(known) != 2:
+            raise ValueError(f"Expected two classes, got {len(known)}: look at one against the rest.")
+        if isinstance(held_out, tuple):
+            rows, labels = check_X_y(*held_out, accept_sparse="csr", dtype=[np.float64, np.float32])
+            _, labels, _ = admit_labels(labels, known)
+        else:
+            check.fraction("held_out", held_out)
+            X, rows, index, labels = train_test_split(X, index, test_size=held_out, random_state=random_state)
+        task = self.task(X.shape[1], 2)
+        objective = method.objective(task)
+        curve = EpsilonCurve(objective.facts, self.delta, low, high, method.calibration, method.strong_convexity)
+        records = objective.records(X, task.targets(index))
+        path = UtilityPath(objective, records, curve, draws=draws, random_state=random_state)
+        return UtilityCurve.of(path, rows, task.targets(labels))
 
     def _classes(self, classes: int) -> int:
         return check.integer("classes", classes, minimum=2)

@@ -95,8 +95,9 @@ class UtilityPath:
         tolerance: float | None = None,
     ) -> None:
         refuse_rough(objective)
+        self._kinked = not objective.loss.bend(objective.row_norm) < math.inf
         if tolerance is None:
-            tolerance = _SMOOTH if objective.loss.bend(objective.row_norm) < math.inf else _KINKED
+            tolerance = _KINKED if self._kinked else _SMOOTH
         self.tolerance = check.positive("tolerance", tolerance)
         least = float(curve.modulus([curve.low, curve.high]).min())
         self.curve, self.objective = curve, objective.with_strong_convexity(least)
@@ -123,7 +124,7 @@ class UtilityPath:
         return self._losses(self._place(epsilons))
 
     def scores(self, epsilons: ArrayLike, rows: Any, score: Callable[[Array], Array]) -> Array:
-        """(m, k): a score of predictions on other rows. `score` maps the predictions (n, k) of k models to k numbers.
+        """(m, k, …): scores of predictions on other rows. `score` maps the predictions (n, k) of k models to k numbers, or k rows.
 
         Predictions are made at the nodes and interpolated, however many ε are asked for.
         """
@@ -185,11 +186,13 @@ class UtilityPath:
         """Minimisers (m, k, p) and mean losses (m, k) at these places; and by what share losses were off at the guess."""
         moduli, linear = self._problems(places)
         thetas, size = guess, max(1, len(self.records))
-        first, before, renewed, last = 0.0, math.inf, False, math.nan
+        before, renewed, last = math.inf, False, math.nan
+        guessed = np.zeros(0)
         pairs: list[tuple[Array, Array]] = []
         moves = was = np.zeros(0)
         for step in range(_STEPS):
             values, slopes = self._evaluate(thetas)
+            guessed = guessed if step else values
             gradients = slopes + moduli[:, None] * thetas + linear
             left = float(np.linalg.norm(gradients, axis=-1).max())
             if step:
@@ -204,19 +207,20 @@ class UtilityPath:
             # how far losses go, to second order: Hv = −gradient − Λv
             tilts = (slopes * moves).sum(axis=-1)
             bends = -(moves * (gradients + moduli[:, None] * moves)).sum(axis=-1) / 2
-            astray = float(((np.abs(tilts) + np.abs(bends)) / np.maximum(values, 1e-300)).max())
-            first = first or astray
+            astray = _largest_share(np.abs(tilts) + np.abs(bends), values)
             thetas = thetas + moves
-            ratio = min(1.0, astray / last) if step else self._ratio
+            ratio = 1.0 if self._kinked else min(1.0, astray / last) if step else self._ratio
             if step == 1:
                 self._ratio = ratio  # what a first step may leave, in the next round too
             last = astray
             if astray * ratio <= _MARGIN * self.tolerance:
-                return thetas, (values + tilts + bends) / size, first
+                values = values + tilts + bends
+                return thetas, values / size, _largest_share(values - guessed, values)
         for draw, number in np.ndindex(thetas.shape[:2]):  # Newton's steps need a line search here
             place = draw, number
             thetas[place] = self._alone(self.records, float(moduli[number]), linear[place], thetas[place], _ROUGH**2)
-        return thetas, self._evaluate(thetas)[0] / size, first
+        values, _ = self._evaluate(thetas)
+        return thetas, values / size, _largest_share(values - guessed, values)
 
     def _alone(self, records: Records, modulus: float, linear: Array, start: Array, tolerance: float) -> Array:
         """The minimiser (p,) of one problem, to a gradient of `tolerance` times the noise."""
@@ -292,6 +296,10 @@ def _products(moved: Array, turned: Array) -> Array:
     products = (moved * turned).sum(axis=-1, keepdims=True)
     lengths = np.linalg.norm(moved, axis=-1, keepdims=True) * np.linalg.norm(turned, axis=-1, keepdims=True)
     return np.where(products > _TELLING * lengths, products, np.inf)
+
+
+def _largest_share(parts: Array, values: Array) -> float:
+    return float((np.abs(parts) / np.maximum(values, 1e-300)).max())
 
 
 def _woven(old: Array, new: Array) -> Array:
