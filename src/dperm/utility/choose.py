@@ -24,8 +24,8 @@ _POINTS = 100
 _RISING = ("accuracy", "auc")
 
 _NOT_CHARGED = (
-    "Chosen by looking at the records, which is not charged: what is trained on the same records with it is private only if they, "
-    "or the choice, are public. On public records, or on other people's, it costs nothing."
+    "Chosen by looking at the records, which is not charged: what is trained on the same records with it is private only if they "
+    "or the choice are public. On public records, or on other people's, it costs nothing."
 )
 
 
@@ -44,8 +44,8 @@ class ChosenEpsilon:
 
     def __str__(self) -> str:
         return (
-            f"ε = {self.epsilon:.4g} at δ = {self.delta:.2g}: {self.metric.replace('_', ' ')} {self.reached:.4g}, on average over "
-            f"the noise.\n{self.statement}"
+            f"ε = {self.epsilon:.4g} at δ = {self.delta:.2g}: {self.metric.replace('_', ' ')} {self.reached:.4g}, on average "
+            f"over the noise.\n{self.statement}"
         )
 
 

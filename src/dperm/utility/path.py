@@ -124,7 +124,7 @@ class UtilityPath:
         return self._losses(self._place(epsilons))
 
     def scores(self, epsilons: ArrayLike, rows: Any, score: Callable[[Array], Array]) -> Array:
-        """(m, k, …): scores of predictions on other rows. `score` maps the predictions (n, k) of k models to k numbers, or k rows.
+        """(m, k, …): scores of predictions on other rows. `score` maps predictions (n, k) of k models to k numbers, or k rows.
 
         Predictions are made at the nodes and interpolated, however many ε are asked for.
         """
