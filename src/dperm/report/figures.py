@@ -19,12 +19,15 @@ from dperm.audit.figures import draw_curve
 from dperm.privacy import Certificate
 from dperm.report.candidates import CANDIDATES
 from dperm.report.study import Cell, StudyResult
+from dperm.utility import ChosenEpsilon, UtilityCurve
+from dperm.utility.choose import Metric
 
 __all__ = [
     "curve_figure",
     "excess_figure",
     "influence_figure",
     "noise_figure",
+    "path_figure",
     "profile_figure",
     "risk_figure",
     "score_figure",
@@ -54,6 +57,7 @@ def _look(key: str) -> dict[str, Any]:
     }
 
 
+_ROUND = tuple(digit * 10.0**power for power in range(-4, 4) for digit in (1, 3))  # ticks along ε
 _DOTS = 5_000  # at most, in one picture
 
 _STYLE: dict[str, Any] = {
@@ -252,6 +256,31 @@ def risk_figure(certificate: Certificate) -> str:
             axes.set(xticks=[], yticks=[], xlim=(-0.7, 9.7), ylim=(-9.7, 0.7), aspect="equal")
             axes.spines[["left", "bottom"]].set_visible(False)
         return _svg(figure, "what an attacker finds")
+
+
+def path_figure(curve: UtilityCurve, metric: Metric, target: float | None, chosen: ChosenEpsilon | None) -> str:
+    """A metric along ε: the mean over draws of the noise, and the middle 80 % of them; the target, and the ε that reaches it."""
+    mean, low, high = curve.band(metric)
+    with _axes(7.2, 4.0) as (figure, axes):
+        axes.fill_between(curve.epsilons, low, high, color="#0072B2", alpha=0.18, linewidth=0)
+        axes.plot(curve.epsilons, mean, color="#0072B2", linewidth=2)
+        if target is not None:
+            axes.axhline(target, color=_INK, linewidth=1, linestyle=":")
+            axes.annotate("target", (curve.epsilons[0], target), xytext=(2, 4), textcoords="offset points", fontsize=9)
+        if chosen is not None:
+            axes.plot([chosen.epsilon], [chosen.reached], marker="o", markersize=8, color="#D55E00")
+            axes.axvline(chosen.epsilon, color="#D55E00", linewidth=1)
+            axes.annotate(
+                f"ε = {chosen.epsilon:.3g}",
+                (chosen.epsilon, axes.get_ylim()[0]),
+                xytext=(6, 6),
+                textcoords="offset points",
+                color="#D55E00",
+            )
+        shown = [value for value in _ROUND if curve.epsilons[0] <= value <= curve.epsilons[-1]]
+        _epsilon_axis(axes, tuple(shown))
+        axes.set_ylabel(f"{metric.replace('_', ' ')}" + ("" if metric == "training_loss" else " on held-out records"))
+        return _svg(figure, f"{metric.replace('_', ' ')} along epsilon")
 
 
 def curve_figure(result: AuditResult) -> str:

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from dperm.report.candidates import CANDIDATES
+from dperm.report.choosing import Level
 from dperm.report.influence import Influences
 from dperm.report.page import machine
 from dperm.report.study import StudyResult
 
-__all__ = ["influence_table", "result_table", "results_json"]
+__all__ = ["influence_table", "level_table", "result_table", "results_json"]
 
 
 def result_table(result: StudyResult, console: Console | None = None) -> None:
@@ -55,6 +56,25 @@ def influence_table(found: Influences, count: int, console: Console | None = Non
     console.print(table)
     share = found.share_of(max(1, len(found.change) // 100))
     console.print(f"The most influential hundredth of {len(found.change):,} records has {100 * share:.1f} % of all influence.")
+
+
+def level_table(rows: Sequence[Level], metric: str, console: Console | None = None) -> None:
+    """Print what each ε buys, and what it leaves to an attacker."""
+    console = console or Console(highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("ε", metric.replace("_", " ").capitalize(), "80 % of trainings", "Attack finds", "Advantage"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        cells = (
+            f"{row.epsilon:.4g}",
+            f"{row.mean:.4f}",
+            f"{row.low:.4f} to {row.high:.4f}",
+            f"≤ {100 * row.found:.3g} of 100",
+            f"≤ {100 * row.advantage:.3g} points",
+        )
+        table.add_row(*(f"[bold green]{cell}[/]" if row.chosen else cell for cell in cells))
+    console.print(table)
+    console.print("The best attack there can be, by someone who knows all other records and accuses 1 of 100 wrongly.")
 
 
 def _shown(mean: float, spread: float) -> str:

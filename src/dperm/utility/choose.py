@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -107,7 +107,9 @@ class UtilityCurve:
             share = (target - mean[first - 1]) / (mean[first] - mean[first - 1])
             before, after = np.log(self.epsilons[first - 1 : first + 1])
             epsilon, reached = float(np.exp(before + share * (after - before))), target
-        return ChosenEpsilon(epsilon, self.curve.delta, metric, target, reached, self.curve.method(epsilon))
+        method = self.curve.method(epsilon)
+        method = replace(method, strong_convexity=float(f"{method.strong_convexity:.5g}"))  # to be read and typed
+        return ChosenEpsilon(epsilon, self.curve.delta, metric, target, reached, method)
 
     def _values(self, metric: Metric) -> Array:
         return getattr(self, check.choice("metric", metric, get_args(Metric)))
