@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dperm import _validate as check
 from dperm.privacy.events import Relation
 
 __all__ = ["PublicFacts"]
@@ -20,7 +21,7 @@ class PublicFacts:
     `loss` names a loss with a sharp bound; `target_bound` bounds a regression target; `public_size` is None where the
     number of records is private and unstated. `size_limit` is the number of records up to which the rounding of a minimiser is
     bounded, `loss_at_zero` bounds how far a record's loss at θ = 0 lies above its least. `foreign_loss` names a loss that dperm
-    did not write.
+    did not write. ValueError for finite constants of a loss with which doubles cannot work.
     """
 
     dimension: int
@@ -36,6 +37,11 @@ class PublicFacts:
     size_limit: int | None = None
     loss_at_zero: float | None = None
     foreign_loss: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("lipschitz", "smoothness"):
+            if getattr(self, name) < math.inf:
+                check.scale(f"the loss's {name}", getattr(self, name))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; None where a constant is infinite."""
