@@ -70,7 +70,7 @@ def test_what_is_sampled_keeps_the_limit_with_less_noise_than_by_way_of_epsilon(
 
 def test_pure_privacy_is_randomised_response() -> None:
     found = Risk(advantage=0.1).epsilon_for(PureDP)
-    assert math.tanh(found / 2) == pytest.approx(0.1, rel=1e-5) and math.tanh(found / 2) <= 0.1
+    assert math.tanh(found / 2) == pytest.approx(0.1, rel=2e-4) and math.tanh(found / 2) <= 0.1
     found = Risk(true_positive_rate=0.02, false_positive_rate=0.01).epsilon_for(PureDP)
     assert found == pytest.approx(math.log(2), rel=1e-4)
     found = Risk(true_positive_rate=0.9, false_positive_rate=0.8).epsilon_for(PureDP)  # the mirrored line is the nearer one

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_delta, remind_of_size
 from dperm.estimators.methods import TakesMethod
-from dperm.mechanisms import Budget, Mechanism, Method, Release, method_of
+from dperm.mechanisms import Mechanism, Method, Release, method_of
 from dperm.objectives import LinearObjective, Loss, Task
 from dperm.privacy import Assumption, Relation, Risk
 from dperm.release import Channel
@@ -93,9 +93,7 @@ class PrivateLinearModel(TakesMethod):
         if size is not None:
             remind_of_delta(self.delta, size, stacklevel=3)
         task = self.task(X.shape[1], classes, size)
-        budget = self._budget(task)
-        method = method_of(self.mechanism).chosen(task, budget)
-        mechanism, objective = method.build(task, budget)
+        method, mechanism, objective = self._built(task)
         if absent and any(part.ordered for part in (mechanism, *mechanism.inner())):
             raise ValueError(
                 f"Expected no records left out with mechanism={method.key!r}: where they stand, others move to other batches. "
@@ -155,14 +153,27 @@ class PrivateLinearModel(TakesMethod):
         """
         self._check_parameters()
         task = self.task(features, self._classes(classes), public_size)
-        return method_of(self.mechanism).build(task, self._budget(task))
+        _, mechanism, objective = self._built(task)
+        return mechanism, objective
 
     @abstractmethod
     def _classes(self, classes: int) -> int:
         """The number of classes of a task, of which so many were asked for."""
 
-    def _budget(self, task: Task) -> Budget:
-        return method_of(self.mechanism).budget(task, self.delta, self.epsilon)
+    def _built(self, task: Task) -> tuple[Method, Mechanism, LinearObjective]:
+        """The method that fits, and what it makes. ValueError where a method, maybe a stranger's, would spend something else
+        than what was asked for."""
+        given = method_of(self.mechanism)
+        budget = given.budget(task, self.delta, self.epsilon)
+        method = given.chosen(task, budget)
+        mechanism, objective = method.build(task, budget)
+        if isinstance(self.epsilon, Risk):
+            kept = self.epsilon.admits(mechanism.event(objective.facts))
+        else:
+            kept = mechanism.budget.epsilon == self.epsilon
+        if not kept or mechanism.budget != budget or budget.delta != self.delta:
+            raise ValueError(f"Expected a mechanism for {budget} (epsilon={self.epsilon}), got one for {mechanism.budget}.")
+        return method, mechanism, objective
 
     def _scores(self, X: Any) -> Array:
         """Predictions x̂ᵀw + intercept for rows scaled to norm ≤ data_norm: (n,) or (n, K)."""
