@@ -210,7 +210,7 @@ def test_bundled_sets(name: str) -> None:
     [
         ("adult", 45_222, 105),
         ("bank", 41_188, 65),
-        ("kddcup99", 494_021, 122),
+        pytest.param("kddcup99", 494_021, 122, marks=pytest.mark.slow),
         ("breast_cancer_original", 683, 9),
         ("creditcard_balanced", 984, 29),
     ],

@@ -79,7 +79,8 @@ def test_less_noise_than_by_way_of_epsilon() -> None:
 
 def test_saved_models_remember_it() -> None:
     rows, labels = table()
-    model = DPLogisticRegression(epsilon=Risk(prior=0.5, posterior=0.6), classes=[0, 1]).fit(rows, labels)
+    risk = Risk(prior=0.5, posterior=0.6)
+    model = DPLogisticRegression(epsilon=risk, classes=[0, 1], mechanism="output", public_size=600).fit(rows, labels)
     again, _ = model_from_json(model_to_json(model))
     assert again.epsilon == model.epsilon and np.array_equal(again.coef_, model.coef_)
 

@@ -175,7 +175,7 @@ class _Coins(SystemSource):
             yield drawn
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     st.lists(st.one_of(st.floats(0, 1e9), st.just(0.0), st.floats(1e-300, 1e-200)), min_size=1, max_size=12),
     st.floats(1.0, 50.0),

@@ -128,8 +128,17 @@ def test_sharp_bound_is_attained() -> None:
     assert 0.999 < exact_delta("logistic", sigma, modulus, [], [(1.0, 1.0)], target) / delta(event, target) <= 1.0001
 
 
-@pytest.mark.parametrize("loss", ["logistic", "huber"])
-@pytest.mark.parametrize(("sigma", "modulus"), [(4.0, 2.0), (30.0, 0.3), (1.5, 0.4)])
+@pytest.mark.parametrize(
+    ("sigma", "modulus", "loss"),
+    [
+        (4.0, 2.0, "logistic"),
+        (4.0, 2.0, "huber"),
+        (30.0, 0.3, "logistic"),
+        (1.5, 0.4, "huber"),
+        pytest.param(30.0, 0.3, "huber", marks=pytest.mark.slow),
+        pytest.param(1.5, 0.4, "logistic", marks=pytest.mark.slow),
+    ],
+)
 def test_defect_11_the_symmetrised_pair_is_above_both_directions(loss: str, sigma: float, modulus: float) -> None:
     """At every ε: what composes is the whole profile, also where ε < 0."""
     beta = SMOOTHNESS[loss]

@@ -53,7 +53,7 @@ def oracle(
 #: (q, σ, T, δ): large and small rates, noises and step counts with 0.05 ≤ ε ≤ 50.
 CASES = [
     (512 / 60000, 1.72124, 2340, 1e-5),
-    (1e-3, 0.6, 1000, 1e-6),
+    pytest.param(1e-3, 0.6, 1000, 1e-6, marks=pytest.mark.slow),
     (0.01, 1.0, 500, 1e-5),
     (0.1, 2.0, 200, 1e-5),
     (0.5, 3.0, 50, 1e-3),
@@ -156,7 +156,9 @@ def test_approximate_part_adds_its_delta() -> None:
     assert pld_epsilon(event, 0.9e-5) == math.inf
 
 
-@pytest.mark.parametrize(("q", "sigma", "steps"), [(4.6e-6, 0.619, 226), (1.83e-6, 0.198, 243)])
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps"), [(4.6e-6, 0.619, 226), pytest.param(1.83e-6, 0.198, 243, marks=pytest.mark.slow)]
+)
 def test_delta_at_zero_is_never_below_the_single_step_bound(q: float, sigma: float, steps: int) -> None:
     """A window that misses the mean would make δ(0) vanish; many rare jumps add up nearly linearly."""
     event = PoissonSampled(q, Gaussian(sigma))

@@ -59,10 +59,11 @@ class NoiseSeen:
         for item in recording.releases:
             noise = (item.released - item.query).ravel()
             rounding = item.precision * float(np.abs(item.released).max(initial=0.0))
-            spread = item.sensitivity / item.noise if item.kind == "pure" else item.noise
+            laplace = item.kind in ("pure", "threshold")
+            spread = item.sensitivity / item.noise if laplace else item.noise
             if (cell := (item.step + rounding) / spread) > _COARSEST:
                 continue  # what is seen is the grid, not the noise
-            if item.kind == "pure":
+            if laplace:
                 vector = noise * (item.noise / item.sensitivity)
                 pure.append((float(np.linalg.norm(vector)), vector.size))
                 continue

@@ -18,7 +18,7 @@ from dperm.release.source import Coin, Indices, Source, SystemSource
 __all__ = ["Forced", "Recorder", "Recording", "ReleaseRecord"]
 
 Array = NDArray[np.float64]
-Kind = Literal["gaussian", "pure", "objective"]
+Kind = Literal["gaussian", "pure", "objective", "threshold"]
 
 _NOBODY: Indices = np.array([], dtype=np.intp)
 _CLAIMED_DRAWS = 0  # a seed: draws that no event counts on are the same in every run that is compared
@@ -29,7 +29,8 @@ class ReleaseRecord:
     """One release: what was asked, at which sensitivity and noise, and what left.
 
     `query` is what was asked rounded to multiples of `step`, and `sensitivity` that of the rounded query. `noise` is a standard
-    deviation, or ε where `kind` is "pure"; "objective" is the linear term of an objective, which is not rounded (step 0).
+    deviation, or ε where `kind` is "pure", and "threshold": of a number that is compared and does not leave. "objective" is the
+    linear term of an objective, which is not rounded (step 0).
     `precision` is the machine epsilon of the query's type; `sampling_rate` is the one that it is paid for at.
     """
 
@@ -86,6 +87,12 @@ class Recorder(Source):
         self.recording.releases.append(record)
         return released
 
+    def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
+        compared = self.source.undisclosed(query, sensitivity, epsilon, step)
+        record = ReleaseRecord(_rounded(query, step), sensitivity, epsilon, _kept(compared), "threshold", step=step)
+        self.recording.releases.append(record)
+        return compared
+
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
         term = self.source.objective_noise(dimension, lipschitz, std)
         self.recording.releases.append(ReleaseRecord(np.zeros(dimension), lipschitz, std, _kept(term), "objective"))
@@ -130,6 +137,9 @@ class Forced(Source):
 
     def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
         return self._next(query, sensitivity, epsilon, "pure", step)
+
+    def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
+        return self._next(query, sensitivity, epsilon, "threshold", step)
 
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
         return self._next(np.zeros(dimension), lipschitz, std, "objective", 0.0)

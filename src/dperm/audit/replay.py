@@ -278,7 +278,7 @@ def _beyond(recording: Recording, event: Event) -> list[Finding]:
             left[leaf.pays_for] += count * leaf.releases
     sampled: list[float] = []
     for item in recording.releases:
-        kind, noise = item.kind, item.noise if item.kind == "pure" else item.noise / item.sensitivity
+        kind, noise = item.kind, item.noise if item.kind in ("pure", "threshold") else item.noise / item.sensitivity
         alike = (key for key, count in left.items() if count and key.kind == kind)
         paid = next((key for key in alike if abs(noise - key.noise) <= 1e-9 * key.noise), None)
         if paid is None:

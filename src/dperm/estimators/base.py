@@ -93,7 +93,7 @@ class PrivateLinearModel(TakesMethod):
         if size is not None:
             remind_of_delta(self.delta, size, stacklevel=3)
         task = self.task(X.shape[1], classes, size)
-        method, mechanism, objective = self._built(task)
+        method, mechanism, objective = self._built(task, getattr(self, "classes_", None))
         if absent and any(part.ordered for part in (mechanism, *mechanism.inner())):
             raise ValueError(
                 f"Expected no records left out with mechanism={method.key!r}: where they stand, others move to other batches. "
@@ -153,17 +153,19 @@ class PrivateLinearModel(TakesMethod):
         """
         self._check_parameters()
         task = self.task(features, self._classes(classes), public_size)
-        _, mechanism, objective = self._built(task)
+        _, mechanism, objective = self._built(task, getattr(self, "classes", None))
         return mechanism, objective
 
     @abstractmethod
     def _classes(self, classes: int) -> int:
         """The number of classes of a task, of which so many were asked for."""
 
-    def _built(self, task: Task) -> tuple[Method, Mechanism, LinearObjective]:
+    def _built(self, task: Task, labels: Any) -> tuple[Method, Mechanism, LinearObjective]:
         """The method that fits, and what it makes. ValueError where a method, maybe a stranger's, would spend something else
         than what was asked for."""
         given = method_of(self.mechanism)
+        if task.classes and labels is not None:
+            given = given.told(np.asarray(labels))
         budget = given.budget(task, self.delta, self.epsilon)
         method = given.chosen(task, budget)
         mechanism, objective = method.build(task, budget)

@@ -4,6 +4,7 @@ methods, which build them from a task and a budget. All modules are imported, so
 import pkgutil
 from importlib import import_module
 
+from dperm.mechanisms.accuracy_first import AccuracyFirst, AskRecords, GradualRelease, LookAtOthers, Stopping
 from dperm.mechanisms.auto import Auto
 from dperm.mechanisms.base import Budget, Mechanism, Release, Stage
 from dperm.mechanisms.bolt_on import BoltOn, BoltOnPerturbation
@@ -22,13 +23,17 @@ for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "AccuracyFirst",
+    "AskRecords",
     "Auto",
     "BoltOn",
     "BoltOnPerturbation",
     "Budget",
     "Gradient",
     "GradientPerturbation",
+    "GradualRelease",
     "IndividualGradient",
+    "LookAtOthers",
     "Mechanism",
     "Method",
     "NoisySize",
@@ -43,6 +48,7 @@ __all__ = [
     "Release",
     "SmoothedGradient",
     "Stage",
+    "Stopping",
     "TraditionalGradient",
     "known_methods",
     "method_from_dict",

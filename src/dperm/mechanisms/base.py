@@ -138,7 +138,11 @@ class Mechanism(ABC):
         admit_noise(certificate.event, objective.facts.dimension)
         channel.charge(certificate.event, self.name)
         theta, trace = self.train(objective, records, channel)
-        return Release(theta, certificate, trace, channel.confided)
+        return Release(theta, self.closed(certificate, trace), trace, channel.confided)
+
+    def closed(self, certificate: Certificate, trace: Mapping[str, Any]) -> Certificate:
+        """The certificate once the run has ended, by its public trace alone: for what is known only then."""
+        return certificate
 
     def admit(self, objective: LinearObjective, records: Records) -> Records:
         """Records as the objective's constants assume them. ValueError, before any charge, where they are not."""

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from numpy.typing import NDArray
+
 from dperm import _validate as check
 from dperm._family import members
 from dperm.mechanisms.base import Budget, Mechanism
@@ -62,6 +64,10 @@ class Method(ABC):
 
     def chosen(self, task: Task, budget: Budget) -> Method:
         """Itself; another one, where it is a rule that chooses."""
+        return self
+
+    def told(self, labels: NDArray[Any]) -> Method:
+        """The method once the classes' labels are known, in their order: for one that holds labelled records of its own."""
         return self
 
     def budget(self, task: Task, delta: float, epsilon: float | Risk) -> Budget:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -66,8 +67,7 @@ class OutputPerturbation(Mechanism):
             pure = (epsilon - (beside.epsilon if beside else 0.0)) / copies * (1 - 1e-15 if copies > 1 or beside else 1.0)
             modulus = strong_convexity or output_strong_convexity(facts, facts.dimension / pure)
             return cls(budget=budget, strong_convexity=modulus, pure_epsilon=pure)
-        others = () if beside is None else (beside,)
-        multiplier = calibrate(lambda x: Composed((*others, SelfComposed(Gaussian(x, facts.relation), copies))), epsilon, delta)
+        multiplier = _least_noise(epsilon, delta, facts.relation, copies, beside)
         modulus = strong_convexity or output_strong_convexity(facts, multiplier)
         return cls(budget=budget, strong_convexity=modulus, noise_multiplier=multiplier)
 
@@ -124,6 +124,13 @@ class OutputPerturbation(Mechanism):
 
     def settings(self) -> Mapping[str, Any]:
         return {"strong_convexity": self.strong_convexity}
+
+
+@functools.lru_cache(maxsize=256)
+def _least_noise(epsilon: float, delta: float, relation: Relation, copies: int, beside: PureDP | None) -> float:
+    """The same for data sets of any size."""
+    others = () if beside is None else (beside,)
+    return calibrate(lambda x: Composed((*others, SelfComposed(Gaussian(x, relation), copies))), epsilon, delta)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -7,6 +7,7 @@ from dperm.privacy.accounting import delta, epsilon
 from dperm.privacy.calibration import calibrate, calibrate_steps
 from dperm.privacy.certificate import Certificate
 from dperm.privacy.events import (
+    AboveThreshold,
     ApproximateDP,
     Composed,
     Event,
@@ -24,18 +25,21 @@ from dperm.privacy.events import (
     Unsupported,
     UnsupportedEventError,
 )
+from dperm.privacy.ex_post import ExPost, robbins_epsilon, stopping_delta, stopping_epsilons, stopping_path
 from dperm.privacy.filters import BudgetExceeded, ProfileFilter, RdpFilter, privacy_profile, rdp_budget
 from dperm.privacy.individual import affordable_steps, individual_epsilons
 from dperm.privacy.risk import Risk
 from dperm.privacy.statements import Assumption, Provenance
 
 __all__ = [
+    "AboveThreshold",
     "ApproximateDP",
     "Assumption",
     "BudgetExceeded",
     "Certificate",
     "Composed",
     "Event",
+    "ExPost",
     "ExponentialMechanism",
     "FilteredRdp",
     "Gaussian",
@@ -61,4 +65,8 @@ __all__ = [
     "individual_epsilons",
     "privacy_profile",
     "rdp_budget",
+    "robbins_epsilon",
+    "stopping_delta",
+    "stopping_epsilons",
+    "stopping_path",
 ]

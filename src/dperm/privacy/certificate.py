@@ -21,6 +21,7 @@ from dperm._remind import weakness
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.accounting import delta as event_delta
 from dperm.privacy.events import Composed, Event, Relation, Unsupported, event_from_dict, leaves, relation_of
+from dperm.privacy.ex_post import ExPost
 from dperm.privacy.signing import digest_of
 from dperm.privacy.statements import Assumption, Provenance
 from dperm.privacy.tradeoff import AttackView, attack_view
@@ -71,6 +72,7 @@ class Certificate:
     public_facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
     not_charged: tuple[str, ...] = ()
     seeded: str = ""
+    ex_post: ExPost | None = None
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     created: str = ""
 
@@ -160,6 +162,10 @@ class Certificate:
         """A copy that states further assumptions first."""
         return replace(self, assumptions=(*more, *self.assumptions))
 
+    def stopped(self, statement: ExPost) -> Certificate:
+        """A copy that also states what the run cost where it stopped."""
+        return replace(self, ex_post=statement)
+
     def checked_otherwise(self, key: str, checked: str) -> Certificate:
         """A copy in which the assumptions of this key were checked in another way."""
         assumptions = tuple(replace(item, checked=checked) if item.key == key else item for item in self.assumptions)
@@ -186,9 +192,18 @@ class Certificate:
             return
         if not 0 <= self.epsilon < math.inf:
             raise ValueError(f"The certificate states epsilon = {self.epsilon!r}, which promises nothing.")
+        if self.ex_post is not None:
+            self._verify_stop(self.ex_post)
         again = best_epsilon(self.event, self.delta)[0]
         if not again <= self.epsilon * (1 + 1e-6):
             raise ValueError(f"The certificate states epsilon = {self.epsilon:.6g}, but its event costs {again:.6g}.")
+
+    def _verify_stop(self, stated: ExPost) -> None:
+        """ValueError where an ex-post statement is of another path than was charged, or does not keep its δ."""
+        releases = stated.event(self.relation)
+        if leaves(self.event) != leaves(releases) or stated.delta != self.delta:
+            raise ValueError("The certificate's ex-post statement is of another run than its event.")
+        stated.verify()
 
     @property
     def weakness(self) -> str:
@@ -218,6 +233,7 @@ class Certificate:
         data["event"] = self.event.to_dict()
         data["assumptions"] = [vars(assumption) for assumption in self.assumptions]
         data["not_charged"] = list(self.not_charged)
+        data["ex_post"] = self.ex_post and self.ex_post.to_dict()
         return data
 
     def to_json(self, indent: int | None = 2) -> str:
@@ -239,6 +255,7 @@ class Certificate:
             data["relation"] = Relation(data["relation"])
             data["assumptions"] = tuple(Assumption(**item) for item in data["assumptions"])
             data["not_charged"] = tuple(data["not_charged"])
+            data["ex_post"] = ExPost(**data["ex_post"]) if data.get("ex_post") else None
             check.choice("status", data["status"], ("certified", "claimed", "not private"))
             for name in ("public_facts", "versions"):
                 if not isinstance(data[name], dict):
@@ -264,6 +281,8 @@ class Certificate:
                 lines.append(f"WEAK: {self.weakness}")
             if self.target_epsilon is not None and self.epsilon < 0.999 * self.target_epsilon:
                 lines.append(f"Target epsilon {self.target_epsilon:g}; {self.epsilon:.4g} is the tightest bound we can prove.")
+        if self.ex_post is not None:
+            lines.append(str(self.ex_post))
         lines.append(f"Accountant: {self.accountant}. Issued {self.created} by dperm {self.versions.get('dperm', '?')}.")
         lines.extend(f"Assumes ({item.responsible}): {item.text} [{item.checked}]" for item in self.assumptions)
         lines.extend(f"Not charged: {item}" for item in self.not_charged)

@@ -21,6 +21,7 @@ from dperm import _validate as check
 from dperm._family import members, ours
 
 __all__ = [
+    "AboveThreshold",
     "ApproximateDP",
     "Composed",
     "Event",
@@ -69,7 +70,7 @@ class Paid(NamedTuple):
     """A release as an event pays for it: its kind, its noise in units of the sensitivity (of pure releases ε), and the rate at
     which its records are drawn."""
 
-    kind: Literal["gaussian", "pure", "objective"]
+    kind: Literal["gaussian", "pure", "objective", "threshold"]
     noise: float
     rate: float = 1.0
 
@@ -191,6 +192,32 @@ class PureDP(Event):
     @property
     def pays_for(self) -> Paid:
         return Paid("pure", self.epsilon)
+
+
+@dataclass(frozen=True)
+class AboveThreshold(PureDP):
+    """Up to `queries` questions whether a query, chosen by the earlier answers, is above a threshold, until one is: ε-private in
+    all (Dwork & Roth 2014, Algorithm 1). Threshold and queries have Laplace noise of one scale, 3·sensitivity/ε: a third of ε
+    shifts the threshold by one sensitivity, the rest shifts the query that is above it by two."""
+
+    queries: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "queries", check.integer("queries", self.queries))
+
+    @property
+    def rate(self) -> float:
+        """Of each noise: density ∝ exp(−rate·|b|/sensitivity)."""
+        return self.epsilon / 3
+
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("threshold", self.rate)
+
+    @property
+    def releases(self) -> int:
+        return self.queries + 1
 
 
 @dataclass(frozen=True)

@@ -283,6 +283,14 @@ class Channel:
             self._pay("pure", epsilon, 1.0)
             return self.source.pure(query, grid.sensitivity, epsilon, grid.step)
 
+    def undisclosed(self, query: Array, sensitivity: float, epsilon: float) -> Array:
+        """As `release_pure`, for a test that was charged as an `AboveThreshold` of this rate: what comes back is to be compared,
+        and must not leave. For `dperm.release.threshold` alone."""
+        grid = Grid.of(sensitivity, sensitivity / check.positive("epsilon", epsilon) * query.size, query.size)
+        with self._lock:
+            self._pay("threshold", epsilon, 1.0)
+            return self.source.undisclosed(query, grid.sensitivity, epsilon, grid.step)
+
     def objective_noise(self, dimension: int, event: ObjectivePerturbationEvent) -> Array:
         """The linear term b ~ N(0, noise_std²·I) of an objective perturbation that was charged: of this one, with its quadratic
         term and its bounds on a record."""

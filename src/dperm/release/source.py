@@ -52,6 +52,10 @@ class Source(ABC):
     def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
         """The same with b of density ∝ exp(−epsilon·‖b‖/sensitivity)."""
 
+    def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
+        """The same as `pure`, of a number that is compared and does not leave: see `dperm.release.threshold`."""
+        raise NotImplementedError(f"{type(self).__name__} has no noise that stays behind the door: nothing is compared with it.")
+
     @abstractmethod
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
         """The linear term of an objective perturbation: N(0, std²·I), shape (dimension,). It is not rounded: what is released is
@@ -123,6 +127,9 @@ class SystemSource(Source):
     def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
         noise = self.randomness.noise.rounded_ball(sensitivity / epsilon / step, query.size)[0]
         return (np.rint(query / step) + noise) * step
+
+    def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
+        return SystemSource.pure(self, query, sensitivity, epsilon, step)
 
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
         return std * self.randomness.noise.standard_normal(dimension)

@@ -1,0 +1,306 @@
+"""Accuracy first: one minimiser, released with less and less noise until it is good enough, for the ε that this took.
+
+Release k is the minimiser with Gaussian noise of its own, and what is used is the mean of the first k, weighted by their
+precisions: a Brownian path in 1/time, of which earlier points cost nothing beside later ones (Whitehouse, Wu, Ramdas, Rogers
+2022, after Ligett, Neel, Roth, Waggoner, Wu 2017). The whole path is charged before the first release. What was spent when it
+stopped is stated beside it, ex post: `dperm.privacy.ex_post`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+
+from dperm import _validate as check
+from dperm.mechanisms.base import Budget, Mechanism, Stage
+from dperm.mechanisms.method import Method
+from dperm.mechanisms.minimiser import chosen_tolerance, solve
+from dperm.mechanisms.tuning import output_strong_convexity
+from dperm.objectives import LinearObjective, PublicFacts, Records, Task
+from dperm.privacy import (
+    AboveThreshold,
+    Assumption,
+    Certificate,
+    Event,
+    ExPost,
+    Relation,
+    statements,
+    stopping_path,
+)
+from dperm.release import Channel
+from dperm.release.threshold import ThresholdTest
+
+__all__ = ["AccuracyFirst", "AskRecords", "GradualRelease", "LookAtOthers", "Stopping"]
+
+Array = NDArray[np.float64]
+Goal = Literal["accuracy", "loss"]
+
+_CHECK_SHARE = 0.1  # of ε, for asking the records themselves whether it is enough
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopping(ABC):
+    """When what was released is good enough: an accuracy of at least `target`, or a mean loss of at most that.
+
+    A mean loss is that of losses cut at twice the target.
+    """
+
+    goal: Goal
+    target: float
+
+    def __post_init__(self) -> None:
+        check.choice("goal", self.goal, get_args(Goal))
+        (check.fraction if self.goal == "accuracy" else check.positive)("target", self.target)
+
+    def sensitivity(self, relation: Relation) -> float:
+        """How far one record moves the excess at most."""
+        if self.goal == "loss":
+            return self.target if relation is Relation.ADD_OR_REMOVE_ONE else 2 * self.target
+        return max(self.target, 1 - self.target) if relation is Relation.ADD_OR_REMOVE_ONE else 1.0
+
+    def excess(self, objective: LinearObjective, records: Records, theta: Array) -> float:
+        """Σ of (what a record scores − target), losses with the other sign: not negative where the target is reached."""
+        scores: list[float] = []  # of batches: whole numbers, or rounded once
+        for batch in records.batches():
+            predictions = objective.predict(theta, batch)
+            if self.goal == "accuracy":
+                scores.append(float(np.count_nonzero((predictions > 0) == (batch.targets > 0))))
+            else:
+                scores.append(-math.fsum(np.minimum(objective.loss.value(predictions, batch.targets), 2 * self.target)))
+        wanted = self.target * len(records)
+        return math.fsum(scores) + (wanted if self.goal == "loss" else -wanted)
+
+    @abstractmethod
+    def test(
+        self, objective: LinearObjective, records: Records, channel: Channel, question: AboveThreshold | None
+    ) -> Callable[[Array], bool]:
+        """Whether θ is enough, to be asked of one release after another, until it is. The channel was charged for `question`, of
+        ε = `cost()`, unless it costs nothing."""
+
+    def cost(self) -> float:
+        """The ε of asking, however often; 0 where it costs nothing."""
+        return 0.0
+
+    def admit(self, objective: LinearObjective) -> None:
+        """ValueError where this objective's predictions have no such score."""
+        if objective.outputs > 1 or (self.goal == "accuracy" and not objective.loss.classification):
+            raise ValueError(f"Expected a linear model of one output, and classes for an accuracy, got {objective.loss.name}.")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LookAtOthers(Stopping):
+    """By public records that the model is not trained on: rows (h, d) and targets (h,), ±1 for classes. That costs nothing."""
+
+    rows: Any = field(repr=False)
+    targets: Any = field(repr=False)
+
+    def admit(self, objective: LinearObjective) -> None:
+        super().admit(objective)
+        if not self.rows.shape[0] or self.rows.shape != (len(self.targets), objective.features):
+            raise ValueError(
+                f"Expected held-out rows of {objective.features} features with a target each, got {self.rows.shape} and "
+                f"{len(self.targets)} targets."
+            )
+
+    def test(
+        self, objective: LinearObjective, records: Records, channel: Channel, question: AboveThreshold | None
+    ) -> Callable[[Array], bool]:
+        others = objective.records(self.rows, objective.loss.admit(np.asarray(self.targets, dtype=np.float64)))
+        return lambda theta: self.excess(objective, others, theta) >= 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskRecords(Stopping):
+    """By the records that are trained on, by AboveThreshold, which costs `epsilon` of the budget whenever it stops."""
+
+    epsilon: float
+
+    def cost(self) -> float:
+        return check.positive("epsilon", self.epsilon)
+
+    def test(
+        self, objective: LinearObjective, records: Records, channel: Channel, question: AboveThreshold | None
+    ) -> Callable[[Array], bool]:
+        assert question is not None
+        test = ThresholdTest(channel, question, self.sensitivity(objective.relation))
+        return lambda theta: test.above(self.excess(objective, records, theta))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradualRelease(Mechanism):
+    """θ̃ + noise of multiplier 1/signals[0], then less, down to 1/signals[−1]; it ends at the first that `stopping` finds enough.
+
+    θ̃ as of `OutputPerturbation`. `budget` is that of the whole path; `levels[k]` what a stop there costs ex post.
+    """
+
+    strong_convexity: float
+    signals: tuple[float, ...]
+    levels: tuple[float, ...]
+    stopping: Stopping
+
+    def __post_init__(self) -> None:
+        check.scale("strong_convexity", self.strong_convexity)
+        self.statement(1)
+
+    def statement(self, stop: int) -> ExPost:
+        """What a stop after so many releases costs."""
+        return ExPost(self.signals, self.levels, self.budget.delta, stop, self.stopping.cost())
+
+    @property
+    def name(self) -> str:
+        return f"accuracy first ({len(self.signals)} stops)"
+
+    @property
+    def paper(self) -> str:
+        return "Whitehouse, Wu, Ramdas, Rogers 2022; Ligett, Neel, Roth, Waggoner, Wu 2017"
+
+    def sensitivity(self, facts: PublicFacts) -> float:
+        """As of output perturbation."""
+        moved = facts.lipschitz * (1 if facts.relation is Relation.ADD_OR_REMOVE_ONE else 2)
+        return (moved + 2 * self.residual(facts)) / self.strong_convexity
+
+    def residual(self, facts: PublicFacts) -> float:
+        return chosen_tolerance(None, facts, self.strong_convexity)
+
+    def event(self, facts: PublicFacts) -> Event:
+        check.positive("lipschitz", facts.lipschitz)
+        if not facts.smoothness < math.inf:
+            raise ValueError("Expected a smooth loss for accuracy first, which finds a minimiser.")
+        self.residual(facts)  # refused here, before any charge
+        return self.statement(1).event(facts.relation)
+
+    def refuse(self, objective: LinearObjective, records: int) -> None:
+        self.stopping.admit(objective)
+        super().refuse(objective, records)
+
+    def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
+        enough = self.stopping.test(objective, records, channel, self.statement(1).question(objective.relation))
+        objective = objective.with_strong_convexity(self.strong_convexity)
+        solution = solve(objective, records, 0.0, self.residual(objective.facts))
+        sensitivity = self.sensitivity(objective.facts)
+        total, theta, reached, stop = np.zeros(objective.dimension), np.zeros(objective.dimension), False, 0
+        for stop, multiplier in enumerate(self.statement(1).multipliers, start=1):
+            total += channel.release(solution.theta, sensitivity, float(multiplier)) / multiplier**2
+            theta = total / self.signals[stop - 1] ** 2
+            if reached := enough(theta):
+                break
+        return theta, {
+            "stopped_after": stop,
+            "reached": reached,
+            "ex_post_epsilon": self.levels[stop - 1],
+            "noise_std": sensitivity / self.signals[stop - 1],
+        }
+
+    def closed(self, certificate: Certificate, trace: Mapping[str, Any]) -> Certificate:
+        return certificate.stopped(self.statement(trace["stopped_after"]))
+
+    def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
+        return (statements.solver(self.residual(facts), facts.size_limit),)
+
+    def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
+        first += self.stopping.cost() > 0  # after the noisy threshold
+        return [Stage(self, objective.with_strong_convexity(self.strong_convexity), records, first)]
+
+    minimiser = 0
+
+    def most_records(self, facts: PublicFacts) -> int | None:
+        return facts.size_limit
+
+    def settings(self) -> Mapping[str, Any]:
+        return {
+            "strong_convexity": self.strong_convexity,
+            "stops": len(self.signals),
+            "goal": self.stopping.goal,
+            "target": self.stopping.target,
+            "least_epsilon": self.levels[0],
+        }
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class AccuracyFirst(Method):
+    """The least ε, up to the estimator's, at which output perturbation reaches an `accuracy`, or a mean `loss`.
+
+    It is measured on `held_out` public records (rows, labels): labels are those that the estimator is fitted with. None: on the
+    records that are trained on, by AboveThreshold, for `check_share` of ε. The path has `stops` noise levels, the first of them
+    `span` times as large as the last. `strong_convexity` as of `Output`: one for the whole path, by default what suits its
+    middle.
+
+    The estimator's ε is the most that a stop costs ex post. Its certificate states what the whole path costs, which is less, and
+    where it stopped.
+    """
+
+    accuracy: float | None = None
+    loss: float | None = None
+    held_out: tuple[Any, Any] | None = None
+    check_share: float = _CHECK_SHARE
+    stops: int = 40
+    span: float = 64.0
+    strong_convexity: float | None = None
+
+    key = "accuracy_first"
+    title = "Accuracy first"
+
+    def __post_init__(self) -> None:
+        check.plain_numbers(self, ("accuracy", "loss", "check_share", "stops", "span", "strong_convexity"))
+        check.fraction("check_share", self.check_share)
+        check.integer("stops", self.stops, minimum=2)
+        if not check.positive("span", self.span) > 1:
+            raise ValueError(f"Expected span above 1, got {self.span!r}.")
+        if self.strong_convexity is not None:
+            check.positive("strong_convexity", self.strong_convexity)
+        if self.accuracy is not None and self.loss is not None:
+            raise ValueError("Expected accuracy or loss, got both.")
+
+    @property
+    def needs_size(self) -> bool:
+        return self.strong_convexity is None
+
+    def admits(self, task: Task) -> bool:
+        return task.loss.smoothness(1.0) < math.inf and task.classes <= 2
+
+    def told(self, labels: Array) -> Method:
+        if self.held_out is None:
+            return self
+        rows, given = self.held_out
+        unknown = np.setdiff1d(np.asarray(given), labels)
+        if len(unknown):
+            raise ValueError(f"Expected held-out labels among {labels!r}, got {unknown[0]!r}.")
+        return replace(self, held_out=(rows, np.where(np.asarray(given) == labels[-1], 1.0, -1.0)))
+
+    def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        if models > 1:
+            raise ValueError("Expected two classes, or a regression, for accuracy first: it stops one model.")
+        epsilon = check.positive("epsilon", budget.epsilon)
+        stopping = self._stopping(epsilon)
+        asked = stopping.cost()
+        signals, levels = stopping_path(epsilon - asked, budget.delta, self.stops, self.span)
+        modulus = self.strong_convexity or output_strong_convexity(facts, 1 / math.sqrt(signals[0] * signals[-1]))
+        return GradualRelease(
+            budget=budget,
+            strong_convexity=modulus,
+            signals=signals,
+            levels=tuple(level + asked for level in levels),
+            stopping=stopping,
+        )
+
+    def _stopping(self, epsilon: float) -> Stopping:
+        if self.accuracy is None and self.loss is None:
+            raise ValueError("Expected AccuracyFirst(accuracy=...) or AccuracyFirst(loss=...): it stops where that is reached.")
+        goal: Goal = "accuracy" if self.loss is None else "loss"
+        target = float(self.accuracy or self.loss or 0.0)
+        if self.held_out is None:
+            return AskRecords(goal=goal, target=target, epsilon=self.check_share * epsilon)
+        rows, targets = self.held_out
+        rows = rows if issparse(rows) else np.asarray(rows, dtype=np.float64)
+        return LookAtOthers(goal=goal, target=target, rows=rows, targets=targets)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Without the held-out records."""
+        return {**super().to_dict(), "held_out": None}

@@ -1,0 +1,23 @@
+"""Accuracy first: stopped by other records, and by asking the records themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dperm.mechanisms import AccuracyFirst
+from dperm.objectives import Logistic, Squared, Task
+from helpers.catalogue.common import ADD, BUDGET, REPLACE, SIZE, Entry
+
+_ROWS = np.random.default_rng(5).normal(size=(30, 3)) / 2
+
+
+def entries() -> Iterator[Entry]:
+    for relation in (ADD, REPLACE):
+        task = Task(loss=Logistic(), features=3, classes=2, public_size=SIZE, relation=relation, intercept_scale=0.5)
+        for held_out in (None, (_ROWS, np.sign(_ROWS[:, 0]))):
+            method = AccuracyFirst(accuracy=0.6, held_out=held_out, check_share=0.3, stops=8, strong_convexity=1.0)
+            yield f"accuracy first, {'asked' if held_out is None else 'others'}, {relation}", *method.build(task, BUDGET)
+    task = Task(loss=Squared(1.0, 2.0), features=3, public_size=SIZE)
+    yield "accuracy first, loss", *AccuracyFirst(loss=0.2, stops=8).build(task, BUDGET)

@@ -1,0 +1,252 @@
+"""Accuracy first: the law of its path, what it releases and charges, when it stops, and what breaks it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dperm._random import Randomness
+from dperm.audit import Training, replay
+from dperm.estimators import DPLogisticRegression, DPRidge, model_from_json, model_to_json
+from dperm.mechanisms import AccuracyFirst, AskRecords, Budget, GradualRelease, LookAtOthers
+from dperm.mechanisms.minimiser import solve
+from dperm.objectives import Logistic, Task
+from dperm.privacy import AboveThreshold, Gaussian, Relation, epsilon, stopping_path
+from dperm.privacy.events import leaves
+from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.release.threshold import ThresholdTest
+
+BUDGET = Budget(1e-5, 4.0)
+TASK = Task(loss=Logistic(), features=3, classes=2, public_size=2000, intercept_scale=0.5)
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(2000, 3)) / 2
+SIGNS = np.where(ROWS[:, 0] + 0.1 * RNG.normal(size=2000) > 0, 1.0, -1.0)
+HELD = (ROWS[:500], SIGNS[:500])
+
+
+def never(**changes: Any) -> GradualRelease:
+    """A path that runs to its end."""
+    mechanism: Any = AccuracyFirst(accuracy=0.999, held_out=(ROWS[:4], -SIGNS[:4]), stops=6, **changes).build(TASK, BUDGET)[0]
+    return mechanism
+
+
+class Kept(LookAtOthers):
+    """Looks at what is released, and goes on."""
+
+    def test(self, objective: Any, records: Any, channel: Any, question: Any) -> Any:
+        self.seen: list[Any]
+        object.__setattr__(self, "seen", [])
+        return lambda theta: bool(self.seen.append(theta.copy()))  # type: ignore[func-returns-value]
+
+
+def test_the_joint_law_of_the_releases_is_a_brownian_path() -> None:
+    mechanism = never(strong_convexity=30.0)
+    watched = Kept(goal="accuracy", target=0.9, rows=HELD[0], targets=HELD[1])
+    mechanism = replace(mechanism, stopping=watched)
+    problem = TASK.objective()
+    records = problem.records(ROWS, SIGNS)
+    steep = problem.with_strong_convexity(30.0)
+    centre = solve(steep, records, 0.0, mechanism.residual(steep.facts)).theta
+    runs = []
+    for _ in range(400):
+        mechanism.train(problem, records, paid(mechanism, problem))
+        runs.append(np.stack(watched.seen) - centre)
+    noise = np.array(runs)  # (runs, stops, p)
+    spread = mechanism.sensitivity(problem.facts) / np.array(mechanism.signals)
+    units = noise / spread[:, None]
+    found = np.einsum("rip,rjp->ij", units, units) / (units.shape[0] * units.shape[2])
+    signals = np.array(mechanism.signals)
+    expected = np.minimum.outer(signals, signals) / np.maximum.outer(signals, signals)  # W(t) has covariance min(s, t)… in 1/μ²
+    assert np.abs(found - expected).max() < 5 * np.sqrt(2 / (units.shape[0] * units.shape[2]))
+
+
+def paid(mechanism: GradualRelease, problem: Any) -> Channel:
+    channel = Channel(SystemSource(Randomness.from_system()))
+    channel.charge(mechanism.event(problem.facts), mechanism.name)
+    return channel
+
+
+def test_a_path_costs_what_its_last_point_costs_alone() -> None:
+    mechanism = never()
+    event = mechanism.event(TASK.objective().facts)
+    for stop in (1, 3, 6):
+        parts = [leaf for leaf in leaves(event) if isinstance(leaf, Gaussian)]
+        assert len(parts) == 6
+        first = replace(mechanism, signals=mechanism.signals[:stop], levels=mechanism.levels[:stop])
+        alone = epsilon(Gaussian(1 / mechanism.signals[stop - 1]), 1e-5)
+        assert epsilon(first.event(TASK.objective().facts), 1e-5) == pytest.approx(alone, rel=1e-6)
+
+
+@pytest.mark.parametrize("held_out", [HELD, None])
+def test_it_stops_where_it_is_good_enough_and_says_what_that_took(held_out: Any) -> None:
+    rows, labels = ROWS, np.where(SIGNS > 0, "yes", "no")
+    given = None if held_out is None else (held_out[0], np.where(held_out[1] > 0, "yes", "no"))
+    method = AccuracyFirst(accuracy=0.85, held_out=given)
+    model = DPLogisticRegression(epsilon=8.0, public_size=2000, classes=["no", "yes"], mechanism=method).fit(rows, labels)
+    certificate = model.certificate_
+    certificate.verify()
+    assert model.trace_["reached"] and model.score(rows, labels) > 0.8
+    assert 1 <= model.trace_["stopped_after"] < 40
+    assert certificate.ex_post.epsilon == model.trace_["ex_post_epsilon"] < certificate.epsilon <= 8.0
+    assert certificate.status == "certified" and "ex post" in str(certificate)
+    asked = [leaf for leaf in leaves(certificate.event) if isinstance(leaf, AboveThreshold)]
+    assert [leaf.epsilon for leaf in asked] == ([] if given else [pytest.approx(0.8)])
+    assert [charge.event for charge in SpendLog.current().charges()] == [certificate.event]  # the whole path, whatever was used
+    again, _ = model_from_json(model_to_json(model))
+    assert again.certificate_ == certificate and np.array_equal(again.predict(rows), model.predict(rows))
+
+
+def test_what_is_easy_costs_less_than_what_is_hard() -> None:
+    spent = []
+    for accuracy in (0.6, 0.9):
+        method = AccuracyFirst(accuracy=accuracy, held_out=HELD)
+        found = [
+            DPLogisticRegression(epsilon=8.0, public_size=2000, classes=[-1, 1], mechanism=method)
+            .fit(ROWS, SIGNS)
+            .trace_["ex_post_epsilon"]
+            for _ in range(5)
+        ]
+        spent.append(float(np.median(found)))
+    assert spent[0] < 0.7 * spent[1]
+
+
+def test_a_target_that_is_not_reached_ends_the_path() -> None:
+    mechanism = never()
+    problem = TASK.objective()
+    release = mechanism.release(problem, problem.records(ROWS, SIGNS), Channel.open())
+    assert release.trace["reached"] is False and release.trace["stopped_after"] == 6
+    assert release.certificate.ex_post is not None and release.certificate.ex_post.epsilon == pytest.approx(4.0, rel=1e-4)
+
+
+def test_a_loss_of_regression_is_a_target_too() -> None:
+    targets = np.clip(ROWS[:, 0], -1, 1)
+    method = AccuracyFirst(loss=0.05)
+    model = DPRidge(epsilon=8.0, public_size=2000, target_bound=1.0, mechanism=method).fit(ROWS, targets)
+    assert model.trace_["reached"] in (True, False) and model.certificate_.ex_post is not None
+
+
+# The question that is charged
+
+
+class Door:
+    """Noise of a channel that is not charged."""
+
+    source = SystemSource(Randomness.from_system())
+
+    def undisclosed(self, query: Any, sensitivity: float, epsilon: float) -> Any:
+        return self.source.undisclosed(query, sensitivity, epsilon, 2.0**-20)
+
+
+def test_above_threshold_is_private_at_its_epsilon() -> None:
+    """Both worlds' chances of each sequence of answers."""
+    event, door, runs = AboveThreshold(1.0, queries=3), Door(), 6000
+    counts = np.zeros((2, 4))
+    for world, shift in enumerate((0.0, 1.0)):
+        for _ in range(runs):
+            test = ThresholdTest(door, event, 1.0)  # type: ignore[arg-type]
+            answers = (test.above(query) for query in (-2.0 + shift, -2.0 + shift, 1.0 - shift))
+            counts[world, next((place for place, answer in enumerate(answers) if answer), 3)] += 1
+    rates = counts / runs
+    error = 5 * np.sqrt(rates.max(axis=0) / runs)
+    assert np.all(rates[0] <= np.e * rates[1] + error) and np.all(rates[1] <= np.e * rates[0] + error)
+    assert np.abs(np.log(rates[0] / rates[1])).max() > 0.1  # the worlds differ
+
+
+def test_after_yes_there_is_no_other_question_and_unpaid_ones_are_refused() -> None:
+    event = AboveThreshold(5.0, queries=2)
+    channel = Channel(SystemSource(Randomness.from_system()))
+    channel.charge(event, "question")
+    test = ThresholdTest(channel, event, 1.0)
+    assert test.above(1e6)
+    with pytest.raises(UnpaidReleaseError, match="said yes"):
+        test.above(0.0)
+    with pytest.raises(UnpaidReleaseError, match="pure release"):
+        channel.release_pure(np.zeros(1), 1.0, event.rate)  # what is compared is not paid for as a release
+    channel = Channel(SystemSource(Randomness.from_system()))
+    channel.charge(event, "question")
+    test = ThresholdTest(channel, event, 1.0)
+    assert not test.above(-1e6) and not test.above(-1e6)
+    with pytest.raises(UnpaidReleaseError):
+        test.above(-1e6)
+
+
+# What breaks it
+
+
+class Unasked(LookAtOthers):
+    """Asks the records without paying."""
+
+    def test(self, objective: Any, records: Any, channel: Any, question: Any) -> Any:
+        return lambda theta: self.excess(objective, records, theta) >= 0
+
+
+class Halved(AskRecords):
+    """A question whose sensitivity is stated as a quarter."""
+
+    def sensitivity(self, relation: Relation) -> float:
+        return super().sensitivity(relation) / 4
+
+
+def small(stopping: Any) -> Any:
+    task = replace(TASK, public_size=60)
+    mechanism: Any = AccuracyFirst(accuracy=0.6, check_share=0.3, stops=8, strong_convexity=1.0).build(task, BUDGET)[0]
+    return Training.of_mechanism(replace(mechanism, stopping=stopping), task.objective())
+
+
+def test_planted_defects_are_found() -> None:
+    goal: Any = {"goal": "accuracy", "target": 0.6}
+    found = replay(small(Halved(**goal, epsilon=1.2)))
+    assert found.refuted and "movement" in found.details["kinds"]
+    assert replay(small(AskRecords(**goal, epsilon=1.2))).verdict == "consistent"
+    unasked = [replay(small(Unasked(**goal, rows=HELD[0], targets=HELD[1]))) for _ in range(6)]
+    assert any(each.refuted for each in unasked)  # neighbours stop elsewhere though all releases are the same
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("method", "task", "message"),
+    [
+        (AccuracyFirst(), TASK, "accuracy=...\\) or"),
+        (AccuracyFirst(accuracy=0.8), replace(TASK, public_size=None), "public_size"),
+        (AccuracyFirst(accuracy=0.8), replace(TASK, classes=3), "two classes"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(method: AccuracyFirst, task: Task, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        method.build(task, BUDGET)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"accuracy": 1.2}, "target|accuracy"),
+        ({"accuracy": 0.8, "loss": 0.1}, "got both"),
+        ({"accuracy": 0.8, "stops": 1}, "stops"),
+        ({"accuracy": 0.8, "span": 1.0}, "span above 1"),
+        ({"accuracy": 0.8, "check_share": 0.0}, "check_share"),
+        ({"accuracy": 0.8, "held_out": (ROWS[:3, :2], ["no", "yes", "no"])}, "held-out rows of 3 features"),
+        ({"accuracy": 0.8, "held_out": (ROWS[:3], ["no", "yes", "maybe"])}, "held-out labels"),
+        ({"accuracy": 0.8, "held_out": (ROWS[:0], [])}, "held-out rows"),
+    ],
+)
+def test_bad_settings_are_refused_before_a_charge(settings: dict[str, Any], message: str) -> None:
+    labels = np.where(SIGNS > 0, "yes", "no")
+    with pytest.raises(ValueError, match=message):
+        model = DPLogisticRegression(public_size=2000, classes=["no", "yes"], mechanism=AccuracyFirst(**settings))
+        model.fit(ROWS, labels)
+    assert SpendLog.current().charges() == []
+
+
+def test_pure_privacy_has_no_such_path() -> None:
+    with pytest.raises(ValueError, match="delta in"):
+        DPLogisticRegression(delta=0.0, public_size=2000, mechanism=AccuracyFirst(accuracy=0.8)).fit(ROWS, SIGNS)
+
+
+def test_paths_are_those_of_the_budget() -> None:
+    signals, levels = stopping_path(4.0, 1e-5, 6, 64.0)
+    assert never().signals == signals and never().levels == levels
