@@ -6,6 +6,7 @@ from dperm.estimators.poisson import DPPoissonRegressor
 from dperm.estimators.ridge import DPRidge
 from dperm.estimators.saved import model_from_json, model_to_json
 from dperm.estimators.scaler import PublicRangeScaler
+from dperm.estimators.search import DPSearch
 
 __all__ = [
     "DPLinearSVC",
@@ -13,6 +14,7 @@ __all__ = [
     "DPMLPClassifier",
     "DPPoissonRegressor",
     "DPRidge",
+    "DPSearch",
     "DPTorchClassifier",
     "PublicRangeScaler",
     "model_from_json",

@@ -29,12 +29,14 @@ from dperm.privacy.ex_post import ExPost, robbins_epsilon, stopping_delta, stopp
 from dperm.privacy.filters import BudgetExceeded, ProfileFilter, RdpFilter, privacy_profile, rdp_budget
 from dperm.privacy.individual import affordable_steps, individual_epsilons
 from dperm.privacy.risk import Risk
+from dperm.privacy.selection import BestOfTries, budget_of_a_try, selection_epsilon
 from dperm.privacy.statements import Assumption, Provenance
 
 __all__ = [
     "AboveThreshold",
     "ApproximateDP",
     "Assumption",
+    "BestOfTries",
     "BudgetExceeded",
     "Certificate",
     "Composed",
@@ -58,6 +60,7 @@ __all__ = [
     "Unsupported",
     "UnsupportedEventError",
     "affordable_steps",
+    "budget_of_a_try",
     "calibrate",
     "calibrate_steps",
     "delta",
@@ -66,6 +69,7 @@ __all__ = [
     "privacy_profile",
     "rdp_budget",
     "robbins_epsilon",
+    "selection_epsilon",
     "stopping_delta",
     "stopping_epsilons",
     "stopping_path",
