@@ -206,6 +206,12 @@ class DPRidge:  # Differentially private ridge regression: squared loss over the
     def fit(self, X: Any, y: Any, *, absent: int = 0) -> Self: ...
     def predict(self, X: Any) -> Array: ...
 
+class DPSearch:  # The best of an estimator's settings, with one certificate for the search and the model.
+    def __init__(self, estimator: PrivateLinearModel, candidates: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]], epsilon: float = 1.0, delta: float = 1e-05, *, tries: float | None = None, how: How = 'auto', scoring: Callable[[Any, Any, Any], float] | None = None, label: str = '', random_state: Any = None): ...
+    def fit(self, X: Any, y: Any, *, held_out: tuple[Any, Any], held_out_private: bool = False) -> Self: ...
+    def predict(self, X: Any) -> Any: ...
+    def score(self, X: Any, y: Any) -> float: ...
+
 class DPTorchClassifier:  # Any torch module as a private classifier.
     def __init__(self, module: Callable[[int, int], nn.Module] | nn.Module, epsilon: float | Risk = 1.0, delta: float = 1e-05, *, mechanism: str | Method = 'gradient', relation: str = 'add_or_remove_one', classes: ArrayLike | None = None, public_size: int | None = None, label: str = '', random_state: Any = None): ...
 
@@ -1107,6 +1113,12 @@ class ApproximateDP:  # Any (ε, δ)-differentially private mechanism. The event
 class Assumption:  # Something the guarantee rests on: who answers for it, and how it was checked. `key` says what it is about, for code.
     def __init__(self, text: str, responsible: Checked, checked: str, key: str = ''): ...
 
+class BestOfTries:  # The best of a random number of tries, each of them one of `tries`, drawn evenly. The number, at least 1, has a law of this
+    def __init__(self, tries: tuple[Event, ...], mean: float, law: Law = 'geometric'): ...
+    @property
+    def relation(self): ...
+    def draw(self, generator: np.random.Generator) -> int: ...
+
 class BudgetExceeded:  # A release would cost more than is left of a filter's budget. Nothing was released or charged.
     def __init__(self, *args, **kwargs): ...
 
@@ -1245,6 +1257,8 @@ class UnsupportedEventError:  # An accountant cannot bound an event; the message
 
 def affordable_steps(noise_multiplier: float, epsilon: float, delta: float, *, filter: Literal['gaussian', 'renyi'] = 'gaussian') -> float: ...  # How many full steps of this noise a record may spend within (ε, δ).
 
+def budget_of_a_try(epsilon: float, delta: float, mean: float, law: Law = 'geometric', relation: Relation = Relation.ADD_OR_REMOVE_ONE) -> tuple[float, float]: ...  # (ε, δ) of one try, so that the best of a random number of Gaussian mechanisms costs (`epsilon`, `delta`). Other mechanisms
+
 def calibrate(make_event: Callable[[float], Event], epsilon: float | Risk, delta: float | None = None, *, start: float = 1.0, draft: bool = False) -> float: ...  # Smallest noise x, to about 1e-5 relative, for which `make_event(x)` is (ε, δ)-private, or keeps a `Risk`, which needs no δ.
 
 def calibrate_steps(make_event: Callable[[int], Event], epsilon: float | Risk, delta: float | None = None, *, limit: int = 1000000000) -> int: ...  # Largest number of steps for which `make_event(steps)` is (ε, δ)-private, or keeps a `Risk`; 0 where one is too much.
@@ -1260,6 +1274,8 @@ def privacy_profile(*events: Event, smallest_delta: float) -> PrivacyProfile: ..
 def rdp_budget(epsilon: float, delta: float, *, order: float | None = None, planned: Sequence[Callable[[float], Event]] = (), earlier: Event | None = None, relation: Relation = Relation.ADD_OR_REMOVE_ONE) -> FilteredRdp: ...  # The filter that keeps a run within (ε, δ): its budget at `order` is what the conversion leaves of ε.
 
 def robbins_epsilon(signal: float, delta: float, rho: float) -> float: ...  # The level of Robbins's normal mixture at μ = `signal`, valid at all times of the path at once (Whitehouse et al. 2022,
+
+def selection_epsilon(event: BestOfTries, delta: float) -> float: ...  # The least ε of the bound at this δ, without a grid of losses between; inf where there is none.
 
 def stopping_delta(signals: Sequence[float], epsilons: Sequence[float]) -> float: ...  # An upper bound on the least δ with which stops at ε_k are ex-post private, for every rule that stops: about 1e-3 of it,
 
@@ -1340,6 +1356,10 @@ class SystemSource:  # Noise and sampling from a `Randomness`.
 
 class UnpaidReleaseError:  # A release that the charged event does not pay for: a bug in a mechanism, caught before anything leaves.
     def __init__(self, *args, **kwargs): ...
+
+def best_of_tries(event: BestOfTries, runs: Sequence[Callable[[], tuple[float, T]]], *, label: str = '', random_state: Any = None) -> tuple[float, T]: ...  # The score and the result of the best try; `runs[i]` makes one that costs at most `event.tries[i]`, its score included.
+
+def set_aside() -> Iterator[None]: ...  # Within the block, charges of this thread go to a log that is thrown away: what runs there was charged already, as a part of
 
 def spend_log(path: str | os.PathLike[str], *, workers: bool = True) -> Iterator[SpendLog]: ...  # Within the block, fits of this thread, and with `workers` of processes started in it, write to `path`.
 

@@ -205,7 +205,7 @@ def test_cross_validation_spends_visibly() -> None:
         ({"delta": -1e-5}, "delta in"),
         ({"delta": 0.0, "mechanism": "objective"}, "pure"),
         ({"data_norm": 0}, "data_norm > 0, got 0"),
-        ({"mechanism": "magic"}, r"one of 'auto', .*'gradient', .*or a method such as Gradient\(epochs=10\), got 'magic'"),
+        ({"mechanism": "magic"}, r"one of 'accuracy_first', 'auto', .*'gradient', .*or a method such as Gradient\(epochs=10\), got 'magic'"),
         ({"mechanism": Gradient}, "got <class"),
         ({"relation": "sideways"}, "sideways"),
         ({"mechanism": Objective(strong_convexity=1e-9)}, "other parts exceed it"),
@@ -250,7 +250,7 @@ def test_methods_of_strangers(tmp_path: Path) -> None:
     assert np.array_equal(restored.predict(X), model.predict(X))
     with pytest.raises(ValueError, match="not dperm's: Honest"):
         restored.fit(X, Y)
-    with pytest.raises(ValueError, match="one of 'auto'"):
+    with pytest.raises(ValueError, match="one of 'accuracy_first', 'auto'"):
         DPLogisticRegression(mechanism="honest").fit(X, Y)
 
 

@@ -263,7 +263,8 @@ class AccuracyFirst(Method):
         return self.strong_convexity is None
 
     def admits(self, task: Task) -> bool:
-        return task.loss.smoothness(1.0) < math.inf and task.classes <= 2
+        aims = self.accuracy is not None or self.loss is not None
+        return aims and task.loss.smoothness(1.0) < math.inf and task.classes <= 2
 
     def told(self, labels: Array) -> Method:
         if self.held_out is None:
