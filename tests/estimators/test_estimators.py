@@ -205,7 +205,10 @@ def test_cross_validation_spends_visibly() -> None:
         ({"delta": -1e-5}, "delta in"),
         ({"delta": 0.0, "mechanism": "objective"}, "pure"),
         ({"data_norm": 0}, "data_norm > 0, got 0"),
-        ({"mechanism": "magic"}, r"one of 'accuracy_first', 'auto', .*'gradient', .*or a method such as Gradient\(epochs=10\), got 'magic'"),
+        (
+            {"mechanism": "magic"},
+            r"one of 'accuracy_first', 'auto', .*'gradient', .*or a method such as Gradient\(epochs=10\), got 'magic'",
+        ),
         ({"mechanism": Gradient}, "got <class"),
         ({"relation": "sideways"}, "sideways"),
         ({"mechanism": Objective(strong_convexity=1e-9)}, "other parts exceed it"),

@@ -30,6 +30,7 @@ __all__ = ["DPSearch"]
 How = Literal["auto", "each once", "geometric", "logarithmic", "poisson"]
 
 _ROUNDS = 8
+_TRIES_EACH = 2.0
 _NEAR = 1e-3  # of ε, left over at most
 _SCORE_SHARE = 0.1  # of ε of a try, for its score on private records
 
@@ -69,7 +70,8 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
     estimator : a linear estimator of `dperm.estimators`, without a `random_state`. Its own epsilon and delta are not used.
     candidates : settings to choose from: a dict of lists, all of whose combinations are meant, or a list of such dicts.
     epsilon, delta : the budget of all of it.
-    tries : mean number of tries; None: as many as there are candidates.
+    tries : mean number of tries; None: twice the number of candidates. Of a geometric number with that mean, a third miss the
+        best candidate.
     how : "auto"; or "each once"; or by a random number, "geometric", "logarithmic" or "poisson".
     scoring : callable (estimator, X, y) → number, the more the better, on public held-out records. None: the estimator's own.
     label : names the data set in the spend log.
@@ -196,7 +198,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
     ) -> tuple[str, _Planned]:
         """The way of searching, and what it spends."""
         count = len(settings)
-        mean = float(self.tries or count)
+        mean = float(self.tries or _TRIES_EACH * count)
         relation = Relation(self.estimator.relation)
         ways: dict[str, tuple[float, float]] = {}  # (ε, δ) of a try, by the way
         for way in ("each once", "geometric") if self.how == "auto" else (self.how,):

@@ -39,7 +39,7 @@ Law = Literal["geometric", "logarithmic", "poisson"]
 _CELLS = 1 << 15  # of v, in equal ratios
 _LEAST = 1e-16  # v below that counts as lost
 _POINTS = 320  # of the profile of one try
-_SMALLEST = 1e-13  # δ where that profile ends
+_SMALLEST = tuple(10.0**-power for power in range(13, 3, -1))  # δ where that profile ends
 _GRID = 1e-3  # relative grid error of its distribution of losses
 _SHOWN, _KEPT = 256, 1e-13  # points of the profile of the best one; and where it ends
 _ROUNDING = 1e-9  # relative, of what is added up here
@@ -153,14 +153,18 @@ def _bound(event: BestOfTries) -> _Bound:
 @functools.lru_cache(maxsize=256)
 def _profile(event: Event) -> tuple[Array, Array]:
     """(m,) each: ε from 0 on, and upper bounds on δ(ε) in both directions."""
-    largest = event_epsilon(event, _SMALLEST)
-    if not largest < LARGEST_LOSS:
+    for smallest in _SMALLEST:  # some events hold to no smaller δ, whatever ε is
+        largest = event_epsilon(event, smallest)
+        if largest < LARGEST_LOSS:
+            break
+    else:
         return np.array([0.0]), np.array([1.0])
     epsilons = np.linspace(0.0, max(largest, 1e-9), _POINTS)
     try:
         deltas = np.array(PrivacyLossDistribution(event, _GRID).deltas(list(epsilons)))
     except UnsupportedEventError:  # of filters: by Rényi's divergences
         deltas = np.array([event_delta(event, float(e)) for e in epsilons])
+    deltas[-1] = min(deltas[-1], smallest)  # by the definition of the last ε; grids may end losses a little later
     return epsilons, np.minimum(np.minimum.accumulate(deltas), 1.0)
 
 

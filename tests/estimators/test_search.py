@@ -1,0 +1,186 @@
+"""Searches: what they charge, show and hide, and what they refuse before a charge."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from dperm.estimators import DPLogisticRegression, DPMLPClassifier, DPRidge, DPSearch, model_from_json, model_to_json
+from dperm.mechanisms import Gradient, Objective, Output, PublishedNormalisedGradient
+from dperm.privacy import BestOfTries, Composed, Gaussian, PureDP, Risk, epsilon
+from dperm.privacy.events import leaves
+from dperm.release import SpendLog, best_of_tries, set_aside
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(600, 3)) / 2
+Y = np.where(X[:, 0] > 0, "yes", "no")
+HELD = (X[:200], Y[:200])
+CANDIDATES = {"mechanism": [Output(strong_convexity=modulus) for modulus in (1.0, 10.0, 100.0, 1e4)]}
+
+
+def search(**changes: Any) -> DPSearch:
+    settings: dict[str, Any] = {"estimator": DPLogisticRegression(classes=["no", "yes"]), "candidates": CANDIDATES}
+    return DPSearch(**(settings | changes))
+
+
+def test_one_charge_holds_the_search_and_its_certificate_the_model() -> None:
+    found = search(epsilon=2.0, tries=6.0, how="geometric").fit(X, Y, held_out=HELD)
+    (charge,) = SpendLog.current().charges()
+    assert isinstance(charge.event, BestOfTries) and charge.event == found.certificate_.event and charge.event.mean == 6.0
+    assert 1.9 < found.certificate_.epsilon <= 2.0 and found.certificate_.status == "certified"
+    found.certificate_.verify()
+    assert found.best_estimator_.certificate_ == found.certificate_
+    assert found.best_params_["mechanism"] == found.best_estimator_.mechanism and found.how_ == "geometric"
+    assert found.score(X, Y) > 0.8 and set(found.predict(X)) == {"no", "yes"} and found.predict_proba(X).shape == (600, 2)
+    assert "stays secret" in str(found.certificate_)
+    again, _ = model_from_json(model_to_json(found.best_estimator_))
+    assert again.certificate_ == found.certificate_
+
+
+def test_nothing_tells_how_many_tries_there_were_or_what_the_others_gave(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits: list[int] = []
+    fit = DPLogisticRegression.fit
+
+    def counted(self: Any, *data: Any, **more: Any) -> Any:
+        warnings.warn("a try", stacklevel=2)
+        fits.append(1)
+        if len(fits) % 3 == 0:
+            raise RuntimeError("a try that fails")
+        return fit(self, *data, **more)
+
+    monkeypatch.setattr(DPLogisticRegression, "fit", counted)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = search(epsilon=2.0, tries=30.0, how="geometric").fit(X, Y, held_out=HELD)
+    assert len(fits) > 1 or len(told) == 0
+    assert told == [] and capfd.readouterr() == ("", "") and len(SpendLog.current().charges()) == 1
+    shown = {name for name in vars(found) if name.endswith("_")}
+    assert shown == {"best_score_", "results_", "how_", "best_params_", "best_estimator_", "certificate_"}
+    assert found.results_ is None and "tries" not in str(sorted(found.certificate_.public_facts))
+
+
+def test_the_best_is_better_than_a_try_drawn_evenly() -> None:
+    chosen = [search(epsilon=4.0, tries=12.0).fit(X, Y, held_out=HELD).best_params_["mechanism"] for _ in range(6)]
+    assert sum(method.strong_convexity <= 10.0 for method in chosen) >= 4  # of four, the two that learn
+
+
+def test_each_once_where_that_is_cheaper_and_all_is_shown() -> None:
+    two = {"mechanism": [Output(strong_convexity=1.0), Output(strong_convexity=100.0)]}
+    assert search(candidates=two, epsilon=0.2).fit(X, Y, held_out=HELD).how_ == "each once"
+    assert search(candidates=two, epsilon=2.0).fit(X, Y, held_out=HELD).how_ == "geometric"
+    assert len(SpendLog.current().charges()) == 2
+    found = search(candidates=two, epsilon=2.0, how="each once").fit(X, Y, held_out=HELD)
+    assert found.how_ == "each once" and [set(each) for each in found.results_] == [{"mechanism", "score"}] * 2
+    assert max(each["score"] for each in found.results_) == found.best_score_
+    charge = SpendLog.current().charges()[-1]
+    assert isinstance(charge.event, Composed) and 1.9 < found.certificate_.epsilon <= 2.0
+
+
+def test_private_held_out_records_are_charged() -> None:
+    found = search(epsilon=2.0).fit(X[200:], Y[200:], held_out=HELD, held_out_private=True)
+    (charge,) = SpendLog.current().charges()
+    assert isinstance(charge.event, BestOfTries)
+    for tried in charge.event.tries:
+        kinds = {type(leaf) for leaf in leaves(tried)}
+        assert kinds == {Gaussian, PureDP}
+    assert found.best_score_ != round(found.best_score_)  # a count with noise
+    assert found.certificate_.epsilon <= 2.0
+
+
+def test_mechanisms_of_every_kind_are_held_to_the_budget() -> None:
+    mixed = {"mechanism": [Objective(strong_convexity=50.0), Gradient(epochs=3), Output(strong_convexity=10.0)]}
+    found = search(candidates=mixed, epsilon=1.0, tries=3.0, how="logarithmic")
+    found.fit(X, Y, held_out=HELD)
+    assert 0.95 < found.certificate_.epsilon <= 1.0 and "objective" in found.certificate_.mechanism
+    each = found.certificate_.public_facts["epsilon_of_a_try"]
+    assert 0.3 < each < 1.0
+    ridge = DPSearch(DPRidge(target_bound=1.0, public_size=600), {"mechanism": [Output(strong_convexity=m) for m in (1.0, 50.0)]})
+    ridge.fit(X, np.clip(X[:, 0], -1, 1), held_out=(X, np.clip(X[:, 0], -1, 1)))
+    assert ridge.certificate_.epsilon <= 1.0 and not hasattr(ridge, "predict_proba")
+
+
+def test_a_seed_makes_it_repeatable_and_not_private() -> None:
+    one, other = (search(epsilon=2.0, random_state=3).fit(X, Y, held_out=HELD) for _ in range(2))
+    assert np.array_equal(one.best_estimator_.coef_, other.best_estimator_.coef_)
+    assert one.certificate_.status == "not private" and not SpendLog.current().charges()[0].private
+
+
+def test_it_is_an_estimator() -> None:
+    model = search(epsilon=3.0)
+    assert clone(model).get_params(deep=False).keys() == inspect.signature(DPSearch).parameters.keys()
+    assert clone(model).set_params(estimator__data_norm=2.0).estimator.data_norm == 2.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "fit", "message"),
+    [
+        ({"candidates": {"mechanism": ["output"]}}, {}, "at least two"),
+        ({"candidates": {"epsilon": [1.0, 2.0]}}, {}, "without epsilon"),
+        ({"candidates": {"mechanism": [Output(strong_convexity=1.0), Objective(strong_convexity=1e-3)]}}, {}, "cannot be tried"),
+        ({"tries": 1.0}, {}, "more than one try"),
+        ({"epsilon": Risk(advantage=0.1)}, {}, "no Risk"),
+        ({"how": "grid"}, {}, "how"),
+        ({"estimator": DPLogisticRegression()}, {}, "state its classes"),
+        ({"estimator": DPLogisticRegression(classes=["no", "yes"], random_state=1)}, {}, "without random_state"),
+        ({"estimator": DPMLPClassifier(classes=["no", "yes"])}, {}, "linear estimator"),
+        ({"delta": 0.0}, {}, "delta"),
+        ({}, {"held_out": (X[:5, :2], Y[:5])}, "held-out rows of 3"),
+        ({}, {"held_out": (X[:5], ["yes", "no", "yes", "no", "maybe"])}, "among classes"),
+        ({}, {"held_out": (X[:5] * np.nan, Y[:5])}, "NaN"),
+        ({"scoring": lambda *_: 0.0}, {"held_out_private": True}, "no scoring"),
+    ],
+)
+def test_bad_input_is_refused_before_a_charge(settings: dict[str, Any], fit: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        search(**settings).fit(X, Y, **({"held_out": HELD} | fit))
+    assert SpendLog.current().charges() == []
+
+
+def test_what_is_only_claimed_has_no_search() -> None:
+    claimed = {"mechanism": [PublishedNormalisedGradient(), Output(strong_convexity=1.0)]}
+    with pytest.raises(ValueError):
+        search(candidates=claimed, estimator=DPLogisticRegression(classes=["no", "yes"], public_size=600)).fit(
+            X, Y, held_out=HELD
+        )
+    assert SpendLog.current().charges() == []
+
+
+# Runs of any kind
+
+
+def test_runs_of_one_s_own() -> None:
+    event = BestOfTries((Gaussian(3.0), Gaussian(4.0)), 5.0)
+    with pytest.raises(ValueError, match="a run for each of 2"):
+        best_of_tries(event, [lambda: (1.0, None)])
+    assert SpendLog.current().charges() == []
+    calls: list[int] = []
+
+    def failing() -> tuple[float, str]:
+        calls.append(1)
+        raise ArithmeticError("data-dependent")
+
+    def diverging() -> tuple[float, str]:
+        return float("nan"), "never"
+
+    with pytest.raises(RuntimeError, match="No try ended well"):
+        best_of_tries(event, [failing, diverging])
+    assert [charge.event for charge in SpendLog.current().charges()] == [event]
+    score, result = best_of_tries(BestOfTries((Gaussian(3.0), Gaussian(4.0)), 50.0), [failing, lambda: (2.0, "fine")])
+    assert (score, result) == (2.0, "fine")
+    with set_aside():
+        SpendLog.current().charge(Gaussian(1.0), mechanism="a part")
+    assert len(SpendLog.current().charges()) == 2
+
+
+def test_a_search_that_shows_its_number_is_found() -> None:
+    """Without the secret, the best of K costs K tries: what `BestOfTries` states would be far too little."""
+    noise = 8.0
+    stated = epsilon(BestOfTries((Gaussian(noise),), 20.0), 1e-5)
+    assert epsilon(Composed((Gaussian(noise),) * 20), 1e-5) > 1.8 * stated
