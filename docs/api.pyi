@@ -1535,6 +1535,13 @@ def scattering_scale(J: int = 2, *, L: int = 8, max_order: int = 2, channels: in
 
 # --- dperm.utility: What ε buys: utility along ε, choosing ε, and bounds. Unless it says what it is charged, nothing here is private.
 
+BOUNDS: tuple
+
+class Bound:  # `value(problem)` of what `needs` names. `of`: excess empirical or population risk, from above; "lower": any method's.
+    def __init__(self, name: str, source: str, of: Of, formula: str, needs: tuple[str, ...], assumes: tuple[str, ...], exact: bool, at: Callable[[Problem], float], caveat: str = ''): ...
+    def value(self, problem: Problem) -> float | None: ...
+    def slopes(self, problem: Problem) -> tuple[float, float] | None: ...
+
 class ChosenEpsilon:  # The least ε from which on the mean of a metric reaches `target`; `reached` is the mean there. `method` is what was looked
     def __init__(self, epsilon: float, delta: float, metric: Metric, target: float, reached: float, method: Objective, statement: str = "Chosen by looking at the records, which is not charged: what is trained on the same records with it is private only if they or the choice are public. On public records, or on other people's, it costs nothing."): ...
 
@@ -1552,6 +1559,16 @@ class FirstOrder:  # Mean training loss F along ε for m draws of the noise: `lo
     def training_loss(self, epsilons: ArrayLike, variable: Variable = 'epsilon') -> Array: ...
     def epsilon_for(self, target: float, variable: Variable = 'epsilon') -> float | None: ...
 
+class MeasuredExcess:  # Mean excess of J(θ) = mean loss + (λ/2)‖θ‖² over draws of the noise: `excess` (k,) at `epsilons` (k,) on all records, and
+    def __init__(self, problem: Problem, epsilons: Array, excess: Array, sizes: NDArray[np.intp], by_size: Array): ...
+    @property
+    def slopes(self): ...
+
+class Problem:  # What bounds depend on; None: not known, and bounds that need it have no value.
+    def __init__(self, *, size: int, dimension: int, epsilon: float, delta: float, lipschitz: float | None = None, smoothness: float | None = None, strong_convexity: float | None = None, radius: float | None = None, gap: float | None = None, variance: float | None = None, optimum: float | None = None, norm: float | None = None, influential: int | None = None, hoelder: float | None = None, steps: int | None = None): ...
+    @property
+    def log_delta(self): ...
+
 class UtilityCurve:  # What objective perturbation gives at k values of ε, for m draws of the noise: (m, k) each. Not private.
     def __init__(self, curve: EpsilonCurve, epsilons: Array, accuracy: Array, auc: Array, loss: Array, training_loss: Array): ...
     @classmethod
@@ -1568,6 +1585,10 @@ class UtilityPath:  # θ(ε) on a curve, for `draws` directions of the noise; se
     def scores(self, epsilons: ArrayLike, rows: Any, score: Callable[[Array], Array]) -> Array: ...
 
 def first_order(objective: LinearObjective, records: Records, curve: EpsilonCurve, measured: float, *, draws: int = 1, directions: ArrayLike | None = None, random_state: int | np.random.Generator | None = None) -> FirstOrder: ...  # The estimate from a training at ε = `measured` for each direction of the noise; see `UtilityPath` for these.
+
+def measured_excess(objective: LinearObjective, records: Records, *, penalty: float = 0.001, epsilon: float = 1.0, delta: float = 1e-05, low: float = 0.1, high: float = 10.0, draws: int = 20, random_state: int | None = None) -> MeasuredExcess: ...  # Of sharp objective perturbation with Λ = `penalty`·n, on all records along ε, and on shares down to 1/16 at `epsilon`.
+
+def measured_problem(objective: LinearObjective, records: Records, theta: Array, epsilon: float, delta: float) -> Problem: ...  # The constants of a fitted problem, of the mean loss with its regulariser: L and μ at θ, the variance of gradients there,
 
 
 # --- dperm.gradient.recipes: Published algorithms, each one short composition that returns a policy.

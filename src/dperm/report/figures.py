@@ -19,10 +19,11 @@ from dperm.audit.figures import draw_curve
 from dperm.privacy import Certificate
 from dperm.report.candidates import CANDIDATES
 from dperm.report.study import Cell, StudyResult
-from dperm.utility import ChosenEpsilon, UtilityCurve
+from dperm.utility import ChosenEpsilon, MeasuredExcess, UtilityCurve
 from dperm.utility.choose import Metric
 
 __all__ = [
+    "bounds_figure",
     "curve_figure",
     "excess_figure",
     "influence_figure",
@@ -281,6 +282,31 @@ def path_figure(curve: UtilityCurve, metric: Metric, target: float | None, chose
         _epsilon_axis(axes, tuple(shown))
         axes.set_ylabel(f"{metric.replace('_', ' ')}" + ("" if metric == "training_loss" else " on held-out records"))
         return _svg(figure, f"{metric.replace('_', ' ')} along epsilon")
+
+
+def bounds_figure(measured: MeasuredExcess, along_epsilon: dict[str, Any], along_size: dict[str, Any]) -> str:
+    """Excess risk against ε and against the number of records, log-log, with bounds by name."""
+    with matplotlib.rc_context(cast(Any, _STYLE)):
+        figure = Figure(figsize=(10.5, 5.6), layout="constrained")
+        left, right = figure.subplots(1, 2, sharey=True)
+        for axes, at, values, bounds in (
+            (left, measured.epsilons, measured.excess, along_epsilon),
+            (right, measured.sizes, measured.by_size, along_size),
+        ):
+            for number, (name, line) in enumerate(bounds.items()):
+                style = ":" if name.startswith("no method") else "-"
+                axes.plot(at, line, style, color=_COLOURS[number % len(_COLOURS)], linewidth=1.3, label=name)
+            axes.plot(at, values, color=_INK, linewidth=2.6, marker="o", markersize=4, label="measured")
+            axes.set_yscale("log")
+            axes.set_xscale("log")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        _epsilon_axis(left, tuple(value for value in _ROUND if measured.epsilons[0] <= value <= measured.epsilons[-1]))
+        right.set_xlabel(f"records, at ε = {measured.problem.epsilon:g}")
+        right.set_xticks(measured.sizes, [f"{value:,}" for value in measured.sizes])
+        left.set_ylabel("excess empirical risk")
+        handles, labels = left.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+        return _svg(figure, "excess risk, measured and bounded")
 
 
 def curve_figure(result: AuditResult) -> str:

@@ -10,13 +10,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from dperm.report.bounds import BoundRow
 from dperm.report.candidates import CANDIDATES
 from dperm.report.choosing import Level
 from dperm.report.influence import Influences
 from dperm.report.page import machine
 from dperm.report.study import StudyResult
+from dperm.utility import Problem
 
-__all__ = ["influence_table", "level_table", "result_table", "results_json"]
+__all__ = ["bound_table", "influence_table", "level_table", "result_table", "results_json"]
 
 
 def result_table(result: StudyResult, console: Console | None = None) -> None:
@@ -75,6 +77,33 @@ def level_table(rows: Sequence[Level], metric: str, console: Console | None = No
         table.add_row(*(f"[bold green]{cell}[/]" if row.chosen else cell for cell in cells))
     console.print(table)
     console.print("The best attack there can be, by someone who knows all other records and accuses 1 of 100 wrongly.")
+
+
+def bound_table(rows: Sequence[BoundRow], problem: Problem, console: Console | None = None) -> None:
+    """Print bounds of excess risk, their slopes, and what those without a value need."""
+    console = console or Console(highlight=False)
+    table = Table(
+        title=f"{problem.size:,} records, {problem.dimension} parameters, ε = {problem.epsilon:g}, δ = {problem.delta:g}",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for name in ("Bound", "Source", "Excess risk", "In n", "In ε"):
+        table.add_column(name, justify="left" if name in ("Bound", "Source") else "right")
+    for row in rows:
+        if row.value is None:
+            continue
+        slopes = ["" if slope is None else f"{slope:.2f}" for slope in (row.in_size, row.in_epsilon)]
+        height = f"{row.value:.3g}" + ("" if row.bound.exact else " ?") + (" at least" if row.bound.of == "lower" else "")
+        table.add_row(row.bound.name, row.bound.source, height, *slopes)
+    console.print(table)
+    console.print("?: its source leaves constants out; the rate with the constant 1. Slopes are of logarithms.")
+    for caveat in dict.fromkeys(row.bound.caveat for row in rows if row.bound.caveat and row.value is not None):
+        console.print(f"Note: {caveat}")
+    missing = [row for row in rows if row.value is None]
+    if missing:
+        needed = sorted({name for row in missing for name in row.bound.needs if getattr(problem, name) is None})
+        console.print(f"{len(missing)} more need {', '.join(needed)}.")
 
 
 def _shown(mean: float, spread: float) -> str:

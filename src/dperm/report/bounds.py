@@ -1,0 +1,56 @@
+"""Bounds beside what was measured: a page for the data holder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dperm.report.figures import bounds_figure
+from dperm.report.page import environment, machine
+from dperm.utility import BOUNDS, Bound, MeasuredExcess, Problem
+
+__all__ = ["BoundRow", "bound_rows", "bounds_page"]
+
+
+@dataclass(frozen=True)
+class BoundRow:
+    """One bound at one problem; None where the problem leaves open what it needs."""
+
+    bound: Bound
+    value: float | None
+    in_size: float | None
+    in_epsilon: float | None
+
+    @property
+    def missing(self) -> str:
+        return ", ".join(self.bound.needs)
+
+
+def bound_rows(problem: Problem) -> list[BoundRow]:
+    """All bounds, those with a value first."""
+    rows: list[BoundRow] = []
+    for bound in BOUNDS:
+        slopes = bound.slopes(problem) or (None, None)
+        rows.append(BoundRow(bound, bound.value(problem), *slopes))
+    return sorted(rows, key=lambda row: row.value is None)
+
+
+def bounds_page(measured: MeasuredExcess, title: str) -> str:
+    """Slopes and heights of the bounds of excess empirical risk, drawn over ε and over the number of records."""
+    drawn = [bound for bound in BOUNDS if bound.of != "population" and bound.value(measured.problem) is not None]
+    drawn = [bound for bound in drawn if bound.of != "lower" or "strong_convexity" in bound.needs]  # the problem is of that kind
+    along_epsilon = {
+        bound.name: [bound.value(replace(measured.problem, epsilon=float(e))) for e in measured.epsilons] for bound in drawn
+    }
+    along_size = {bound.name: [bound.value(replace(measured.problem, size=int(n))) for n in measured.sizes] for bound in drawn}
+    return (
+        environment()
+        .get_template("bounds.html")
+        .render(
+            title=title,
+            problem=measured.problem,
+            rows=bound_rows(measured.problem),
+            slopes=measured.slopes,
+            figure=bounds_figure(measured, along_epsilon, along_size),
+            machine=machine(),
+        )
+    )
