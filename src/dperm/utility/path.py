@@ -201,7 +201,7 @@ class UtilityPath:
                 renewed = True
                 self._curvature.renew(thetas.mean(axis=0) if len(places) == 3 else None)
                 pairs.clear()
-            before, was = left, gradients
+            kept, before, was = left / before, left, gradients
             solve = functools.partial(self._curvature.solve, thetas=thetas, places=places, moduli=moduli)
             moves = -_corrected(solve, pairs, gradients)
             # how far losses go, to second order: Hv = −gradient − Λv
@@ -209,7 +209,8 @@ class UtilityPath:
             bends = -(moves * (gradients + moduli[:, None] * moves)).sum(axis=-1) / 2
             astray = _largest_share(np.abs(tilts) + np.abs(bends), values)
             thetas = thetas + moves
-            ratio = 1.0 if self._kinked else min(1.0, astray / last) if step else self._ratio
+            # what losses say of a step may be small by chance: gradients have a say, too
+            ratio = 1.0 if self._kinked else min(1.0, max(astray / last, kept)) if step else self._ratio
             if step == 1:
                 self._ratio = ratio  # what a first step may leave, in the next round too
             last = astray
