@@ -100,7 +100,11 @@ def test_strongly_convex_risk_falls_like_the_square(measured: MeasuredExcess) ->
 def test_bad_input_is_refused() -> None:
     problem = LinearObjective(Logistic(), 2, public_size=400)
     records = problem.records(np.ones((400, 2)), np.ones(400))
-    for changes, message in (({"penalty": 0.0}, "penalty"), ({"epsilon": 50.0}, "epsilon between"), ({"penalty": 1e-9}, "strong_convexity")):
+    for changes, message in (
+        ({"penalty": 0.0}, "penalty"),
+        ({"epsilon": 50.0}, "epsilon between"),
+        ({"penalty": 1e-9}, "strong_convexity"),
+    ):
         with pytest.raises(ValueError, match=message):
             measured_excess(problem, records, **changes)
     with pytest.raises(ValueError, match="160 records"):

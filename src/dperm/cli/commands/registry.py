@@ -1,0 +1,54 @@
+"""A model's entry in the public registry of deployments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dperm.cli.shared import VerifyKey, certificate_at, refuse_same, say
+
+__all__ = ["register"]
+
+
+def registry(
+    model: Annotated[Path, typer.Argument(help="A model or certificate file.")],
+    name: Annotated[str, typer.Option(help="What the deployment is called.")],
+    curator: Annotated[list[str], typer.Option(help="Who holds the data; several times for several.")],
+    intended_use: Annotated[str, typer.Option(help="What the model is for.")],
+    region: Annotated[str, typer.Option(help="Where it is used.")],
+    description: Annotated[str, typer.Option(help="One sentence on the model.")] = "",
+    sector: Annotated[str, typer.Option(help="Sector, such as Health.")] = "",
+    publication_date: Annotated[str | None, typer.Option(help="YYYY-MM-DD; by default the certificate's date.")] = None,
+    sources: Annotated[str, typer.Option(help="Where one can read more.")] = "",
+    author: Annotated[list[str] | None, typer.Option(help="Who wrote the entry; by default the curators.")] = None,
+    justification: Annotated[str, typer.Option(help="Why these parameters; by default the certificate's assumptions.")] = "",
+    preparation: Annotated[str, typer.Option(help="How data were prepared and settings chosen.")] = "",
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")] = Path("deployment.yaml"),
+    verify_key: VerifyKey = None,
+) -> None:
+    """Write an entry for the public registry of deployments: JSON, which its YAML readers read.
+
+    \b
+    Examples:
+      dperm registry model.json --name "Income model" --curator "Statistics Office" --intended-use research --region Europe
+    """
+    from dperm.report import write_atomically
+    from dperm.report.registry import Deployment, registry_entry
+
+    refuse_same(model, output)
+    certificate = certificate_at(model, verify_key)
+    if certificate is None:
+        raise ValueError(f"Expected {model} to hold a model or a certificate.")
+    deployment = Deployment(
+        name=name, curators=tuple(curator), intended_use=intended_use, region=region, description=description, sector=sector,
+        publication_date=publication_date, sources=sources, authors=tuple(author or ()), justification=justification,
+        preparation=preparation,
+    )  # fmt: skip
+    write_atomically(output, registry_entry(certificate, deployment))
+    say(f"Entry written to {output}. Read it before you publish it: it holds every public fact of the certificate.")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(registry)
