@@ -32,6 +32,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[StudyResult]:
     return [run_study(data.load("breast_cancer"), STUDY, jobs=1), run_study(data.load("iris"), replace(STUDY, seed=None), jobs=2)]
 
 
+def test_utility_along_epsilon_is_shown_for_two_classes(results: list[StudyResult]) -> None:
+    curve = results[0].curve
+    assert curve is not None and curve.accuracy.shape == (20, 100) and results[1].curve is None
+    assert curve.epsilons[0] == min(STUDY.epsilons) and curve.epsilons[-1] == max(STUDY.epsilons)
+    assert "by sharp objective perturbation on one split" in comparison_page(results)
+
+
 def test_every_cell_is_there_and_certified(results: list[StudyResult]) -> None:
     for result in results:
         assert {(cell.mechanism, cell.epsilon) for cell in result.cells} == {("non-private", None)} | {

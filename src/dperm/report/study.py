@@ -28,7 +28,8 @@ from dperm.privacy import Certificate, Provenance, Relation
 from dperm.privacy.statements import EXACT_NOISE
 from dperm.release import Channel
 from dperm.report.candidates import CANDIDATES, USUAL
-from dperm.solvers import minimise, minimise_softmax
+from dperm.solvers import SolverError, minimise, minimise_softmax
+from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
 
 __all__ = ["Cell", "Study", "StudyResult", "run_study"]
 
@@ -36,6 +37,7 @@ Array = NDArray[np.float64]
 
 #: Λ of the non-private reference, in sum form: enough to make it unique. On nearly separable records it still costs
 #: some hundredths of training loss, so that a private model can undercut the reference slightly.
+_DRAWS = 20  # of the noise, for utility along ε
 _REFERENCE_CONVEXITY = 1e-2
 
 #: Of the ball ‖θ‖ ≤ radius/data_norm that regressions are held in.
@@ -125,6 +127,7 @@ class StudyResult:
     baseline: float
     cells: tuple[Cell, ...]
     seconds: float
+    curve: UtilityCurve | None = None  # of sharp objective perturbation on one split, for two classes
 
     def cell(self, mechanism: str, epsilon: float | None) -> Cell:
         return next(cell for cell in self.cells if (cell.mechanism, cell.epsilon) == (mechanism, epsilon))
@@ -323,18 +326,42 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
         if not dataset.public:
             certificate = certificate.only_claimed("ranges, categories or labels were read off the data, not public")
         cells.append(_cell(key, epsilon, rows, study, certificate))
+    curve, notes = None, dataset.notes
+    if "objective-sharp" in keys and classes == 2:
+        try:
+            curve = _curve(dataset, study, task, entropy)
+        except SolverError as error:  # nothing else is lost by it
+            notes = (*notes, f"Utility along ε is left out: {error}")
     return StudyResult(
         dataset=dataset.name,
         title=dataset.title or dataset.name,
         study=study,
         task=task,
         records=len(dataset),
-        notes=dataset.notes,
+        notes=notes,
         metric="accuracy" if classes else "R²",
         baseline=_baseline(dataset, classes),
         cells=tuple(cells),
         seconds=time.perf_counter() - started,
+        curve=curve,
     )
+
+
+def _curve(dataset: Dataset, study: Study, task: Task, entropy: int) -> UtilityCurve | None:
+    """Utility at every ε of the study's range, on the first split; None where it has one ε, or one class is held out."""
+    low, high = min(study.epsilons), max(study.epsilons)
+    train, test = _split(dataset, study, entropy, 0)
+    if low == high or len(np.unique(dataset.targets[test])) < 2:
+        return None
+    targets, objective = _targets(dataset, task), task.objective()
+    path = UtilityPath(
+        objective,
+        objective.records(dataset.features[train], targets[train]),
+        EpsilonCurve(objective.facts, study.delta, low, high),
+        draws=_DRAWS,
+        random_state=np.random.default_rng([entropy, 1]),
+    )
+    return UtilityCurve.of(path, dataset.features[test], targets[test])
 
 
 def _with_size_read_off(certificate: Certificate) -> Certificate:
