@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dperm.gradient import SGD, Adam, Averaged, Clip, Constant, ExponentialDecay, FullBatch, Normalise, Plan, Poisson, Update
-from dperm.gradient.recipes import dp_sgd, full_batch_descent
+from dperm.gradient.recipes import dp_sgd, full_batch_descent, small_scale
 from dperm.privacy import Composed, Gaussian, PoissonSampled, Relation, SelfComposed, epsilon
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
@@ -90,3 +90,18 @@ def test_updates_by_hand() -> None:
 def test_bad_parts_are_refused(make: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_small_scale_keeps_the_ratio_of_noise_to_signal_and_costs_more() -> None:
+    for decay in (0.0, 0.1):
+        plan = dp_sgd(noise_multiplier=4.0, public_size=10_000, expected_batch_size=800, epochs=3, clipping_norm=1.0, decay=decay)
+        small = small_scale(plan, 8)
+        assert small.expected_batch_size == pytest.approx(100) and (small.steps, small.update) == (plan.steps, plan.update)
+        for (level, count), (other, others) in zip(plan.noise.levels(plan.steps), small.noise.levels(small.steps), strict=True):
+            assert count == others and other / small.expected_batch_size == pytest.approx(level / plan.expected_batch_size)
+        relation = Relation.ADD_OR_REMOVE_ONE
+        assert epsilon(small.event(relation), 1e-5) > 1.5 * epsilon(plan.event(relation), 1e-5)
+        assert small_scale(plan, 1) == plan
+    for wrong in (0.5, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="factor"):
+            small_scale(plan, wrong)
