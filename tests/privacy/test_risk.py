@@ -125,3 +125,24 @@ def test_they_are_written_and_read() -> None:
     for risk in RISKS:
         assert Risk(**risk.to_dict()) == risk
     assert Risk(advantage=np.float32(0.5)).to_dict() == {"advantage": 0.5}
+
+
+#: (rate, noise, steps): advantage, true positives at 1 % false ones, Bayes risk from a prior of 0.3, by riskcal 1.5.1 (Kulynych
+#: et al.) from connected dots on a grid of 1e-4
+PEER = {
+    (1.0, 2.0, 1): (0.19741265, 0.03389892, 0.29585256),
+    (0.02, 2.0, 300): (0.07319063, 0.01634526, 0.29999971),
+    (0.01, 1.0, 1000): (0.16101842, 0.02909972, 0.29819721),
+    (0.1, 3.0, 200): (0.18995125, 0.03328881, 0.29626346),
+}
+
+
+@pytest.mark.parametrize(("setting", "theirs"), PEER.items(), ids=str)
+def test_a_peer_finds_the_same(setting: tuple[float, float, int], theirs: tuple[float, float, float]) -> None:
+    rate, noise, steps = setting
+    event = SelfComposed(PoissonSampled(rate, Gaussian(noise)), steps)
+    advantage, found, bayes = theirs
+    assert Risk(advantage=0.5).of(event) == pytest.approx(advantage, abs=2e-6)
+    # theirs is of one direction, ours of whichever is worse
+    assert -1e-6 < Risk(true_positive_rate=0.5, false_positive_rate=0.01).of(event) - found < 5e-5
+    assert 1 - Risk(prior=0.3, posterior=0.8).of(event) == pytest.approx(bayes, abs=1e-6)
