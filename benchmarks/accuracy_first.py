@@ -20,7 +20,8 @@ from dperm.mechanisms.minimiser import solve
 from dperm.objectives import Logistic, Task
 from dperm.privacy import Gaussian, calibrate, stopping_epsilons
 from dperm.privacy.gaussian import gaussian_epsilon
-from dperm.release import Channel, set_aside
+from dperm.release import Channel
+from dperm.release.selection import set_aside
 
 RUNS, MOST, DELTA, LARGEST = 50, 40_000, 1e-5, 16.0
 TARGETS = {"adult": (0.78, 0.80, 0.81, 0.82), "kddcup99": (0.90, 0.95, 0.97, 0.98)}

@@ -18,7 +18,7 @@ import numpy as np
 from dperm.data import load
 from dperm.estimators import DPLogisticRegression, DPSearch
 from dperm.mechanisms import Gradient, Objective
-from dperm.release import set_aside
+from dperm.release.selection import set_aside
 
 RUNS, DELTA = 10, 1e-5
 RESULTS = Path(__file__).parent / "results" / "search.md"

@@ -113,6 +113,17 @@ def test_what_is_easy_costs_less_than_what_is_hard() -> None:
     assert spent[0] < 0.7 * spent[1]
 
 
+def test_what_decides_is_named() -> None:
+    problem = TASK.objective()
+    mechanism = never()
+    said = str(mechanism.certificate(problem.facts, Channel.open().provenance))
+    assert "held-out records that models are measured on are public" in said and "stopping rule" not in said
+    mine = replace(mechanism, stopping=Unasked(goal="accuracy", target=0.6, rows=HELD[0], targets=HELD[1]))
+    assert "stopping rule" in str(mine.certificate(problem.facts, Channel.open().provenance))
+    asks = AccuracyFirst(accuracy=0.8).build(TASK, BUDGET)[0]
+    assert "held-out records" not in str(asks.certificate(problem.facts, Channel.open().provenance))
+
+
 def test_a_target_that_is_not_reached_ends_the_path() -> None:
     mechanism = never()
     problem = TASK.objective()

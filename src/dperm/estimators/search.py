@@ -14,16 +14,18 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dperm import _validate as check
+from dperm._remind import remind_of_budget
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
-from dperm.privacy import Assumption, Certificate, Composed, Event, Provenance, PureDP, Relation, Risk, calibrate
+from dperm.privacy import Assumption, Certificate, Composed, Event, Provenance, PureDP, Relation, Risk, calibrate, statements
 from dperm.privacy import epsilon as event_epsilon
 from dperm.privacy.events import Gaussian, SelfComposed
 from dperm.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from dperm.privacy.selection import BestOfTries, Law, budget_of_a_try
-from dperm.release import Channel, SpendLog, best_of_tries, set_aside
+from dperm.release import Channel, SpendLog, best_of_tries
+from dperm.release.selection import set_aside
 
 __all__ = ["DPSearch"]
 
@@ -127,6 +129,9 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
                 **settings[number], epsilon=planned.epsilon, delta=planned.delta, random_state=seed
             )
             tried.fit(X, y)
+            mechanism, objective = planned.built[number]
+            if tried.certificate_.event != mechanism.event(objective.facts):
+                raise ValueError("A try spent something else than what it was charged for.")
             return self._score(tried, held_out, planned.score_epsilon, seed), (number, tried)
 
         seeds = [None if self.random_state is None else shift + number for number in range(len(settings))]
@@ -159,8 +164,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         if isinstance(self.epsilon, Risk):
             raise TypeError("Expected epsilon as a number: a search keeps no Risk.")
         check.plain_numbers(self, ("epsilon", "delta", "tries"))
-        check.positive("epsilon", self.epsilon)
-        check.fraction("delta", self.delta)
+        remind_of_budget(check.positive("epsilon", self.epsilon), check.fraction("delta", self.delta), stacklevel=4)
         check.choice("how", self.how, get_args(How))
         if self.estimator.random_state is not None:
             raise ValueError("Expected an estimator without random_state: give it to the search.")
@@ -262,7 +266,11 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
             delta=self.delta,
             target_epsilon=self.epsilon,
             paper="Liu & Talwar 2019; Papernot & Steinke 2022; " + "; ".join(dict.fromkeys(part.paper for part in parts)),
-            assumptions=[*([] if how == "each once" else [_SECRET]), *assumptions],
+            assumptions=[
+                *([] if how == "each once" else [_SECRET]),
+                *([] if planned.score_epsilon else [statements.PUBLIC_HELD_OUT]),
+                *assumptions,
+            ],
             public_facts={"settings": len(parts), "epsilon_of_a_try": planned.epsilon, "delta_of_a_try": planned.delta},
             not_charged=tuple(dict.fromkeys(text for part in parts for text in part.not_charged)),
             provenance=provenance,

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from dperm import _validate as check
+from dperm.gradient.foreign import is_stranger
 from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.method import Method
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
@@ -73,7 +74,9 @@ class Stopping(ABC):
             if self.goal == "accuracy":
                 scores.append(float(np.count_nonzero((predictions > 0) == (batch.targets > 0))))
             else:
-                scores.append(-math.fsum(np.minimum(objective.loss.value(predictions, batch.targets), 2 * self.target)))
+                losses = objective.loss.value(predictions, batch.targets)
+                losses = np.where(np.isfinite(losses), losses, np.inf)  # of a stranger's loss: as bad as can be
+                scores.append(-math.fsum(np.clip(losses, 0.0, 2 * self.target)))
         wanted = self.target * len(records)
         return math.fsum(scores) + (wanted if self.goal == "loss" else -wanted)
 
@@ -88,6 +91,10 @@ class Stopping(ABC):
         """The ε of asking, however often; 0 where it costs nothing."""
         return 0.0
 
+    def assumptions(self) -> Sequence[Assumption]:
+        """What the decision's privacy rests on."""
+        return ()
+
     def admit(self, objective: LinearObjective) -> None:
         """ValueError where this objective's predictions have no such score."""
         if objective.outputs > 1 or (self.goal == "accuracy" and not objective.loss.classification):
@@ -100,6 +107,9 @@ class LookAtOthers(Stopping):
 
     rows: Any = field(repr=False)
     targets: Any = field(repr=False)
+
+    def assumptions(self) -> Sequence[Assumption]:
+        return (statements.PUBLIC_HELD_OUT,)
 
     def admit(self, objective: LinearObjective) -> None:
         super().admit(objective)
@@ -202,7 +212,12 @@ class GradualRelease(Mechanism):
         return certificate.stopped(self.statement(trace["stopped_after"]))
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
-        return (statements.solver(self.residual(facts), facts.size_limit),)
+        return (statements.solver(self.residual(facts), facts.size_limit), *self.stopping.assumptions())
+
+    def strangers(self) -> list[Assumption]:
+        assumed = "decides by releases and public records alone, or by what it pays for"
+        own = [statements.stranger("stopping rule", self.stopping, assumed)] if is_stranger(self.stopping) else []
+        return [*super().strangers(), *own]
 
     def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
         first += self.stopping.cost() > 0  # after the noisy threshold

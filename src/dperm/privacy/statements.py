@@ -85,6 +85,14 @@ def stranger(name: str, part: Any, assumed: str) -> Assumption:
     )
 
 
+#: of records that decide what is kept, and are not charged
+PUBLIC_HELD_OUT = Assumption(
+    "The held-out records that models are measured on are public, and no record that is protected.",
+    "caller",
+    "stated",
+    "public held-out records",
+)
+
 # Of linear models
 
 

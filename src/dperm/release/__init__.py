@@ -2,7 +2,7 @@
 
 from dperm.release.channel import Channel, UnpaidReleaseError
 from dperm.release.ledger import SpendLog, spend_log
-from dperm.release.selection import best_of_tries, set_aside
+from dperm.release.selection import best_of_tries
 from dperm.release.source import Source, SystemSource
 
-__all__ = ["Channel", "Source", "SpendLog", "SystemSource", "UnpaidReleaseError", "best_of_tries", "set_aside", "spend_log"]
+__all__ = ["Channel", "Source", "SpendLog", "SystemSource", "UnpaidReleaseError", "best_of_tries", "spend_log"]
