@@ -14,7 +14,7 @@ from fractions import Fraction
 from math import floor
 from typing import Any
 
-__all__ = ["Digits", "direction_times_length", "normals", "rounded"]
+__all__ = ["Digits", "direction_times_length", "failures", "largest", "normals", "rounded", "stretched"]
 
 _STEP = 64  # binary digits drawn at once
 _GUARD = 40  # binary digits that rounding inside the intervals may cost
@@ -26,6 +26,7 @@ class Digits:
     def __init__(self, number: int, bits: int, more: Callable[[int], int]) -> None:
         self.number, self.bits = number, bits
         self._more = more
+        self._log: tuple[tuple[int, int], Any] | None = None
 
     def sharpen(self) -> None:
         self.number = self.number << _STEP | self._more(_STEP)
@@ -37,10 +38,17 @@ class Digits:
             self.sharpen()
         return real.mpf([self.number, self.number + 1]) / real.mpf(2) ** self.bits
 
+    def log(self, real: Any) -> Any:
+        """Of the number; kept for as long as no further digits are known, and wanted."""
+        if self._log is None or self._log[0] != (self.bits, real.prec):
+            number = self.interval(real)
+            self._log = (self.bits, real.prec), real.log(number)
+        return self._log[1]
+
 
 def normals(first: Digits, second: Digits, real: Any) -> tuple[Any, Any]:
     """Two independent standard normals of two uniform numbers (Box and Muller 1958)."""
-    radius, angle = real.sqrt(-2 * real.log(first.interval(real))), 2 * real.pi * second.interval(real)
+    radius, angle = real.sqrt(-2 * first.log(real)), 2 * real.pi * second.interval(real)
     return radius * real.cos(angle), radius * real.sin(angle)
 
 
@@ -48,11 +56,54 @@ def direction_times_length(pairs: Sequence[tuple[Digits, Digits]], lengths: Sequ
     """A vector (size,) of density ∝ e^{−‖b‖}: a uniform direction, times a Gamma(size) length from as many exponentials."""
     direction = [value for pair in pairs for value in normals(*pair, real)][:size]
     square = sum((value * value for value in direction), real.mpf(0))
-    length = -sum((real.log(digits.interval(real)) for digits in lengths), real.mpf(0))
+    length = -sum((digits.log(real) for digits in lengths), real.mpf(0))
     if size == 1:  # a sign: dividing a number by its own size would lose it where it is near zero
         return [length * _sign(direction[0], real)]
     scale = length / real.sqrt(square)
     return [value * scale for value in direction]
+
+
+def stretched(
+    pairs: Sequence[tuple[Digits, Digits]], lengths: Sequence[Digits], places: Sequence[int], real: Any
+) -> dict[int, Any]:
+    """By their `places`, numbers of a vector of normals of one random variance, twice a Gamma(len(lengths))."""
+    variance = -2 * sum((digits.log(real) for digits in lengths), real.mpf(0))
+    return {place: normals(*pairs[place // 2], real)[place % 2] * real.sqrt(variance) for place in places}
+
+
+def failures(digits: Digits, successes: int, low: float, high: float) -> int:
+    """How many failures come before `successes`/2 successes, of chance (low/high)²: negative binomial, by inversion."""
+    real = _contexts().real
+    while True:
+        real.prec = digits.bits + _GUARD
+        uniform, ratio = digits.interval(real), real.mpf(low) / real.mpf(high)
+        chance = below = ratio**successes
+        count = 0
+        while not uniform.b <= below.a and uniform.a >= below.b:
+            chance = chance * (successes + 2 * count) / (2 * (count + 1)) * (1 - ratio * ratio)
+            below = below + chance
+            count += 1
+        if uniform.b <= below.a:
+            return count
+        digits.sharpen()
+
+
+def largest(scores: Sequence[float], digits: Sequence[Digits], scale: float) -> int:
+    """The place of the largest score/scale − ln(−ln(1 − w)), w the number of the `digits`: Gumbel noise."""
+    real = _contexts().real
+    left = list(range(len(scores)))
+    while True:
+        real.prec = max(digits[place].bits for place in left) + _GUARD
+        values = {
+            place: real.mpf(scores[place]) / real.mpf(scale) - real.log(-real.log(1 - digits[place].interval(real)))
+            for place in left
+        }
+        best = max(value.a for value in values.values())
+        left = [place for place, value in values.items() if value.b >= best]
+        if len(left) == 1:
+            return left[0]
+        for place in left:
+            digits[place].sharpen()
 
 
 def _sign(value: Any, real: Any) -> Any:
@@ -79,8 +130,9 @@ def rounded(values: Callable[[Any], Sequence[Any]], digits: Sequence[Digits], sc
 def _bounds(interval: Any) -> tuple[Fraction, Fraction]:
     bounds: list[Fraction] = []
     for end in (interval.a, interval.b):
-        mantissa, exponent = _contexts().exact.mpf(end).man_exp
-        bounds.append(Fraction(mantissa) * Fraction(2) ** exponent)
+        number = _contexts().exact.mpf(end)
+        mantissa, exponent = number.man_exp  # without the sign in some versions
+        bounds.append((-1 if number < 0 else 1) * abs(Fraction(mantissa)) * Fraction(2) ** exponent)
     return bounds[0], bounds[1]
 
 

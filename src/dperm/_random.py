@@ -8,21 +8,24 @@ seed exists for tests only and marks whatever it makes not private.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm._exact import Digits, direction_times_length, normals, rounded
+from dperm._exact import Digits, direction_times_length, failures, largest, normals, rounded, stretched
 
 __all__ = ["LARGEST_SCALE", "NORMAL_ERROR", "NoiseStream", "Randomness"]
 
 Array = NDArray[np.float64]
 Words = NDArray[np.uint64]
+_Pairs = list[tuple[Digits, Digits]]
 
 #: How far one of `NoiseStream.standard_normal` may lie from the real normal that it stands for.
 NORMAL_ERROR = 2.0**-42
@@ -83,35 +86,124 @@ class NoiseStream:
         """
         assert 0 < scale * size <= LARGEST_SCALE
         with self._lock:
-            return self._rounded_ball(scale, size, count)
+            return self._rounded_balls(scale, size, count)
 
-    def _rounded_ball(self, scale: float, size: int, count: int) -> Array:
+    def rounded_balls(self, scales: Sequence[float], size: int) -> Array:
+        """(K, size) integers, as doubles: scales[k]·b_k rounded to the nearest, each b_k of density ∝ e^{−‖b‖}, for scales that
+        fall. Each row is the one after it plus a vector that is independent of it and of all that follow.
+
+        The characteristic function of s·b is (1 + s²t²)^{−(p + 1)/2}. That of scale s over that of scale r < s is the generating
+        function of a negative binomial number N, of (p + 1)/2 successes of chance ρ = (r/s)², at (1 + r²t²)^{−1}: so the vector
+        between them is r√(2·Gamma(N)) times p normals (the gamma law is self-decomposable: Sato 1999, section 15).
+        """
+        assert 0 < scales[0] * size <= LARGEST_SCALE and all(low <= high for high, low in itertools.pairwise(scales))
+        with self._lock:
+            self._check_process()
+            steps = [self._ball(scales[-1], size)]
+            steps += [self._between(low, high, size) for high, low in reversed(list(itertools.pairwise(scales)))]
+        values, doubt = np.zeros(size), np.zeros(size)
+        rows: list[Array] = []
+        for stop, step in enumerate(steps, start=1):
+            values, doubt = values + step.values, doubt + step.doubt
+            doubt += (np.abs(values) + np.abs(step.values)) * 2.0**-51  # of this sum
+            integers = np.rint(values)
+            with np.errstate(invalid="ignore"):
+                places = np.flatnonzero(~(np.abs(values - integers) < 0.5 - doubt))
+            if len(places):
+                with self._lock:
+                    integers[places] = _rounded_sum(steps[:stop], places.tolist())
+            rows.append(_unsigned_zeros(integers))
+        return np.array(rows[::-1])
+
+    def chosen(self, scores: Array, scale: float) -> int:
+        """The place of the largest of scores (k,) + scale·Gumbel noise: i with probability ∝ e^{scores[i]/scale}, exactly.
+
+        Gumbel noise is −ln E of an exponential E = −ln(1 − w), w uniform: where the noise is large w is small, and known well.
+        """
+        assert scale > 0 and np.isfinite(scores).all()
+        with self._lock:
+            self._check_process()
+            words = self._words.words(len(scores))
+            places = _hopeful(scores, scale, words)
+            values, doubt = _with_gumbel(scores[places], scale, words[places])
+            lowest = values - doubt
+            lowest[~np.isfinite(lowest)] = -np.inf
+            contenders = places[~(values + doubt < lowest.max())]
+            if len(contenders) == 1:
+                return int(contenders[0])
+            digits = [Digits(int(words[place]), 64, self._more) for place in contenders]
+            return int(contenders[largest(scores[contenders].tolist(), digits, scale)])
+
+    def _rounded_balls(self, scale: float, size: int, count: int) -> Array:
+        values, doubt, digits_of = self._balls(scale, size, count)
+        integers = np.rint(values)
+        with np.errstate(invalid="ignore"):
+            clear = (np.abs(values - integers) < 0.5 - doubt).all(axis=1)
+        for row in np.flatnonzero(~clear):
+            pairs, lengths = digits_of(int(row))
+            every = [*lengths, *itertools.chain.from_iterable(pairs)]
+            integers[row] = rounded(
+                lambda real, pairs=pairs, lengths=lengths: direction_times_length(pairs, lengths, size, real), every, scale
+            )
+        return _unsigned_zeros(integers)
+
+    def _balls(self, scale: float, size: int, count: int) -> tuple[Array, Array, Callable[[int], tuple[_Pairs, list[Digits]]]]:
+        """scale·b (count, size), how far off each number may be (∞: any), and the digits that a row is made of: of its direction,
+        and of its length."""
         self._check_process()
         pairs = (size + 1) // 2
         directions = _Block(count * pairs).refill(self._words)
         words = self._words.words(count * size).reshape(count, size)
-        drawn = directions.normals.reshape(2, count, pairs)
-        direction = np.stack([drawn[0], drawn[1]], axis=-1).reshape(count, 2 * pairs)[:, :size]
+        direction = _interleaved(directions.normals.reshape(2, count, pairs), size)
         digits = words.astype(np.float64)
         with np.errstate(divide="ignore", invalid="ignore"):
             length = -np.log(digits * 2.0**-64).sum(axis=1)
             norm = np.linalg.norm(direction, axis=1)
             turned = np.sign(direction) if size == 1 else direction / norm[:, None]
             values = scale * length[:, None] * turned
-            integers = np.rint(values)
-            # how far off the direction, its norm among it, and the sum of logarithms may be
-            astray = 0.0 if size == 1 else (1 + size**0.5) * _USUAL / norm + size * _DIGITS
-            doubt = scale * (length * astray + length * 2.0**-48 + size * 2.0**-46)
-            clear = np.abs(values - integers).max(axis=1) < 0.5 - doubt
-        clear &= (digits > _FEW_DIGITS).all(axis=1) & (np.abs(direction[:, 0]) > 2 * _USUAL)
-        for row in np.flatnonzero(~clear):
-            own = [directions.digits(int(row) * pairs + pair, self._more) for pair in range(pairs)]
-            lengths = [Digits(int(word), 64, self._more) for word in words[row]]
-            every = [*lengths, *(item for pair in own for item in pair)]
-            integers[row] = rounded(
-                lambda real, own=own, lengths=lengths: direction_times_length(own, lengths, size, real), every, scale
-            )
-        return integers
+            # how far off a number of the direction, the direction's norm, and the sum of logarithms may be
+            part = np.abs(turned)
+            astray = 0.0 if size == 1 else (1 + size**0.5 * part) * (_USUAL / norm)[:, None] + part * size * _DIGITS
+            doubt = scale * (length[:, None] * (astray + part * 2.0**-48) + part * size * 2.0**-46)
+        known = (digits > _FEW_DIGITS).all(axis=1) & (np.abs(direction[:, 0]) > 2 * _USUAL)
+
+        def digits_of(row: int) -> tuple[_Pairs, list[Digits]]:
+            own = [directions.digits(row * pairs + pair, self._more) for pair in range(pairs)]
+            return own, [Digits(int(word), 64, self._more) for word in words[row]]
+
+        doubt[~known] = np.inf
+        return values, doubt, digits_of
+
+    def _ball(self, scale: float, size: int) -> _Part:
+        values, doubt, digits_of = self._balls(scale, size, 1)
+        pairs, lengths = digits_of(0)
+
+        def exactly(places: Sequence[int], real: Any) -> Mapping[int, Any]:
+            return dict(enumerate(direction_times_length(pairs, lengths, size, real)))
+
+        return _Part(values[0], doubt[0], scale, [*lengths, *itertools.chain.from_iterable(pairs)], exactly)
+
+    def _between(self, low: float, high: float, size: int) -> _Part:
+        """What lies between the scales `low` and `high`: see `rounded_balls`."""
+        count = failures(Digits(int(self._words.words(1)[0]), 64, self._more), size + 1, low, high)
+        if not count:
+            return _Part(np.zeros(size), np.zeros(size), low, [], lambda places, real: dict.fromkeys(places, real.mpf(0)))
+        block = _Block((size + 1) // 2).refill(self._words)
+        words = self._words.words(count)
+        numbers = words.astype(np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gamma = -np.log(numbers * 2.0**-64).sum()
+            spread = np.sqrt(2 * gamma)
+            normal = _interleaved(block.normals.reshape(2, 1, -1), size)[0]
+            values = low * spread * normal
+            astray = (gamma * 2.0**-48 + count * 2.0**-46) / spread + spread * 2.0**-50
+            doubt = low * (spread * _USUAL + np.abs(normal) * astray)
+        if not (numbers > _FEW_DIGITS).all() or not gamma > _SHORT:
+            doubt = np.full(size, np.inf)
+        pairs = [block.digits(pair, self._more) for pair in range(len(block))]
+        lengths = [Digits(int(word), 64, self._more) for word in words]
+        every = [*lengths, *itertools.chain.from_iterable(pairs)]
+        return _Part(values, doubt, low, every, lambda places, real: stretched(pairs, lengths, places, real))
 
     def _pieces(self, size: int) -> Iterator[tuple[_Block, int, int]]:
         """Slices of blocks that hold the next `size` normals."""
@@ -139,7 +231,7 @@ class NoiseStream:
             better -= integers[doubtful]
             for place in doubtful[~(np.abs(better) < 0.5 - scale * (errors + 2.0**-49))]:
                 integers[place] = self._settled(block, start + int(place), scale)
-        return integers
+        return _unsigned_zeros(integers)
 
     def _settled(self, block: _Block, place: int, scale: float) -> int:
         """The integer nearest to scale times the normal at `place`, from as many digits as it takes."""
@@ -152,6 +244,70 @@ class NoiseStream:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise RuntimeError("This process was forked from one that holds the same noise: open a source of noise of its own.")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """scale times a vector of real numbers: doubles, each as near as `doubt` says (nan and ∞: nothing is known), the digits
+    that it is made of, and the numbers at some places from these, exactly and without the scale."""
+
+    values: Array
+    doubt: Array
+    scale: float
+    digits: list[Digits]
+    exactly: Callable[[Sequence[int], Any], Mapping[int, Any]]
+
+
+def _rounded_sum(parts: Sequence[_Part], places: Sequence[int]) -> list[int]:
+    """The integers nearest to the parts' sum at these places."""
+
+    def total(real: Any) -> list[Any]:
+        exact = [(part.exactly(places, real), real.mpf(part.scale)) for part in parts]
+        return [sum((numbers[place] * scale for numbers, scale in exact), real.mpf(0)) for place in places]
+
+    return rounded(total, [item for part in parts for item in part.digits], 1.0)
+
+
+def _with_gumbel(scores: Array, scale: float, words: Words) -> tuple[Array, Array]:
+    """scores/scale + noise of uniform numbers with these first 64 digits, and how far off each may be: not a number where
+    nothing is known."""
+    numbers = words.astype(np.float64)
+    with np.errstate(all="ignore"):
+        uniform = numbers * 2.0**-64
+        exponential = -np.log1p(-uniform)
+        values = scores / scale - np.log(exponential)
+        # of the digits that are not known yet; of 1 − w, which has few where w is near 1; of functions and sums
+        doubt = 1 / numbers + 2.0**-52 / ((1 - uniform) * exponential)
+        doubt += 2.0**-46 + (np.abs(values) + np.abs(scores / scale)) * 2.0**-50
+    return values, doubt
+
+
+def _hopeful(scores: Array, scale: float, words: Words) -> NDArray[np.intp]:
+    """Places among which the largest score with noise is, mostly few. An exponential E = −ln(1 − w) is no less than w, so that
+    only where w ≤ e^{largest score/scale − v} can the noise reach a value v that is known to be there."""
+    highest = scores.argmax()
+    values, doubt = _with_gumbel(*(scores[[words.argmin(), highest]], scale, words[[words.argmin(), highest]]))
+    known = values[doubt < 0.01]
+    if not len(known):
+        return np.arange(len(scores))
+    reached = float(known.max()) - 0.02
+    most = scores[highest] / scale - reached
+    hopeful = scores / scale > reached - 45  # −ln of the least number that 64 digits are
+    if most < 0:
+        hopeful &= words <= np.uint64(math.exp(most) * 2.0**64)
+    hopeful[words == 0] = True
+    return np.flatnonzero(hopeful)
+
+
+def _unsigned_zeros(integers: Array) -> Array:
+    """0 in place of −0, in place: with a query that was rounded to −0 it would stay one, and tell which side both were of."""
+    integers += 0.0
+    return integers
+
+
+def _interleaved(pairs: Array, size: int) -> Array:
+    """(count, size) numbers of (2, count, pairs): both of the first pair, both of the second, and so on."""
+    return np.stack([pairs[0], pairs[1]], axis=-1).reshape(pairs.shape[1], -1)[:, :size]
 
 
 class _Keystream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from typing import Any
@@ -12,8 +13,8 @@ import pytest
 from scipy import stats
 from scipy.special import ndtr
 
-from dperm._exact import Digits, normals, rounded
-from dperm._random import NORMAL_ERROR, NoiseStream, Randomness, _Block, _Keystream
+from dperm._exact import Digits, failures, normals, rounded
+from dperm._random import NORMAL_ERROR, NoiseStream, Randomness, _Block, _Keystream, _Part
 from dperm.audit import Training, low_bits
 from dperm.audit.low_bits import inversion, normal_pairs, precision
 from dperm.audit.recording import Forced, Recorder
@@ -98,12 +99,86 @@ def test_tails_do_not_end() -> None:
         assert found > 8570
 
 
+@pytest.mark.parametrize("scale", [3.0, 2.0**47])
+def test_signs_are_kept_where_doubles_say_nothing(scale: float) -> None:
+    """At 2⁴⁷ every number is rounded from more digits than 64, at 3 hardly one: of the same digits."""
+    drawn, usual = stream(8).rounded_normal(scale, 300), stream(8).standard_normal(300)
+    assert np.abs(drawn / scale - usual).max() < 0.5 / scale + 2.0**-40
+    balls = stream(9).rounded_ball(scale / 8, 3, 100)
+    assert stats.binomtest(int((balls < 0).sum()), int((balls != 0).sum())).pvalue > SURE
+    assert rounded(lambda real: [real.mpf(-5), real.mpf(7) / -2 - 1], [Digits(1, 64, lambda bits: 1)], 1.0) == [-5, -4]
+
+
+def test_zero_has_no_sign() -> None:
+    """−0 would tell that a query was rounded to zero from below, wherever noise was, too."""
+    for drawn in (
+        stream(10).rounded_normal(0.3, 999),
+        stream(10).rounded_ball(0.2, 3, 300),
+        stream(10).rounded_balls([0.3, 0.2], 99),
+    ):
+        assert (drawn == 0).any() and not np.signbit(drawn[drawn == 0]).any()
+    for query in (-0.3, 0.3):
+        released = SystemSource(Randomness.from_system()).gaussian(np.full(999, query), 1.0, 1.0, 1.0)
+        assert (released == 0).any() and not np.signbit(released[released == 0]).any()
+
+
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_vectors_of_the_norm_mechanism_have_gamma_lengths_and_uniform_directions(size: int) -> None:
     drawn = stream(3).rounded_ball(1e6, size, 3000) / 1e6
     lengths = np.linalg.norm(drawn, axis=1)
     assert stats.kstest(lengths, "gamma", args=(size,)).pvalue > SURE
     assert stats.binomtest(int((drawn[:, 0] > 0).sum()), len(drawn)).pvalue > SURE
+
+
+SCALES = [2.0**30 * scale for scale in (8, 4, 3.5, 1, 0.25)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_noise_that_falls_has_its_law_at_every_scale_and_steps_that_are_independent(size: int) -> None:
+    noise = stream(5)
+    drawn = np.array([noise.rounded_balls(SCALES, size) for _ in range(600)])
+    for row, scale in enumerate(SCALES):
+        lengths = np.linalg.norm(drawn[:, row] / scale, axis=1)
+        assert stats.kstest(lengths, "gamma", args=(size,)).pvalue > SURE
+        assert stats.binomtest(int((drawn[:, row, 0] > 0).sum()), len(drawn)).pvalue > SURE
+    for row, (high, low) in enumerate(itertools.pairwise(SCALES)):
+        step, after = drawn[:, row] - drawn[:, row + 1], drawn[:, row + 1]
+        stays = (low / high) ** (size + 1)  # no failure before (size + 1)/2 successes
+        assert stats.binomtest(int((~step.any(axis=1)).sum()), len(drawn), stays).pvalue > SURE
+        # the characteristic functions' quotient, at one place
+        at = np.zeros(size)
+        at[0] = 1 / high
+        wanted = ((1 + (low / high) ** 2) / 2) ** ((size + 1) / 2)
+        found = np.cos(step @ at)
+        assert abs(found.mean() - wanted) < 6 * found.std() / math.sqrt(len(found))
+        lengths = stats.spearmanr(np.linalg.norm(step, axis=1), np.linalg.norm(after, axis=1)).pvalue
+        assert lengths > SURE and stats.spearmanr(step[:, 0], after[:, 0]).pvalue > SURE
+
+
+def test_noise_that_falls_is_rounded_from_all_the_digits_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where doubles say nothing, intervals give the same integers from the same digits."""
+    expected = stream(6).rounded_balls(SCALES, 3)
+    usual = _Part.__init__
+    monkeypatch.setattr(_Part, "__init__", lambda self, values, doubt, *rest: usual(self, values, doubt + np.inf, *rest))
+    assert np.array_equal(stream(6).rounded_balls(SCALES, 3), expected)
+
+
+def test_scales_that_are_the_same_give_the_same_noise() -> None:
+    drawn = stream(7).rounded_balls([5e5, 5e5, 1e5], 3)
+    assert np.array_equal(drawn[0], drawn[1]) and not np.array_equal(drawn[1], drawn[2])
+
+
+def test_failures_are_negative_binomial() -> None:
+    rng, more = np.random.default_rng(0), lambda bits: 1
+    uniforms = [Digits(int(word), 64, more) for word in rng.integers(2**64, size=3000, dtype=np.uint64)]
+    drawn = np.bincount([failures(digits, 5, 0.8, 1.0) for digits in uniforms], minlength=12)[:12]
+    chances = stats.nbinom.pmf(np.arange(12), 2.5, 0.64)
+    assert stats.chisquare([*drawn, 3000 - drawn.sum()], 3000 * np.append(chances, 1 - chances.sum())).pvalue > SURE
+    edge = 0.5**2  # successes = 2: P(none) is a quarter, where digits begin that say neither yes nor no
+    for further, count in ((0, 1), (2**63, 1)):
+        digits = Digits(int(edge * 2**64), 64, lambda bits, further=further: further)
+        assert failures(digits, 2, 0.5, 1.0) == count
+    assert failures(Digits(int(edge * 2**64) - 1, 64, more), 2, 0.5, 1.0) == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
@@ -211,7 +286,7 @@ def test_the_same_attacks_are_at_chance_now(event: Any, size: int) -> None:
         assert fair(right, 2 * len(releases)), score.__name__
 
 
-MECHANISMS = [item for item in catalogue() if "recipe" not in item[0]]
+MECHANISMS = [item for item in catalogue() if "recipe" not in item[0] and "frank-wolfe" not in item[0]]  # choices have no digits
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, chdtr, gammainc, ndtr
+from scipy.special import bdtr, chdtr, gammainc, gammaincc, ndtr
 
-from dperm.audit.recording import Recording
+from dperm.audit.recording import Recording, ReleaseRecord
 
 __all__ = ["Finding", "NoiseSeen", "noise_findings"]
 
@@ -40,23 +40,29 @@ class NoiseSeen:
     """What is kept of one run's noise, in units of what is stated.
 
     For each Gaussian release its sum of squares and size; for each coordinate the sum of squares and count over releases of
-    that length; for each pure release its length and dimension. `samples` has, for each length of release, up to 768 numbers of
-    up to 400 releases (releases, numbers) and the largest width of a cell that they are rounded to.
+    that length; for each pure release its length and dimension; for each choice the probability of better ones, and of it.
+    `samples` has, for each length of release, up to 768 numbers of up to 400 releases (releases, numbers) and the largest width
+    of a cell that they are rounded to.
     """
 
     releases: tuple[tuple[float, int], ...]
     coordinates: dict[int, tuple[Array, int]]
     pure: tuple[tuple[float, int], ...]
+    choices: tuple[tuple[float, float], ...]
     samples: tuple[tuple[Array, float], ...]
 
     @classmethod
     def of(cls, recording: Recording) -> NoiseSeen:
         releases: list[tuple[float, int]] = []
         pure: list[tuple[float, int]] = []
+        choices: list[tuple[float, float]] = []
         coordinates: dict[int, tuple[Array, int]] = {}
         samples: dict[int, list[Array]] = {}
         cells: dict[int, float] = {}
         for item in recording.releases:
+            if item.kind == "choice":
+                choices.append(_place(item))
+                continue
             noise = (item.released - item.query).ravel()
             rounding = item.precision * float(np.abs(item.released).max(initial=0.0))
             laplace = item.kind in ("pure", "threshold")
@@ -76,7 +82,16 @@ class NoiseSeen:
             if len(samples.setdefault(size, [])) < _MOST:
                 samples[size].append(vector[_places(size)])
         kept = tuple((np.array(vectors), cells[size]) for size, vectors in samples.items())
-        return cls(tuple(releases), coordinates, tuple(pure), kept)
+        return cls(tuple(releases), coordinates, tuple(pure), tuple(choices), kept)
+
+
+def _place(item: ReleaseRecord) -> tuple[float, float]:
+    """Of an exponential mechanism: the chance of something better than what was chosen, and of what was chosen."""
+    scores = item.query * item.noise / (2 * item.sensitivity)
+    chances = np.exp(scores - scores.max())
+    chances /= chances.sum()
+    chosen = int(item.released[0])
+    return float(chances[scores > scores[chosen]].sum()), float(chances[scores == scores[chosen]].sum())
 
 
 def _places(size: int) -> NDArray[np.intp]:
@@ -97,6 +112,13 @@ def noise_findings(seen: Sequence[NoiseSeen]) -> list[Finding]:
         if gammainc(dimensions, length) < _SURE:
             text = f"its noise has {length / dimensions:.3g} of the length stated ({len(pure)} releases)"
             findings.append(Finding("noise", text))
+    choices = [pair for run in seen for pair in run.choices]
+    if choices:
+        # a place between both, drawn evenly, is uniform; near 0 where better ones are chosen too often
+        drawn = np.random.default_rng().uniform(size=len(choices))
+        uniform = np.array([better + share * own for (better, own), share in zip(choices, drawn, strict=True)])
+        if gammaincc(len(choices), -np.log(np.maximum(uniform, 1e-300)).sum()) < _SURE:
+            findings.append(Finding("noise", f"its choices are less random than stated ({len(choices)} of them)"))
     findings += _shape_findings(seen)
     repeated = _repeated_findings(seen)
     return findings + (repeated or _grain_findings(seen) + _dependence_findings(seen))
