@@ -309,6 +309,24 @@ def bounds_figure(measured: MeasuredExcess, along_epsilon: dict[str, Any], along
         return _svg(figure, "excess risk, measured and bounded")
 
 
+def ladder_figure(steps: Sequence[int], lines: dict[str, Any]) -> str:
+    """ε by each formula against the number of steps, log-log; the last one is the exact one."""
+    with _axes(7.4, 4.6) as (figure, axes):
+        for number, (name, values) in enumerate(lines.items()):
+            at = [(count, value) for count, value in zip(steps, values, strict=True) if value is not None]
+            if not at:
+                continue
+            last = number == len(lines) - 1
+            style = {"color": _INK, "linewidth": 2.6} if last else {"color": _COLOURS[number % len(_COLOURS)], "linewidth": 1.4}
+            axes.plot(*zip(*at, strict=True), marker="o", markersize=3, label=name, **style)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("steps")
+        axes.set_ylabel("ε")
+        axes.legend(fontsize=8, frameon=False)
+        return _svg(figure, "ε by each formula, over steps")
+
+
 def curve_figure(result: AuditResult) -> str:
     """An attack's true against false positives."""
     with _axes(5.2, 4.0) as (figure, axes):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, certificate_at, json_table, say, stated_relation
+from dperm.cli.shared import Delta, JsonFlag, Relation, certificate_at, json_table, probe_writable, say, stated_relation
 
 __all__ = ["register"]
 
@@ -22,6 +22,8 @@ def account(
     event: Annotated[Path | None, typer.Option(help="A JSON event or certificate to account for instead.")] = None,
     log: Annotated[bool, typer.Option("--log", help="Compose everything in the spend log instead.")] = False,
     label: Annotated[str | None, typer.Option(help="With --log: only charges with this label.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="With --noise: ε by other formulas, too.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="With --compare: page to draw them on.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """ε of a mechanism at a given δ.
@@ -29,6 +31,7 @@ def account(
     \b
     Examples:
       dperm account --noise 1.1 --rate 0.01 --steps 5000
+      dperm account --noise 4 --rate 0.01 --steps 1000 --compare -o ladder.html
       dperm account --log
     """
     from dperm.privacy import Gaussian, PoissonSampled, SelfComposed
@@ -37,11 +40,18 @@ def account(
 
     if (event is not None) + (noise is not None) + log != 1:
         raise ValueError("Expected one of --noise, --event and --log.")
+    if (compare or output is not None) and noise is None:
+        raise ValueError("Expected --noise with --compare: formulas are for Gaussian noise on Poisson samples.")
+    if output is not None and not compare:
+        raise ValueError("Expected --compare with --output.")
     if log:
         _account_log(delta, label, as_json)
         return
     if label is not None:
         raise ValueError("Expected --log with --label: only charges have labels.")
+    if compare:
+        _compare(noise or 0.0, rate, steps, delta, relation, output, as_json)
+        return
     if event is not None:
         certificate = certificate_at(event)
         if certificate is not None and certificate.epsilon is None:
@@ -57,6 +67,29 @@ def account(
         say(json.dumps({"epsilon": shown, "delta": delta, "accountant": accountant, "relation": relation_of(mechanism)}))
     else:
         say(f"ε = {value:.6g} at δ = {delta:g} ({accountant}, {relation_of(mechanism)})")
+
+
+def _compare(noise: float, rate: float, steps: int, delta: float, relation: str, output: Path | None, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from dperm.privacy.closed_forms import ladder
+    from dperm.report.summary import ladder_table
+
+    if output is not None:
+        probe_writable(output)
+    rungs = ladder(noise, rate, steps, delta, stated_relation(relation))
+    if as_json:
+        say(json.dumps({"delta": delta, "rungs": [asdict(rung) for rung in rungs]}))
+    else:
+        plan = f"{steps:,} releases of noise {noise:g}" + (f", each on a sample at rate {rate:g}" if rate < 1 else "")
+        ladder_table(rungs, f"{plan}: ε at δ = {delta:g}")
+    if output is not None:
+        from dperm.report import write_atomically
+        from dperm.report.ladder import ladder_page
+
+        write_atomically(output, ladder_page(noise, rate, steps, delta, stated_relation(relation), rungs))
+        if not as_json:
+            say(f"Page written to {output}.")
 
 
 def _account_log(delta: float, label: str | None, as_json: bool) -> None:
