@@ -22,7 +22,7 @@ from dperm.utility import EpsilonCurve, UtilityPath, first_order
 from papers.epsilon_utility.tables import TITLES, table
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results.json"
+RESULTS = HERE / "cells.json"
 LOSSES: dict[str, Any] = {"logistic": Logistic(), "Huber SVM": Huber(0.1)}
 RANGES = {"0.05 to 1": ((0.05, 1.0), (0.1, 0.25, 0.75)), "1 to 10": ((1.0, 10.0), (1.0, 2.5, 7.5))}
 VARIABLES = {"epsilon": "ε (as published)", "inverse": "1/ε", "log": "ln ε"}
@@ -84,7 +84,8 @@ def run(only: str) -> None:
             print(f"{TITLES[name]} is left out: {error}")
             continue
         found[key] = compared(name, loss, *RANGES[label], size)
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+        lines = [f"{json.dumps(each)}: {json.dumps(cell)}" for each, cell in found.items()]
+        RESULTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
         print(key, f"{found[key]['seconds']:.1f} s along the path", flush=True)
 
 
@@ -121,7 +122,7 @@ def report() -> None:
     headings = ["data", "loss", *(f"n = {size:,}" for size in SIZES), *(f"slope, {name}" for name in VARIABLES.values())]
     text = f"""# The effect of ε on utility, run again
 
-`python -m papers.epsilon_utility run` computes what is missing (`results.json`), `report` writes this page. Li, Liu, Li, Wang,
+`python -m papers.epsilon_utility run` computes what is missing (`cells.json`), `report` writes this page. Li, Liu, Li, Wang,
 Liu: figures 2 and 3, table 2, and the experiment on sample numbers. Objective perturbation by Kifer's calibration,
 Λ = {PENALTY:g} + 2β/ε, δ = {DELTA:g}, {RECORDS:,} records, {DRAWS} draws of the noise (one where there are 5,000 features). Rows
 are at most 1 long, so that a record's gradient is, too: the paper takes 2√p for its bound, and its losses lie elsewhere.
@@ -145,7 +146,8 @@ variable. The paper claims 1/n, with a proof that has gaps.
 
 What this shows. Near where it was measured the estimate is right, with the sign mended. From a small ε it is of no use away from
 there when taken in ε: training loss bends like 1/ε² or 1/ε, and the tangent runs off. In 1/ε or ln ε the same training tells
-more. The path costs about as much as one or two trainings a draw and is exact: there is no reason left to extrapolate.
+more. The path costs a few trainings a draw ([measured](../../benchmarks/results/epsilon_path.md)) and is as
+exact as the last column says: there is no reason left to extrapolate.
 """
     if "gisette" not in names:
         text += "\nGisette's own files were not at hand: the loader asks for them by checksum.\n"
@@ -173,7 +175,9 @@ def draw(path: Path, found: dict[str, Any], names: list[str], label: str) -> Non
                     axes.plot([point], [np.interp(point, at, real)], "o", color=colour, markersize=5)
                 spread = float(np.ptp(real)) or 1.0
                 axes.set(
-                    ylim=(real.min() - 0.3 * spread, real.max() + 0.5 * spread), title=f"{TITLES[name]}, {loss}", xscale="log"
+                    ylim=(real.min() - 0.3 * spread, real.max() + 0.5 * spread),
+                    title=f"{TITLES[name].partition(',')[0]}, {loss}",
+                    xscale="log",
                 )
                 axes.set_xlabel("ε")
         panels[0, 0].set_ylabel("training loss")

@@ -150,6 +150,7 @@ def test_a_reduced_table_runs_and_is_continued(folder: Path, data_folder: Path, 
     assert "3: 4 of 4" in text and "| HF | paper | 96.1 |" in text
 
 
+@pytest.mark.slow
 def test_coloured_images_train(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CIFAR-10's shapes: 550,570 weights on pixels, as Tramèr & Boneh have it, and 243 scattering channels."""
     images, labels = np.random.default_rng(0).integers(0, 256, (100, 3, 32, 32), np.uint8), np.arange(100, dtype=np.uint8) % 10

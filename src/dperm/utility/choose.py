@@ -41,11 +41,12 @@ class ChosenEpsilon:
     reached: float
     method: Objective
     statement: str = _NOT_CHARGED
+    note: str = ""
 
     def __str__(self) -> str:
         return (
             f"ε = {self.epsilon:.4g} at δ = {self.delta:.2g}: {self.metric.replace('_', ' ')} {self.reached:.4g}, on average "
-            f"over the noise.\n{self.statement}"
+            f"over the noise, by mechanism={self.method}.{self.note}\n{self.statement}"
         )
 
 
@@ -90,7 +91,7 @@ class UtilityCurve:
         """The least ε of the range from which on the mean over draws is at least `target`, at most for losses; between the values
         of ε it is interpolated. ValueError where none is, with what is reached."""
         mean = self._values(metric).mean(axis=0)
-        target = check.finite("target", target)
+        target = (check.fraction if metric in _RISING else check.positive)("target", target)
         sign = 1 if metric in _RISING else -1
         enough = sign * mean >= sign * target
         name = metric.replace("_", " ")
@@ -109,7 +110,8 @@ class UtilityCurve:
             epsilon, reached = float(np.exp(before + share * (after - before))), target
         method = self.curve.method(epsilon)
         method = replace(method, strong_convexity=float(f"{method.strong_convexity:.5g}"))  # to be read and typed
-        return ChosenEpsilon(epsilon, self.curve.delta, metric, target, reached, method)
+        note = "" if first else " It is the least that was looked at: a smaller one may do."
+        return ChosenEpsilon(epsilon, self.curve.delta, metric, target, reached, method, note=note)
 
     def _values(self, metric: Metric) -> Array:
         return getattr(self, check.choice("metric", metric, get_args(Metric)))
