@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from sklearn.base import clone
 
 from dperm.estimators import DPLogisticRegression, DPMLPClassifier, DPRidge, DPSearch, model_from_json, model_to_json
 from dperm.mechanisms import Gradient, Objective, Output, PublishedNormalisedGradient
-from dperm.privacy import BestOfTries, Composed, Gaussian, PureDP, Risk, epsilon
+from dperm.privacy import BestOfTries, Certificate, Composed, Gaussian, PureDP, Risk, epsilon
 from dperm.privacy.events import leaves
 from dperm.release import SpendLog, best_of_tries
 from dperm.release.selection import set_aside
@@ -139,7 +140,11 @@ def test_it_is_an_estimator() -> None:
         ({"estimator": DPLogisticRegression(classes=["no", "yes"], random_state=1)}, {}, "without random_state"),
         ({"estimator": DPMLPClassifier(classes=["no", "yes"])}, {}, "linear estimator"),
         ({"delta": 0.0}, {}, "delta"),
-        ({}, {"held_out": (X[:5, :2], Y[:5])}, "held-out rows of 3"),
+        ({}, {"held_out": (X[:5, :2], Y[:5])}, "X has 2 features"),
+        ({}, {"held_out": (X[:5], ["no"] * 5)}, "more than one class"),
+        ({}, {"held_out": (X[:5], [True, True, False, False, True])}, "got False"),
+        ({}, {"held_out": X[:5]}, "held_out as"),
+        ({"epsilon": 1e-7, "how": "geometric"}, {}, "Expected more than epsilon"),
         ({}, {"held_out": (X[:5], ["yes", "no", "yes", "no", "maybe"])}, "among classes"),
         ({}, {"held_out": (X[:5] * np.nan, Y[:5])}, "NaN"),
         ({"scoring": lambda *_: 0.0}, {"held_out_private": True}, "no scoring"),
@@ -204,6 +209,38 @@ def test_runs_of_one_s_own() -> None:
     with set_aside():
         SpendLog.current().charge(Gaussian(1.0), mechanism="a part")
     assert len(SpendLog.current().charges()) == 2
+
+
+def test_tries_that_share_a_result_are_refused_and_scores_that_are_no_numbers_fail() -> None:
+    event = BestOfTries((Gaussian(3.0),), 50.0)
+    shared: list[float] = []
+    with pytest.raises(ValueError, match="one object twice"):
+        for _ in range(20):  # one try is no repetition
+            best_of_tries(event, [lambda: (1.0, shared)])
+    with pytest.raises(RuntimeError, match="No try ended well"):
+        best_of_tries(event, [lambda: (None, 1)])  # type: ignore[arg-type, return-value]
+
+
+def test_the_certificate_is_dated_before_the_first_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    scored: list[int] = []
+    issued: list[int] = []
+    issue = Certificate.issue.__func__  # type: ignore[attr-defined]
+
+    def seen(cls: Any, **stated: Any) -> Certificate:
+        if stated["mechanism"].startswith("search"):
+            issued.append(len(scored))
+        return issue(cls, **stated)
+
+    monkeypatch.setattr(Certificate, "issue", classmethod(seen))
+    search(scoring=lambda *_: float(scored.append(1) is None), how="geometric", epsilon=2.0).fit(X, Y, held_out=HELD)
+    assert issued == [0] and scored
+
+
+def test_columns_of_another_order_are_refused_before_a_charge() -> None:
+    frame = pandas.DataFrame(X, columns=list("abc"))
+    with pytest.raises(ValueError, match="feature names"):
+        search().fit(frame, Y, held_out=(frame[["c", "b", "a"]], Y))
+    assert SpendLog.current().charges() == []
 
 
 def test_a_search_that_shows_its_number_is_found() -> None:

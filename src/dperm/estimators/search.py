@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.model_selection import ParameterGrid
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm._remind import remind_of_budget
@@ -19,29 +19,19 @@ from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
-from dperm.privacy import Assumption, Certificate, Composed, Event, Provenance, PureDP, Relation, Risk, calibrate, statements
-from dperm.privacy import epsilon as event_epsilon
+from dperm.privacy import Certificate, Composed, Event, Provenance, PureDP, Relation, Risk, calibrate, statements
 from dperm.privacy.events import Gaussian, SelfComposed
 from dperm.privacy.gaussian import gaussian_epsilon, gaussian_mu
-from dperm.privacy.selection import BestOfTries, Law, budget_of_a_try
+from dperm.privacy.selection import BestOfTries, Law, budget_of_a_try, share_within
 from dperm.release import Channel, SpendLog, best_of_tries
-from dperm.release.selection import set_aside
+from dperm.release.selection import certificate_of_search, set_aside
 
 __all__ = ["DPSearch"]
 
 How = Literal["auto", "each once", "geometric", "logarithmic", "poisson"]
 
-_ROUNDS = 8
 _TRIES_EACH = 2.0
-_NEAR = 1e-3  # of ε, left over at most
 _SCORE_SHARE = 0.1  # of ε of a try, for its score on private records
-
-_SECRET = Assumption(
-    "How many tries there were, and what the others gave, stays secret. It shows in how long the search took.",
-    "caller",
-    "not shown by the library; running time is not hidden",
-    "secret tries",
-)
 
 
 @dataclass(frozen=True)
@@ -81,7 +71,8 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
 
     Attributes
     ----------
-    best_estimator_, best_params_, best_score_, certificate_, how_ ("each once", or the law of the number of tries);
+    best_estimator_, best_params_, certificate_, how_ ("each once", or the law of the number of tries); best_score_ (with private
+    held-out records the noisy number of those that it gets right);
     results_ (settings and scores, in order, where each was tried once).
     """
 
@@ -122,6 +113,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         settings = self._checked(private_scores)
         features, classes, size = self._known(X, y, held_out)
         how, planned = self._planned(settings, features, classes, size, private_scores)
+        certificate = self._certificate(planned, how, classes)  # before the first try: its date tells of none
         shift = 0 if self.random_state is None else int(np.random.default_rng(self.random_state).integers(1 << 31))
 
         def run(number: int, seed: int | None) -> tuple[float, Any]:
@@ -151,7 +143,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         self.how_ = how
         self.best_params_ = settings[number]
         self.best_estimator_ = best
-        self.certificate_ = best.certificate_ = self._certificate(planned, how)
+        self.certificate_ = best.certificate_ = certificate
 
     # Before the charge
 
@@ -184,17 +176,22 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         trial = clone(self.estimator)
         classifies = is_classifier(trial)
         X, y = trial._validated(X, y, y_numeric=not classifies)
-        rows, targets = clone(self.estimator)._validated(*held_out, y_numeric=not classifies)
-        if rows.shape[1] != X.shape[1]:
-            raise ValueError(f"Expected held-out rows of {X.shape[1]} features, got {rows.shape[1]}.")
+        if not (isinstance(held_out, tuple) and len(held_out) == 2):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError("Expected held_out as (rows, labels).")
+        _, targets = validate_data(
+            trial, *held_out, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=not classifies
+        )
         if not classifies:
             return X.shape[1], 0, None if trial.relation != "replace_one" else len(y)
         known: Any = getattr(trial, "classes", None)
         if known is None:
             raise ValueError("Expected the estimator to state its classes: which are present must not differ between tries.")
-        unknown = np.setdiff1d(np.concatenate([np.unique(y), np.unique(targets)]), np.asarray(known))
-        if len(unknown):
-            raise ValueError(f"Expected labels among classes, got {unknown[0]!r}.")
+        stated = np.asarray(known).tolist()
+        unknown = [each for each in [*np.unique(y).tolist(), *np.unique(targets).tolist()] if each not in stated]
+        if unknown:
+            raise ValueError(f"Expected labels among classes = {stated}, got {unknown[0]!r}.")
+        if len(np.unique(targets)) < 2:
+            raise ValueError("Expected held-out records of more than one class.")
         return X.shape[1], len(known), None if trial.relation != "replace_one" else len(y)
 
     def _planned(
@@ -224,15 +221,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for _ in range(_ROUNDS):
-                found = planned(each)
-                spent = event_epsilon(found.event, self.delta)
-                if self.epsilon * (1 - 20 * _NEAR) <= spent <= self.epsilon:
-                    break
-                each *= min(self.epsilon / spent, 4.0) * (1 - _NEAR)
-            else:
-                raise ValueError(f"Found no budget for each try that keeps the search within epsilon = {self.epsilon:g}.")
-        return how, found
+            return how, share_within(self.epsilon, self.delta, each, planned, lambda found: found.event)
 
     def _built(
         self, given: dict[str, Any], epsilon: float, delta: float, features: int, classes: int, size: int | None
@@ -255,28 +244,16 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         channel.charge(PureDP(score_epsilon, Relation(self.estimator.relation)), "score of a try")
         return float(channel.release_pure(np.array([right]), 1.0, score_epsilon)[0])
 
-    def _certificate(self, planned: _Planned, how: str) -> Certificate:
+    def _certificate(self, planned: _Planned, how: str, classes: int) -> Certificate:
         provenance: Provenance = Channel.open(self.random_state).provenance
         parts = [mechanism.certificate(objective.facts, provenance) for mechanism, objective in planned.built]
-        assumptions = dict.fromkeys(item for part in parts for item in part.assumptions if item.key != "arithmetic")
-        names = ", ".join(dict.fromkeys(part.mechanism for part in parts))
-        certificate = Certificate.issue(
-            mechanism=f"search ({how}) over {len(parts)} settings of {names}",
-            event=planned.event,
-            delta=self.delta,
-            target_epsilon=self.epsilon,
-            paper="Liu & Talwar 2019; Papernot & Steinke 2022; " + "; ".join(dict.fromkeys(part.paper for part in parts)),
-            assumptions=[
-                *([] if how == "each once" else [_SECRET]),
-                *([] if planned.score_epsilon else [statements.PUBLIC_HELD_OUT]),
-                *assumptions,
-            ],
-            public_facts={"settings": len(parts), "epsilon_of_a_try": planned.epsilon, "delta_of_a_try": planned.delta},
-            not_charged=tuple(dict.fromkeys(text for part in parts for text in part.not_charged)),
-            provenance=provenance,
-        )
-        claims = [part.claim for part in parts if part.claim]
-        return certificate.only_claimed("; ".join(claims)) if claims else certificate
+        if classes:
+            parts = [part.with_assumptions(statements.labels(classes, stated=True)) for part in parts]
+        return certificate_of_search(
+            planned.event, parts, how, len(parts), delta=self.delta, epsilon=self.epsilon,
+            held_out_private=bool(planned.score_epsilon), provenance=provenance,
+            facts={"settings": len(parts), "epsilon_of_a_try": planned.epsilon, "delta_of_a_try": planned.delta},
+        )  # fmt: skip
 
     # Of the best
 

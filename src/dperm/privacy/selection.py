@@ -17,7 +17,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,11 @@ from dperm.privacy.gaussian import gaussian_epsilon, gaussian_mu, solve_decreasi
 from dperm.privacy.pairs import Directions, loss_pairs
 from dperm.privacy.pld import PrivacyLossDistribution
 
-__all__ = ["BestOfTries", "Law", "budget_of_a_try", "selection_epsilon"]
+__all__ = ["BestOfTries", "Law", "budget_of_a_try", "selection_epsilon", "share_within"]
 
 Array = NDArray[np.float64]
 Law = Literal["geometric", "logarithmic", "poisson"]
+T = TypeVar("T")
 
 _CELLS = 1 << 15  # of v, in equal ratios
 _LEAST = 1e-16  # v below that counts as lost
@@ -42,6 +43,8 @@ _POINTS = 320  # of the profile of one try
 _SMALLEST = tuple(10.0**-power for power in range(13, 3, -1))  # δ where that profile ends
 _GRID = 1e-3  # relative grid error of its distribution of losses
 _SHOWN, _KEPT = 256, 1e-13  # points of the profile of the best one; and where it ends
+_MOST_POISSON = 600.0  # e^{−mean} is a double
+_ROUNDS, _LEFT = 8, 0.02  # of a search for the budget of a try
 _ROUNDING = 1e-9  # relative, of what is added up here
 
 
@@ -67,6 +70,8 @@ class BestOfTries(Event):
         object.__setattr__(self, "mean", float(check.positive("mean", self.mean)))
         if not 1 < self.mean <= 1e6:
             raise ValueError(f"Expected a mean number of tries above 1 and of at most a million, got {self.mean!r}.")
+        if self.law == "poisson" and not self.mean <= _MOST_POISSON:
+            raise ValueError(f"Expected a mean of at most {_MOST_POISSON:g} for a Poisson number of tries, got {self.mean!r}.")
 
     @property
     def relation(self) -> Relation | None:
@@ -206,6 +211,20 @@ def budget_of_a_try(
         tried = BestOfTries((Gaussian(math.exp(-log_share) / most, relation),), mean, law)
         return math.log(selection_epsilon(tried, delta) / epsilon)
 
-    share = float(brentq(excess, math.log(1e-3 / mean), 0.0, xtol=1e-4)) - 1e-4
+    least = math.log(1e-3 / mean)
+    if excess(least) > 0:
+        raise ValueError(f"Expected more than epsilon = {epsilon:g}, or a larger delta, for a mean of {mean:g} tries.")
+    share = float(brentq(excess, least, 0.0, xtol=1e-4)) - 1e-4
     each = delta / mean
     return gaussian_epsilon(math.exp(-share) / most, each), each
+
+
+def share_within(epsilon: float, delta: float, each: float, planned: Callable[[float], T], event: Callable[[T], Event]) -> T:
+    """`planned` with the ε of a try, `each` at first, for which the event of it all costs `epsilon`, or up to a fiftieth less."""
+    for _ in range(_ROUNDS):
+        found = planned(each)
+        spent = event_epsilon(event(found), delta)
+        if epsilon * (1 - _LEFT) <= spent <= epsilon:
+            return found
+        each *= min(epsilon / spent, 4.0) * (1 - _LEFT / 20)
+    raise ValueError(f"Found no budget for each try that keeps the search within epsilon = {epsilon:g}.")

@@ -5,6 +5,7 @@ from dperm.torch.normalisation import ChannelStatistics, private_channel_statist
 from dperm.torch.objective import ModuleObjective, per_example
 from dperm.torch.records import TorchRecords
 from dperm.torch.scattering import Scattering2D, scattering_features, scattering_scale
+from dperm.torch.search import Candidate, SearchedRun, search_runs
 from dperm.torch.tapped import TorchPass
 from dperm.torch.tempered import TemperedSigmoid
 from dperm.torch.trainer import PrivateTrainer
@@ -12,12 +13,14 @@ from dperm.torch.update import TorchOptimizer
 
 __all__ = [
     "Callback",
+    "Candidate",
     "ChannelStatistics",
     "ModuleObjective",
     "PrivateStep",
     "PrivateTrainer",
     "ProgressBar",
     "Scattering2D",
+    "SearchedRun",
     "TemperedSigmoid",
     "TensorBoard",
     "TorchOptimizer",
@@ -27,4 +30,5 @@ __all__ = [
     "private_channel_statistics",
     "scattering_features",
     "scattering_scale",
+    "search_runs",
 ]

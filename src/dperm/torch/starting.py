@@ -71,6 +71,13 @@ class Starter:
         assert channel.charge_id is not None
         return self._run(plan, records, channel, Charged((event,), channel.charge_id))
 
+    def planned(self) -> Certificate:
+        """What `fresh` would certify, where the number of records is stated."""
+        if self.planner.stated_size is None:
+            raise ValueError("Expected public_size: where the number of records is released, noise is set by what was released.")
+        plan, event = self._planned(self.planner.stated_size, self.planner.epsilon, self.planner.delta)
+        return self._certify(event, self._channel(), plan, self._target)
+
     def again(self, settings: dict[str, Any], state: dict[str, Any]) -> Policy:
         """The plan of a checkpoint with these settings and this state of its run. ValueError where it was another."""
         self.noise = settings["noise_multiplier"]
@@ -187,6 +194,8 @@ class Starter:
         settings: dict[str, Any] = {} if plan is None else plan.describe()
         if self.own_loop:
             settings["update"] = "in the caller's own loop"
+        if isinstance(self.planner.epsilon, Risk):
+            settings["risk"] = str(self.planner.epsilon)
         self.certificate = Certificate.issue(
             mechanism="gradient perturbation of a network" + ("" if plan is None else f" ({plan.kind})"),
             event=event,

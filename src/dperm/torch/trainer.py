@@ -147,6 +147,16 @@ class PrivateTrainer:
         """What the run costs and on what assumptions; None before the charge."""
         return None if self._starter is None else self._starter.certificate
 
+    def planned(self) -> Certificate:
+        """What a run will be certified as, for a stated number of records: nothing is charged, and no records are needed."""
+        return self._starting().planned()
+
+    def certify_as(self, certificate: Certificate) -> None:
+        """State another certificate than the run's own: of a search that the run was a part of."""
+        if self._starter is None:
+            raise ValueError("Expected a trainer that ran.")
+        self._starter.certificate = certificate
+
     @property
     def plan(self) -> Policy | None:
         """What runs, with its noise and its update; None before the run."""
@@ -419,11 +429,7 @@ class PrivateTrainer:
         if self.checkpoint is not None:
             checkpoint.probe(self.checkpoint, self._contents())
         self._remind(len(records))
-        self._starter = starter = Starter(
-            self.objective, self._planner, self._with_update,
-            shares_epsilon=bool(self.spent), own_loop=self._own_loop, folder=self.checkpoint,
-            observe=self._fitting.show_private, label=self.label, random_state=self.random_state,
-        )  # fmt: skip
+        self._starter = starter = self._starting()
         if latest is not None:
             return self._continue(starter, records, checkpoint.load(latest))
         self.history, self._state = [], None
@@ -431,6 +437,13 @@ class PrivateTrainer:
         if self.checkpoint is not None:
             self.save()
         return self._run
+
+    def _starting(self) -> Starter:
+        return Starter(
+            self.objective, self._planner, self._with_update,
+            shares_epsilon=bool(self.spent), own_loop=self._own_loop, folder=self.checkpoint,
+            observe=self._fitting.show_private, label=self.label, random_state=self.random_state,
+        )  # fmt: skip
 
     def _continue(self, starter: Starter, records: TorchRecords, saved: dict[str, Any]) -> PrivateRun:
         """The run of a checkpoint; the model, the optimiser and what else it holds are put back."""
