@@ -2,17 +2,18 @@
 
 Release k is the minimiser with Gaussian noise of its own, and what is used is the mean of the first k, weighted by their
 precisions: a Brownian path in 1/time, of which earlier points cost nothing beside later ones (Whitehouse, Wu, Ramdas, Rogers
-2022, after Ligett, Neel, Roth, Waggoner, Wu 2017). The whole path is charged before the first release. What was spent when it
-stopped is stated beside it, ex post: `dperm.privacy.ex_post`.
+2022, after Ligett, Neel, Roth, Waggoner, Wu 2017). With δ = 0 the noise is that of pure output perturbation, and falls the same
+way. The whole path is charged before the first release. What was spent when it stopped is stated beside it, ex post:
+`dperm.privacy.ex_post`.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +32,13 @@ from dperm.privacy import (
     Certificate,
     Event,
     ExPost,
+    PureDP,
     Relation,
     statements,
     stopping_path,
 )
 from dperm.release import Channel
+from dperm.release.grid import admit_noise
 from dperm.release.threshold import ThresholdTest
 
 __all__ = ["AccuracyFirst", "AskRecords", "GradualRelease", "LookAtOthers", "Stopping"]
@@ -43,6 +46,7 @@ __all__ = ["AccuracyFirst", "AskRecords", "GradualRelease", "LookAtOthers", "Sto
 Array = NDArray[np.float64]
 Goal = Literal["accuracy", "loss"]
 
+_CUT = 5.0  # a loss of the records that are asked counts for at most so many targets
 _CHECK_SHARE = 0.1  # of ε, for asking the records themselves whether it is enough
 
 
@@ -50,11 +54,12 @@ _CHECK_SHARE = 0.1  # of ε, for asking the records themselves whether it is eno
 class Stopping(ABC):
     """When what was released is good enough: an accuracy of at least `target`, or a mean loss of at most that.
 
-    A mean loss is that of losses cut at twice the target.
+    Where `cut` is finite, each loss counts for at most so many times the target, so that one record can move little.
     """
 
     goal: Goal
     target: float
+    cut: ClassVar[float] = _CUT
 
     def __post_init__(self) -> None:
         check.choice("goal", self.goal, get_args(Goal))
@@ -63,7 +68,7 @@ class Stopping(ABC):
     def sensitivity(self, relation: Relation) -> float:
         """How far one record moves the excess at most."""
         if self.goal == "loss":
-            return self.target if relation is Relation.ADD_OR_REMOVE_ONE else 2 * self.target
+            return self.target * (max(1.0, self.cut - 1) if relation is Relation.ADD_OR_REMOVE_ONE else self.cut)
         return max(self.target, 1 - self.target) if relation is Relation.ADD_OR_REMOVE_ONE else 1.0
 
     def excess(self, objective: LinearObjective, records: Records, theta: Array) -> float:
@@ -76,7 +81,7 @@ class Stopping(ABC):
             else:
                 losses = objective.loss.value(predictions, batch.targets)
                 losses = np.where(np.isfinite(losses), losses, np.inf)  # of a stranger's loss: as bad as can be
-                scores.append(-math.fsum(np.clip(losses, 0.0, 2 * self.target)))
+                scores.append(-math.fsum(np.clip(losses, 0.0, self.cut * self.target)))
         wanted = self.target * len(records)
         return math.fsum(scores) + (wanted if self.goal == "loss" else -wanted)
 
@@ -103,8 +108,10 @@ class Stopping(ABC):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LookAtOthers(Stopping):
-    """By public records that the model is not trained on: rows (h, d) and targets (h,), ±1 for classes. That costs nothing."""
+    """By public records that the model is not trained on: rows (h, d) and targets (h,), ±1 for classes. That costs nothing, and
+    losses count as they are."""
 
+    cut = math.inf
     rows: Any = field(repr=False)
     targets: Any = field(repr=False)
 
@@ -118,6 +125,10 @@ class LookAtOthers(Stopping):
                 f"Expected held-out rows of {objective.features} features with a target each, got {self.rows.shape} and "
                 f"{len(self.targets)} targets."
             )
+        if not np.isfinite(self.targets).all():
+            raise ValueError("Expected held-out targets that are finite.")
+        if self.goal == "accuracy" and len(np.unique(self.targets)) < 2:
+            raise ValueError("Expected held-out records of both classes, got one class only: its share is no accuracy.")
 
     def test(
         self, objective: LinearObjective, records: Records, channel: Channel, question: AboveThreshold | None
@@ -147,6 +158,7 @@ class AskRecords(Stopping):
 class GradualRelease(Mechanism):
     """θ̃ + noise of multiplier 1/signals[0], then less, down to 1/signals[−1]; it ends at the first that `stopping` finds enough.
 
+    Gaussian noise, or where the budget's δ is 0 of density ∝ exp(−signal·‖b‖/sensitivity).
     θ̃ as of `OutputPerturbation`. `budget` is that of the whole path; `levels[k]` what a stop there costs ex post.
     """
 
@@ -184,7 +196,11 @@ class GradualRelease(Mechanism):
         if not facts.smoothness < math.inf:
             raise ValueError("Expected a smooth loss for accuracy first, which finds a minimiser.")
         self.residual(facts)  # refused here, before any charge
-        return self.statement(1).event(facts.relation)
+        if not self.budget.delta:
+            admit_noise(PureDP(self.signals[0], facts.relation), facts.dimension)
+        statement = self.statement(1)
+        statement.verify()  # also levels of somebody else's making
+        return statement.event(facts.relation)
 
     def refuse(self, objective: LinearObjective, records: int) -> None:
         self.stopping.admit(objective)
@@ -195,18 +211,26 @@ class GradualRelease(Mechanism):
         objective = objective.with_strong_convexity(self.strong_convexity)
         solution = solve(objective, records, 0.0, self.residual(objective.facts))
         sensitivity = self.sensitivity(objective.facts)
-        total, theta, reached, stop = np.zeros(objective.dimension), np.zeros(objective.dimension), False, 0
-        for stop, multiplier in enumerate(self.statement(1).multipliers, start=1):
-            total += channel.release(solution.theta, sensitivity, float(multiplier)) / multiplier**2
-            theta = total / self.signals[stop - 1] ** 2
+        theta, reached, stop = np.zeros(objective.dimension), False, 0
+        for theta in self._releases(solution.theta, sensitivity, channel):
+            stop += 1
             if reached := enough(theta):
                 break
         return theta, {
             "stopped_after": stop,
             "reached": reached,
-            "ex_post_epsilon": self.levels[stop - 1],
-            "noise_std": sensitivity / self.signals[stop - 1],
+            "noise_std" if self.budget.delta else "noise_scale": sensitivity / self.signals[stop - 1],
         }
+
+    def _releases(self, theta: Array, sensitivity: float, channel: Channel) -> Iterator[Array]:
+        """θ with less and less noise."""
+        if not self.budget.delta:
+            yield from channel.release_gradually(theta, sensitivity, self.signals)
+            return
+        total = np.zeros(len(theta))
+        for signal, multiplier in zip(self.signals, self.statement(1).multipliers, strict=True):
+            total += channel.release(theta, sensitivity, float(multiplier)) / multiplier**2
+            yield total / signal**2
 
     def closed(self, certificate: Certificate, trace: Mapping[str, Any]) -> Certificate:
         return certificate.stopped(self.statement(trace["stopped_after"]))
@@ -243,7 +267,9 @@ class AccuracyFirst(Method):
     """The least ε, up to the estimator's, at which output perturbation reaches an `accuracy`, or a mean `loss`.
 
     It is measured on `held_out` public records (rows, labels): labels are those that the estimator is fitted with. None: on the
-    records that are trained on, by AboveThreshold, for `check_share` of ε. The path has `stops` noise levels, the first of them
+    records that are trained on, by AboveThreshold, for `check_share` of ε; a record's loss then counts for at most five times the
+    target, and the answer is noisy. The ε is certified, not the accuracy. For two classes or a regression, with `public_size` or
+    `strong_convexity` known. The path has `stops` noise levels, the first of them
     `span` times as large as the last. `strong_convexity` as of `Output`: one for the whole path, by default what suits its
     middle.
 
@@ -260,6 +286,7 @@ class AccuracyFirst(Method):
     strong_convexity: float | None = None
 
     key = "accuracy_first"
+    pure = True
     title = "Accuracy first"
 
     def __post_init__(self) -> None:
@@ -272,6 +299,12 @@ class AccuracyFirst(Method):
             check.positive("strong_convexity", self.strong_convexity)
         if self.accuracy is not None and self.loss is not None:
             raise ValueError("Expected accuracy or loss, got both.")
+        if self.accuracy is not None:
+            check.fraction("accuracy", self.accuracy)
+        if self.loss is not None:
+            check.positive("loss", self.loss)
+        if self.held_out is not None and not (isinstance(self.held_out, tuple) and len(self.held_out) == 2):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError("Expected held_out as (rows, labels).")
 
     @property
     def needs_size(self) -> bool:
@@ -281,14 +314,20 @@ class AccuracyFirst(Method):
         aims = self.accuracy is not None or self.loss is not None
         return aims and task.loss.smoothness(1.0) < math.inf and task.classes <= 2
 
-    def told(self, labels: Array) -> Method:
+    def told(self, labels: NDArray[Any] | None, rows: Callable[[Any], Any]) -> Method:
         if self.held_out is None:
             return self
-        rows, given = self.held_out
-        unknown = np.setdiff1d(np.asarray(given), labels)
-        if len(unknown):
-            raise ValueError(f"Expected held-out labels among {labels!r}, got {unknown[0]!r}.")
-        return replace(self, held_out=(rows, np.where(np.asarray(given) == labels[-1], 1.0, -1.0)))
+        try:
+            admitted, given = rows(self.held_out[0]), np.asarray(self.held_out[1])
+        except ValueError as error:
+            raise ValueError(f"Of the held-out records: {error}") from None
+        if labels is None:
+            return replace(self, held_out=(admitted, given))
+        # also numbers beside texts: what is not among the labels cannot be compared with them
+        unknown = [each for each in np.unique(given).tolist() if each not in labels.tolist()]
+        if unknown:
+            raise ValueError(f"Expected held-out labels among {labels.tolist()}, got {unknown[0]!r}.")
+        return replace(self, held_out=(admitted, np.where(given == labels[-1], 1.0, -1.0)))
 
     def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         if models > 1:
@@ -297,7 +336,9 @@ class AccuracyFirst(Method):
         stopping = self._stopping(epsilon)
         asked = stopping.cost()
         signals, levels = stopping_path(epsilon - asked, budget.delta, self.stops, self.span)
-        modulus = self.strong_convexity or output_strong_convexity(facts, 1 / math.sqrt(signals[0] * signals[-1]))
+        middle = 1 / math.sqrt(signals[0] * signals[-1])
+        middle *= 1 if budget.delta else facts.dimension
+        modulus = self.strong_convexity or output_strong_convexity(facts, middle)
         return GradualRelease(
             budget=budget,
             strong_convexity=modulus,

@@ -13,6 +13,10 @@ If the run stops at k, by a rule that saw X_1, …, X_k and public facts alone, 
 The left side is at most sup E_P(1 − e^{ε_τ − L_τ})⁺ over stopping times τ of the walk: an optimal stopping problem in one number,
 solved here backwards. In r = e^{−L} its value is convex at every k (a maximum of convex functions and their means), so chords
 between grid points, and increments split between neighbouring grid points that keep the mean of r, bound it from above.
+
+With δ = 0, Y_k is the query plus noise of density ∝ e^{−μ_k‖b‖/Δ}, and each Y_k is Y_{k+1} plus noise that depends on nothing
+(Ligett and others 2017; in any dimension: `NoiseStream.rounded_balls`). Y_1, …, Y_k are made of Y_k, whose densities are within
+e^{μ_k} of each other everywhere: so ε_k = μ_k, whatever rule stops.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from dperm import _validate as check
-from dperm.privacy.events import AboveThreshold, Composed, Event, Gaussian, Relation
+from dperm.privacy.events import AboveThreshold, Composed, Event, Gaussian, PureDP, Relation
 from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 
 __all__ = ["ExPost", "robbins_epsilon", "stopping_delta", "stopping_epsilons", "stopping_path"]
@@ -40,6 +44,7 @@ Array = NDArray[np.float64]
 _REACH = 9.0  # standard deviations of the walk, and of each step, that the grid holds; what is beyond is added to the bound
 _BEYOND = 1e-18  # P(|N(0, 1)| > 9), rounded up
 _ROUNDING = 1e-15  # of one convolution, relative to the largest value, 1
+_FARTHEST = 700.0  # of losses
 _FINEST, _MOST = 0.05, 1 << 15  # a grid's step in units of the smallest increment; and how many points at most
 _SLACK = 1e-3  # of δ: how near the levels come to it
 _NEAR = 1e-4  # of ε: how near the last level of a path comes to it
@@ -50,7 +55,8 @@ _ROUNDS = 6
 class ExPost:
     """Where a run stopped, and what that costs: stop `stop` = k, counted from 1, costs (`epsilons[k − 1]`, `delta`) ex post.
 
-    `signals[k − 1]` is μ_k, the sensitivity of what k releases tell in units of its noise; `asked` the ε of an
+    `signals[k − 1]` is μ_k, the sensitivity of what k releases tell in units of its noise (of its density's scale, where `delta`
+    is 0); `asked` the ε of an
     AboveThreshold that decided to stop, already within `epsilons`; 0 where the decision cost nothing. Ex-post privacy with δ > 0
     is not closed under post-processing: a smaller ε must not be read off what is made of the release.
     """
@@ -77,12 +83,14 @@ class ExPost:
 
     @property
     def multipliers(self) -> Array:
-        """(K,) noise multipliers of the releases X_k by themselves."""
+        """(K,) noise multipliers of the releases X_k by themselves, which are Gaussian."""
         return 1 / np.sqrt(np.diff(np.square(self.signals), prepend=0.0))
 
     def event(self, relation: Relation) -> Event:
         """What the whole path costs."""
-        releases = [Gaussian(float(multiplier), relation) for multiplier in self.multipliers]
+        releases: list[Event] = [PureDP(self.signals[-1], relation)]
+        if self.delta > 0:
+            releases = [Gaussian(float(multiplier), relation) for multiplier in self.multipliers]
         question = self.question(relation)
         return Composed((*releases, *([question] if question else [])))
 
@@ -92,6 +100,12 @@ class ExPost:
 
     def verify(self) -> None:
         """Solve for δ again. ValueError where the ε stated do not keep it."""
+        if self.delta == 0:
+            if any(
+                epsilon < (signal + self.asked) * (1 - 1e-12) for epsilon, signal in zip(self.epsilons, self.signals, strict=True)
+            ):
+                raise ValueError(f"The ex-post statement needs epsilons of {self.signals}, and states {self.epsilons}.")
+            return
         needed = stopping_delta(self.signals, [value - self.asked for value in self.epsilons])
         if not needed <= self.delta * (1 + 1e-9):
             raise ValueError(f"The ex-post statement needs delta = {needed:.4g}, and states {self.delta:.4g}.")
@@ -101,16 +115,22 @@ class ExPost:
         return {**vars(self), "signals": list(self.signals), "epsilons": list(self.epsilons)}
 
     def __str__(self) -> str:
+        spent = f"({self.epsilon:.4g}, {self.delta:.2g})" if self.delta else f"epsilon {self.epsilon:.4g}"
         return (
-            f"Stopped at release {self.stop} of {len(self.signals)}: ({self.epsilon:.4g}, {self.delta:.2g}) ex post, for this "
-            "outcome. Ex-post privacy is not closed under post-processing; other accounts take the ε above."
+            f"Stopped at release {self.stop} of {len(self.signals)}: {spent} ex post, for this "
+            "outcome, whatever rule stopped it (late stops cost more so than the path by itself). Ex-post privacy is not closed "
+            "under post-processing; other accounts take the ε above."
         )
 
 
 def stopping_epsilons(signals: Sequence[float], delta: float) -> tuple[float, ...]:
     """(K,) levels ε_k that keep δ whatever rule stops the walk: those of the k-th alone at one smaller δ', as large as may be."""
     at = [float(signal) for signal in _rising(signals)]
-    target = check.fraction("delta", delta)
+    target = check.fraction("delta", delta) - 4 * _rounding(len(at))  # so that whoever solves again finds no more than `delta`
+    if not target > 0.5 * delta:
+        raise ValueError(
+            f"Expected delta of at least {8 * _rounding(len(at)):.1g}, which {len(at)} stops are found to, got {delta:g}."
+        )
 
     @functools.cache
     def levels(log_delta: float) -> tuple[float, ...]:
@@ -137,6 +157,9 @@ def stopping_path(epsilon: float, delta: float, stops: int, span: float) -> tupl
     `epsilon`, or less by at most 1e-4 of it."""
     shape = np.geomspace(1 / check.positive("span", span), 1.0, check.integer("stops", stops))
     shape[-1] = 1.0
+    if delta == 0:
+        signals = tuple(float(value) for value in check.positive("epsilon", epsilon) * shape)
+        return signals, signals
     largest = gaussian_mu(check.positive("epsilon", epsilon), delta)
     for _ in range(_ROUNDS):
         signals = tuple(float(value) for value in largest * shape)
@@ -145,7 +168,9 @@ def stopping_path(epsilon: float, delta: float, stops: int, span: float) -> tupl
             return signals, levels
         # δ' hardly depends on the scale: with it the next scale is found
         largest = gaussian_mu(epsilon * (1 - _NEAR / 2), gaussian_delta(1 / signals[-1], levels[-1]))
-    raise ArithmeticError(f"Found no path of {stops} stops that ends at epsilon = {epsilon:g}.")  # pragma: no cover
+    raise ValueError(
+        f"Expected an epsilon at which {stops} stops can be told apart, got {epsilon:g} at delta = {delta:g}: no noise is found."
+    )
 
 
 def stopping_delta(signals: Sequence[float], epsilons: Sequence[float]) -> float:
@@ -159,11 +184,14 @@ def stopping_delta(signals: Sequence[float], epsilons: Sequence[float]) -> float
     steps = np.diff(squares, prepend=0.0)
     low = float(np.min(squares / 2 - _REACH * at))
     high = float(np.max(squares / 2 + _REACH * at))
+    if not high < _FARTHEST:
+        raise ValueError(
+            f"Expected signals of at most 30, whose losses doubles hold, got {at[-1]:.3g}: less epsilon, or a larger delta."
+        )
     width = max(_FINEST * float(np.sqrt(steps.min())), (high - low) / _MOST)
     cells = np.arange(math.floor(low / width), math.ceil(high / width) + 1)  # 0 is among them
     losses = cells * width
     value = np.zeros(len(losses))
-    error = 0.0
     for step, level in zip(steps[::-1], levels[::-1], strict=True):
         value = np.maximum(value, -np.expm1(np.minimum(level - losses, 0.0)))
         first, weights = _increments(float(step), width)
@@ -173,8 +201,12 @@ def stopping_delta(signals: Sequence[float], epsilons: Sequence[float]) -> float
         mean = _correlated(padded, weights)
         start = max(0, first)  # where all weights lie to the right of 0
         value = np.clip(mean[start : start + len(losses)], 0.0, 1.0)
-        error += _BEYOND + _ROUNDING
-    return min(1.0, float(value[-cells[0]]) + error)
+    return min(1.0, float(value[-cells[0]]) + _rounding(len(at)))
+
+
+def _rounding(stops: int) -> float:
+    """What `stopping_delta` adds to be sure."""
+    return stops * (_BEYOND + _ROUNDING)
 
 
 def robbins_epsilon(signal: float, delta: float, rho: float) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dperm.mechanisms import AccuracyFirst
+from dperm.mechanisms import AccuracyFirst, Budget
 from dperm.objectives import Logistic, Squared, Task
 from helpers.catalogue.common import ADD, BUDGET, REPLACE, SIZE, Entry
 
@@ -19,5 +19,7 @@ def entries() -> Iterator[Entry]:
         for held_out in (None, (_ROWS, np.sign(_ROWS[:, 0]))):
             method = AccuracyFirst(accuracy=0.6, held_out=held_out, check_share=0.3, stops=8, strong_convexity=1.0)
             yield f"accuracy first, {'asked' if held_out is None else 'others'}, {relation}", *method.build(task, BUDGET)
+    task = Task(loss=Logistic(), features=3, classes=2, public_size=SIZE, intercept_scale=0.5)
+    yield "accuracy first, pure", *AccuracyFirst(accuracy=0.6, check_share=0.3, stops=8).build(task, Budget(0.0, 4.0))
     task = Task(loss=Squared(1.0, 2.0), features=3, public_size=SIZE)
     yield "accuracy first, loss", *AccuracyFirst(loss=0.2, stops=8).build(task, BUDGET)
