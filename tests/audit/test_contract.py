@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
 from dperm.audit import AuditResult, Training, attack, overall
@@ -10,12 +12,17 @@ from dperm.objectives import LinearObjective
 from helpers.catalogue import EPSILON, catalogue, certified_parts, parts_of, recipes
 
 CATALOGUE = list(catalogue())
-everything = pytest.mark.parametrize(
-    ("mechanism", "objective"), [entry[1:] for entry in CATALOGUE], ids=[entry[0] for entry in CATALOGUE]
-)
+#: as others, but with a filter whose noise is found anew for each run: with many trials only
+LONG = {"recipe dpis, smoothed", "recipe dpis, adaptive", "recipe dpis, size released"}
+
+
+def entries(left_out: Collection[str] = ()) -> pytest.MarkDecorator:
+    kept = [entry for entry in CATALOGUE if entry[0] not in left_out]
+    return pytest.mark.parametrize(("mechanism", "objective"), [entry[1:] for entry in kept], ids=[entry[0] for entry in kept])
 
 
 def test_everything_certified_is_in_the_catalogue() -> None:
+    assert {name for name, *_ in CATALOGUE} >= LONG
     covered = set().union(*(parts_of(mechanism, objective) for _, mechanism, objective in CATALOGUE))
     assert certified_parts() - covered == set(), "certified, but not audited: add it to tests/helpers/catalogue"
     named = {name.removeprefix("recipe ").partition(",")[0] for name, *_ in CATALOGUE if name.startswith("recipe ")}
@@ -33,13 +40,13 @@ def audited(mechanism: Mechanism, objective: LinearObjective, at_once: int, alon
     return replayed, game
 
 
-@everything
+@entries(LONG)
 def test_nothing_certified_is_refuted(mechanism: Mechanism, objective: LinearObjective) -> None:
-    audited(mechanism, objective, 1000, 40)
+    audited(mechanism, objective, 1000, 20)
 
 
 @pytest.mark.slow
-@everything
+@entries()
 def test_nothing_certified_is_refuted_by_many_trials(mechanism: Mechanism, objective: LinearObjective) -> None:
     _, game = audited(mechanism, objective, 50_000, 5000)
     assert game.auc > 0.51  # the worlds do differ, by four standard errors and more: an attack that sees nothing refutes nothing

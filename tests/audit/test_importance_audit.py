@@ -33,7 +33,7 @@ def long_plan(epsilon: float, **changes: Any) -> ImportancePlan:
     ("target", "kind"),
     [
         (1.0, "profile"),
-        (4.0, "renyi"),
+        pytest.param(4.0, "renyi", marks=pytest.mark.slow),
         pytest.param(4.0, "profile", marks=pytest.mark.slow),
         pytest.param(1.0, "renyi", marks=pytest.mark.slow),
     ],
@@ -48,6 +48,7 @@ def test_the_estimate_is_within_a_fifth_of_the_certified_epsilon(target: float, 
     assert result.claimed_epsilon == pytest.approx(target, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_one_run_proves_something_of_four() -> None:
     problem = objective(public_size=COUNT)
     found = [

@@ -89,7 +89,14 @@ def test_trials_at_once_are_trials_one_by_one(mechanism: Mechanism, objective: L
 
 def test_nearly_everything_linear_is_vectorised() -> None:
     one_by_one = {name for name, *_ in catalogue()} - {name for name, *_ in VECTORISED}
-    adapts = ("accuracy first", "adaptive", "noisy size", "recipe dpis", "svrg")  # a state or a plan of its own for each run
+    adapts = (
+        "accuracy first",
+        "adaptive",
+        "frank-wolfe",
+        "noisy size",
+        "recipe dpis",
+        "svrg",
+    )  # a state or a plan of its own for each run
     assert [name for name in one_by_one if not name.startswith(adapts)] == []
     # K̃ and the rate differ from run to run, so that there is no one draw to share: trials must refuse, not thin wrongly
     with pytest.raises(NotImplementedError, match="no importance sampling"):

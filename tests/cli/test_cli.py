@@ -433,7 +433,7 @@ def test_influence_names_rows_charges_nothing_and_says_that_it_is_private(table:
     done = dperm("influence", table, "--target", "income", "--top", 3, "-o", page)
     assert "PRIVATE, for the data holder only" in done.stdout and "PRIVATE" in page.read_text()
     told = json.loads(dperm("influence", table, "--target", "income", "--row", 7, "--top", 3, "-o", page, "--json").stdout)
-    assert told["private"] is True and told["what"] == "the score of low for row 7" and len(told["most"]) == 3
+    assert told["for_data_holder_only"] is True and told["what"] == "the score of low for row 7" and len(told["most"]) == 3
     assert SpendLog.current().charges() == []
     assert "Expected a row among those used" in dperm("influence", table, "--target", "income", "--row", 999, expect=1).stderr
 

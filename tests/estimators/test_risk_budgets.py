@@ -44,17 +44,19 @@ def test_fits_keep_the_risk_and_hardly_less(model: Any) -> None:
     reached = model.epsilon.of(fitted.certificate_.event)
     assert model.epsilon.limit * 0.99 < reached <= model.epsilon.limit
     assert fitted.certificate_.status == "certified" and fitted.certificate_.target_epsilon is not None
+    assert f"Asked for: {model.epsilon}." in str(fitted.certificate_)
 
 
 def test_importance_sampling_keeps_it_too() -> None:
     """By a Rényi filter, which says little of small advantages: true, and far below the limit."""
     model = DPMLPClassifier(epsilon=Risk(advantage=0.5), classes=[0, 1], public_size=600, hidden_layer_sizes=4)
     model.set_params(mechanism="gradient").fit(*table())
+    assert "Asked for: an attacker's advantage of at most 0.5." in str(model.certificate_)
     assert 0.499 < Risk(advantage=0.5).of(model.certificate_.event) <= 0.5
 
 
 @pytest.mark.parametrize("public_size", [600, pytest.param(None, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("recipe", [dp_sgd, dpis])
+@pytest.mark.parametrize("recipe", [dp_sgd, pytest.param(dpis, marks=pytest.mark.slow)])
 def test_trainers_keep_it(recipe: Any, public_size: int | None) -> None:
     risk = Risk(advantage=0.5)
     rows, labels = table()
@@ -66,6 +68,7 @@ def test_trainers_keep_it(recipe: Any, public_size: int | None) -> None:
     )
     trainer.fit((rows, labels), progress=False)
     assert trainer.certificate is not None and trainer.certificate.target_epsilon is None
+    assert f"Asked for: {risk}." in str(trainer.certificate)
     assert 0.4 < risk.of(trainer.certificate.event) <= 0.5
     assert trainer.total_certificate.epsilon == trainer.certificate.epsilon
 

@@ -56,7 +56,7 @@ def test_every_claimed_policy_is_attacked_here() -> None:
     [
         ("m-NGP", Relation.ADD_OR_REMOVE_ONE),
         ("m-NGP", Relation.REPLACE_ONE),
-        ("PIDP-SGD", Relation.REPLACE_ONE),
+        pytest.param("PIDP-SGD", Relation.REPLACE_ONE, marks=pytest.mark.slow),
         pytest.param("PIDP-SGD", Relation.ADD_OR_REMOVE_ONE, marks=pytest.mark.slow),
     ],
 )

@@ -73,7 +73,7 @@ def test_one_model_or_one_for_each() -> None:
 
 
 def test_what_a_method_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"delta in .* a pure form have 'bolt-on', 'output'"):
+    with pytest.raises(ValueError, match=r"delta in .* a pure form have 'accuracy_first', 'bolt-on', 'output'"):
         Gradient().build(TASK, Budget(0.0, 1.0))
     with pytest.raises(TypeError, match="Expected epsilon to be a number, got None"):
         Gradient().build(TASK, Budget(1e-5))
@@ -91,7 +91,7 @@ def test_what_a_method_cannot_is_said_by_what_it_needs() -> None:
     adding = Task(**{**vars(TASK), "public_size": None})
     with pytest.raises(ValueError, match="relation='replace_one'"):
         BoltOn().build(adding, BUDGET)
-    with pytest.raises(ValueError, match="a pure form have 'bolt-on', 'output'"):
+    with pytest.raises(ValueError, match="a pure form have 'accuracy_first', 'bolt-on', 'output'"):
         Gradient().build(TASK, Budget(0.0, 1.0))
     network = DPMLPClassifier(mechanism="m-ngp-published", public_size=20, classes=[0, 1])
     with pytest.raises(ValueError, match="only claimed"):

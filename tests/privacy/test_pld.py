@@ -54,12 +54,12 @@ def oracle(
 CASES = [
     (512 / 60000, 1.72124, 2340, 1e-5),
     pytest.param(1e-3, 0.6, 1000, 1e-6, marks=pytest.mark.slow),
-    (0.01, 1.0, 500, 1e-5),
+    pytest.param(0.01, 1.0, 500, 1e-5, marks=pytest.mark.slow),
     (0.1, 2.0, 200, 1e-5),
     (0.5, 3.0, 50, 1e-3),
     (0.9, 10.0, 100, 1e-8),
     (0.2, 0.7, 5, 1e-5),
-    (0.02, 0.5, 20, 1e-5),
+    pytest.param(0.02, 0.5, 20, 1e-5, marks=pytest.mark.slow),
     pytest.param(1e-4, 0.4, 1000, 1e-6, marks=pytest.mark.slow),
     (0.3, 30.0, 2000, 1e-5),
 ]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from dperm.estimators import DPLogisticRegression
 from dperm.privacy import (
     Composed,
     Event,
@@ -146,3 +147,10 @@ def test_a_peer_finds_the_same(setting: tuple[float, float, int], theirs: tuple[
     # theirs is of one direction, ours of whichever is worse
     assert -1e-6 < Risk(true_positive_rate=0.5, false_positive_rate=0.01).of(event) - found < 5e-5
     assert 1 - Risk(prior=0.3, posterior=0.8).of(event) == pytest.approx(bayes, abs=1e-6)
+
+
+def test_extreme_limits_are_kept_or_refused_in_words() -> None:
+    noise = Risk(true_positive_rate=0.9999, false_positive_rate=0.99).noise_for(Gaussian)
+    assert Risk(true_positive_rate=0.9999, false_positive_rate=0.99).admits(Gaussian(noise))
+    with pytest.raises(ValueError, match="limit that some epsilon keeps"):
+        DPLogisticRegression(epsilon=Risk(advantage=1e-9), classes=[0, 1]).mechanism_for(3)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from dperm.release.source import Coin, Indices, Source, SystemSource
 __all__ = ["Forced", "Recorder", "Recording", "ReleaseRecord"]
 
 Array = NDArray[np.float64]
-Kind = Literal["gaussian", "pure", "objective", "threshold"]
+Kind = Literal["gaussian", "pure", "objective", "threshold", "choice"]
 
 _NOBODY: Indices = np.array([], dtype=np.intp)
 _CLAIMED_DRAWS = 0  # a seed: draws that no event counts on are the same in every run that is compared
@@ -29,8 +29,10 @@ class ReleaseRecord:
     """One release: what was asked, at which sensitivity and noise, and what left.
 
     `query` is what was asked rounded to multiples of `step`, and `sensitivity` that of the rounded query. `noise` is a standard
-    deviation, or ε where `kind` is "pure", and "threshold": of a number that is compared and does not leave. "objective" is the
-    linear term of an objective, which is not rounded (step 0).
+    deviation, or ε where `kind` is "pure", "choice" (`query` are the scores, `released` is the place that was chosen), and
+    "threshold": of a number that is compared and does not leave. "objective" is the
+    linear term of an objective, which is not rounded (step 0). Where less and less noise was added, `released` is what has the
+    least, and `path` all of it.
     `precision` is the machine epsilon of the query's type; `sampling_rate` is the one that it is paid for at.
     """
 
@@ -42,6 +44,7 @@ class ReleaseRecord:
     precision: float = 2.0**-52
     sampling_rate: float = 1.0
     step: float = 0.0
+    path: Array | None = None
 
 
 @dataclass
@@ -86,6 +89,20 @@ class Recorder(Source):
         record = ReleaseRecord(_rounded(query, step), sensitivity, epsilon, _kept(released), "pure", step=step)
         self.recording.releases.append(record)
         return released
+
+    def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
+        path = self.source.falling(query, sensitivity, epsilons, step)
+        record = ReleaseRecord(
+            _rounded(query, step), sensitivity, epsilons[-1], _kept(path[-1]), "pure", step=step, path=_kept(path)
+        )
+        self.recording.releases.append(record)
+        return path
+
+    def choose(self, scores: Array, sensitivity: float, epsilon: float, step: float) -> int:
+        chosen = self.source.choose(scores, sensitivity, epsilon, step)
+        record = ReleaseRecord(_rounded(scores, step), sensitivity, epsilon, np.array([float(chosen)]), "choice", step=step)
+        self.recording.releases.append(record)
+        return chosen
 
     def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
         compared = self.source.undisclosed(query, sensitivity, epsilon, step)
@@ -137,6 +154,19 @@ class Forced(Source):
 
     def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
         return self._next(query, sensitivity, epsilon, "pure", step)
+
+    def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
+        self._next(query, sensitivity, epsilons[-1], "pure", step)
+        path = self.reference.releases[len(self.recording.releases) - 1].path
+        if path is None or len(path) != len(epsilons):
+            raise UnpaidReleaseError(
+                f"Release {len(self.recording.releases)} is a path of {len(epsilons)}, the recorded one not."
+            )
+        self.recording.releases[-1] = replace(self.recording.releases[-1], path=path)
+        return path.copy()
+
+    def choose(self, scores: Array, sensitivity: float, epsilon: float, step: float) -> int:
+        return int(self._next(scores, sensitivity, epsilon, "choice", step)[0])
 
     def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
         return self._next(query, sensitivity, epsilon, "threshold", step)

@@ -218,7 +218,8 @@ def _movements(first: Recording, second: Recording, solved: set[int]) -> tuple[f
         if number in solved:
             continue
         sensitivity = min(a.sensitivity, b.sensitivity)
-        movement = float(np.linalg.norm(a.query - b.query)) / sensitivity
+        # scores of a choice move one by one, vectors as a whole
+        movement = float(np.linalg.norm(a.query - b.query, ord=np.inf if a.kind == "choice" else None)) / sensitivity
         movement = movement if np.isfinite(movement) else np.inf  # a query that is no number on one side, or on both
         # sums in floating point differ by their rounding, which the certificate leaves out: it grows with the sum
         rounding = _ROUNDING + 4 * a.precision * float(np.linalg.norm(np.nan_to_num(a.query))) / sensitivity
@@ -278,7 +279,7 @@ def _beyond(recording: Recording, event: Event) -> list[Finding]:
             left[leaf.pays_for] += count * leaf.releases
     sampled: list[float] = []
     for item in recording.releases:
-        kind, noise = item.kind, item.noise if item.kind in ("pure", "threshold") else item.noise / item.sensitivity
+        kind, noise = item.kind, item.noise if item.kind in ("pure", "threshold", "choice") else item.noise / item.sensitivity
         alike = (key for key, count in left.items() if count and key.kind == kind)
         paid = next((key for key in alike if abs(noise - key.noise) <= 1e-9 * key.noise), None)
         if paid is None:

@@ -6,12 +6,13 @@ import copy
 import json
 import warnings
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_delta, remind_of_size
@@ -93,7 +94,7 @@ class PrivateLinearModel(TakesMethod):
         if size is not None:
             remind_of_delta(self.delta, size, stacklevel=3)
         task = self.task(X.shape[1], classes, size)
-        method, mechanism, objective = self._built(task, getattr(self, "classes_", None))
+        method, mechanism, objective = self._built(task, getattr(self, "classes_", None), self._rows_alike)
         if absent and any(part.ordered for part in (mechanism, *mechanism.inner())):
             raise ValueError(
                 f"Expected no records left out with mechanism={method.key!r}: where they stand, others move to other batches. "
@@ -118,7 +119,8 @@ class PrivateLinearModel(TakesMethod):
             warnings.warn("Training diverged: parameters are not finite. It is paid for; lower the learning rate.", stacklevel=4)
         self.objective_ = objective
         self.fitted_params_ = kept
-        self.certificate_ = release.certificate.with_assumptions(*assumptions)
+        certificate = release.certificate.with_assumptions(*assumptions)
+        self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
         self.trace_ = plain(dict(release.trace))
         self.private_trace_ = release.private
         table = release.theta
@@ -153,19 +155,23 @@ class PrivateLinearModel(TakesMethod):
         """
         self._check_parameters()
         task = self.task(features, self._classes(classes), public_size)
-        _, mechanism, objective = self._built(task, getattr(self, "classes", None))
+        _, mechanism, objective = self._built(task, getattr(self, "classes", None), _read)
         return mechanism, objective
 
     @abstractmethod
     def _classes(self, classes: int) -> int:
         """The number of classes of a task, of which so many were asked for."""
 
-    def _built(self, task: Task, labels: Any) -> tuple[Method, Mechanism, LinearObjective]:
+    def _rows_alike(self, X: Any) -> Any:
+        """Rows of the columns that were fitted."""
+        return validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+
+    def _built(self, task: Task, labels: Any, rows: Callable[[Any], Any]) -> tuple[Method, Mechanism, LinearObjective]:
         """The method that fits, and what it makes. ValueError where a method, maybe a stranger's, would spend something else
         than what was asked for."""
         given = method_of(self.mechanism)
-        if task.classes and labels is not None:
-            given = given.told(np.asarray(labels))
+        if not task.classes or labels is not None:
+            given = given.told(np.unique(np.asarray(labels)) if task.classes else None, rows)
         budget = given.budget(task, self.delta, self.epsilon)
         method = given.chosen(task, budget)
         mechanism, objective = method.build(task, budget)
@@ -180,11 +186,16 @@ class PrivateLinearModel(TakesMethod):
     def _scores(self, X: Any) -> Array:
         """Predictions x̂ᵀw + intercept for rows scaled to norm ≤ data_norm: (n,) or (n, K)."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        X = self._rows_alike(X)
         records = self.objective_.records(X, np.zeros(X.shape[0]), keep=False)
         parts = [(batch.rows @ np.atleast_2d(self.coef_).T) * batch.units[:, None] for batch in records.batches()]
         scores = np.concatenate(parts) + self.intercept_
         return np.ascontiguousarray(scores[:, 0]) if scores.shape[1] == 1 else scores
+
+
+def _read(X: Any) -> Any:
+    """Rows of columns that nothing is known of yet."""
+    return check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32])
 
 
 def plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin, clone
 from sklearn.model_selection import train_test_split
-from sklearn.utils.validation import check_X_y, validate_data
+from sklearn.utils.validation import validate_data
 
 from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel
@@ -53,13 +53,14 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         high: float = 10.0,
         draws: int = 20,
         held_out: float | tuple[Any, Any] = 0.2,
+        tolerance: float | None = None,
         random_state: int | None = None,
     ) -> UtilityCurve:
         """What objective perturbation would give at every ε from `low` to `high`, for so many draws of the noise.
 
         Trained on X (n, d) and y (n,) of two classes, short of a random share `held_out` that it is measured on; or measured on
         other rows and labels. `epsilon_for` of what is returned finds the ε that a target asks for. The mechanism is "objective"
-        (or "auto") or an `Objective`; this estimator's ε is not used, and it is not fitted.
+        (or "auto") or an `Objective`; this estimator's ε is not used, and it is not fitted. `tolerance` as of `UtilityPath`.
 
         NOT PRIVATE, and nothing is charged: it looks at the records. ValueError for other mechanisms and more than two classes.
         """
@@ -69,12 +70,13 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
             method = Objective()
         if not isinstance(method, Objective):
             raise ValueError(f"Expected mechanism='objective', whose minimiser can be followed along epsilon, got {method!r}.")
-        X, y = validate_data(clone(self), X, y, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_min_samples=2)
+        looks = clone(self)
+        X, y = validate_data(looks, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_min_samples=2)
         known, index, _ = admit_labels(y, self.classes)
         if len(known) != 2:
             raise ValueError(f"Expected two classes, got {len(known)}: look at one against the rest.")
         if isinstance(held_out, tuple):
-            rows, labels = check_X_y(*held_out, accept_sparse="csr", dtype=[np.float64, np.float32])
+            rows, labels = validate_data(looks, *held_out, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
             _, labels, _ = admit_labels(labels, known)
         else:
             check.fraction("held_out", held_out)
@@ -83,7 +85,7 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         objective = method.objective(task)
         curve = EpsilonCurve(objective.facts, self.delta, low, high, method.calibration, method.strong_convexity)
         records = objective.records(X, task.targets(index))
-        path = UtilityPath(objective, records, curve, draws=draws, random_state=random_state)
+        path = UtilityPath(objective, records, curve, draws=draws, tolerance=tolerance, random_state=random_state)
         return UtilityCurve.of(path, rows, task.targets(labels))
 
     def _classes(self, classes: int) -> int:

@@ -25,8 +25,8 @@ class TakesMethod(BaseEstimator):
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters; with `deep` also the settings of a method, as `mechanism__epochs`."""
         params = super().get_params(deep=False)
-        if deep and isinstance(self.mechanism, Method):
-            method = self.mechanism
+        method = params.get("mechanism")  # none where it follows from other parameters
+        if deep and isinstance(method, Method):
             params |= {f"mechanism__{field.name}": getattr(method, field.name) for field in dataclasses.fields(method)}
         return params
 

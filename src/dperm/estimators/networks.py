@@ -104,7 +104,8 @@ class _PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         trainer.fit((np.ascontiguousarray(X), index.astype(np.int64)), progress=False)
         assert trainer.certificate is not None
         self.module_ = module.eval()
-        self.certificate_ = trainer.certificate.with_assumptions(labels)
+        certificate = trainer.certificate.with_assumptions(labels)
+        self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
         self.history_ = trainer.history
         assert trainer.plan is not None
         self.trace_ = {"steps": trainer.plan.steps, "public_size": trainer.plan.public_size, "epochs": trainer.trace}

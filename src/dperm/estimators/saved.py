@@ -96,7 +96,7 @@ def _setting_to_json(value: Any) -> Any:
 
 def _read(data: dict[str, Any]) -> PrivateLinearModel:
     settings = data["settings"]
-    if isinstance(settings["mechanism"], dict):
+    if isinstance(settings.get("mechanism"), dict):  # some estimators have one mechanism
         settings["mechanism"] = method_from_dict(settings["mechanism"])
     if isinstance(settings["epsilon"], dict):
         settings["epsilon"] = Risk(**settings["epsilon"])

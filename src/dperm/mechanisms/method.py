@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -66,8 +67,9 @@ class Method(ABC):
         """Itself; another one, where it is a rule that chooses."""
         return self
 
-    def told(self, labels: NDArray[Any]) -> Method:
-        """The method once the classes' labels are known, in their order: for one that holds labelled records of its own."""
+    def told(self, labels: NDArray[Any] | None, rows: Callable[[Any], Any]) -> Method:
+        """The method once the classes' labels are known, in their order (None: a regression), and how `rows` of its own are
+        read: for one that holds labelled records of its own."""
         return self
 
     def budget(self, task: Task, delta: float, epsilon: float | Risk) -> Budget:

@@ -171,7 +171,9 @@ class Records:
 
     def _parts(self) -> Iterator[slice]:
         width = max(1, self.rows.nnz * 12 // max(1, 8 * self.size)) if self.sparse else max(1, self.features)
-        step = min(EXACT_ROWS, max(64, _CHUNK_BYTES // (8 * width)))
+        # a sum over a batch of sparse rows is as long as a row: few batches where that is long
+        chunk = max(_CHUNK_BYTES, 8 * self.features) if self.sparse else _CHUNK_BYTES
+        step = min(EXACT_ROWS, max(64, chunk // (8 * width)))
         for start in range(0, self.size, step):
             yield slice(start, min(start + step, self.size))
 

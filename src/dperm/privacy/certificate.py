@@ -22,6 +22,7 @@ from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.accounting import delta as event_delta
 from dperm.privacy.events import Composed, Event, Relation, Unsupported, event_from_dict, leaves, relation_of
 from dperm.privacy.ex_post import ExPost
+from dperm.privacy.risk import Risk
 from dperm.privacy.signing import digest_of
 from dperm.privacy.statements import Assumption, Provenance
 from dperm.privacy.tradeoff import AttackView, attack_view
@@ -162,6 +163,10 @@ class Certificate:
         """A copy that states further assumptions first."""
         return replace(self, assumptions=(*more, *self.assumptions))
 
+    def asked_for(self, risk: Risk) -> Certificate:
+        """A copy that says which risk the budget was stated as."""
+        return replace(self, public_facts={**self.public_facts, "risk": str(risk)})
+
     def stopped(self, statement: ExPost) -> Certificate:
         """A copy that also states what the run cost where it stopped."""
         return replace(self, ex_post=statement)
@@ -176,7 +181,7 @@ class Certificate:
         if self.epsilon is None:
             return self
         claim = f"({self.epsilon:.4g}, {self.delta:.2g})-private only if it were not so that {reason}"
-        return replace(self, status="claimed", claim=claim, epsilon=None, accountant="none")
+        return replace(self, status="claimed", claim=claim, epsilon=None, accountant="none", ex_post=None)
 
     def verify(self) -> None:
         """Account for the event again. Raises ValueError where what is stated does not follow from the event."""
@@ -281,6 +286,8 @@ class Certificate:
                 lines.append(f"WEAK: {self.weakness}")
             if self.target_epsilon is not None and self.epsilon < 0.999 * self.target_epsilon:
                 lines.append(f"Target epsilon {self.target_epsilon:g}; {self.epsilon:.4g} is the tightest bound we can prove.")
+        if "risk" in self.public_facts:
+            lines.append(f"Asked for: {self.public_facts['risk']}.")
         if self.ex_post is not None:
             lines.append(str(self.ex_post))
         lines.append(f"Accountant: {self.accountant}. Issued {self.created} by dperm {self.versions.get('dperm', '?')}.")

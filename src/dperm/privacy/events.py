@@ -70,7 +70,7 @@ class Paid(NamedTuple):
     """A release as an event pays for it: its kind, its noise in units of the sensitivity (of pure releases ε), and the rate at
     which its records are drawn."""
 
-    kind: Literal["gaussian", "pure", "objective", "threshold"]
+    kind: Literal["gaussian", "pure", "objective", "threshold", "choice"]
     noise: float
     rate: float = 1.0
 
@@ -245,6 +245,10 @@ class ExponentialMechanism(Event):
     def __post_init__(self) -> None:
         _plain_number(self, "epsilon", check.positive)
         _relation(self)
+
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("choice", self.epsilon)
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class Risk:
     def epsilon_for(self, make_event: Callable[[float], Event], *, start: float = 1.0) -> float:
         """The largest ε, to about 1e-4, for which `make_event(ε)` keeps the limit; `make_event` maps a budget to what is run with
         it, and more ε must mean more risk. ValueError where no ε from 1e-6 to 1e3 will do, or each does."""
-        return self._largest(make_event, math.log(start), math.log(1e-6), math.log(1e3), 1e-4, "epsilon")
+        return self._largest(make_event, math.log(max(start, 1e-6)), math.log(1e-6), math.log(1e3), 1e-4, "epsilon")
 
     def noise_for(self, make_event: Callable[[float], Event], *, start: float = 1.0) -> float:
         """The least noise, to about 1e-6 of the limit, for which `make_event(noise)` keeps it. ValueError as for ε."""
@@ -116,14 +116,18 @@ class Risk:
 
     def _at(self, event: Event, line: float, tolerance: float | None = None) -> float:
         """The bound that the profile at |line| gives."""
+        return min(1.0, self._above(event, line, tolerance))
+
+    def _above(self, event: Event, line: float, tolerance: float | None) -> float:
+        """The same, also where it says nothing."""
         delta = event_delta(event, abs(line)) if tolerance is None else event_delta(event, abs(line), tolerance)
         if self.advantage is not None:
             return delta
         if self.prior is not None:
             return self._blind + (1 - self._blind) * delta
-        rate = self.false_positive_rate or 0.0
+        rate, line = self.false_positive_rate or 0.0, min(line, 700.0)
         # a trade-off curve lies below lines of slope e^ε and, mirrored, of slope e^{−ε}
-        return min(1.0, math.exp(line) * rate + delta if line >= 0 else 1 - math.exp(line) * (1 - delta - rate))
+        return math.exp(line) * rate + delta if line >= 0 else 1 - math.exp(line) * (1 - delta - rate)
 
     def _line(self, event: Event, near: float | None = None) -> float:
         """The ε at which the profile tells most, negative for the mirrored lines; looked for around `near`, or everywhere."""
@@ -142,7 +146,7 @@ class Risk:
 
     def _best(self, event: Event, between: tuple[float, float], tolerance: float) -> float:
         found = minimize_scalar(
-            lambda line: self._at(event, line, tolerance), bounds=between, method="bounded", options={"xatol": 1e-5}
+            lambda line: self._above(event, line, tolerance), bounds=between, method="bounded", options={"xatol": 1e-5}
         )
         return float(found.x)
 

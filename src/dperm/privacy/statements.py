@@ -93,6 +93,13 @@ PUBLIC_HELD_OUT = Assumption(
     "public held-out records",
 )
 
+SECRET_TRIES = Assumption(
+    "How many tries there were, and what the others gave, stays secret. It shows in how long the search took.",
+    "caller",
+    "not shown by the library; running time is not hidden",
+    "secret tries",
+)
+
 # Of linear models
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -282,6 +282,22 @@ class Channel:
         with self._lock:
             self._pay("pure", epsilon, 1.0)
             return self.source.pure(query, grid.sensitivity, epsilon, grid.step)
+
+    def release_gradually(self, query: Array, sensitivity: float, epsilons: Sequence[float]) -> Array:
+        """(K, p): for each of `epsilons`, which rise, what `release_pure` gives, if PureDP of the last one was charged: rows
+        before it are made of it, and of noise that depends on nothing."""
+        grid = Grid.of(sensitivity, sensitivity / check.positive("epsilon", epsilons[0]) * query.size, query.size)
+        with self._lock:
+            self._pay("pure", epsilons[-1], 1.0)
+            return self.source.falling(query, grid.sensitivity, epsilons, grid.step)
+
+    def choose(self, scores: Array, sensitivity: float, epsilon: float) -> int:
+        """The place of one of scores (k,), the better the likelier, if `ExponentialMechanism(epsilon)` was charged (McSherry &
+        Talwar 2007). A record moves each score by at most `sensitivity`."""
+        grid = Grid.of(sensitivity, sensitivity / check.positive("epsilon", epsilon), 1)
+        with self._lock:
+            self._pay("choice", epsilon, 1.0)
+            return self.source.choose(np.asarray(scores, dtype=np.float64), grid.sensitivity, epsilon, grid.step)
 
     def undisclosed(self, query: Array, sensitivity: float, epsilon: float) -> Array:
         """As `release_pure`, for a test that was charged as an `AboveThreshold` of this rate: what comes back is to be compared,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -55,6 +55,15 @@ class Source(ABC):
     def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
         """The same as `pure`, of a number that is compared and does not leave: see `dperm.release.threshold`."""
         raise NotImplementedError(f"{type(self).__name__} has no noise that stays behind the door: nothing is compared with it.")
+
+    def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
+        """(K, p): for each of `epsilons`, which rise, the same as `pure`. Each row is the one after it plus noise that depends
+        on nothing, so that the last one is all that is told."""
+        raise NotImplementedError(f"{type(self).__name__} has no noise that falls: nothing is released gradually at delta = 0.")
+
+    def choose(self, scores: Array, sensitivity: float, epsilon: float, step: float) -> int:
+        """The place of one of scores (k,), rounded to multiples of `step`: i with probability ∝ e^{ε·score/(2·sensitivity)}."""
+        raise NotImplementedError(f"{type(self).__name__} makes no choices.")
 
     @abstractmethod
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
@@ -127,6 +136,13 @@ class SystemSource(Source):
     def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
         noise = self.randomness.noise.rounded_ball(sensitivity / epsilon / step, query.size)[0]
         return (np.rint(query / step) + noise) * step
+
+    def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
+        noise = self.randomness.noise.rounded_balls([sensitivity / epsilon / step for epsilon in epsilons], query.size)
+        return (np.rint(query / step) + noise) * step
+
+    def choose(self, scores: Array, sensitivity: float, epsilon: float, step: float) -> int:
+        return self.randomness.noise.chosen(np.rint(scores / step) * step, 2 * sensitivity / epsilon)
 
     def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
         return SystemSource.pure(self, query, sensitivity, epsilon, step)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from dperm.privacy import Certificate, Relation
@@ -43,8 +44,13 @@ class Deployment:
                 raise ValueError(f"Expected {name}: the registry asks for it.")
         if not self.curators or not all(curator.strip() for curator in self.curators):
             raise ValueError("Expected at least one data curator.")
-        if self.publication_date is not None and not re.fullmatch(r"\d{4}-\d{2}-\d{2}", self.publication_date):
-            raise ValueError(f"Expected publication_date as YYYY-MM-DD, got {self.publication_date!r}.")
+        if self.publication_date is not None:
+            try:
+                valid = date.fromisoformat(self.publication_date).isoformat() == self.publication_date
+            except ValueError:
+                valid = False
+            if not valid:
+                raise ValueError(f"Expected publication_date as YYYY-MM-DD, got {self.publication_date!r}.")
 
 
 def registry_entry(certificate: Certificate, deployment: Deployment) -> str:
@@ -80,7 +86,9 @@ def registry_entry(certificate: Certificate, deployment: Deployment) -> str:
                 "bound_on_input_distance": "1",
                 "output_measure": "max divergence" if pure else "hockey-stick divergence",
                 "bound_on_output_distance": f"ε = {certificate.epsilon:.6g}" + ("" if pure else f", δ = {certificate.delta:g}"),
-                "unprotected_quantities": "; ".join(f"{key}: {value}" for key, value in certificate.public_facts.items()),
+                "unprotected_quantities": "; ".join(
+                    f"{key}: {value}" for key, value in certificate.public_facts.items() if value is not None
+                ),
             },
             "privacy_loss": {
                 "privacy_unit": "record-level",

@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from dperm.privacy.closed_forms import Rung
 from dperm.report.bounds import BoundRow
 from dperm.report.candidates import CANDIDATES
 from dperm.report.choosing import Level
@@ -104,6 +105,25 @@ def bound_table(rows: Sequence[BoundRow], problem: Problem, console: Console | N
     if missing:
         needed = sorted({name for row in missing for name in row.bound.needs if getattr(problem, name) is None})
         console.print(f"{len(missing)} more need {', '.join(needed)}.")
+
+
+def ladder_table(rungs: Sequence[Rung], title: str, console: Console | None = None) -> None:
+    """Print ε by each formula, and how many times the exact one it is."""
+    console = console or Console(highlight=False)
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in ("Accounting", "Source", "ε", "÷ exact"):
+        table.add_column(name, justify="left" if name in ("Accounting", "Source") else "right")
+    exact = rungs[-1].epsilon
+    for rung in rungs:
+        value = "" if rung.epsilon is None else f"{'' if rung.bound else '≈ '}{rung.epsilon:.4g}"
+        factor = "" if rung.epsilon is None or not exact else f"{rung.epsilon / exact:.3g}"
+        table.add_row(rung.name, rung.source, value, factor)
+    console.print(table)
+    for rung in rungs:
+        if rung.why:
+            console.print(f"No {rung.name}: {rung.why}.")
+    if any(not rung.bound and rung.epsilon is not None for rung in rungs):
+        console.print("≈: an approximation, no bound.")
 
 
 def _shown(mean: float, spread: float) -> str:

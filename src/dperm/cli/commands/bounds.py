@@ -29,6 +29,7 @@ def bounds(
     strong_convexity: Annotated[float | None, typer.Option(help="μ of the mean loss.")] = None,
     radius: Annotated[float | None, typer.Option(help="Bound on the length of the parameters, R.")] = None,
     penalty: Annotated[float, typer.Option(help="With a data set: λ of the penalty (λ/2)‖θ‖² on the mean loss.")] = 1e-3,
+    low: Annotated[float, typer.Option(help="With a data set: the least ε that is measured.")] = 0.1,
     draws: Annotated[int, typer.Option(help="Draws of the noise that are averaged over.")] = 20,
     seed: Annotated[int | None, typer.Option(help="Of the noise and the sub-samples, to see the same again.")] = None,
     relation: Relation = "add_or_remove_one",
@@ -61,6 +62,10 @@ def bounds(
         from dperm.report.bounds import bounds_page
         from dperm.utility import measured_excess
 
+        stated = {"--size": size, "--dimension": dimension, "--lipschitz": lipschitz, "--smoothness": smoothness}
+        stated |= {"--strong-convexity": strong_convexity, "--radius": radius}
+        if both := [name for name, value in stated.items() if value is not None]:
+            raise ValueError(f"Expected no {' and '.join(both)} beside a data set, whose own are measured; --penalty sets λ.")
         refuse_same(source, schema, output)
         probe_writable(output)
         dataset, _ = dataset_of(source, target, schema)
@@ -78,10 +83,15 @@ def bounds(
         objective = task.objective()
         numbers = np.searchsorted(np.asarray(sorted(dataset.classes)), dataset.targets)
         records = objective.records(dataset.features, task.targets(numbers))
-        measured = measured_excess(
-            objective, records, penalty=penalty, epsilon=epsilon, delta=delta, draws=draws, random_state=seed,
-            low=min(0.1, epsilon), high=max(10.0, epsilon),
-        )  # fmt: skip
+        try:
+            measured = measured_excess(
+                objective, records, penalty=penalty, epsilon=epsilon, delta=delta, draws=draws, random_state=seed,
+                low=min(low, epsilon), high=max(10.0, epsilon),
+            )  # fmt: skip
+        except ValueError as error:
+            raise ValueError(
+                f"{error} Raise --penalty, or --low, the least ε that is measured ({min(low, epsilon):g})."
+            ) from None
         problem, slopes = measured.problem, measured.slopes
         write_atomically(output, bounds_page(measured, dataset.title or dataset.name))
     from dperm.report.bounds import bound_rows
@@ -91,7 +101,16 @@ def bounds(
         stated = [
             {"name": row.bound.name, "source": row.bound.source, "value": row.value, "constants": row.bound.exact} for row in rows
         ]
-        say(json.dumps({"private": source is not None, "problem": asdict(problem), "bounds": stated, "measured_slopes": slopes}))
+        say(
+            json.dumps(
+                {
+                    "for_data_holder_only": source is not None,
+                    "problem": asdict(problem),
+                    "bounds": stated,
+                    "measured_slopes": slopes,
+                }
+            )
+        )
         return
     bound_table(rows, problem)
     if source is not None:

@@ -27,6 +27,7 @@ def choose_epsilon(
     delta: Delta = 1e-5,
     draws: Annotated[int, typer.Option(help="Draws of the noise that are averaged over.")] = 20,
     held_out: Annotated[float, typer.Option(help="Share of the records that is held out to measure on.")] = 0.2,
+    tolerance: Annotated[float | None, typer.Option(help="Relative error of mean losses along ε that will do.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the split and the noise, to see the same again.")] = None,
     relation: Relation = "add_or_remove_one",
     data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0,
@@ -58,9 +59,13 @@ def choose_epsilon(
     if not dataset.classes:
         raise ValueError("Expected labels as target, got numbers: ε is chosen for classifiers.")
     estimator = kinds[model](delta=delta, relation=relation, data_norm=data_norm, classes=list(dataset.classes))
+    for name, value in (("--accuracy", accuracy), ("--auc", auc)):
+        if value is not None and not 0 < value < 1:
+            raise ValueError(f"Expected {name} between 0 and 1, got {value:g}.")
     curve = estimator.epsilon_path(
-        dataset.features, dataset.targets, low=low, high=high, draws=draws, held_out=held_out, random_state=seed
-    )
+        dataset.features, dataset.targets,
+        low=low, high=high, draws=draws, held_out=held_out, random_state=seed, tolerance=tolerance,
+    )  # fmt: skip
     metric, value = wanted[0] if wanted else ("accuracy", None)
     outcome: Any = None
     if value is not None:
@@ -69,11 +74,21 @@ def choose_epsilon(
         except ValueError as error:
             outcome = str(error)
     missed = isinstance(outcome, str)
+    measured = round(held_out * len(dataset.targets))
     rows = levels(curve, metric, None if missed else outcome)
     write_atomically(output, choosing_page(curve, metric, value, outcome, rows, dataset.title or dataset.name))
     if as_json:
         chosen = None if missed or outcome is None else outcome.epsilon
-        stated = {"private": True, "metric": metric, "target": value, "epsilon": chosen, "delta": delta}
+        stated = {
+            "for_data_holder_only": True,
+            "charged": False,
+            "metric": metric,
+            "target": value,
+            "epsilon": chosen,
+            "delta": delta,
+        }
+        stated |= {"held_out_records": measured, "draws": draws, "reason": outcome if missed else None}
+        stated["method"] = None if missed or outcome is None else repr(outcome.method)
         say(json.dumps({**stated, "levels": [asdict(row) for row in rows]}))
     else:
         from dperm.report.summary import level_table
@@ -81,6 +96,7 @@ def choose_epsilon(
         level_table(rows, metric)
         if outcome is not None and not missed:
             say(str(outcome))
+        say(f"Measured on one random split: {measured} records held out, {draws} draws of the noise. Others give another ε.")
         say(f"PRIVATE, for the data holder only. Page written to {output}.")
     if missed:
         warn(outcome)

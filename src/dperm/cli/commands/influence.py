@@ -45,7 +45,17 @@ def influence(
     found = influences(dataset, model, row=row, regularisation=regularisation)
     write_atomically(output, influence_page(found, top))
     if as_json:
-        say(json.dumps({"private": True, "what": found.what, "records": len(found.change), "most": found.most(top)}))
+        say(
+            json.dumps(
+                {
+                    "for_data_holder_only": True,
+                    "charged": False,
+                    "what": found.what,
+                    "records": len(found.change),
+                    "most": found.most(top),
+                }
+            )
+        )
         return
     influence_table(found, top)
     say(f"PRIVATE, for the data holder only: this names single records. Page written to {output}.")
