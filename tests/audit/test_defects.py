@@ -22,6 +22,7 @@ from dperm.mechanisms import minimiser as minimisers
 from dperm.objectives import LinearObjective, RegularisedSum
 from dperm.privacy import ApproximateDP, Relation
 from dperm.release import Source, SystemSource
+from dperm.release.draws import Draw
 from helpers.catalogue.common import BUDGET, DELTA, EPSILON, SIZE, gradient, objective
 
 LOGISTIC = objective()
@@ -82,9 +83,9 @@ def test_norm_bounds_read_from_the_data() -> None:
     assert overall(results) == "refuted" and "sensitivity" in kinds(results)
 
 
-def shuffled(self: SystemSource, records: int, rate: float, steps: int) -> Iterator[Any]:
+def shuffled(self: SystemSource, draw: Draw, records: int, steps: int) -> Iterator[Any]:
     """Each epoch a random partition into batches of ⌈1/rate⌉ parts."""
-    parts = max(1, round(1 / rate))
+    parts = max(1, round(1 / draw.rate))
     batches: list[Any] = []
     for _ in range(steps):
         if not batches:
@@ -94,7 +95,7 @@ def shuffled(self: SystemSource, records: int, rate: float, steps: int) -> Itera
 
 
 def test_shuffled_batches_with_the_epsilon_of_poisson_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SystemSource, "poisson", shuffled)
+    monkeypatch.setattr(SystemSource, "draw", shuffled)
     rng = np.random.default_rng(0)
     records = LOGISTIC.records(rng.normal(size=(SIZE, 3)), np.where(rng.random(SIZE) < 0.5, 1.0, -1.0))
     result = white_box(gradient(LOGISTIC.facts).plan, LOGISTIC, records, delta=DELTA)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from dperm.audit import Training, one_run_gradients, replay, white_box
-from dperm.gradient import SGD, AdaptiveNorm, ImportanceGradients, ImportancePlan, Unit
+from dperm.gradient import SGD, AdaptiveNorm, ImportanceGradients, ImportancePlan, Poisson, Unit
 from dperm.gradient.recipes import dpis
 from dperm.mechanisms import GradientPerturbation
 from dperm.release import Channel, SystemSource
+from dperm.release.draws import Draw
 from helpers.catalogue.common import BUDGET, DELTA, EPSILON, SIZE, objective
 
 RNG = np.random.default_rng(0)
@@ -187,12 +188,12 @@ def test_replay_of_the_adaptive_norm_is_exact() -> None:
 
 def test_the_white_box_sees_canaries_that_are_drawn_too_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps drawn twice as often as is charged, behind the channel's back."""
-    original = SystemSource.poisson
+    original = SystemSource.draw
 
-    def often(self: SystemSource, records: int, rate: float, steps: int) -> Any:
-        return original(self, records, min(2 * rate, 1.0), steps)
+    def often(self: SystemSource, draw: Draw, records: int, steps: int) -> Any:
+        return original(self, Poisson(min(2 * draw.rate, 1.0)), records, steps)
 
-    monkeypatch.setattr(SystemSource, "poisson", often)
+    monkeypatch.setattr(SystemSource, "draw", often)
     problem = objective(public_size=COUNT)
     result = white_box(long_plan(4.0, epochs=2), problem, problem.records(ROWS, SIGNS), delta=DELTA, canaries=500)
     assert result.verdict == "refuted"

@@ -17,6 +17,7 @@ from dperm.gradient import SGD, Clip, Constant, FullBatch, Plan, Poisson
 from dperm.mechanisms import Budget, GradientPerturbation
 from dperm.objectives import LinearObjective, Logistic
 from dperm.release import SystemSource
+from dperm.release.draws import Draw
 
 OBJECTIVE = LinearObjective(Logistic(), 300, data_norm=1.0, public_size=60)
 
@@ -103,17 +104,17 @@ def test_noise_that_is_not_as_stated_is_found(spoil: Spoil, kind: str, monkeypat
 
 
 def test_a_record_in_every_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = SystemSource.poisson
+    honest = SystemSource.draw
 
-    def always(self: SystemSource, records: int, rate: float, steps: int) -> Iterator[Any]:
-        for included in honest(self, records, rate, steps):
+    def always(self: SystemSource, draw: Draw, records: int, steps: int) -> Iterator[Any]:
+        for included in honest(self, draw, records, steps):
             yield np.union1d(included, [7])
 
     rng = np.random.default_rng(0)
     records = OBJECTIVE.records(rng.normal(size=(60, 300)), np.where(rng.random(60) < 0.5, 1.0, -1.0))
     settings = {"sampler": Poisson(0.1), "steps": 60}
     assert white_box(plan(**settings), OBJECTIVE, records, delta=1e-5, canaries=60).verdict == "consistent"
-    monkeypatch.setattr(SystemSource, "poisson", always)
+    monkeypatch.setattr(SystemSource, "draw", always)
     found = white_box(plan(**settings), OBJECTIVE, records, delta=1e-5, canaries=60)
     assert found.refuted and "a record was drawn in" in " ".join(found.findings)
 

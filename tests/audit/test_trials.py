@@ -14,6 +14,7 @@ from dperm.audit import Training, Trials
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
 from dperm.release import Channel, Source
+from dperm.release.draws import Draw
 from dperm.solvers import SolverError, minimise_many
 from helpers.catalogue import catalogue
 
@@ -42,8 +43,8 @@ class Kept(Trials):
         self.noise.append(super().objective_noise(dimension, lipschitz, std))
         return self.noise[-1]
 
-    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:
-        for table in super().poisson(records, rate, steps):
+    def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Any]:
+        for table in super().draw(draw, records, steps):
             self.tables.append(table)
             yield table
 
@@ -64,7 +65,7 @@ class One(Source):
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
         return next(self._noise)
 
-    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:
+    def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Any]:
         return itertools.islice(self._draws, steps)
 
 

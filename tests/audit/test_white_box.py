@@ -27,6 +27,7 @@ from dperm.gradient import (
 from dperm.objectives import Softmax
 from dperm.privacy import Relation, calibrate, epsilon
 from dperm.release import SystemSource
+from dperm.release.draws import Draw
 from helpers.catalogue.common import ADD, DELTA, REPLACE, SIZE, objective, plan
 
 RNG = np.random.default_rng(0)
@@ -96,20 +97,20 @@ class Twice(Clip):
         return 2 * super().factors(norms)
 
 
-def seen_more_often(self: SystemSource, records: int, rate: float, steps: int) -> Iterator[Any]:
+def seen_more_often(self: SystemSource, draw: Draw, records: int, steps: int) -> Iterator[Any]:
     for _ in range(steps):
-        yield np.flatnonzero(self.randomness.sampling.random(records) < 1.3 * rate)
+        yield np.flatnonzero(self.randomness.sampling.random(records) < 1.3 * draw.rate)
 
 
-def fixed_size(self: SystemSource, records: int, rate: float, steps: int) -> Iterator[Any]:
+def fixed_size(self: SystemSource, draw: Draw, records: int, steps: int) -> Iterator[Any]:
     for _ in range(steps):
-        yield np.sort(self.randomness.sampling.choice(records, round(records * rate), replace=False))
+        yield np.sort(self.randomness.sampling.choice(records, round(records * draw.rate), replace=False))
 
 
-def the_same_again(self: SystemSource, records: int, rate: float, steps: int) -> Iterator[Any]:
+def the_same_again(self: SystemSource, draw: Draw, records: int, steps: int) -> Iterator[Any]:
     for step in range(steps):
         if step % 5 == 0:
-            batch = np.flatnonzero(self.randomness.sampling.random(records) < rate)
+            batch = np.flatnonzero(self.randomness.sampling.random(records) < draw.rate)
         yield batch
 
 
@@ -125,7 +126,7 @@ def test_a_bounding_that_lets_too_much_through_is_refuted() -> None:
     [(seen_more_often, "a share of"), (fixed_size, "hardly vary in size"), (the_same_again, "not independent of each other")],
 )
 def test_draws_that_are_not_poisson_s_are_refuted(monkeypatch: pytest.MonkeyPatch, draw: Any, text: str) -> None:
-    monkeypatch.setattr(SystemSource, "poisson", draw)
+    monkeypatch.setattr(SystemSource, "draw", draw)
     result = audited(calibrated(4.0))
     assert result.refuted and any(text in finding for finding in result.findings)
 
@@ -230,9 +231,9 @@ class Liar(Poisson):
 
     def draws(self, channel: Any, records: int, steps: int) -> Iterator[Any]:
         if self.asks:
-            iter(channel.poisson(records, self.sampling_rate, steps))
+            iter(channel.draw(Poisson(self.sampling_rate), records, steps))
         else:
-            channel._drawn_rate = self.sampling_rate
+            channel._drawn = Poisson(self.sampling_rate)
         for _ in range(steps):
             yield np.arange(records)
 

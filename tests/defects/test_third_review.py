@@ -71,10 +71,10 @@ def test_review_3_2_hardly_any_draws_are_hardly_any() -> None:
     """Beyond 2⁴⁴ trials in a row one record was drawn for certain: 1,066 deviations of the noise at a printed ε of 0."""
     source = SystemSource(Randomness.fixed(1))
     for rate in (1e-20, 1e-300, 5e-324):
-        assert sum(len(drawn) for drawn in source.poisson(20_000_000, rate, 900_000)) == 0
+        assert sum(len(drawn) for drawn in source.draw(Poisson(rate), 20_000_000, 900_000)) == 0
     rate, total = 1e-13, 0
     for _ in range(40):
-        total += sum(len(drawn) for drawn in source.poisson(10**9, rate, 50_000))  # 5 expected each
+        total += sum(len(drawn) for drawn in source.draw(Poisson(rate), 10**9, 50_000))  # 5 expected each
     assert 120 < total < 280
 
 

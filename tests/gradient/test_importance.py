@@ -117,7 +117,7 @@ def test_against_plain_code_with_the_same_draws(kind: str) -> None:
         for _ in range(10):
             proposed, accepted = recording.thinned[draw, 0], recording.thinned[draw, 1]
             assert set(accepted) <= set(proposed) <= set(recording.inclusions[draw])
-            assert recording.rates[draw] == pytest.approx(40 * norm / norm_sum)
+            assert recording.draws[draw].rate == pytest.approx(40 * norm / norm_sum)
             found = gradients_at(here)
             lengths = np.linalg.norm(found, axis=1)
             known[proposed], seen[proposed] = lengths[proposed], draw
@@ -125,7 +125,7 @@ def test_against_plain_code_with_the_same_draws(kind: str) -> None:
             units = found[accepted] / np.maximum(lengths[accepted], 0.01 * norm)[:, None]
             assert np.allclose(release.query, units.sum(axis=0), atol=1e-3)
             assert 1 < release.sensitivity < 1 + 2e-6
-            assert release.sampling_rate == recording.rates[draw]
+            assert release.sampling_rate == recording.draws[draw].rate
             gradient = release.released * norm_sum / (SIZE * 40) + 2.0 / SIZE * here
             velocity = 0.9 * velocity + gradient
             here = here - 0.5 * velocity
@@ -169,9 +169,9 @@ class _Coins(SystemSource):
         self.tossed.append((indices, np.array(keep), coin))
         return super().thin(indices, keep, coin)
 
-    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:
-        for drawn in super().poisson(records, rate, steps):
-            self.rates.append(rate)
+    def draw(self, draw: Any, records: int, steps: int) -> Iterator[Any]:
+        for drawn in super().draw(draw, records, steps):
+            self.rates.append(draw.rate)
             yield drawn
 
 

@@ -15,6 +15,7 @@ from dperm.privacy import (
     ObjectivePerturbationEvent,
     PoissonSampled,
     PureDP,
+    RandomAllocation,
     Relation,
     SelfComposed,
     Unsupported,
@@ -101,9 +102,10 @@ def test_bad_arguments_are_refused(make: object, message: str) -> None:
 
 def test_what_releases_events_pay_for() -> None:
     """One place says it, for the channel, replay and the limits of noise."""
-    assert Gaussian(2.0).pays_for == ("gaussian", 2.0, 1.0) and PureDP(0.5).pays_for == ("pure", 0.5, 1.0)
-    assert PoissonSampled(0.1, Gaussian(2.0)).pays_for == ("gaussian", 2.0, 0.1)
-    assert ObjectivePerturbationEvent(3.0, 2.0, 1.0, 1.0).pays_for == ("objective", 1.5, 1.0)
+    assert Gaussian(2.0).pays_for == Paid("gaussian", 2.0) and PureDP(0.5).pays_for == Paid("pure", 0.5)
+    assert PoissonSampled(0.1, Gaussian(2.0)).pays_for == Paid("gaussian", 2.0, 0.1, "poisson")
+    assert RandomAllocation(5, Gaussian(2.0)).pays_for == Paid("gaussian", 2.0, 0.2, "allocated")
+    assert ObjectivePerturbationEvent(3.0, 2.0, 1.0, 1.0).pays_for == Paid("objective", 1.5)
     for silent in (PoissonSampled(0.1, PureDP(0.5)), Laplace(1.0), FilteredRdp(4.0, 1.0), Composed((Gaussian(1.0),))):
         assert silent.pays_for is None
 

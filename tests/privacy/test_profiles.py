@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dperm.gradient import Poisson
 from dperm.privacy import (
     ApproximateDP,
     BudgetExceeded,
@@ -274,7 +275,7 @@ def test_a_part_is_reopened_once_for_what_is_left_of_it(tmp_path) -> None:
     other.reopen(part, 3)
     with pytest.raises(UnpaidReleaseError, match="open already"):
         other.reopen(part, 3)
-    next(iter(other.poisson(10, 0.02, 1)))
+    next(iter(other.draw(Poisson(0.02), 10, 1)))
     other.reserve(3, 50, done=47)
     for _ in range(3):
         other.release(np.zeros(2), 1.0, 1.3, 0.02)

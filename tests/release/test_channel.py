@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from dperm._random import NoiseStream, Randomness
+from dperm.gradient import Poisson
 from dperm.privacy import (
     ApproximateDP,
     BudgetExceeded,
@@ -30,7 +31,7 @@ def test_exactly_what_was_charged_can_leave() -> None:
     channel.charge(Composed((SelfComposed(Gaussian(2.0), 2), PoissonSampled(0.1, Gaussian(3.0)), PureDP(0.5))), "test")
     query = np.zeros(4)
     channel.release(query, 1.5, 2.0)
-    channel.poisson(10, 0.1, 1)
+    channel.draw(Poisson(0.1), 10, 1)
     channel.release(query, 1.0, 3.0, 0.1)
     channel.release(query, 1.0, 2.0)
     channel.release_pure(query, 1.0, 0.5)
@@ -63,7 +64,7 @@ def test_a_claimed_rate_must_be_the_drawn_one() -> None:
     channel.charge(PoissonSampled(0.1, Gaussian(2.0)), "test")
     with pytest.raises(UnpaidReleaseError, match="drawn at None"):
         channel.release(np.zeros(2), 1.0, 2.0, 0.1)
-    channel.poisson(10, 0.5, 1)
+    channel.draw(Poisson(0.5), 10, 1)
     with pytest.raises(UnpaidReleaseError, match=r"drawn at 0\.5"):
         channel.release(np.zeros(2), 1.0, 2.0, 0.1)
 
@@ -160,7 +161,7 @@ def test_poisson_draws_are_independent_with_the_exact_rate(records: int, rate: f
     steps = 3000 if records < 10_000 else 300
     counts = np.zeros(steps)
     hits = np.zeros(records)
-    for step, included in enumerate(source.poisson(records, rate, steps)):
+    for step, included in enumerate(source.draw(Poisson(rate), records, steps)):
         assert np.all(np.diff(included) > 0)
         assert included.size == 0 or (included[0] >= 0 and included[-1] < records)
         counts[step] = included.size
@@ -174,5 +175,5 @@ def test_poisson_draws_are_independent_with_the_exact_rate(records: int, rate: f
 
 def test_poisson_edges() -> None:
     source = SystemSource(Randomness.fixed(3))
-    assert [len(draw) for draw in source.poisson(0, 0.5, 3)] == [0, 0, 0]
-    assert [len(draw) for draw in source.poisson(4, 1.0, 2)] == [4, 4]
+    assert [len(draw) for draw in source.draw(Poisson(0.5), 0, 3)] == [0, 0, 0]
+    assert [len(draw) for draw in source.draw(Poisson(1.0), 4, 2)] == [4, 4]

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from dperm._random import Randomness
 from dperm.privacy.events import Event
 from dperm.release.channel import UnpaidReleaseError
-from dperm.release.source import Coin, Indices, Source, SystemSource
+from dperm.release.draws import Draw, Indices
+from dperm.release.source import Coin, Source, SystemSource
 
 __all__ = ["Forced", "Recorder", "Recording", "ReleaseRecord"]
 
@@ -49,13 +50,13 @@ class ReleaseRecord:
 
 @dataclass
 class Recording:
-    """A run's releases and inclusion draws, in order; `rates[i]` is the sampling rate that draw i was asked for, `thinned`
+    """A run's releases and inclusion draws, in order; `draws[i]` says how draw i was made, `thinned`
     says for each coin tossed on a draw who stayed; `parts` are those that a filter took."""
 
     releases: list[ReleaseRecord] = field(default_factory=list[ReleaseRecord])
     parts: list[Event] = field(default_factory=list[Event])
     inclusions: list[Indices] = field(default_factory=list[Indices])
-    rates: list[float] = field(default_factory=list[float])
+    draws: list[Draw] = field(default_factory=list[Draw])
     thinned: dict[Coin, Indices] = field(default_factory=dict["Coin", Indices])
 
 
@@ -115,10 +116,10 @@ class Recorder(Source):
         self.recording.releases.append(ReleaseRecord(np.zeros(dimension), lipschitz, std, _kept(term), "objective"))
         return term
 
-    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
-        for included in self.source.poisson(records, rate, steps):
+    def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
+        for included in self.source.draw(draw, records, steps):
             self.recording.inclusions.append(included.copy())
-            self.recording.rates.append(rate)
+            self.recording.draws.append(draw)
             yield included
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
@@ -185,12 +186,12 @@ class Forced(Source):
         )
         return array_namespace(query).asarray(released, dtype=query.dtype, device=device(query), copy=True)
 
-    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
+    def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
         for included in self.reference.inclusions[len(self.recording.inclusions) :][:steps]:
             mapped = self.index_map[included]
             mine = np.sort(np.concatenate([mapped[mapped >= 0], self.extra]))
             self.recording.inclusions.append(mine)
-            self.recording.rates.append(rate)
+            self.recording.draws.append(draw)
             yield mine
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:

@@ -27,6 +27,7 @@ from dperm.privacy import Composed, Event, Relation
 from dperm.privacy.events import IndividualGaussian, Paid, chosen_on_the_way, leaves
 from dperm.privacy.filters import BudgetExceeded, filter_of
 from dperm.release import UnpaidReleaseError
+from dperm.release.draws import Draw
 
 __all__ = ["ReplayedPair", "replay", "replay_pair"]
 
@@ -277,7 +278,7 @@ def _beyond(recording: Recording, event: Event) -> list[Finding]:
     for leaf, count in leaves(event).items():
         if leaf.pays_for is not None:
             left[leaf.pays_for] += count * leaf.releases
-    sampled: list[float] = []
+    sampled: list[Paid] = []
     for item in recording.releases:
         kind, noise = item.kind, item.noise if item.kind in ("pure", "threshold", "choice") else item.noise / item.sensitivity
         alike = (key for key, count in left.items() if count and key.kind == kind)
@@ -287,11 +288,22 @@ def _beyond(recording: Recording, event: Event) -> list[Finding]:
             return [Finding("unpaid", text)]
         left[paid] -= 1
         if paid.rate < 1:
-            sampled.append(paid.rate)
-    drawn = recording.rates
-    if len(sampled) > len(drawn) or any(b > a * (1 + 1e-9) for a, b in zip(sampled, drawn, strict=False)):
-        text = f"{len(sampled)} steps were charged as sampled at {max(sampled):g}, but records were drawn {len(drawn)} times"
-        return [Finding("draws", text + (f", at {max(drawn):g}" if drawn else ""))]
+            sampled.append(paid)
+    drawn = recording.draws
+
+    def otherwise(paid: Paid, draw: Draw) -> bool:
+        return draw.key != paid.draw or draw.rate > paid.rate * (1 + 1e-9)
+
+    if len(sampled) > len(drawn) or any(map(otherwise, sampled, drawn)):
+        rates = f"{sampled[0].draw}, at {max(paid.rate for paid in sampled):g}"
+        text = f"{len(sampled)} steps were charged as sampled ({rates}), but records were drawn {len(drawn)} times"
+        return [Finding("draws", text + (f" ({drawn[0].key}, at {max(draw.rate for draw in drawn):g})" if drawn else ""))]
+    period = drawn[0].period if drawn else 1
+    if period > 1:
+        for start in range(0, len(drawn), period):
+            epoch = np.concatenate(recording.inclusions[start : start + period])
+            if len(np.unique(epoch)) < len(epoch):
+                return [Finding("draws", f"a record was drawn twice in {period} steps, which are charged for one")]
     return []
 
 

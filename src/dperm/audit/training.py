@@ -28,6 +28,7 @@ from dperm.mechanisms import (
 from dperm.objectives import LinearObjective
 from dperm.privacy import Certificate, Event, Provenance, Relation
 from dperm.release import Channel, Source
+from dperm.release.draws import Draw
 
 __all__ = ["Training", "open_for"]
 
@@ -91,7 +92,7 @@ class Training:
             many=trained_at_once(train, objective, curved=mechanism.curved) if mechanism.vectorises(objective) else None,
             minimisations=lambda data, recording: minimisations_of(mechanism, objective, data, recording),
             replay_pairs=extreme_pairs(objective, classes=classes),
-            candidate_pairs=game_pairs(objective, classes=classes),
+            candidate_pairs=[pair for pair in game_pairs(objective, classes=classes) if _admits(mechanism, objective, pair)],
             likelihood_ratio=lambda pair: likelihood_ratio_of(mechanism, objective, pair),
         )
 
@@ -205,6 +206,16 @@ class Training:
         return cls(type(estimator).__name__, certificate, run, minimisations=named, replay_pairs=pairs, candidate_pairs=pairs)
 
 
+def _admits(mechanism: Mechanism, objective: LinearObjective, pair: Pair) -> bool:
+    """Whether it trains on as many records."""
+    try:
+        for _, targets in (pair.first, pair.second):
+            mechanism.refuse(objective, len(targets))
+    except ValueError:
+        return False
+    return True
+
+
 def _align_masks(objective: Any) -> None:
     """Dropout that is awake draws by record: by a generator of the batch, neighbours would see other masks."""
     if _drops_out(getattr(objective, "model", None), asleep=False):
@@ -251,7 +262,7 @@ class _OwnNoise(Source):
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
         raise NotImplementedError(_STANDS_IN)
 
-    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:
+    def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Any]:
         raise NotImplementedError(_STANDS_IN)
 
 

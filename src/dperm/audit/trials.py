@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dperm._random import Randomness
 from dperm.release import Source
+from dperm.release.draws import Draw
 
 __all__ = ["Trials"]
 
@@ -39,6 +40,5 @@ class Trials(Source):
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
         return std * self._randomness.noise.standard_normal(self._count * dimension).reshape(self._count, dimension)
 
-    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:
-        for _ in range(steps):
-            yield self._randomness.sampling.random((self._count, records)) < rate
+    def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Any]:
+        return draw.tables(self._randomness.sampling, self._count, records, steps)

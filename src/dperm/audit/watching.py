@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,21 @@ from scipy.special import bdtrc, chdtr, ndtri
 from dperm.audit.distinguish import compare_scores
 from dperm.audit.result import AuditResult, finite
 from dperm.audit.statistics import Estimate
-from dperm.privacy import Composed, Event, Gaussian, IndividualGaussian, PoissonSampled, Relation, SelfComposed, epsilon
+from dperm.privacy import (
+    Composed,
+    Event,
+    Gaussian,
+    IndividualGaussian,
+    PoissonSampled,
+    RandomAllocation,
+    Relation,
+    SampledWithoutReplacement,
+    SelfComposed,
+    TruncatedPoisson,
+    epsilon,
+)
 from dperm.privacy.events import chosen_on_the_way
+from dperm.release.draws import Draw, sampled_log_ratio
 
 __all__ = ["Watched", "judge"]
 
@@ -31,8 +44,8 @@ _GAMES = 40  # steps per world below which their rates prove nothing
 class Watched:
     """One run's view of its canaries: `values` (steps, canaries) in units of the sensitivity, the noise multipliers
     (steps,) and sampling rates (steps,) claimed, who was drawn (steps, canaries), the indices of all records drawn for each step
-    of a rate below 1, the noise multipliers of releases that are no steps (counts, sums of norms), and the canaries' gradient
-    norms (canaries,); None: all are far beyond the bound."""
+    of a rate below 1, the noise multipliers of releases that are no steps (counts, sums of norms), the canaries' gradient norms
+    (canaries,), None: all are far beyond the bound, and how records were drawn, None: as by Poisson sampling."""
 
     values: Array
     noise: Array
@@ -41,6 +54,7 @@ class Watched:
     rates: Array
     others: tuple[float, ...] = ()
     lengths: Array | None = None
+    draw: Draw | None = None
 
     @property
     def sampled(self) -> NDArray[np.bool_]:
@@ -61,14 +75,14 @@ class Watched:
         """(canaries,) ln of the likelihood of the run with the canary over the one without, if the claim is exact."""
         low, high = (0.0, 1.0) if relation is Relation.ADD_OR_REMOVE_ONE else (-0.5, 0.5)
         variance = (self.noise**2)[:, None]
-        nothing = -(self.values**2) / (2 * variance)
         sides: list[Array] = []
         for shift in (low, high):
-            there = -((self.values - shift) ** 2) / (2 * variance)
-            rate = self.rates[:, None]
-            with np.errstate(divide="ignore"):
-                sides.append(np.logaddexp(np.log1p(-rate) + nothing, np.log(rate) + there))
-        return (sides[1] - sides[0]).sum(axis=0)
+            there = (self.values**2 - (self.values - shift) ** 2) / (2 * variance)
+            if self.draw is None or self.draw.period == 1:
+                sides.append(sampled_log_ratio(there, self.rates))
+            else:
+                sides.append(self.draw.log_ratio(there[self.sampled]) + there[~self.sampled].sum(axis=0))
+        return sides[1] - sides[0]
 
 
 def judge(
@@ -254,8 +268,8 @@ def _epsilon_at(event: Event, delta: float, ratio: float) -> float:
 def _with_noise(event: Event, ratio: float) -> Event:
     if isinstance(event, (Gaussian, IndividualGaussian)):
         return replace(event, noise_multiplier=event.noise_multiplier / ratio)
-    if isinstance(event, (PoissonSampled, SelfComposed)):
-        return replace(event, event=_with_noise(event.event, ratio))
+    if isinstance(event, (PoissonSampled, SelfComposed, TruncatedPoisson, RandomAllocation, SampledWithoutReplacement)):
+        return replace(event, event=cast(Any, _with_noise(event.event, ratio)))
     if isinstance(event, Composed):
         return Composed(tuple(_with_noise(part, ratio) for part in event.events))
     raise TypeError(f"Expected Gaussian releases, got {event}.")
@@ -290,8 +304,11 @@ def _draw_findings(runs: list[Watched], size: int) -> list[str]:
     if steps and bdtrc(most - 1, steps, rate) < _SURE / size:
         findings.append(f"a record was drawn in {most} of {steps} steps, a share of {rate:g} is charged")
     batches = np.concatenate([[len(included) for included in run.inclusions] for run in runs])
-    if _deviation(batches, size, rate) < -_SIGMAS:
+    draw = runs[0].draw
+    if (draw is None or draw.independent_records) and _deviation(batches, size, rate) < -_SIGMAS:
         findings.append("batches hardly vary in size: records are not drawn independently of each other")
+    if draw is not None and draw.period > 1:
+        return findings + _once_findings(runs, size, draw.period)
     window = max(2, round(1 / rate))
     counts: list[NDArray[np.intp]] = []
     for run in runs:
@@ -302,6 +319,26 @@ def _draw_findings(runs: list[Watched], size: int) -> list[str]:
     if enough and not -_SIGMAS <= _deviation(np.concatenate(counts), window, rate) <= _HIGH_SIGMAS:
         findings.append(f"draws of the same record in {window} steps are not independent of each other")
     return findings
+
+
+def _once_findings(runs: list[Watched], size: int, period: int) -> list[str]:
+    """Whether every record is drawn once in `period` steps, and anew in the next."""
+    again = pairs = 0
+    for run in runs:
+        before: NDArray[np.intp] | None = None
+        for start in range(0, len(run.inclusions) - period + 1, period):
+            epoch = run.inclusions[start : start + period]
+            places = np.full(size, -1)
+            for step, included in enumerate(epoch):
+                places[included] = step
+            if len(np.concatenate(epoch)) != size or (places < 0).any():
+                return [f"records were not drawn once in {period} steps"]
+            if before is not None:
+                again, pairs = again + int((places == before).sum()), pairs + size
+            before = places
+    if again and bdtrc(again - 1, pairs, 1 / period) < _SURE:
+        return [f"{again} of {pairs} records were drawn by the same step as an epoch before"]
+    return []
 
 
 def _deviation(counts: NDArray[np.intp], trials: int, rate: float) -> float:

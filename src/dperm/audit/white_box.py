@@ -24,6 +24,7 @@ from dperm.gradient.policy import BatchSource
 from dperm.objectives.per_example import Objective
 from dperm.privacy import Relation, epsilon
 from dperm.release import Channel, Source
+from dperm.release.draws import Draw
 
 __all__ = ["one_run_gradients", "white_box"]
 
@@ -128,6 +129,7 @@ class _Watcher(Source):
     inclusions: list[NDArray[np.intp]] = field(default_factory=list[NDArray[np.intp]])
     rates: list[float] = field(default_factory=list[float])  # as claimed
     others: list[float] = field(default_factory=list[float])
+    drawn: Draw | None = None
 
     def over(self, own: Source) -> Source:
         self.own = own
@@ -150,9 +152,10 @@ class _Watcher(Source):
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
         raise NotImplementedError("White-box audits are of Gaussian releases.")
 
-    def poisson(self, records: int, rate: float, steps: int) -> Iterator[NDArray[np.intp]]:
+    def draw(self, draw: Draw, records: int, steps: int) -> Iterator[NDArray[np.intp]]:
         assert self.own is not None
-        for included in self.own.poisson(records, rate, steps):
+        self.drawn = draw
+        for included in self.own.draw(draw, records, steps):
             self.inclusions.append(included.copy())
             yield included
 
@@ -185,7 +188,7 @@ def _watched(plan: Policy, objective: Objective, records: BatchSource, theta: An
     for step, included in zip(np.flatnonzero(rates < 1), watcher.inclusions, strict=False):
         drawn[step] = np.isin(np.arange(size, size + count), included)
     values = np.stack(watcher.values)
-    return Watched(values, np.array(watcher.noise), drawn, watcher.inclusions, rates, others, lengths)
+    return Watched(values, np.array(watcher.noise), drawn, watcher.inclusions, rates, others, lengths, watcher.drawn)
 
 
 def _lengths(plan: Policy, count: int) -> Array | None:

@@ -10,7 +10,7 @@ from dperm.gradient.policy import Gradients, Policy
 from dperm.gradient.post import Identity, LaplacianSmoothing, Post, UnitAtLeast
 from dperm.gradient.published_normalised import PublishedNormalisedPlan
 from dperm.gradient.query import GradientDifference, PerExampleGradient, Query
-from dperm.gradient.sampling import FullBatch, Poisson, Sampler
+from dperm.gradient.sampling import BallsAndBins, FixedSize, FullBatch, Poisson, PoissonUpTo, Sampler
 from dperm.gradient.schedule import Constant, ExponentialDecay, NoiseSchedule
 from dperm.gradient.svrg import SvrgPlan
 from dperm.gradient.update import SGD, Adam, Averaged, ExponentialAverage, Update
@@ -21,11 +21,13 @@ __all__ = [
     "AdaptiveClip",
     "AdaptiveNorm",
     "Averaged",
+    "BallsAndBins",
     "Bounding",
     "Clip",
     "Constant",
     "ExponentialAverage",
     "ExponentialDecay",
+    "FixedSize",
     "FullBatch",
     "GradientDifference",
     "Gradients",
@@ -44,6 +46,7 @@ __all__ = [
     "PidpPlan",
     "Plan",
     "Poisson",
+    "PoissonUpTo",
     "Policy",
     "Post",
     "PublishedNormalisedPlan",

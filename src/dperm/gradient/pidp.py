@@ -148,7 +148,7 @@ class PidpPlan(Policy):
     paper = "Kang, Li, Liu, Wang (PIDP-SGD), Algorithm 1 and Theorem 5"
     claim = _CLAIM
 
-    def refuse(self, objective: Any) -> None:
+    def refuse(self, objective: Any, records: int) -> None:
         if not all(map(math.isfinite, self.constants(objective))):
             raise ValueError("Expected a loss with constants that are finite for PIDP-SGD, which inverts its Hessian.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from dperm.gradient.query import PerExampleGradient, Query
 from dperm.gradient.sampling import Sampler
 from dperm.gradient.schedule import NoiseSchedule
 from dperm.gradient.update import Update
-from dperm.privacy.events import Composed, Event, Gaussian, Relation, SelfComposed
+from dperm.privacy.events import Composed, Event, Gaussian, Relation
 
 __all__ = ["NoisyGradients", "Plan"]
 
@@ -23,16 +24,21 @@ class NoisyGradients(Gradients["Plan"]):
     """A `Plan` in progress."""
 
     def start(self) -> None:
-        plan, first = self.policy, self.step
+        plan = self.policy
         self.bounding_state = plan.bounding.init()
         self._scale = 1.0 / plan.expected_batch_size
-        self._batches = self.records.stream(plan.sampler.draws(self.channel, len(self.records), plan.steps - first))
-        self._noise = plan.noise.multipliers(plan.steps, first)
+        self._go_on_at(self.step)
+
+    def _go_on_at(self, step: int) -> None:
+        """From where a step's draws depend on none before it: steps on the way there are passed over, too."""
+        plan = self.policy
+        self.step = min(plan.steps, step + -step % plan.sampler.period)
+        self._batches = self.records.stream(plan.sampler.draws(self.channel, len(self.records), plan.steps - self.step))
+        self._noise = plan.noise.multipliers(plan.steps, self.step)
 
     def skip(self, steps: int) -> None:
-        for _ in range(steps):
-            next(self._noise)
-        self.step += steps
+        if steps:
+            self._go_on_at(self.step + steps)
 
     def __call__(self, theta: Any) -> Any:
         plan, state = self.policy, self.bounding_state
@@ -82,6 +88,9 @@ class Plan(Policy):
         check.integer("public_size", self.public_size)
         if sum(count for _, count in self.noise.levels(self.steps)) != self.steps:
             raise ValueError(f"Expected a noise schedule of {self.steps} steps.")
+        ends = itertools.accumulate(count for _, count in self.noise.levels(self.steps))
+        if any(end % self.sampler.period for end in list(ends)[:-1]):
+            raise ValueError(f"Expected one noise level for each {self.sampler.period} steps, which are charged together.")
 
     @property
     def expected_batch_size(self) -> float:
@@ -89,7 +98,7 @@ class Plan(Policy):
 
     @property
     def kind(self) -> str:
-        return "full batch" if self.sampler.rate == 1 else "Poisson"
+        return "full batch" if self.sampler.rate == 1 else self.sampler.words
 
     @property
     def rate(self) -> float:
@@ -98,6 +107,13 @@ class Plan(Policy):
     @property
     def anchored(self) -> bool:
         return self.query.anchored
+
+    @property
+    def needs_size(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.sampler.needs_size
+
+    def refuse(self, objective: Any, records: int) -> None:
+        self.sampler.refuse(records)
 
     @property
     def vectorises(self) -> bool:
@@ -114,9 +130,9 @@ class Plan(Policy):
         done = 0
         for multiplier, count in self.noise.levels(self.steps):
             taken = min(done + count, stop) - max(done, start)
-            done += count
             if taken > 0:
-                parts.append(SelfComposed(self.sampler.amplify(Gaussian(multiplier, relation)), taken))
+                parts.append(self.sampler.event(Gaussian(multiplier, relation), max(done, start), taken))
+            done += count
         return parts[0] if len(parts) == 1 else Composed(tuple(parts))
 
     def describe(self) -> dict[str, Any]:

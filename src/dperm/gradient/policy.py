@@ -97,8 +97,11 @@ class Policy(ABC):
     #: whether steps compare gradients at two θ, which objectives of networks do not have
     anchored: bool = False
 
-    def refuse(self, objective: Any) -> None:
-        """ValueError, before any charge, for a `LinearObjective` that this cannot train."""
+    #: whether plans are made for a stated number of records only, not for one that was released with noise
+    needs_size: bool = False
+
+    def refuse(self, objective: Any, records: int) -> None:
+        """ValueError, before any charge, for an objective that this cannot train, or a number of records that it cannot draw."""
         return
 
     # Audits
@@ -186,10 +189,6 @@ class Gradients(ABC, Generic[P]):
     def clipping_norm(self) -> float:
         """The norm that gradients are cut at now; 0 where they are not cut."""
         return self.policy.longest or 0.0
-
-    def together(self) -> int | None:
-        """How many steps from here may be reserved at once; None: any number."""
-        return None
 
     def public(self) -> dict[str, Any]:
         """JSON-ready state made from releases: for a checkpoint, or for anyone."""

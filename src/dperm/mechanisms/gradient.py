@@ -74,7 +74,7 @@ class GradientPerturbation(Mechanism):
         return theta, {"steps": plan.steps, **gradients.summary()}
 
     def refuse(self, objective: LinearObjective, records: int) -> None:
-        self.plan.refuse(objective)
+        self.plan.refuse(objective, records)
 
     curved = False
 
@@ -93,12 +93,21 @@ class GradientPerturbation(Mechanism):
         return self.plan.describe()
 
 
-_SAMPLINGS = {"poisson": "Poisson", "importance": "importance sampling", "full": "full batch"}  # as plans call them
+#: as plans call them
+_SAMPLINGS = {
+    "poisson": "Poisson",
+    "importance": "importance sampling",
+    "full": "full batch",
+    "balls_and_bins": "balls and bins",
+    "truncated_poisson": "truncated Poisson",
+    "fixed_size": "fixed size, without replacement",
+}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Gradient(Method):
-    """Gradient perturbation by `sampling` "poisson" (DP-SGD), "importance" (DPIS: add/remove only) or "full" batches.
+    """Gradient perturbation by `sampling` "poisson" (DP-SGD), "importance" (DPIS: add/remove only) or "full" batches; also by
+    "balls_and_bins" (each record once an epoch: add/remove only), "truncated_poisson" or "fixed_size" (replace-one only).
 
     `strong_convexity` is Λ of (Λ/2)‖θ‖², added after the noise; settings left open are those of `GradientSettings`. With full
     batches, `epochs` are steps.
@@ -174,6 +183,8 @@ class Gradient(Method):
 
     def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         label = f"gradient perturbation ({self.words})"
+        if self.sampling in ("truncated_poisson", "fixed_size"):
+            raise ValueError(f"Expected public_size with sampling={self.sampling!r}: what is charged depends on it.")
         if self.sampling == "importance":
             self._one_model(models)
             filter = rdp_budget(check.positive("epsilon", budget.epsilon), budget.delta)

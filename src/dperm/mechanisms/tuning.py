@@ -138,7 +138,11 @@ def gradient_plan(
         if sampling == "full":
             return full_batch_descent(noise_multiplier=noise_multiplier, steps=chosen.steps, **common)
         return dp_sgd(
-            noise_multiplier=noise_multiplier, expected_batch_size=chosen.expected_batch_size, epochs=chosen.epochs, **common
+            noise_multiplier=noise_multiplier,
+            expected_batch_size=chosen.expected_batch_size,
+            epochs=chosen.epochs,
+            sampling=sampling,
+            **common,
         )
 
     return make

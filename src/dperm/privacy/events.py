@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from scipy.special import bdtrc
+
 from dperm import _validate as check
 from dperm._family import members, ours
 
@@ -35,8 +37,11 @@ __all__ = [
     "PoissonSampled",
     "PrivacyProfile",
     "PureDP",
+    "RandomAllocation",
     "Relation",
+    "SampledWithoutReplacement",
     "SelfComposed",
+    "TruncatedPoisson",
     "Unsupported",
     "UnsupportedEventError",
     "chosen_on_the_way",
@@ -67,12 +72,13 @@ class UnsupportedEventError(ValueError):
 
 
 class Paid(NamedTuple):
-    """A release as an event pays for it: its kind, its noise in units of the sensitivity (of pure releases ε), and the rate at
-    which its records are drawn."""
+    """A release as an event pays for it: its kind, its noise in units of the sensitivity (of pure releases ε), the rate at
+    which its records are drawn, and how: the key of a `dperm.release.draws.Draw`, empty where all of them are."""
 
     kind: Literal["gaussian", "pure", "objective", "threshold", "choice"]
     noise: float
     rate: float = 1.0
+    draw: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,11 @@ class Event:
     def releases(self) -> int:
         """How many such releases it is charged for."""
         return 1
+
+    @property
+    def astray(self) -> float:
+        """Chance that what runs is not what is accounted for, on any data set: it adds (1 + e^ε) times this to δ."""
+        return 0.0
 
     def parts(self) -> Counter[Event]:
         """See `leaves`."""
@@ -269,10 +280,93 @@ class PoissonSampled(Event):
     @property
     def pays_for(self) -> Paid | None:
         inner = self.event.pays_for
-        return inner._replace(rate=self.rate) if inner is not None and inner.kind == "gaussian" and inner.rate == 1.0 else None
+        if inner is None or inner.kind != "gaussian" or inner.rate < 1.0:
+            return None
+        return inner._replace(rate=self.rate, draw="poisson")
 
     def parts(self) -> Counter[Event]:
         return leaves(self.event) if self.rate == 1.0 else super().parts()
+
+
+@dataclass(frozen=True)
+class TruncatedPoisson(Event):
+    """A Gaussian on a Poisson sample at `rate`, of which `capacity` records chosen uniformly are kept where there are more.
+
+    No data set has more than `largest` records. With a chance of at most P(Binomial(largest, rate) > capacity) this is not
+    the Gaussian on the whole sample, which is what is accounted for.
+    """
+
+    rate: float
+    event: Gaussian
+    capacity: int
+    largest: int
+
+    def __post_init__(self) -> None:
+        _plain_number(self, "rate", check.fraction)
+        _gaussian(self.event, None, "truncated Poisson sampling")
+        for name in ("capacity", "largest"):
+            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
+
+    @property
+    def relation(self) -> Relation:
+        return self.event.relation
+
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("gaussian", self.event.noise_multiplier, self.rate, "truncated")
+
+    @property
+    def astray(self) -> float:
+        if self.capacity >= self.largest:
+            return 0.0
+        return min(1.0, float(bdtrc(self.capacity, self.largest, self.rate)) * (1 + 1e-6) + 1e-300)
+
+
+@dataclass(frozen=True)
+class SampledWithoutReplacement(Event):
+    """A Gaussian on a sample of fixed size, `rate` of a public number of records, drawn uniformly. Replace-one."""
+
+    rate: float
+    event: Gaussian
+
+    def __post_init__(self) -> None:
+        _plain_number(self, "rate", check.fraction)
+        _gaussian(self.event, Relation.REPLACE_ONE, "sampling without replacement")
+
+    @property
+    def relation(self) -> Relation:
+        return self.event.relation
+
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("gaussian", self.event.noise_multiplier, self.rate, "fixed")
+
+
+@dataclass(frozen=True)
+class RandomAllocation(Event):
+    """`steps` Gaussians, each record in one of them, which is drawn uniformly and by itself (balls and bins). Add/remove.
+
+    See `dperm.privacy.allocation`.
+    """
+
+    steps: int
+    event: Gaussian
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", check.integer("steps", self.steps, minimum=2))
+        _gaussian(self.event, Relation.ADD_OR_REMOVE_ONE, "random allocation")
+
+    @property
+    def relation(self) -> Relation:
+        return self.event.relation
+
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("gaussian", self.event.noise_multiplier, 1 / self.steps, "allocated")
+
+    @property
+    def releases(self) -> int:
+        return self.steps
 
 
 @dataclass(frozen=True)
@@ -456,6 +550,13 @@ def _plain_number(event: Event, name: str, admit: Callable[[str, Any], float]) -
     if not 1 / LARGEST_NUMBER <= number <= LARGEST_NUMBER:
         raise ValueError(f"Expected {name} between {1 / LARGEST_NUMBER:g} and {LARGEST_NUMBER:g}, got {number!r}.")
     object.__setattr__(event, name, number)
+
+
+def _gaussian(value: Any, relation: Relation | None, what: str) -> None:
+    if type(value) is not Gaussian:
+        raise TypeError(f"Expected a Gaussian under {what}, got {value!r}.")
+    if relation is not None and value.relation is not relation:
+        raise ValueError(f"Expected relation={relation.value!r} for {what}, got {value.relation.value!r}.")
 
 
 def _sub_event(name: str, value: Any) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
 from dperm.privacy import objective_perturbation
+from dperm.privacy.allocation import allocation_ratio
 from dperm.privacy.events import (
     ApproximateDP,
     Event,
@@ -23,7 +24,10 @@ from dperm.privacy.events import (
     PoissonSampled,
     PrivacyProfile,
     PureDP,
+    RandomAllocation,
     Relation,
+    SampledWithoutReplacement,
+    TruncatedPoisson,
     UnsupportedEventError,
 )
 from dperm.privacy.loss_bound import TAIL, LossBound, Normal, SymmetrisedLoss
@@ -119,6 +123,40 @@ class _SampledGaussianReplaced:
         zero = _normal_mass(x / self.sigma)
         plus, minus = _normal_mass((x - 0.5) / self.sigma), _normal_mass((x + 0.5) / self.sigma)
         return (1 - self.q) * zero + self.q * plus, (1 - self.q) * zero + self.q * minus
+
+
+@dataclass(frozen=True)
+class _SampledWithoutReplacement:
+    """Replacing a record, of a sample of fixed size: δ(ε) is that of `pair`, (1−q)Q + qP against Q, for ε ≥ 0, and its mirror
+    image below.
+
+    Proof. Write A for the output where the record is not in the sample, B and B' for it, and its replacement, in it. Exchanging
+    one record, drawn uniformly, of a sample without it for it gives a sample with it: so (B, A), (A, B), (B', A), (A, B') and
+    (B, B') are all dominated by the Gaussian pair (P, Q). By advanced joint convexity (Balle, Barthe, Gaboardi 2018, Theorem 2)
+    the divergence of (1−q)A + qB from (1−q)A + qB' at e^ε ≥ 1 is q times one of B from a mixture of A and B', at 1 + (e^ε −
+    1)/q: at most that of `pair`. Below 0 the other order holds, and both are neighbours. ∎  (Zhu, Dong, Wang 2022, Theorem 11.)
+
+    Losses above 0 are those of `pair`, those below mirror them, and the rest is at 0: it is not negative, as no point of the
+    first two has a likelihood ratio of 1 or less.
+    """
+
+    pair: _SampledGaussian
+
+    @property
+    def support(self) -> tuple[float, float]:
+        high = self.pair.support[1]
+        return -high, high
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        p, q = self.pair.masses(np.maximum(edges, 0.0))
+        mirrored_q, mirrored_p = (values[::-1] for values in self.pair.masses(np.maximum(-edges[::-1], 0.0)))
+        with_record, without = self.pair.masses(np.array([0.0, np.inf]))
+        rest = max(0.0, 1.0 - float(with_record[0]) - float(without[0]))
+        p, q = p + mirrored_p, q + mirrored_q
+        cell = int(np.searchsorted(edges, 0.0, side="left")) - 1
+        p[cell] += rest
+        q[cell] += rest
+        return p, q
 
 
 @dataclass(frozen=True)
@@ -264,3 +302,20 @@ def _(event: PoissonSampled) -> Directions:
         return symmetric(_SampledGaussianReplaced(event.rate, min(inner.noise_multiplier, MOST_NOISE)))
     pair = _SampledGaussian(event.rate, min(inner.noise_multiplier, MOST_NOISE))
     return Directions(pair, _Reversed(pair))
+
+
+@loss_pairs.register
+def _(event: TruncatedPoisson) -> Directions:
+    return loss_pairs(PoissonSampled(event.rate, event.event))
+
+
+@loss_pairs.register
+def _(event: RandomAllocation) -> Directions:
+    ratio = allocation_ratio(event.steps, event.event.noise_multiplier)
+    return Directions(ratio, _Reversed(ratio), infinite=ratio.lost)
+
+
+@loss_pairs.register
+def _(event: SampledWithoutReplacement) -> Directions:
+    pair = _SampledGaussian(event.rate, min(event.event.noise_multiplier, MOST_NOISE))
+    return symmetric(_SampledWithoutReplacement(pair))

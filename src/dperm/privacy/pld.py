@@ -14,6 +14,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,6 +172,7 @@ class PrivacyLossDistribution:
         if squares > 0:
             pairs.append((symmetric(gaussian_pair(max(math.sqrt(squares), 1 / MOST_NOISE))), 1))
         self._tolerance = tolerance
+        self._astray = min(1.0, sum(n * leaf.astray for leaf, n in counts.items()))
         self.coarse = False  # whether a grid had to be coarser than the tolerance asks for, so that bounds are loose
         # nor is there hope where all losses are beyond the largest that counts as finite
         hopeless = any(pair.infinite >= 1 or max(pair.remove.support[0], pair.add.support[0]) >= LOSS_CAP for pair, _ in pairs)
@@ -185,13 +187,24 @@ class PrivacyLossDistribution:
         """Upper bound on the smallest ε ≥ 0 with δ(ε) ≤ `delta`; inf where no finite ε is found."""
         if self._infinite >= 1:
             return math.inf
-        return max((self._epsilon(pairs, delta) for pairs in self._directions), default=0.0)
+        tried = 0.0
+        while (left := delta - self._gone_astray(tried)) > 0:
+            found = max((self._epsilon(pairs, left) for pairs in self._directions), default=0.0)
+            if found <= tried or not self._astray:
+                return max(found, tried)
+            tried = found * (1 + 1e-6)  # what goes astray costs more the larger ε is: up to where both agree
+        return math.inf
 
     def delta(self, epsilon: float) -> float:
         """Upper bound on δ(ε)."""
         if self._infinite >= 1:
             return 1.0
-        return max((math.exp(self._log_delta(pairs, epsilon)) for pairs in self._directions), default=0.0)
+        kept = max((math.exp(self._log_delta(pairs, epsilon)) for pairs in self._directions), default=0.0)
+        return min(1.0, kept + self._gone_astray(epsilon))
+
+    def _gone_astray(self, epsilon: float | Array) -> Any:
+        """What a mechanism that is another with a small chance adds to δ, on both sides: |P − P'| and e^ε·|Q − Q'|."""
+        return self._astray * (1 + np.exp(np.minimum(epsilon, LOSS_CAP))) if self._astray else 0.0
 
     def deltas(self, epsilons: Sequence[float]) -> Array:
         """The same at each of `epsilons`, from a few compositions: near what each would have of its own, but for one or two steps
@@ -211,7 +224,7 @@ class PrivacyLossDistribution:
                     composition = self._at(pairs, place)
                     logs = np.minimum(logs, [composition.log_delta(epsilon) for epsilon in points])
             log_deltas = np.maximum(log_deltas, logs)
-        return np.exp(log_deltas)
+        return np.minimum(np.exp(log_deltas) + self._gone_astray(points), 1.0)
 
     def _epsilon(self, pairs: list[tuple[LossPair, int]], delta: float) -> float:
         log_target = math.log(delta)

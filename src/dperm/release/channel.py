@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._family import ours
 from dperm._random import Randomness
 from dperm.privacy.events import (
     Event,
@@ -37,9 +38,10 @@ from dperm.privacy.events import (
 )
 from dperm.privacy.filters import Filter, Price, ProfileFilter, filter_of
 from dperm.privacy.statements import Provenance
+from dperm.release.draws import Draw, Indices
 from dperm.release.grid import Grid
 from dperm.release.ledger import SpendLog
-from dperm.release.source import Coin, Indices, Source, SystemSource, provenance_of
+from dperm.release.source import Coin, Source, SystemSource, provenance_of
 
 __all__ = ["Channel", "UnpaidReleaseError"]
 
@@ -75,7 +77,7 @@ class Channel:
         self._granted = 0  # steps of a resumed run that were reserved and not yet released
         self._again: Counter[Paid] = Counter()  # of `_paid`, what was paid before an interruption: needs such a step
         self._reopened: Counter[Event] = Counter()
-        self._drawn_rate: float | None = None
+        self._drawn: Draw | None = None
         self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
         #: what each model's run tells its data holder, and nobody else: it is made from records, without noise
         self.confided: list[Mapping[str, Any]] = []
@@ -266,13 +268,14 @@ class Channel:
     def release(self, query: Any, sensitivity: float, noise_multiplier: float, sampling_rate: float = 1.0) -> Any:
         """`query` (p,) with noise of `noise_multiplier` times its L2 `sensitivity`, if a Gaussian of that multiplier (and rate)
         was charged. Both lie on a grid, whose rounding the noise covers: see `dperm.release.grid`."""
-        if sampling_rate < 1.0 and sampling_rate != self._drawn_rate:
+        drawn = self._drawn
+        if sampling_rate < 1.0 and (drawn is None or sampling_rate != drawn.rate):
             raise UnpaidReleaseError(
-                f"A release claims the sampling rate {sampling_rate:g}, but records were drawn at {self._drawn_rate}."
+                f"A release claims the sampling rate {sampling_rate:g}, but records were drawn at {drawn and drawn.rate}."
             )
         grid = Grid.of(sensitivity, noise_multiplier * sensitivity, query.shape[-1])
         with self._lock:
-            self._pay("gaussian", noise_multiplier, sampling_rate)
+            self._pay("gaussian", noise_multiplier, sampling_rate, drawn.key if drawn is not None and sampling_rate < 1.0 else "")
             self.source.claimed(sampling_rate)
             return self.source.gaussian(query, grid.sensitivity, noise_multiplier * grid.sensitivity, grid.step)
 
@@ -317,14 +320,18 @@ class Channel:
             self._objectives[event] -= 1
             return self.source.objective_noise(dimension, event.lipschitz, event.noise_std)
 
-    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
-        """Inclusion draws for `steps` steps; they never leave the run. Only their rate can be claimed by a release."""
-        self._drawn_rate = rate
-        return self.source.poisson(records, rate, steps)
+    def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
+        """Inclusion draws for `steps` steps; they never leave the run. Only how they were made can be claimed by a release."""
+        if not ours(type(draw)):
+            raise TypeError(f"Expected a draw of dperm's own, got {type(draw).__qualname__}: what it is worth has a proof.")
+        self._drawn = draw
+        return self.source.draw(draw, records, steps)
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
         """Drop drawn records, each by a coin of its own that may look at that record and what it kept: who stays is included
         with no more than the probability of the draw, which is what is charged. `coin`: see `Source.thin`."""
+        if self._drawn is None or not self._drawn.independent_records or self._drawn.period > 1:
+            raise UnpaidReleaseError("Only Poisson draws can be thinned: nothing is proved of others.")
         return self.source.thin(indices, keep, coin)
 
     def _settle(self) -> None:
@@ -333,22 +340,19 @@ class Channel:
             self._paid[self._current] = self._left
         self._current, self._left = _NOTHING, 0
 
-    def _pay(self, kind: str, noise: float, rate: float) -> None:
+    def _pay(self, kind: str, noise: float, rate: float, draw: str = "") -> None:
         self._check_process()
-        current = self._current
-        if not (self._left > 0 and current[0] == kind and current[2] == rate and abs(noise - current[1]) <= _SAME * noise):
+
+        def pays(paid: Paid) -> bool:
+            return (paid.kind, paid.rate, paid.draw) == (kind, rate, draw) and abs(noise - paid.noise) <= _SAME * noise
+
+        if not (self._left > 0 and pays(self._current)):
             self._settle()
-            entry = next(
-                (
-                    (key, left)
-                    for key, left in self._paid.items()
-                    if left > 0 and key[0] == kind and key[2] == rate and abs(noise - key[1]) <= _SAME * noise
-                ),
-                None,
-            )
+            entry = next(((paid, left) for paid, left in self._paid.items() if left > 0 and pays(paid)), None)
             if entry is None:
+                how = f" ({draw})" if draw else ""
                 raise UnpaidReleaseError(
-                    f"A {kind} release of noise {noise:g} at sampling rate {rate:g} is not paid for by {self.event}."
+                    f"A {kind} release of noise {noise:g} at sampling rate {rate:g}{how} is not paid for by {self.event}."
                 )
             self._current, self._left = entry
         if self._again[self._current]:

@@ -64,7 +64,7 @@ def power_below(value: float) -> float:
 def admit_noise(event: Event, size: int) -> None:
     """ValueError, before a charge, for noise on `size` numbers that doubles cannot hold."""
     for leaf in leaves(event):
-        kind, noise, _ = leaf.pays_for or (None, 0.0, 0.0)
+        kind, noise, *_ = leaf.pays_for or (None, 0.0)
         if kind == "gaussian" and not noise * math.sqrt(size) < _MOST_NOISE:
             most = _MOST_NOISE / math.sqrt(size)
             raise ValueError(f"Expected noise below {most:.2g} sensitivities, that doubles hold, got {noise:g}.")

@@ -12,17 +12,14 @@ from numpy.typing import NDArray
 from dperm._random import NoiseStream, Randomness
 from dperm.privacy.events import Event
 from dperm.privacy.statements import EXACT_NOISE, Provenance
+from dperm.release.draws import Draw, Indices
 
-__all__ = ["Coin", "Indices", "Source", "SystemSource", "in_earnest", "provenance_of"]
+__all__ = ["Coin", "Source", "SystemSource", "in_earnest", "provenance_of"]
 
 Array = NDArray[np.float64]
-Indices = NDArray[np.intp]
 
 #: (the number of a draw in this run, which of its coins)
 Coin = tuple[int, int]
-
-_SAMPLED_AT_ONCE = 1 << 16  # inclusions drawn per bulk call
-_LONGEST_GAP = 2.0**44  # between two of them, in records: more than any run has, and sums of them are whole
 
 
 class Source(ABC):
@@ -71,9 +68,8 @@ class Source(ABC):
         the minimiser. Each number is within std·`dperm._random.NORMAL_ERROR` of a real normal."""
 
     @abstractmethod
-    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Any]:
-        """For each step the sorted indices of the included records, each included independently; of m trials a table (m,
-        records) of booleans."""
+    def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Any]:
+        """For each step the sorted indices of the included records; of m trials a table (m, records) of booleans."""
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
         """Those of the drawn `indices` (m,) that stay, each independently with probability keep[i].
@@ -150,45 +146,8 @@ class SystemSource(Source):
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
         return std * self.randomness.noise.standard_normal(dimension)
 
-    def poisson(self, records: int, rate: float, steps: int) -> Iterator[Indices]:
-        # Gaps between successes of Bernoulli trials are geometric; the floor of an exponential is exactly so.
-        # One long run of trials is cut into steps of `records` trials each.
-        if records == 0 or rate >= 1.0:
-            everyone = np.arange(records, dtype=np.intp)
-            for _ in range(steps):
-                yield everyone
-            return
-        with np.errstate(over="ignore"):
-            scale = -1.0 / np.log1p(-rate)
-        block = max(1, min(steps, int(_SAMPLED_AT_ONCE / max(1.0, records * rate))))
-        done = 0
-        carried = np.empty(0, dtype=np.intp)
-        last = -1  # last success, counted from the start of the current block
-        while done < steps:
-            block = min(block, steps - done)
-            trials = block * records
-            positions = [carried]
-            while last < trials:
-                expected = int((trials - last) * rate)
-                count = expected + 4 * int(expected**0.5) + 16
-                with np.errstate(over="ignore", invalid="ignore"):
-                    gaps = self.randomness.sampling.standard_exponential(count) * scale
-                ended = gaps < _LONGEST_GAP  # others go on: so many failures, and the rest is drawn anew, as if from the start
-                gaps = np.where(ended, gaps, _LONGEST_GAP).astype(np.intp)
-                gaps += ended
-                np.cumsum(gaps, out=gaps)
-                gaps += last
-                positions.append(gaps[ended])
-                last = int(gaps[-1])
-            successes = np.concatenate(positions)
-            cuts = np.searchsorted(successes, records * np.arange(1, block + 1))
-            start = 0
-            for step, stop in enumerate(cuts):
-                yield successes[start:stop] - step * records
-                start = stop
-            carried = successes[start:] - trials
-            last -= trials
-            done += block
+    def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
+        return draw.indices(self.randomness.sampling, records, steps)
 
     @property
     def generator(self) -> np.random.Generator:

@@ -80,7 +80,8 @@ class PrivateRun:
             seen.append((at_theta.losses, at_theta.norms))  # not the pass: it holds gradients
 
         gradients = plan.gradients(objective, records, channel, first=first, observe=note if observe else None)
-        return cls(plan, objective, channel, certificate, charged, gradients, folder, _seen=seen, _reserved=first)
+        lost = gradients.step - first  # steps whose draws are one with some that were made
+        return cls(plan, objective, channel, certificate, charged, gradients, folder, lost, _seen=seen, _reserved=first)
 
     @property
     def step(self) -> int:

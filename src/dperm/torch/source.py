@@ -84,7 +84,7 @@ def admit_tails(event: Event, size: int, delta: float, device: torch.device) -> 
         return
     steps = 0.0
     for leaf, count in leaves(event).items():
-        kind, noise, _ = leaf.pays_for or (None, 0.0, 0.0)
+        kind, noise, *_ = leaf.pays_for or (None, 0.0)
         if kind == "gaussian":
             steps += count * leaf.releases / noise
         elif chosen_on_the_way(leaf):

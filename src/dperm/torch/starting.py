@@ -61,7 +61,7 @@ class Starter:
         if size is not None:
             remind_of_delta(self.planner.delta, size, stacklevel=5)
             plan, event = self._planned(size, self.planner.epsilon, self.planner.delta)
-            self._charge(channel, event, plan)
+            self._charge(channel, event, plan, len(records))
         elif self.planner.adaptive:
             plan, event = self._sized_by_itself(channel, len(records))
         else:
@@ -115,7 +115,7 @@ class Starter:
         else:  # what was paid twice may exceed the target: the certificate states the sum and no target
             self._certify(Composed(charged.events), channel, plan, None)
         run = self._run(plan, records, channel, charged, first=done)
-        run.lost = state["lost"]
+        run.lost += state["lost"]
         run.gradients.restore(state["gradients"], {name: value.numpy() for name, value in state["private state"].items()})
         return run
 
@@ -136,7 +136,7 @@ class Starter:
         """The number of records is one of the plan's own releases."""
         plan = self.with_update(self.planner.within_budget(None, self.relation))
         event = plan.event(self.relation)
-        self._charge(channel, event, plan)
+        self._charge(channel, event, plan, records)
         return plan.sized(channel, records), event
 
     def _sized_first(self, channel: Channel, records: int) -> tuple[Policy, Event]:
@@ -156,18 +156,20 @@ class Starter:
                 lambda e: Composed((*earlier, CountFirst.profiled(e, delta, relation, runs, earlier=earlier).charged))
             )
         first = CountFirst.profiled(epsilon, delta, relation, runs, earlier=earlier)
-        self._charge(channel, first.charged, None)
+        self._charge(channel, first.charged, None, records)
         size = first.release(channel, records)
         self.noise = first.noise_below(functools.partial(run, size))
         plan = self._fitted(self.planner.at(self.noise, size), size)
         first.admit(channel, plan.event(relation))
         return plan, first.charged
 
-    def _charge(self, channel: Channel, event: Event, plan: Policy | None) -> None:
+    def _charge(self, channel: Channel, event: Event, plan: Policy | None, records: int) -> None:
         like = plan or self.planner.at(1.0, NOMINAL_SIZES[0])
         if like.anchored:
             raise TypeError("Expected a plan of gradients at one θ: a network's have no differences. It is for linear models.")
-        like.refuse(self.objective)
+        if plan is None and like.needs_size:
+            raise ValueError(f"Expected public_size for batches drawn as {like.kind}: what is charged depends on it.")
+        like.refuse(self.objective, records)
         if like.claim:
             if plan is None:
                 raise ValueError(f"Expected public_size for a plan that is only claimed ({like.kind}).")

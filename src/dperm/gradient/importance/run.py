@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dperm.gradient.bounding import Unit
 from dperm.gradient.importance.settings import ImportanceSettings
 from dperm.gradient.policy import Gradients
+from dperm.gradient.sampling import Poisson
 from dperm.objectives.per_example import Pass
 from dperm.objectives.sums import RunningSum, exact_sum
 from dperm.privacy.events import Event, Gaussian, PoissonSampled, Relation, SelfComposed
@@ -149,7 +150,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
     def _proposals(self, rate: float, steps: int) -> Iterator[Indices]:
         """For each step the proposed records, of those that Poisson sampling at `rate` drew."""
         plan = self.policy
-        for drawn in self.channel.poisson(len(self._norms), rate, steps):
+        for drawn in self.channel.draw(Poisson(rate), len(self._norms), steps):
             ceilings = np.minimum(plan.proposal_factor * self._counted(self._norms[drawn]), self._clipping_norm)
             proposed = self.channel.thin(drawn, ceilings / self._clipping_norm, (self._draws, _PROPOSED))
             self._drawn.append((self._draws, proposed, ceilings[np.isin(drawn, proposed, assume_unique=True)]))

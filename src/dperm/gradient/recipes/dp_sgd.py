@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 
+from scipy.special import bdtrc
+
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
 from dperm.gradient.plan import Plan
 from dperm.gradient.post import Identity, Post
 from dperm.gradient.recipes.recipe import recipe
-from dperm.gradient.sampling import Poisson
+from dperm.gradient.sampling import BallsAndBins, FixedSize, Poisson, PoissonUpTo, Sampler
 from dperm.gradient.schedule import Constant, ExponentialDecay
 from dperm.gradient.update import SGD, Averaged, Update
 
-__all__ = ["dp_sgd"]
+__all__ = ["SAMPLINGS", "capacity", "dp_sgd"]
+
+#: what `sampling` may be
+SAMPLINGS = ("poisson", "truncated_poisson", "balls_and_bins", "fixed_size")
+
+_MORE = 1.1  # times the stated number of records is more than there may be
+_OVERFLOW = 1e-15  # chance that a draw is cut short, in a whole run
 
 
 @recipe
@@ -29,8 +37,12 @@ def dp_sgd(
     average_from: float | None = None,
     post: Post | None = None,
     decay: float = 0.0,
+    sampling: str = "poisson",
 ) -> Plan:
-    """`epochs` expected passes in Poisson draws of `expected_batch_size` of `public_size` records.
+    """`epochs` expected passes in draws of `expected_batch_size` of `public_size` records.
+
+    `sampling`: "poisson"; "truncated_poisson", which keeps batches below a public size that they all but never reach;
+    "balls_and_bins" (add/remove, whole epochs): each record once an epoch; "fixed_size" (replace-one).
 
     Gradients are clipped at `clipping_norm`, or bounded by `bounding`: `PerLayer`, `Normalise` (automatic clipping) or
     `AdaptiveClip`. `update` defaults to SGD(1.0, momentum 0.9); iterates after the fraction `average_from` are averaged, which
@@ -41,12 +53,36 @@ def dp_sgd(
         raise ValueError("Expected exactly one of clipping_norm and bounding.")
     check.positive("expected_batch_size", expected_batch_size)
     check.positive("epochs", epochs)
-    rate = min(1.0, expected_batch_size / public_size)
-    steps_per_epoch = max(1, round(1 / rate))
-    steps = max(1, math.ceil(epochs / rate))
+    sampler, steps = _drawn(sampling, public_size, expected_batch_size, epochs)
+    steps_per_epoch = max(1, round(1 / sampler.rate))
     update = update or SGD(1.0, momentum=0.9)
     if average_from is not None:
         update = Averaged(update, skip=math.floor(check.fraction("average_from", average_from, zero=True) * steps))
     noise = ExponentialDecay(noise_multiplier, decay, steps_per_epoch) if decay else Constant(noise_multiplier)
     bounding = bounding or Clip(clipping_norm or 0.0)
-    return Plan(Poisson(rate), bounding, noise, update, steps, public_size, post or Identity())
+    return Plan(sampler, bounding, noise, update, steps, public_size, post or Identity())
+
+
+def _drawn(sampling: str, size: int, batch: float, epochs: float) -> tuple[Sampler, int]:
+    """The sampler, and how many steps make `epochs` passes."""
+    check.choice("sampling", sampling, SAMPLINGS)
+    rate = min(1.0, batch / size)
+    steps = max(1, math.ceil(epochs / rate))
+    if sampling == "balls_and_bins":
+        batches = max(2, round(size / batch))
+        return BallsAndBins(batches), batches * check.integer("epochs", epochs)
+    if sampling == "fixed_size":
+        return FixedSize(max(1, round(rate * size)), size), steps
+    if sampling == "truncated_poisson" and rate < 1:
+        largest = math.ceil(_MORE * size)
+        return PoissonUpTo(rate, capacity(rate, largest, steps), largest), steps
+    return Poisson(rate), steps
+
+
+def capacity(rate: float, largest: int, steps: int, chance: float = _OVERFLOW) -> int:
+    """The least size that all of `steps` Poisson draws of `largest` records stay below but for this chance."""
+    low, high = 0, largest
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if steps * bdtrc(middle, largest, rate) > chance else (low, middle)
+    return max(1, low)

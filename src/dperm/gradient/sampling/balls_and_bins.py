@@ -1,0 +1,63 @@
+"""Balls and bins: every record once an epoch, in a step of its own drawing (random allocation)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import logsumexp
+
+from dperm import _validate as check
+from dperm.gradient.sampling.sampler import Sampler
+from dperm.privacy.events import Event, Gaussian, RandomAllocation, SelfComposed
+from dperm.release.draws import Array, Draw, Indices
+
+__all__ = ["BallsAndBins"]
+
+
+@dataclass(frozen=True)
+class BallsAndBins(Sampler, Draw):
+    """In each epoch of `batches` steps every record joins one of them, drawn uniformly and by itself. Add/remove.
+
+    Every record is seen equally often, as by shuffling; the noise needed is at most about that of Poisson sampling, and often
+    less (Chua and others 2025). An epoch is charged as a whole, however few of its steps run.
+    """
+
+    batches: int
+
+    words = "balls and bins"
+    key: ClassVar[str] = "allocated"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batches", check.integer("batches", self.batches, minimum=2))
+
+    @property
+    def rate(self) -> float:
+        return 1 / self.batches
+
+    @property
+    def period(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.batches
+
+    def event(self, step: Gaussian, first: int, count: int) -> Event:
+        epochs = -(-(first + count) // self.batches) - first // self.batches
+        return SelfComposed(RandomAllocation(self.batches, step), epochs)
+
+    def indices(self, generator: np.random.Generator, records: int, steps: int) -> Iterator[Indices]:
+        for start in range(0, steps, self.batches):
+            places = generator.integers(self.batches, size=records)
+            order = np.argsort(places, kind="stable")
+            cuts = np.searchsorted(places[order], np.arange(self.batches + 1))
+            for step in range(min(self.batches, steps - start)):
+                yield order[cuts[step] : cuts[step + 1]]
+
+    def log_ratio(self, drawn: Array) -> Array:
+        total = np.zeros(drawn.shape[1])
+        for start in range(0, len(drawn), self.batches):
+            steps = drawn[start : start + self.batches]
+            unseen = self.batches - len(steps)  # of an epoch that was cut short
+            absent = np.zeros((unseen, steps.shape[1]))
+            total += logsumexp(np.concatenate([steps, absent]), axis=0) - np.log(self.batches)
+        return total

@@ -1,0 +1,55 @@
+"""Batches of one size: drawn without replacement, from a public number of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dperm import _validate as check
+from dperm.gradient.sampling.sampler import Sampler
+from dperm.privacy.events import Event, Gaussian, Relation, SampledWithoutReplacement, SelfComposed
+from dperm.release.draws import Draw, Indices
+
+__all__ = ["FixedSize"]
+
+
+@dataclass(frozen=True)
+class FixedSize(Sampler, Draw):
+    """`size` of `records` records, uniformly, in every step anew. Replace-one, where the number of records is public.
+
+    Replacing a record moves a sum by up to twice its bound: for the same noise this is worth less than Poisson sampling.
+    """
+
+    size: int
+    records: int
+
+    words = "fixed size, without replacement"
+    key: ClassVar[str] = "fixed"
+    needs_size = True
+    independent_records: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name in ("size", "records"):
+            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
+        if self.size > self.records:
+            raise ValueError(f"Expected size of at most records = {self.records}, got {self.size}.")
+
+    @property
+    def rate(self) -> float:
+        return self.size / self.records
+
+    def event(self, step: Gaussian, first: int, count: int) -> Event:
+        if step.relation is not Relation.REPLACE_ONE:
+            raise ValueError("Expected relation='replace_one' for batches of fixed size: their share tells how many records are.")
+        return SelfComposed(SampledWithoutReplacement(self.rate, step) if self.size < self.records else step, count)
+
+    def refuse(self, records: int) -> None:
+        if records != self.records:
+            raise ValueError(f"Expected {self.records} records, as the sampler states, got {records}.")
+
+    def indices(self, generator: np.random.Generator, records: int, steps: int) -> Iterator[Indices]:
+        for _ in range(steps):
+            yield np.sort(generator.choice(records, self.size, replace=False, shuffle=False)).astype(np.intp)

@@ -1,0 +1,318 @@
+"""Samplers draw as they say, are charged for what they draw, and what draws otherwise is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dperm.audit import AuditResult, Training, replay, white_box
+from dperm.estimators import DPLogisticRegression
+from dperm.gradient import BallsAndBins, Constant, FixedSize, FullBatch, Plan, Poisson, PoissonUpTo, Sampler
+from dperm.gradient.recipes import dp_sgd
+from dperm.gradient.recipes.dp_sgd import SAMPLINGS, capacity
+from dperm.mechanisms import Gradient, GradientPerturbation
+from dperm.privacy import Gaussian, Relation, SelfComposed, TruncatedPoisson, calibrate, epsilon
+from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
+from dperm.release.draws import Draw
+from helpers.catalogue.common import ADD, BUDGET, DELTA, REPLACE, SIZE, objective, plan
+
+RNG = np.random.default_rng(0)
+
+
+def drawn(sampler: Any, records: int, steps: int) -> list[np.ndarray]:
+    return list(sampler.indices(np.random.default_rng(1), records, steps))
+
+
+# Draws
+
+
+def test_balls_and_bins_draw_each_record_once_an_epoch_and_anywhere() -> None:
+    epochs, batches, records = 400, 5, 40
+    draws = drawn(BallsAndBins(batches), records, epochs * batches)
+    places = np.zeros((epochs, records), dtype=int)
+    for epoch in range(epochs):
+        together = draws[epoch * batches : (epoch + 1) * batches]
+        assert np.array_equal(np.sort(np.concatenate(together)), np.arange(records))
+        for step, included in enumerate(together):
+            assert np.array_equal(included, np.sort(included))
+            places[epoch, included] = step
+    counts = np.stack([np.bincount(places[:, record], minlength=batches) for record in range(records)])
+    assert stats.chisquare(counts.ravel()).pvalue > 1e-6
+    sizes = np.array([len(included) for included in draws])
+    assert sizes.var() == pytest.approx(records * 0.2 * 0.8, rel=0.2)  # not shuffled: batches differ in size
+    assert [len(part) for part in drawn(BallsAndBins(3), 0, 4)] == [0, 0, 0, 0]
+
+
+def test_fixed_sizes_are_fixed_and_uniform() -> None:
+    draws = drawn(FixedSize(7, 40), 40, 3000)
+    assert {len(np.unique(included)) for included in draws} == {7}
+    pairs = np.zeros((40, 40))
+    for included in draws:
+        pairs[np.ix_(included, included)] += 1
+    assert stats.chisquare(np.diag(pairs)).pvalue > 1e-6
+    assert stats.chisquare(pairs[np.triu_indices(40, 1)]).pvalue > 1e-6
+
+
+def test_truncated_draws_keep_their_place_and_are_poisson_below_it() -> None:
+    draws = drawn(PoissonUpTo(0.3, 14, 50), 40, 4000)
+    sizes = np.array([len(included) for included in draws])
+    assert sizes.max() == 14
+    for size in (8, 11, 13):
+        assert (sizes == size).mean() == pytest.approx(stats.binom.pmf(size, 40, 0.3), abs=0.02)
+    counts = np.bincount(np.concatenate(draws), minlength=40)
+    assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_the_capacity_is_the_least_that_is_hardly_ever_reached() -> None:
+    most = capacity(0.01, 11_000, 6_000)
+    assert 6_000 * stats.binom.sf(most, 11_000, 0.01) <= 1e-15 < 6_000 * stats.binom.sf(most - 1, 11_000, 0.01)
+    assert capacity(0.5, 4, 10) == 4
+
+
+# Charges
+
+
+def made(sampler: Any, relation: Relation = ADD, epsilon: float = 4.0, **changes: Any) -> Plan:
+    def at(noise: float) -> Plan:
+        return plan(noise, **({"sampler": sampler, "steps": 20} | changes))
+
+    return at(calibrate(lambda noise: at(noise).event(relation), epsilon, DELTA))
+
+
+CASES: list[tuple[Any, Relation]] = [
+    (BallsAndBins(4), ADD),
+    (FixedSize(12, 40), REPLACE),
+    (PoissonUpTo(0.3, 14, 40), ADD),
+    (PoissonUpTo(0.3, 14, 40), REPLACE),
+]
+
+
+@pytest.mark.parametrize(("sampler", "relation"), CASES, ids=[f"{case[0].key}, {case[1]}" for case in CASES])
+def test_replay(sampler: Any, relation: Relation) -> None:
+    noise = Constant(2.0)
+    mechanism = GradientPerturbation(budget=BUDGET.__class__(DELTA), plan=plan(2.0, sampler=sampler, noise=noise))
+    result = replay(Training.of_mechanism(mechanism, objective(relation=relation)))
+    assert result.verdict == "consistent", str(result)
+    assert 0.85 < result.details["largest_movement"] <= 1 + 1e-6
+
+
+def test_what_is_charged_is_how_records_were_drawn() -> None:
+    draws: list[tuple[Any, Relation]] = [*CASES, (Poisson(0.25), ADD)]
+    for charged, relation in draws:
+        for sampler, _ in draws:
+            channel = Channel.open()
+            channel.charge(charged.event(Gaussian(2.0, relation), 0, 4), "test")
+            records = 40
+            next(iter(channel.draw(sampler, records, 4)))
+            if sampler == charged:
+                channel.release(np.zeros(2), 1.0, 2.0, sampler.rate)
+            else:
+                with pytest.raises(UnpaidReleaseError):
+                    channel.release(np.zeros(2), 1.0, 2.0, sampler.rate)
+
+
+def test_an_epoch_is_charged_as_a_whole() -> None:
+    sampler, step = BallsAndBins(4), Gaussian(2.0)
+    assert [sampler.event(step, first, count).count for first, count in ((0, 4), (0, 5), (3, 2), (2, 1), (4, 4), (1, 8))] == [
+        1, 2, 2, 1, 1, 3,
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="one noise level for each 4 steps"):
+        from dperm.gradient import ExponentialDecay
+
+        plan(2.0, sampler=sampler, noise=ExponentialDecay(2.0, 0.1, 3))
+
+
+def test_a_run_goes_on_where_an_epoch_starts() -> None:
+    """The draws of an epoch are one: who was seen before an interruption must not be seen after it."""
+    mine, problem = made(BallsAndBins(4)), objective()
+    records = problem.records(RNG.normal(size=(40, 3)), np.where(RNG.random(40) < 0.5, 1.0, -1.0))
+    for first, skipped, expected in ((0, 0, 0), (5, 0, 8), (4, 0, 4), (4, 1, 8), (0, 19, 20)):
+        channel = Channel.open()
+        channel.charge(mine.event(ADD), "test")
+        run = mine.gradients(problem, records, channel, first=first)
+        run.skip(skipped)
+        assert run.step == expected
+        seen = 0
+        while run.step < mine.steps:
+            run(np.zeros(4))
+            seen += 1
+        assert seen == 20 - expected
+
+
+def test_only_poisson_draws_are_thinned() -> None:
+    channel = Channel.open()
+    next(iter(channel.draw(BallsAndBins(4), 40, 4)))
+    with pytest.raises(UnpaidReleaseError, match="Only Poisson"):
+        channel.thin(np.arange(3), np.ones(3), (0, 0))
+
+
+# Refusals, before any charge
+
+
+def test_refusals() -> None:
+    rows, signs = RNG.normal(size=(40, 3)), np.where(RNG.random(40) < 0.5, 1.0, -1.0)
+    model = DPLogisticRegression(classes=[-1, 1], public_size=40)
+
+    def fit(message: str, relation: str = "add_or_remove_one", **settings: Any) -> None:
+        mechanism = Gradient(**settings)
+        with pytest.raises(ValueError, match=message):
+            size = None if relation == "replace_one" else settings.pop("public_size", 40)
+            model.set_params(mechanism=mechanism, relation=relation, public_size=size).fit(rows, signs)
+
+    fit("replace_one", sampling="fixed_size", epochs=2)
+    fit("add_or_remove_one", sampling="balls_and_bins", epochs=2, relation="replace_one")
+    with pytest.raises(ValueError, match="Expected public_size with sampling='truncated_poisson'"):
+        model.set_params(mechanism=Gradient(sampling="truncated_poisson"), relation="add_or_remove_one", public_size=None).fit(
+            rows, signs
+        )
+    with pytest.raises(ValueError, match="at most 33 records"):
+        model.set_params(mechanism=Gradient(sampling="truncated_poisson"), public_size=30).fit(rows, signs)
+    with pytest.raises(ValueError, match="size of at most records"):
+        FixedSize(41, 40)
+    with pytest.raises(ValueError, match="epochs"):
+        dp_sgd(
+            noise_multiplier=1.0,
+            public_size=100,
+            expected_batch_size=10,
+            epochs=2.5,
+            clipping_norm=1.0,
+            sampling="balls_and_bins",
+        )
+    with pytest.raises(ValueError, match="sampling"):
+        dp_sgd(noise_multiplier=1.0, public_size=100, expected_batch_size=10, epochs=2, clipping_norm=1.0, sampling="shuffled")
+    assert SpendLog.current().charges() == []
+
+
+class Doubled(Poisson):
+    """A stranger's sampler, which draws as its base does, whatever it says of its draws."""
+
+    def indices(self, generator: Any, records: int, steps: int) -> Iterator[Any]:
+        for _ in range(steps):
+            yield np.arange(records)
+
+
+def test_a_stranger_s_sampler_draws_as_the_one_that_it_derives_from() -> None:
+    channel = Channel.open()
+    sizes = [len(included) for included in Doubled(0.1).draws(channel, 1000, 20)]
+    assert 50 < np.mean(sizes) < 150
+    with pytest.raises(TypeError, match=r"a draw of dperm's own"):
+        channel.draw(Doubled(0.1), 1000, 1)
+
+
+# Training
+
+
+@pytest.mark.parametrize("sampling", [name for name in SAMPLINGS if name != "poisson"])
+def test_linear_models(sampling: str) -> None:
+    rows = RNG.normal(size=(3000, 4)) / 4
+    labels = np.where(rows[:, 0] + 0.1 * RNG.normal(size=3000) > 0, 1, 0)
+    relation = "replace_one" if sampling == "fixed_size" else "add_or_remove_one"
+    model = DPLogisticRegression(
+        epsilon=2.0, mechanism=Gradient(sampling=sampling, epochs=20), public_size=3000, classes=[0, 1], relation=relation
+    ).fit(rows, labels)
+    assert model.score(rows, labels) > 0.85
+    assert 1.9 < model.certificate_.epsilon <= 2.0
+    assert model.certificate_.accountant == "PLD"
+    model.certificate_.verify()
+
+
+def test_every_sampler_makes_the_steps_it_is_asked_for() -> None:
+    for sampling in SAMPLINGS:
+        mine = dp_sgd(
+            noise_multiplier=1.0, public_size=1000, expected_batch_size=100, epochs=3, clipping_norm=1.0, sampling=sampling
+        )
+        assert mine.steps == 30 and mine.expected_batch_size == pytest.approx(100)
+    full = dp_sgd(noise_multiplier=1.0, public_size=100, expected_batch_size=200, epochs=3, clipping_norm=1.0)
+    assert full.rate == 1.0
+
+
+# Audits
+
+
+def audited(mine: Plan, relation: Relation = ADD, canaries: int = 200) -> AuditResult:
+    problem = objective(relation=relation)
+    records = problem.records(RNG.normal(size=(SIZE, 3)), np.where(RNG.random(SIZE) < 0.5, 1.0, -1.0))
+    return white_box(mine, problem, records, delta=DELTA, canaries=canaries)
+
+
+SOUND: list[tuple[Sampler, Relation]] = [
+    (BallsAndBins(5), ADD),
+    (FixedSize(52, SIZE + 200), REPLACE),
+    (PoissonUpTo(0.2, 150, SIZE + 200), ADD),
+]
+
+
+@pytest.mark.parametrize(("sampler", "relation"), SOUND, ids=[str(case[0].words) for case in SOUND])
+def test_white_box_audits_are_tight_and_no_more(sampler: Sampler, relation: Relation) -> None:
+    result = audited(made(sampler, relation, steps=60), relation)
+    assert result.verdict == "consistent", str(result)
+    assert 0.75 * 4 < result.estimate.epsilon < 1.3 * 4
+
+
+def shuffled(draw: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
+    for start in range(0, steps, draw.batches):
+        parts = np.array_split(generator.permutation(records), draw.batches)
+        yield from (np.sort(part) for part in parts[: min(draw.batches, steps - start)])
+
+
+def always_the_same(draw: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
+    places = generator.integers(draw.batches, size=records)
+    for step in range(steps):
+        yield np.flatnonzero(places == step % draw.batches)
+
+
+def poisson(draw: Any, generator: np.random.Generator, records: int, steps: int) -> Iterator[Any]:
+    return Poisson(draw.rate).indices(generator, records, steps)
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "text"),
+    [
+        (shuffled, "hardly vary in size"),
+        (always_the_same, "by the same step as an epoch before"),
+        (poisson, "not drawn once in 5 steps"),
+    ],
+)
+def test_draws_that_are_no_balls_and_bins_are_refuted(
+    monkeypatch: pytest.MonkeyPatch, otherwise: Callable[..., Iterator[Any]], text: str
+) -> None:
+    monkeypatch.setattr(BallsAndBins, "indices", otherwise)
+    result = audited(made(BallsAndBins(5), steps=60))
+    assert result.refuted and any(text in finding for finding in result.findings)
+
+
+def test_replay_sees_a_record_that_is_drawn_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BallsAndBins, "indices", poisson)
+    mechanism = GradientPerturbation(budget=BUDGET, plan=made(BallsAndBins(4)))
+    result = replay(Training.of_mechanism(mechanism, objective()))
+    assert result.refuted and any("drawn twice in 4 steps" in finding for finding in result.findings)
+
+
+def test_permuted_passes_are_not_paid_for_by_a_poisson_charge(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = made(Poisson(0.25))
+    monkeypatch.setattr(Poisson, "draws", lambda self, channel, records, steps: channel.draw(BallsAndBins(4), records, steps))
+    mechanism = GradientPerturbation(budget=BUDGET, plan=mine)
+    result = replay(Training.of_mechanism(mechanism, objective()))
+    assert result.refuted and "unpaid" in result.details["kinds"]
+
+
+def test_truncation_that_is_not_charged_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capacity that is often reached costs δ: a plan that leaves it out claims more than it is."""
+    tight = PoissonUpTo(0.3, 20, SIZE)
+    assert epsilon(tight.event(Gaussian(4.0), 0, 20), DELTA) == np.inf
+    roomy = tight.event(Gaussian(4.0), 0, 20)
+    assert isinstance(roomy, SelfComposed) and isinstance(roomy.event, TruncatedPoisson) and roomy.event.astray > 0.1
+    with pytest.raises(ValueError, match="epsilon"):
+        made(tight)
+
+
+def test_more_than_one_kind_of_draw_is_known() -> None:
+    from dperm._family import members
+
+    keys = [kind.key for kind in members(Draw)]
+    assert len(keys) == len(set(keys)) >= 4
+    assert isinstance(Channel.open().source, SystemSource) and FullBatch().rate == 1.0
