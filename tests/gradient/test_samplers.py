@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -218,6 +220,47 @@ def test_linear_models(sampling: str) -> None:
     assert 1.9 < model.certificate_.epsilon <= 2.0
     assert model.certificate_.accountant == "PLD"
     model.certificate_.verify()
+
+
+@pytest.mark.parametrize("sampling", [name for name in SAMPLINGS if name != "poisson"])
+def test_networks(sampling: str) -> None:
+    pytest.importorskip("torch")
+    from dperm.estimators import DPMLPClassifier
+
+    rows = RNG.normal(size=(400, 4))
+    relation = "replace_one" if sampling == "fixed_size" else "add_or_remove_one"
+    mechanism = Gradient(sampling=sampling, epochs=5, expected_batch_size=50)
+    model = DPMLPClassifier(epsilon=4.0, mechanism=mechanism, classes=[0, 1], public_size=400, relation=relation)
+    model.fit(rows, (rows[:, 0] > 0).astype(int))
+    assert 3.9 < model.certificate_.epsilon <= 4.0
+    assert model.certificate_.mechanism == f"gradient perturbation of a network ({mechanism.words})"
+
+
+def test_a_network_s_interrupted_epoch_is_not_gone_on_with(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from dperm.torch import PrivateTrainer
+
+    inputs = torch.as_tensor(RNG.normal(size=(80, 3)))
+    data = torch.utils.data.TensorDataset(inputs, (inputs[:, 0] > 0).long())
+
+    def trainer() -> Any:
+        model = torch.nn.Linear(3, 2, dtype=torch.float64)
+        return PrivateTrainer(
+            model, lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets, reduction="none"),
+            torch.optim.SGD(model.parameters(), 0.1), partial(dp_sgd, sampling="balls_and_bins"), epsilon=3.0, delta=1e-5,
+            epochs=3, expected_batch_size=10, clipping_norm=1.0, public_size=80, checkpoint=tmp_path,
+        )  # fmt: skip
+
+    first = trainer()
+    for step in first.steps(data):
+        first.optimizer.step()
+        if step.number == 11:
+            first.save()
+            break
+    again = trainer()
+    with pytest.warns(UserWarning, match="reserved before an interruption|passed over"):
+        numbers = [step.number for step in again.steps(data, resume=True) if again.optimizer.step() is None]
+    assert numbers == list(range(17, 25)) and again.steps_lost == 5
 
 
 def test_every_sampler_makes_the_steps_it_is_asked_for() -> None:

@@ -267,15 +267,21 @@ class _Recipe:
 
     @property
     def plan(self) -> Callable[..., Policy]:
-        return {"poisson": self._poisson, "full": self._full, "importance": self._importance}[self.method.sampling]
+        return {"full": self._full, "importance": self._importance}.get(self.method.sampling, self._drawn)
 
     @property
     def _common(self) -> dict[str, Any]:
         return {"epochs": self.method.epochs or 20, "clipping_norm": self.method.clipping_norm or 1.0}
 
-    def _poisson(self, noise_multiplier: float, public_size: int) -> Policy:
+    def _drawn(self, noise_multiplier: float, public_size: int) -> Policy:
         batch = self.method.expected_batch_size or min(256.0, public_size / 4)
-        plan = dp_sgd(noise_multiplier=noise_multiplier, public_size=public_size, expected_batch_size=batch, **self._common)
+        plan = dp_sgd(
+            noise_multiplier=noise_multiplier,
+            public_size=public_size,
+            expected_batch_size=batch,
+            sampling=self.method.sampling,
+            **self._common,
+        )
         return self.method.shaped(plan)
 
     def _full(self, noise_multiplier: float, public_size: int) -> Policy:

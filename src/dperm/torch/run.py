@@ -80,7 +80,13 @@ class PrivateRun:
             seen.append((at_theta.losses, at_theta.norms))  # not the pass: it holds gradients
 
         gradients = plan.gradients(objective, records, channel, first=first, observe=note if observe else None)
-        lost = gradients.step - first  # steps whose draws are one with some that were made
+        lost = gradients.step - first
+        if lost:
+            warnings.warn(
+                f"{lost} of {plan.steps} steps are passed over: they are paid for, but their records were drawn together with "
+                "those of steps before the interruption.",
+                stacklevel=6,
+            )
         return cls(plan, objective, channel, certificate, charged, gradients, folder, lost, _seen=seen, _reserved=first)
 
     @property

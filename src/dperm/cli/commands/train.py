@@ -42,7 +42,8 @@ def train(
     model: Annotated[str, typer.Option(help="logistic, svm or ridge.")] = "logistic",
     mechanism: Annotated[str, typer.Option(help="A method: auto, objective, output, gradient …")] = "auto",
     sampling: Annotated[
-        str | None, typer.Option(help="Batches of --mechanism gradient: poisson, importance (by gradient norm) or full.")
+        str | None,
+        typer.Option(help="Of --mechanism gradient: poisson, importance, full, balls_and_bins, truncated_poisson or fixed_size."),
     ] = None,
     relation: Relation = "add_or_remove_one",
     data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0,
