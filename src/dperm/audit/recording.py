@@ -19,7 +19,7 @@ from dperm.release.source import Coin, Source, SystemSource
 __all__ = ["Forced", "Recorder", "Recording", "ReleaseRecord"]
 
 Array = NDArray[np.float64]
-Kind = Literal["gaussian", "pure", "objective", "threshold", "choice"]
+Kind = Literal["gaussian", "pure", "objective", "threshold", "choice", "hidden"]
 
 _NOBODY: Indices = np.array([], dtype=np.intp)
 _CLAIMED_DRAWS = 0  # a seed: draws that no event counts on are the same in every run that is compared
@@ -31,8 +31,8 @@ class ReleaseRecord:
 
     `query` is what was asked rounded to multiples of `step`, and `sensitivity` that of the rounded query. `noise` is a standard
     deviation, or ε where `kind` is "pure", "choice" (`query` are the scores, `released` is the place that was chosen), and
-    "threshold": of a number that is compared and does not leave. "objective" is the
-    linear term of an objective, which is not rounded (step 0). Where less and less noise was added, `released` is what has the
+    "threshold": of a number that is compared and does not leave. "hidden": a step that does not leave. "objective" is the linear
+    term of an objective, which is not rounded (step 0). Where less and less noise was added, `released` is what has the
     least, and `path` all of it.
     `precision` is the machine epsilon of the query's type; `sampling_rate` is the one that it is paid for at.
     """
@@ -90,6 +90,11 @@ class Recorder(Source):
         record = ReleaseRecord(_rounded(query, step), sensitivity, epsilon, _kept(released), "pure", step=step)
         self.recording.releases.append(record)
         return released
+
+    def hidden(self, query: Array, sensitivity: float, std: float) -> Array:
+        inside = self.source.hidden(query, sensitivity, std)
+        self.recording.releases.append(ReleaseRecord(_kept(query), sensitivity, std, _kept(inside), "hidden"))
+        return inside
 
     def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
         path = self.source.falling(query, sensitivity, epsilons, step)
@@ -155,6 +160,9 @@ class Forced(Source):
 
     def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
         return self._next(query, sensitivity, epsilon, "pure", step)
+
+    def hidden(self, query: Array, sensitivity: float, std: float) -> Array:
+        return self._next(query, sensitivity, std, "hidden", 0.0)
 
     def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
         self._next(query, sensitivity, epsilons[-1], "pure", step)

@@ -24,7 +24,7 @@ from dperm.audit.training import Training
 from dperm.mechanisms import Stage
 from dperm.objectives import RegularisedSum
 from dperm.privacy import Composed, Event, Relation
-from dperm.privacy.events import IndividualGaussian, Paid, chosen_on_the_way, leaves
+from dperm.privacy.events import HiddenIterates, IndividualGaussian, Paid, RandomStop, chosen_on_the_way, leaves
 from dperm.privacy.filters import BudgetExceeded, filter_of
 from dperm.release import UnpaidReleaseError
 from dperm.release.draws import Draw
@@ -182,6 +182,7 @@ def replay_pair(training: Training, pair: Pair) -> ReplayedPair:
     solved = {item.first_release + 1 for item in mine if item.mechanism.minimiser == 1}
     moved, more = _movements(same.recording, forced.recording, solved)
     findings += [*more, *_overspent(same.recording, forced.recording, training.event)]
+    findings += _used_more_often(same.recording, forced.recording, training.event)
     if not _equal(leaving(one), leaving(other)):
         text = "what leaves differs though all releases are the same: it depends on records without noise"
         findings.append(Finding("leak", text))
@@ -248,6 +249,20 @@ def _overspent(first: Recording, second: Recording, event: Event) -> list[Findin
     return findings
 
 
+def _used_more_often(first: Recording, second: Recording, event: Event) -> list[Finding]:
+    """Records that move more hidden steps than one in each pass."""
+    hidden = {leaf: count for leaf, count in leaves(event).items() if isinstance(leaf, HiddenIterates | RandomStop)}
+    if not hidden:
+        return []
+    allowed = sum(count * (leaf.passes if isinstance(leaf, HiddenIterates) else 1) for leaf, count in hidden.items())
+    moved = 0
+    for a, b in zip(first.releases, second.releases, strict=False):
+        noise = a.noise / a.sensitivity
+        if a.kind == "hidden" or any(abs(noise / leaf.noise_multiplier - 1) <= 1e-9 for leaf in hidden):
+            moved += float(np.linalg.norm(a.query - b.query)) > _ROUNDING * a.sensitivity
+    return [Finding("hidden steps", f"a record moved {moved} steps, {allowed} are charged")] if moved > allowed else []
+
+
 def _equal(first: list[Any], second: list[Any]) -> bool:
     def same(a: Any, b: Any) -> bool:
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -281,7 +296,8 @@ def _beyond(recording: Recording, event: Event) -> list[Finding]:
     sampled: list[Paid] = []
     for item in recording.releases:
         kind, noise = item.kind, item.noise if item.kind in ("pure", "threshold", "choice") else item.noise / item.sensitivity
-        alike = (key for key, count in left.items() if count and key.kind == kind)
+        kinds = (kind, "hidden") if kind == "gaussian" else (kind,)  # of hidden steps the last is released like any other
+        alike = (key for key, count in left.items() if count and key.kind in kinds)
         paid = next((key for key in alike if abs(noise - key.noise) <= 1e-9 * key.noise), None)
         if paid is None:
             text = f"a release with noise {noise:.6g} times its sensitivity is not in the event that was charged"

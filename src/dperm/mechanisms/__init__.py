@@ -11,6 +11,7 @@ from dperm.mechanisms.bolt_on import BoltOn, BoltOnPerturbation
 from dperm.mechanisms.frank_wolfe import FrankWolfe, FrankWolfeDescent
 from dperm.mechanisms.gradient import Gradient, GradientPerturbation
 from dperm.mechanisms.individual import IndividualGradient
+from dperm.mechanisms.last_iterate import LastIterate, LastIterateDescent
 from dperm.mechanisms.lssgd import SmoothedGradient
 from dperm.mechanisms.method import Method, known_methods, method_from_dict, method_of, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
@@ -36,6 +37,8 @@ __all__ = [
     "GradientPerturbation",
     "GradualRelease",
     "IndividualGradient",
+    "LastIterate",
+    "LastIterateDescent",
     "LookAtOthers",
     "Mechanism",
     "Method",

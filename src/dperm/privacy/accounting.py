@@ -12,6 +12,7 @@ from dperm.privacy.events import (
     Event,
     FilteredRdp,
     Gaussian,
+    HiddenIterates,
     IndividualGaussian,
     Laplace,
     ObjectivePerturbationEvent,
@@ -141,7 +142,9 @@ def _basic(event: Event) -> tuple[float, float]:
 def _one_gaussian(event: Event) -> float | None:
     """Noise multiplier of the single Gaussian that equals `event`, if there is one."""
     counts = leaves(event)
-    alike = [(leaf.whole if isinstance(leaf, IndividualGaussian) else leaf, count) for leaf, count in counts.items()]
+    alike = [
+        (leaf.whole if isinstance(leaf, IndividualGaussian | HiddenIterates) else leaf, count) for leaf, count in counts.items()
+    ]
     noises = [(leaf.noise_multiplier, count) for leaf, count in alike if isinstance(leaf, Gaussian)]
     if len(noises) < len(counts):
         return None

@@ -21,6 +21,7 @@ from scipy.special import bdtrc
 
 from dperm import _validate as check
 from dperm._family import members, ours
+from dperm.privacy.last_iterate import hidden_shift
 
 __all__ = [
     "AboveThreshold",
@@ -30,6 +31,7 @@ __all__ = [
     "ExponentialMechanism",
     "FilteredRdp",
     "Gaussian",
+    "HiddenIterates",
     "IndividualGaussian",
     "Laplace",
     "ObjectivePerturbationEvent",
@@ -38,6 +40,7 @@ __all__ = [
     "PrivacyProfile",
     "PureDP",
     "RandomAllocation",
+    "RandomStop",
     "Relation",
     "SampledWithoutReplacement",
     "SelfComposed",
@@ -75,7 +78,7 @@ class Paid(NamedTuple):
     """A release as an event pays for it: its kind, its noise in units of the sensitivity (of pure releases ε), the rate at
     which its records are drawn, and how: the key of a `dperm.release.draws.Draw`, empty where all of them are."""
 
-    kind: Literal["gaussian", "pure", "objective", "threshold", "choice"]
+    kind: Literal["gaussian", "pure", "objective", "threshold", "choice", "hidden"]
     noise: float
     rate: float = 1.0
     draw: str = ""
@@ -175,6 +178,80 @@ class IndividualGaussian(Event):
     def whole(self) -> Gaussian:
         """The Gaussian that is no more private."""
         return Gaussian(self.noise_multiplier / math.sqrt(self.full_steps), self.relation)
+
+
+@dataclass(frozen=True)
+class HiddenIterates(Event):
+    """`passes` over `batches` noisy steps in one public order, of which the last iterate alone is released. Replace-one.
+
+    A record moves the step that uses it, once a pass, by at most 1/`noise_multiplier` standard deviations of each step's noise;
+    steps bring iterates together by a factor of `contraction` ≤ 1, within a set of this `diameter`; `rounding` moves every step:
+    the last two in units of what a record moves. No more than one Gaussian: see `dperm.privacy.last_iterate`.
+    """
+
+    noise_multiplier: float
+    batches: int
+    passes: int
+    contraction: float
+    diameter: float
+    rounding: float
+    relation: Relation = Relation.REPLACE_ONE
+
+    def __post_init__(self) -> None:
+        for name in ("noise_multiplier", "diameter", "rounding"):
+            _plain_number(self, name, check.positive)
+        _plain_number(self, "contraction", functools.partial(check.fraction, one=True))
+        for name in ("batches", "passes"):
+            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
+        _relation(self)
+        if self.relation is not Relation.REPLACE_ONE:
+            raise ValueError("Expected relation='replace_one' for hidden iterates: another record moves all others' places.")
+
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("hidden", self.noise_multiplier)
+
+    @property
+    def releases(self) -> int:
+        return self.batches * self.passes
+
+    @property
+    def whole(self) -> Gaussian:
+        """The Gaussian that is no more private."""
+        shift = hidden_shift(self.batches, self.passes, self.contraction, self.diameter, self.rounding)
+        return Gaussian(self.noise_multiplier / shift, self.relation)
+
+
+@dataclass(frozen=True)
+class RandomStop(Event):
+    """One pass of up to `steps` noisy steps in a public order, which stops after a number of them that is drawn uniformly and
+    told; of the iterates the last is released. The rest as of `HiddenIterates`. Replace-one.
+
+    The worst place is the first: a record that the run has not come to is not in it.
+    """
+
+    noise_multiplier: float
+    steps: int
+    contraction: float
+    rounding: float
+    relation: Relation = Relation.REPLACE_ONE
+
+    def __post_init__(self) -> None:
+        for name in ("noise_multiplier", "rounding"):
+            _plain_number(self, name, check.positive)
+        _plain_number(self, "contraction", functools.partial(check.fraction, one=True))
+        object.__setattr__(self, "steps", check.integer("steps", self.steps))
+        _relation(self)
+        if self.relation is not Relation.REPLACE_ONE:
+            raise ValueError("Expected relation='replace_one' for hidden iterates: another record moves all others' places.")
+
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("hidden", self.noise_multiplier)
+
+    @property
+    def releases(self) -> int:
+        return self.steps
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from dperm.privacy.events import (
     ApproximateDP,
     Event,
     Gaussian,
+    HiddenIterates,
     IndividualGaussian,
     Laplace,
     ObjectivePerturbationEvent,
@@ -25,11 +26,13 @@ from dperm.privacy.events import (
     PrivacyProfile,
     PureDP,
     RandomAllocation,
+    RandomStop,
     Relation,
     SampledWithoutReplacement,
     TruncatedPoisson,
     UnsupportedEventError,
 )
+from dperm.privacy.last_iterate import stopped_shifts
 from dperm.privacy.loss_bound import TAIL, LossBound, Normal, SymmetrisedLoss
 
 __all__ = ["LOSS_CAP", "MOST_NOISE", "Directions", "LossPair", "gaussian_pair", "loss_pairs", "symmetric"]
@@ -228,9 +231,46 @@ def _(event: Gaussian) -> Directions:
     return symmetric(gaussian_pair(1 / event.noise_multiplier))
 
 
-@loss_pairs.register
-def _(event: IndividualGaussian) -> Directions:
+@loss_pairs.register(IndividualGaussian)
+@loss_pairs.register(HiddenIterates)
+def _(event: IndividualGaussian | HiddenIterates) -> Directions:
     return loss_pairs(event.whole)
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """One of several Gaussian pairs, drawn with known chances: which one, everybody sees."""
+
+    shifts: tuple[float, ...]
+    chances: tuple[float, ...]
+
+    @property
+    def support(self) -> tuple[float, float]:
+        return gaussian_pair(max(self.shifts)).support
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        p, q = np.zeros(edges.size - 1), np.zeros(edges.size - 1)
+        for shift, chance in zip(self.shifts, self.chances, strict=True):
+            inner_p, inner_q = gaussian_pair(shift).masses(edges)
+            p, q = p + chance * inner_p, q + chance * inner_q
+        return p, q
+
+
+@loss_pairs.register
+def _(event: RandomStop) -> Directions:
+    shifts = stopped_shifts(event.steps, event.contraction, event.rounding) / event.noise_multiplier
+    return symmetric(_Mixture(*_grouped(np.sort(np.maximum(shifts, 1 / MOST_NOISE))[::-1])))
+
+
+def _grouped(falling: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Few shifts that are no smaller, and their shares."""
+    largest, counts = [float(falling[0])], [0]
+    for shift in falling.tolist():
+        if shift < 0.99 * largest[-1]:
+            largest.append(shift)
+            counts.append(0)
+        counts[-1] += 1
+    return tuple(largest), tuple(count / len(falling) for count in counts)
 
 
 @loss_pairs.register

@@ -19,6 +19,7 @@ from dperm.privacy.events import (
     ExponentialMechanism,
     FilteredRdp,
     Gaussian,
+    HiddenIterates,
     IndividualGaussian,
     Laplace,
     ObjectivePerturbationEvent,
@@ -60,8 +61,9 @@ def _(event: Gaussian, orders: Array) -> Array:
     return orders / (2 * event.noise_multiplier**2)
 
 
-@rdp_curve.register
-def _(event: IndividualGaussian, orders: Array) -> Array:
+@rdp_curve.register(IndividualGaussian)
+@rdp_curve.register(HiddenIterates)
+def _(event: IndividualGaussian | HiddenIterates, orders: Array) -> Array:
     return rdp_curve(event.whole, orders)
 
 

@@ -78,6 +78,7 @@ class Channel:
         self._again: Counter[Paid] = Counter()  # of `_paid`, what was paid before an interruption: needs such a step
         self._reopened: Counter[Event] = Counter()
         self._drawn: Draw | None = None
+        self._hidden_runs = 0  # whose last iterate was not told yet
         self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
         #: what each model's run tells its data holder, and nobody else: it is made from records, without noise
         self.confided: list[Mapping[str, Any]] = []
@@ -261,6 +262,7 @@ class Channel:
                 self._objectives[leaf] += 0 if again else count  # drawn once: there is no step of it to reserve
             elif paid is not None:
                 releases = count * leaf.releases
+                self._hidden_runs += count if paid.kind == "hidden" else 0
                 self._paid[paid] = self._paid.get(paid, 0) + releases
                 if again:
                     self._again[paid] += releases
@@ -293,6 +295,23 @@ class Channel:
         with self._lock:
             self._pay("pure", epsilons[-1], 1.0)
             return self.source.falling(query, grid.sensitivity, epsilons, grid.step)
+
+    def hide(self, query: Array, sensitivity: float, noise_multiplier: float) -> Array:
+        """`query` (p,) with noise of `noise_multiplier` times its L2 `sensitivity`, of a step that was charged as hidden: what
+        comes back is where the next step starts, and must not leave. It is not rounded: rounding is no contraction."""
+        with self._lock:
+            self._pay("hidden", noise_multiplier, 1.0)
+            return self.source.hidden(query, sensitivity, noise_multiplier * sensitivity)
+
+    def unveil(self, query: Array, sensitivity: float, noise_multiplier: float) -> Array:
+        """The last of such steps, which leaves: as `release`. Once for each run that was charged as hidden."""
+        grid = Grid.of(sensitivity, noise_multiplier * sensitivity, query.shape[-1])
+        with self._lock:
+            if not self._hidden_runs:
+                raise UnpaidReleaseError(f"No iterate may be told that {self.event} hides, but the last one, once.")
+            self._pay("hidden", noise_multiplier, 1.0)
+            self._hidden_runs -= 1
+            return self.source.gaussian(query, grid.sensitivity, noise_multiplier * grid.sensitivity, grid.step)
 
     def choose(self, scores: Array, sensitivity: float, epsilon: float) -> int:
         """The place of one of scores (k,), the better the likelier, if `ExponentialMechanism(epsilon)` was charged (McSherry &

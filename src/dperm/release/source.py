@@ -53,6 +53,10 @@ class Source(ABC):
         """The same as `pure`, of a number that is compared and does not leave: see `dperm.release.threshold`."""
         raise NotImplementedError(f"{type(self).__name__} has no noise that stays behind the door: nothing is compared with it.")
 
+    def hidden(self, query: Array, sensitivity: float, std: float) -> Array:
+        """`query` (p,) plus N(0, std²) noise, neither rounded, of a step that does not leave: `dperm.privacy.last_iterate`."""
+        raise NotImplementedError(f"{type(self).__name__} has no noise for steps that are hidden.")
+
     def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
         """(K, p): for each of `epsilons`, which rise, the same as `pure`. Each row is the one after it plus noise that depends
         on nothing, so that the last one is all that is told."""
@@ -80,7 +84,7 @@ class Source(ABC):
 
     @property
     def generator(self) -> np.random.Generator:
-        """For draws that no event counts on: of algorithms that are only claimed."""
+        """For draws that are public, and those of algorithms that are only claimed."""
         return np.random.default_rng()
 
     def claimed(self, sampling_rate: float) -> None:
@@ -132,6 +136,9 @@ class SystemSource(Source):
     def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
         noise = self.randomness.noise.rounded_ball(sensitivity / epsilon / step, query.size)[0]
         return (np.rint(query / step) + noise) * step
+
+    def hidden(self, query: Array, sensitivity: float, std: float) -> Array:
+        return query + std * self.randomness.noise.standard_normal(query.size)
 
     def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
         noise = self.randomness.noise.rounded_balls([sensitivity / epsilon / step for epsilon in epsilons], query.size)

@@ -1,0 +1,28 @@
+"""The last iterate alone: one pass and many, with and without a penalty, stopped at random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dperm.mechanisms import LastIterate
+from dperm.objectives import Huber, Logistic, Squared, Task
+from helpers.catalogue.common import BUDGET, REPLACE, Entry
+
+COUNT = 40  # records, as many as audits bring
+
+
+def entries() -> Iterator[Entry]:
+    def task(loss: object, classes: int = 2) -> Task:
+        return Task(loss=loss, features=3, classes=classes, public_size=COUNT, relation=REPLACE, intercept_scale=0.5)  # type: ignore[arg-type]
+
+    few = {"batch_size": 8, "radius": 5.0}
+    yield "last-iterate, many passes", *LastIterate(epochs=4, **few).build(task(Logistic()), BUDGET)
+    yield "last-iterate, penalty", *LastIterate(epochs=3, strong_convexity=4.0, **few).build(task(Huber(0.5)), BUDGET)
+    yield "last-iterate, stopped", *LastIterate(random_stop=True, **few).build(task(Logistic()), BUDGET)
+    yield "last-iterate, three classes", *LastIterate(epochs=2, **few).build(task(Logistic(), 3), BUDGET)
+    yield (
+        "last-iterate, squared",
+        *LastIterate(epochs=3, batch_size=8, radius=1.0).build(
+            Task(loss=Squared(1.0, 2.0), features=3, public_size=COUNT, relation=REPLACE), BUDGET
+        ),
+    )
