@@ -71,7 +71,7 @@ def test_truncated_draws_keep_their_place_and_are_poisson_below_it() -> None:
 
 def test_the_capacity_is_the_least_that_is_hardly_ever_reached() -> None:
     most = capacity(0.01, 11_000, 6_000)
-    assert 6_000 * stats.binom.sf(most, 11_000, 0.01) <= 1e-15 < 6_000 * stats.binom.sf(most - 1, 11_000, 0.01)
+    assert 1e-17 < 6_000 * stats.binom.sf(most, 11_000, 0.01) <= 1e-15
     assert capacity(0.5, 4, 10) == 4
 
 
@@ -115,6 +115,18 @@ def test_what_is_charged_is_how_records_were_drawn() -> None:
             else:
                 with pytest.raises(UnpaidReleaseError):
                     channel.release(np.zeros(2), 1.0, 2.0, sampler.rate)
+
+
+def test_records_that_are_drawn_anew_in_each_step_are_no_epoch() -> None:
+    channel = Channel.open()
+    sampler = BallsAndBins(4)
+    channel.charge(sampler.event(Gaussian(1.0), 0, 8), "test")  # two epochs
+    for _ in range(2):
+        next(iter(channel.draw(sampler, 1000, 4)))
+        channel.release(np.zeros(2), 1.0, 1.0, 0.25)
+    next(iter(channel.draw(sampler, 1000, 4)))
+    with pytest.raises(UnpaidReleaseError, match="drawn anew, for 4 steps"):
+        channel.release(np.zeros(2), 1.0, 1.0, 0.25)
 
 
 def test_an_epoch_is_charged_as_a_whole() -> None:
@@ -261,6 +273,41 @@ def test_a_network_s_interrupted_epoch_is_not_gone_on_with(tmp_path: Path) -> No
     with pytest.warns(UserWarning, match="reserved before an interruption|passed over"):
         numbers = [step.number for step in again.steps(data, resume=True) if again.optimizer.step() is None]
     assert numbers == list(range(17, 25)) and again.steps_lost == 5
+
+
+def test_no_epoch_is_drawn_twice_however_often_a_run_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every continued run starts an epoch of its own: two drawings of one epoch would be charged as one."""
+    torch = pytest.importorskip("torch")
+    from dperm.torch import PrivateTrainer, run
+
+    monkeypatch.setattr(run, "_SECONDS_AT_ONCE", 0.0)
+    inputs = torch.as_tensor(RNG.normal(size=(80, 3)))
+    data = torch.utils.data.TensorDataset(inputs, (inputs[:, 0] > 0).long())
+
+    def trainer() -> Any:
+        model = torch.nn.Linear(3, 2, dtype=torch.float64)
+        return PrivateTrainer(
+            model, lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets, reduction="none"),
+            torch.optim.SGD(model.parameters(), 0.1), partial(dp_sgd, sampling="balls_and_bins"), epsilon=3.0, delta=1e-5,
+            epochs=4, expected_batch_size=10, clipping_norm=1.0, public_size=80, checkpoint=tmp_path,
+        )  # fmt: skip
+
+    first = trainer()
+    for step in first.steps(data):
+        first.optimizer.step()
+        if step.number == 1:
+            first.save()
+            break
+    epochs: list[int] = []
+    for _ in range(4):  # none of them saves; the last has no epoch left
+        again = trainer()
+        with pytest.warns(UserWarning, match="skipped|passed over"):
+            for step in again.steps(data, resume=True):
+                again.optimizer.step()
+                epochs.append((step.number - 1) // 8)
+                assert again.steps_lost == step.number - 2
+                break
+    assert epochs == [1, 2, 3]
 
 
 def test_every_sampler_makes_the_steps_it_is_asked_for() -> None:

@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 from scipy.special import ndtr
+from scipy.stats import binom
 
 from dperm.privacy import (
     Composed,
+    ExponentialMechanism,
     Gaussian,
     PoissonSampled,
     RandomAllocation,
@@ -17,7 +19,7 @@ from dperm.privacy import (
     SampledWithoutReplacement,
     SelfComposed,
     TruncatedPoisson,
-    UnsupportedEventError,
+    calibrate,
     delta,
     epsilon,
 )
@@ -127,8 +129,22 @@ def test_refusals() -> None:
         RandomAllocation(4, PoissonSampled(0.1, Gaussian(1.0)))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="steps >= 2"):
         RandomAllocation(1, Gaussian(1.0))
-    with pytest.raises(UnsupportedEventError, match=r"at least 0\.05"):
-        epsilon(RandomAllocation(4, Gaussian(0.01)), 1e-5)
+    assert epsilon(RandomAllocation(4, Gaussian(0.01)), 1e-5) == math.inf
+
+
+def test_little_noise_and_many_steps_are_accounted_for_quickly_and_closely() -> None:
+    """Grids may be coarse where losses are large; bounds stay between one Gaussian and its shares."""
+    for steps, noise in ((1000, 0.1), (8, 0.06), (100, 0.3)):
+        found = epsilon(RandomAllocation(steps, Gaussian(noise)), 1e-5)
+        assert epsilon(Gaussian(noise), min(0.9, 1e-5 * steps)) - math.log(steps) <= found * 1.01
+        assert found <= epsilon(Gaussian(noise), 1e-5)
+    assert calibrate(lambda noise: RandomAllocation(8, Gaussian(noise)), 500.0, 1e-5) == pytest.approx(0.05, rel=1e-3)
+
+
+def test_what_no_accountant_knows_with_the_rest_is_added_to_it() -> None:
+    choices = SelfComposed(ExponentialMechanism(0.1), 10)
+    apart = epsilon(choices, 5e-6) + epsilon(RandomAllocation(8, Gaussian(1.0)), 5e-6)
+    assert epsilon(Composed((choices, RandomAllocation(8, Gaussian(1.0)))), 1e-5) == pytest.approx(apart, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -193,6 +209,17 @@ def test_without_replacement_below_zero_mirrors_itself() -> None:
 
 
 # Poisson sampling cut short
+
+
+@pytest.mark.parametrize(
+    ("capacity", "largest", "rate", "exact"),
+    [(10, 5_000_000_000, 1e-9, 1.3695e-2), (1300, 10**9, 1e-6, 5.280285e-20), (45, 60, 0.3, 1.3e-14), (10, 10**18, 1e-17, 0.4)],
+)
+def test_overflow_is_never_below_the_tail(capacity: int, largest: int, rate: float, exact: float) -> None:
+    """Also beyond 2³¹ records, where a common implementation of the binomial tail wraps around."""
+    bound = TruncatedPoisson.overflow(rate, capacity, largest)
+    assert bound >= exact if largest > 100 else bound >= binom.sf(capacity, largest, rate) > 0
+    assert bound <= 200 * exact
 
 
 def test_what_is_cut_short_is_charged() -> None:

@@ -23,6 +23,7 @@ from dperm.privacy.events import (
     relation_of,
 )
 from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, solve_decreasing
+from dperm.privacy.pairs import loss_pairs
 from dperm.privacy.pld import TOLERANCE, pld_delta, pld_epsilon_and_doubt
 from dperm.privacy.rdp import rdp_delta, rdp_epsilon
 
@@ -77,14 +78,15 @@ def best_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> tu
 
 
 def _separately(event: Event, delta: float, tolerance: float) -> tuple[float, str] | None:
-    """Filters by RDP and the rest by what bounds it, half of δ each: basic composition, where no accountant knows both."""
-    filters: list[Event] = []
+    """What has no privacy loss distribution by RDP and the rest by what bounds it, half of δ each: basic composition, where no
+    accountant knows both."""
+    rest: list[Event] = []
     others: list[Event] = []
     for leaf, count in leaves(event).items():
-        (filters if isinstance(leaf, FilteredRdp) else others).append(SelfComposed(leaf, count))
-    if not filters or not others:
+        (others if _has_losses(leaf) else rest).append(SelfComposed(leaf, count))
+    if not rest or not others:
         return None
-    held = rdp_epsilon(Composed(tuple(filters)), delta / 2)
+    held = rdp_epsilon(Composed(tuple(rest)), delta / 2)
     return held + best_epsilon(Composed(tuple(others)), delta / 2, tolerance)[0], "RDP, then basic composition"
 
 
@@ -108,6 +110,14 @@ def delta(event: Event, epsilon: float, tolerance: float = TOLERANCE) -> float:
             return rdp_delta(event, epsilon)
         except UnsupportedEventError:
             return _least_delta(event, epsilon, tolerance, refusal)
+
+
+def _has_losses(leaf: Event) -> bool:
+    try:
+        loss_pairs(leaf)
+    except UnsupportedEventError:
+        return False
+    return True
 
 
 def _least_delta(event: Event, epsilon: float, tolerance: float, refusal: UnsupportedEventError) -> float:

@@ -27,10 +27,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.privacy.events import UnsupportedEventError
 from dperm.privacy.loss_bound import log_normal_mass
 
-__all__ = ["Ratio", "allocation_ratio"]
+__all__ = ["LEAST_NOISE", "Ratio", "allocation_ratio"]
 
 Array = NDArray[np.float64]
 
@@ -38,7 +37,8 @@ _GRID = 0.03  # of the standard deviation of U: its variance grows by about a th
 _CUT = 1e-30  # mass that may be cut off at one end of a sum
 _REACH = 12.0  # standard deviations of ln of one lognormal; beyond lies less than _CUT
 _MOST_NOISE = 1e6  # more is taken for as much
-_LEAST_NOISE = 0.05  # with less, losses of one step are beyond what is composed
+_MOST_POINTS = 400  # of the grid, in units of _GRID: 13,000
+LEAST_NOISE = 0.05  # with less, losses of one step are beyond what is composed
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,15 +128,15 @@ def _trimmed(ratio: Ratio) -> Ratio:
 @functools.lru_cache(maxsize=64)
 def allocation_ratio(steps: int, noise_multiplier: float) -> Ratio:
     """U of the theorem above, or one that is larger in the convex order."""
-    if noise_multiplier < _LEAST_NOISE:
-        raise UnsupportedEventError(
-            f"Expected noise of at least {_LEAST_NOISE:g} for random allocation, got {noise_multiplier:g}."
-        )
+    assert noise_multiplier >= LEAST_NOISE
     s = 1 / min(noise_multiplier, _MOST_NOISE)
-    spread = _GRID * math.sqrt(math.expm1(min(s * s, 1.0)))  # of one lognormal
+    # of ln U: that of U, or where that is far from normal, about that of ln of one lognormal
+    spread = min(math.sqrt(math.expm1(min(s * s, 100.0)) / steps), 1.0) * max(1.0, s)
+    finest = _GRID * max(spread, (2 * _REACH * s + s * s) / _MOST_POINTS if s > 1 else 0.0)  # larger s spread further
     # sums of few lognormals may lie on coarser grids: their errors are averaged
-    levels = math.floor(math.log2(steps) / 2)
-    h = spread / math.sqrt(steps) * (1 << levels)
+    coarsest = _GRID * math.sqrt(math.expm1(min(s * s, 1.0))) * max(1.0, s)
+    levels = max(0, min(math.floor(math.log2(steps) / 2), math.floor(math.log2(coarsest / finest))))
+    h = finest * (1 << levels)
     power, rest = _lognormal(s, h), None
     doublings = steps.bit_length() - 1
     for doubling in range(doublings + 1):

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from scipy.special import bdtrc
-
 from dperm import _validate as check
 from dperm._family import members, ours
 from dperm.privacy.last_iterate import hidden_shift
@@ -394,9 +392,20 @@ class TruncatedPoisson(Event):
 
     @property
     def astray(self) -> float:
-        if self.capacity >= self.largest:
+        return self.overflow(self.rate, self.capacity, self.largest)
+
+    @staticmethod
+    def overflow(rate: float, capacity: int, largest: int) -> float:
+        """Upper bound on P(Binomial(largest, rate) > capacity) (Chernoff)."""
+        if capacity >= largest:
             return 0.0
-        return min(1.0, float(bdtrc(self.capacity, self.largest, self.rate)) * (1 + 1e-6) + 1e-300)
+        more, mean = capacity + 1, largest * rate
+        if more <= mean:
+            return 1.0
+        exponent = more * math.log(more / mean)
+        if more < largest:
+            exponent += (largest - more) * math.log1p((mean - more) / (largest * (1 - rate)))
+        return min(1.0, math.exp(-exponent) * (1 + 1e-6) + 1e-300)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
 from dperm.privacy import objective_perturbation
-from dperm.privacy.allocation import allocation_ratio
+from dperm.privacy.allocation import LEAST_NOISE, allocation_ratio
 from dperm.privacy.events import (
     ApproximateDP,
     Event,
@@ -351,6 +351,8 @@ def _(event: TruncatedPoisson) -> Directions:
 
 @loss_pairs.register
 def _(event: RandomAllocation) -> Directions:
+    if event.event.noise_multiplier < LEAST_NOISE:
+        return symmetric(_Atoms((0.0,), (1.0,)), infinite=1.0)
     ratio = allocation_ratio(event.steps, event.event.noise_multiplier)
     return Directions(ratio, _Reversed(ratio), infinite=ratio.lost)
 

@@ -78,6 +78,8 @@ class Channel:
         self._again: Counter[Paid] = Counter()  # of `_paid`, what was paid before an interruption: needs such a step
         self._reopened: Counter[Event] = Counter()
         self._drawn: Draw | None = None
+        self._together: Counter[Paid] = Counter()  # of draws whose steps are charged together: how many times a period was paid
+        self._into_period = 0  # releases since the last of these began
         self._hidden_runs = 0  # whose last iterate was not told yet
         self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
         #: what each model's run tells its data holder, and nobody else: it is made from records, without noise
@@ -263,6 +265,7 @@ class Channel:
             elif paid is not None:
                 releases = count * leaf.releases
                 self._hidden_runs += count if paid.kind == "hidden" else 0
+                self._together[paid] += count if paid.draw else 0
                 self._paid[paid] = self._paid.get(paid, 0) + releases
                 if again:
                     self._again[paid] += releases
@@ -278,6 +281,8 @@ class Channel:
         grid = Grid.of(sensitivity, noise_multiplier * sensitivity, query.shape[-1])
         with self._lock:
             self._pay("gaussian", noise_multiplier, sampling_rate, drawn.key if drawn is not None and sampling_rate < 1.0 else "")
+            if drawn is not None and drawn.period > 1 and sampling_rate < 1.0:
+                self._go_on_in_period(drawn.period)
             self.source.claimed(sampling_rate)
             return self.source.gaussian(query, grid.sensitivity, noise_multiplier * grid.sensitivity, grid.step)
 
@@ -343,7 +348,7 @@ class Channel:
         """Inclusion draws for `steps` steps; they never leave the run. Only how they were made can be claimed by a release."""
         if not ours(type(draw)):
             raise TypeError(f"Expected a draw of dperm's own, got {type(draw).__qualname__}: what it is worth has a proof.")
-        self._drawn = draw
+        self._drawn, self._into_period = draw, 0
         return self.source.draw(draw, records, steps)
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
@@ -352,6 +357,14 @@ class Channel:
         if self._drawn is None or not self._drawn.independent_records or self._drawn.period > 1:
             raise UnpaidReleaseError("Only Poisson draws can be thinned: nothing is proved of others.")
         return self.source.thin(indices, keep, coin)
+
+    def _go_on_in_period(self, period: int) -> None:
+        """Of steps that are drawn, and charged, together: a draw that starts anew starts a period that must be paid for."""
+        if self._into_period % period == 0:
+            if not self._together[self._current]:
+                raise UnpaidReleaseError(f"Records were drawn anew, for {period} steps that are not paid for by {self.event}.")
+            self._together[self._current] -= 1
+        self._into_period += 1
 
     def _settle(self) -> None:
         """Write the entry in use back."""

@@ -109,18 +109,19 @@ class PrivateRun:
         if self.step and now - self._since < _SECONDS_AT_ONCE:
             self._block *= 2
         self._since = now
-        first = self.charged.first
-        start, stop = self.channel.reserve(self._block, self.plan.steps - first, self.step - first)
-        skipped = first + start - self.step
+        first, before = self.charged.first, self.step
+        while self._reserved <= self.step < self.plan.steps:  # where steps are drawn together, more are skipped than were taken
+            start, stop = self.channel.reserve(self._block, self.plan.steps - first, self.step - first)
+            self.gradients.skip(first + start - self.step)
+            self._reserved = first + stop
+        skipped = self.step - before
         self.lost += skipped
         if skipped:
             warnings.warn(
-                f"{skipped} of {self.plan.steps} steps were reserved before an interruption, or by a copy of this run, and are "
-                "in no checkpoint: they are paid for and skipped, not drawn again.",
+                f"{skipped} of {self.plan.steps} steps were reserved before an interruption, or by a copy of this run, or drawn "
+                "together with some that were, and are in no checkpoint: they are paid for and skipped, not drawn again.",
                 stacklevel=6,
             )
-        self.gradients.skip(skipped)
-        self._reserved = first + stop
 
     def observed(self) -> tuple[float, float]:
         """Mean loss and share of bounded records of the last step's batch. Not private."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-from scipy.special import bdtrc
-
 from dperm import _validate as check
 from dperm.gradient.bounding import Bounding, Clip
 from dperm.gradient.plan import Plan
@@ -14,6 +12,7 @@ from dperm.gradient.recipes.recipe import recipe
 from dperm.gradient.sampling import BallsAndBins, FixedSize, Poisson, PoissonUpTo, Sampler
 from dperm.gradient.schedule import Constant, ExponentialDecay
 from dperm.gradient.update import SGD, Averaged, Update
+from dperm.privacy.events import TruncatedPoisson
 
 __all__ = ["SAMPLINGS", "capacity", "dp_sgd"]
 
@@ -80,9 +79,10 @@ def _drawn(sampling: str, size: int, batch: float, epochs: float) -> tuple[Sampl
 
 
 def capacity(rate: float, largest: int, steps: int, chance: float = _OVERFLOW) -> int:
-    """The least size that all of `steps` Poisson draws of `largest` records stay below but for this chance."""
+    """A size that all of `steps` Poisson draws of `largest` records stay below but for this chance: the least, by Chernoff's
+    bound."""
     low, high = 0, largest
     while low < high:
         middle = (low + high) // 2
-        low, high = (middle + 1, high) if steps * bdtrc(middle, largest, rate) > chance else (low, middle)
+        low, high = (middle + 1, high) if steps * TruncatedPoisson.overflow(rate, middle, largest) > chance else (low, middle)
     return max(1, low)

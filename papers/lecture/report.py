@@ -1,0 +1,83 @@
+"""report.md and its figure: measured slopes beside the tables' rates."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from papers.lecture.__main__ import CELLS, CENTRE, DELTA, GRIDS, RATES, RUNGS, SEEDS, slope, values
+
+__all__ = ["write"]
+
+HERE = Path(__file__).parent
+AXES = {"n": "records n", "epsilon": "ε", "p": "parameters p"}
+
+
+def write() -> None:
+    parts = [HEADER.format(delta=DELTA, seeds=SEEDS, **CENTRE)]
+    for kind, rungs in RUNGS.items():
+        rates = RATES[kind]
+        lines = [
+            f"## {kind.capitalize()}\n",
+            f"The tables' rates: n^{rates['n']:g}, ε^{rates['epsilon']:g}, p^{rates['p']:g}, but for logarithms.\n",
+            "| | source | slope in n | in ε | in p | excess at the centre | seconds | gradients a record |",
+            "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        ]
+        for rung in rungs:
+            cell = centre(kind, rung.name)
+            slopes = " | ".join(f"{slope(kind, rung.name, along):.2f}" for along in GRIDS[kind])
+            passes = "–" if math.isnan(cell["passes"]) else f"{cell['passes']:g}"
+            lines.append(f"| {rung.name} | {rung.source} | {slopes} | {cell['excess']:.2e} | {cell['seconds']:.3f} | {passes} |")
+        parts.append("\n".join(lines) + "\n")
+    parts.append(DISCUSSION)
+    (HERE / "report.md").write_text("\n".join(parts))
+    figure()
+
+
+def centre(kind: str, rung: str) -> dict[str, Any]:
+    at = CENTRE
+    cells = json.loads(CELLS.read_text())
+    cell: dict[str, Any] = cells[f"{kind}|{rung}|{at['n']:g}|{at['epsilon']:g}|{at['p']:g}"]
+    return cell
+
+
+def figure() -> None:
+    import matplotlib.pyplot as plt
+
+    shape, axes = plt.subplots(2, 3, figsize=(11, 6.4), sharey="row", layout="constrained")
+    for row, (kind, rungs) in zip(axes, RUNGS.items(), strict=True):
+        for axis, along in zip(row, GRIDS[kind], strict=True):
+            highest = 0.0
+            for number, rung in enumerate(rungs, start=len(RUNGS["strongly convex"]) - len(rungs)):
+                x, y = values(kind, rung.name, along)
+                axis.loglog(x, y, marker="o", markersize=3.5, linewidth=1.3, color=f"C{number}", label=rung.name)
+                highest = max(highest, y[0])
+            x, _ = values(kind, rungs[0].name, along)
+            rate = RATES[kind][along]
+            axis.loglog(x, [1.6 * highest * (each / x[0]) ** rate for each in x], "--", color="0.5", label="rate of the table")
+            axis.set_xlabel(AXES[along])
+            axis.grid(True, which="major", color="0.92")
+        row[0].set_ylabel(f"excess risk, {kind}")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    shape.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
+    shape.savefig(HERE / "slopes.png", dpi=130)
+    plt.close(shape)
+
+
+HEADER = """# The lecture's ladder, run
+
+"Private ERM: DP-SGD" (lecture slides) ends with two tables of rates. Here their rows are measured on made problems whose optimum
+is known: mean excess risk against n, ε and p, of {seeds} seeds. The centre is n = {n:,}, ε = {epsilon}, p = {p}; δ = {delta:g}, a
+record is replaced, all models are certified. `python -m papers.lecture run` and `report`; problems are in
+`problems.py`, settings in `__main__.py`: none of them looks at a problem's records.
+
+- *Strongly convex*: logistic loss on rows of length 1, 0.2·‖θ‖²/2 beside the mean.
+- *Convex*: a linear loss on a ball, with records that cancel but for a few that agree, as in the lower bound of Bassily, Smith,
+  Thakurta (2014). What counts is the worst of five numbers of agreeing records, around √p/μ.
+
+![excess risk](slopes.png)
+"""
+
+DISCUSSION = ""
