@@ -34,7 +34,8 @@ from papers.lecture.problems import RADIUS, Problem, convex, strongly_convex
 
 HERE = Path(__file__).parent
 CELLS = HERE / "cells.json"
-DELTA, SEEDS = 1e-6, 5
+DELTA = 1e-6
+SEEDS = {"strongly convex": 30, "convex": 12}
 CENTRE = {"n": 8000, "epsilon": 0.5, "p": 16}
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "strongly convex": {
@@ -175,7 +176,7 @@ def measured(kind: str, rung: Rung, n: int, epsilon: float, p: int) -> dict[str,
     sizes = AGREEING if kind == "convex" else (0.0,)
     for size in sizes:
         found: list[float] = []
-        for seed in range(SEEDS):
+        for seed in range(SEEDS[kind]):
             if kind == "convex":
                 problem = convex(n, p, max(2, round(size * 2 * math.sqrt(p) / mu)), seed)
             else:
