@@ -71,8 +71,8 @@ def figure() -> None:
 HEADER = """# The lecture's ladder, run
 
 "Private ERM: DP-SGD" (lecture slides) ends with two tables of rates. Here their rows are measured on made problems whose optimum
-is known: mean excess risk against n, ε and p, of 30 and 12 seeds. The centre is n = {n:,}, ε = {epsilon}, p = {p}; δ = {delta:g}, a
-record is replaced, all models are certified. `python -m papers.lecture run` and `report`; problems are in
+is known: mean excess risk against n, ε and p, of 30 and 12 seeds. The centre is n = {n:,}, ε = {epsilon}, p = {p}; δ = {delta:g},
+a record is replaced, all models are certified. `python -m papers.lecture run` and `report`; problems are in
 `problems.py`, settings in `__main__.py`: none of them looks at a problem's records.
 
 - *Strongly convex*: logistic loss on rows of length 1, 0.2·‖θ‖²/2 beside the mean.
