@@ -23,6 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dperm.estimators import (
+    DPElasticNet,
     DPLasso,
     DPLinearSVC,
     DPLogisticRegression,
@@ -49,6 +50,7 @@ ESTIMATORS = [
     DPLogisticRegression(relation="replace_one", delta=1e-6),
     DPLinearSVC(),
     DPRidge(),
+    DPElasticNet(),
     DPLasso(),
     DPPoissonRegressor(),
     PublicRangeScaler(),

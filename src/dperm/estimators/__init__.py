@@ -1,6 +1,7 @@
 """scikit-learn front doors: thin estimators over the mechanisms."""
 
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression
+from dperm.estimators.elastic_net import DPElasticNet
 from dperm.estimators.lasso import DPLasso
 from dperm.estimators.networks import DPMLPClassifier, DPTorchClassifier
 from dperm.estimators.poisson import DPPoissonRegressor
@@ -10,6 +11,7 @@ from dperm.estimators.scaler import PublicRangeScaler
 from dperm.estimators.search import DPSearch
 
 __all__ = [
+    "DPElasticNet",
     "DPLasso",
     "DPLinearSVC",
     "DPLogisticRegression",

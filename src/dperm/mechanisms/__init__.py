@@ -8,6 +8,7 @@ from dperm.mechanisms.accuracy_first import AccuracyFirst, AskRecords, GradualRe
 from dperm.mechanisms.auto import Auto
 from dperm.mechanisms.base import Budget, Mechanism, Release, Stage
 from dperm.mechanisms.bolt_on import BoltOn, BoltOnPerturbation
+from dperm.mechanisms.coordinate import Coordinate, CoordinateDescent
 from dperm.mechanisms.frank_wolfe import FrankWolfe, FrankWolfeDescent
 from dperm.mechanisms.gradient import Gradient, GradientPerturbation
 from dperm.mechanisms.individual import IndividualGradient
@@ -31,6 +32,8 @@ __all__ = [
     "BoltOn",
     "BoltOnPerturbation",
     "Budget",
+    "Coordinate",
+    "CoordinateDescent",
     "FrankWolfe",
     "FrankWolfeDescent",
     "Gradient",

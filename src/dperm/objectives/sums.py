@@ -47,6 +47,8 @@ class RunningSum:
 
 
 def exact_sum(values: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
-    """(1,) the sum of min(values, bound), values ≥ 0, each truncated to 30 binary digits of the bound: the same in any order."""
+    """(1,) the sum of values, cut to ±bound, each truncated to 30 binary digits of the bound: the same in any order. What is no
+    number counts as 0."""
     unit = power_below(bound) * 2.0**-30
-    return np.array([float(np.trunc(np.minimum(values, bound) / unit).astype(np.int64).sum()) * unit])
+    cut = np.clip(np.nan_to_num(values, nan=0.0, posinf=np.inf, neginf=-np.inf), -bound, bound)
+    return np.array([float(np.trunc(cut / unit).astype(np.int64).sum()) * unit])

@@ -1,0 +1,246 @@
+"""Private coordinate descent for composite objectives: L1 and L2 penalties, a box (Mangold, Bellet, Salmon, Tommasi 2022).
+
+Each step moves one coordinate, by a noisy sum of one number from each record, clipped for that coordinate, and a proximal map.
+How large coordinates are is not known beforehand: their sums of squares are released first; clipping and step sizes follow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dperm import _validate as check
+from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.method import Method, one_for_each
+from dperm.mechanisms.noisy_size import NoisySize
+from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.objectives.sums import exact_sum
+from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, calibrate
+from dperm.release import Channel
+
+__all__ = ["Coordinate", "CoordinateDescent"]
+
+Array = NDArray[np.float64]
+
+_SCALES_SHARE = 0.1  # of the budget's μ², for the sums of squares
+_USUAL = 1.5  # of a bound on a record's gradient: coordinates share it, but not all are large in one record
+_LEAST = 0.01  # of the mean square: smaller ones are taken for as much
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinateDescent(Mechanism):
+    """`passes` times each coordinate once, in a public order: θ_j ← prox(θ_j − η_j(g_j + strong_convexity·θ_j)), g_j the noisy
+    sum of records' ∂_jℓ, clipped at C_j, over `public_size`. Penalties are those beside the *mean* loss: l1·‖θ‖₁ without the
+    intercept, (strong_convexity/2)·‖θ‖²; `box` holds |θ_j| ≤ box.
+
+    With m_j the released mean squares: C_j = clipping_norm·√(m_j/Σm), η_j = 1/(β·m_j/‖x‖²_max + strong_convexity). The later half
+    of the passes is averaged where there is no l1.
+    """
+
+    passes: int
+    clipping_norm: float
+    noise_multiplier: float
+    public_size: int
+    l1: float = 0.0
+    strong_convexity: float = 0.0
+    box: float | None = None
+
+    def __post_init__(self) -> None:
+        check.plain_numbers(self, [name for name, value in vars(self).items() if value is not None])
+        for name in ("passes", "public_size"):
+            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
+        check.scale("clipping_norm", self.clipping_norm)
+        check.positive("noise_multiplier", self.noise_multiplier)
+        for name in ("l1", "strong_convexity"):
+            check.non_negative(name, getattr(self, name))
+        if self.box is not None:
+            check.scale("box", self.box)
+
+    @property
+    def name(self) -> str:
+        return "coordinate descent"
+
+    @property
+    def paper(self) -> str:
+        return "Mangold, Bellet, Salmon, Tommasi 2022; exact Gaussian composition"
+
+    def scales_noise(self, steps: int) -> float:
+        return self.noise_multiplier / math.sqrt(_SCALES_SHARE * steps)
+
+    def event(self, facts: PublicFacts) -> Event:
+        if not facts.smoothness < math.inf:
+            raise ValueError("Expected a smooth loss for coordinate descent, whose steps are 1/β.")
+        steps = self.passes * facts.dimension
+        return Composed(
+            (
+                Gaussian(self.scales_noise(steps), facts.relation),
+                SelfComposed(Gaussian(self.noise_multiplier, facts.relation), steps),
+            )
+        )
+
+    def refuse(self, objective: LinearObjective, records: int) -> None:
+        if objective.outputs > 1:
+            raise ValueError(f"Expected a loss of one output for coordinate descent, got {objective.loss.name}.")
+        if objective.strong_convexity:
+            raise ValueError("Expected the quadratic penalty as the mechanism's strong_convexity, not the objective's.")
+        super().refuse(objective, records)
+
+    def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
+        facts, columns = objective.facts, _Columns(objective, records)
+        moves = 1 if facts.relation is Relation.ADD_OR_REMOVE_ONE else 2
+        size, dimension = self.public_size, objective.dimension
+        scales = self._scales(objective, columns, channel, moves)
+        clips = self.clipping_norm * np.sqrt(scales / scales.sum())
+        rates = 1 / (facts.smoothness * scales / objective.row_norm**2 + self.strong_convexity)
+        penalties = np.full(dimension, self.l1)
+        penalties[objective.features :] = 0.0
+        theta, mean, averaged = np.zeros(dimension), np.zeros(dimension), 0
+        draws = np.random.default_rng(dimension)
+        for done in range(self.passes):
+            for place in draws.permutation(dimension).tolist():
+                slopes = exact_sum(columns.gradient(place), clips[place])
+                noisy = float(channel.release(slopes, moves * clips[place], self.noise_multiplier)[0])
+                wanted = float(theta[place] - rates[place] * (noisy / size + self.strong_convexity * theta[place]))
+                wanted = math.copysign(max(abs(wanted) - rates[place] * penalties[place], 0.0), wanted)
+                wanted = wanted if self.box is None else min(max(wanted, -self.box), self.box)
+                columns.move(place, wanted - float(theta[place]))
+                theta[place] = wanted
+            if not self.l1 and 2 * done >= self.passes:
+                mean, averaged = mean + theta, averaged + 1
+        found = mean / averaged if averaged else theta
+        return found, {"steps": self.passes * dimension, "non_zero": int(np.count_nonzero(found))}
+
+    def _scales(self, objective: LinearObjective, columns: _Columns, channel: Channel, moves: int) -> Array:
+        """Mean squares of the coordinates, noisy, and above a public number: a record's squares are no longer than ‖x‖²."""
+        most = objective.row_norm**2
+        squares = np.concatenate([exact_sum(columns.squares(place), most) for place in range(objective.dimension)])
+        noise = self.scales_noise(self.passes * objective.dimension)
+        released = np.asarray(channel.release(squares, moves * most, noise)) / self.public_size
+        spread = noise * moves * most / self.public_size
+        return np.maximum(released, max(spread, _LEAST * most / objective.dimension))
+
+    curved = False
+
+    def settings(self) -> Mapping[str, Any]:
+        return {
+            "passes": self.passes,
+            "clipping_norm": self.clipping_norm,
+            "l1": self.l1,
+            "l2": self.strong_convexity,
+            "box": self.box,
+        }
+
+
+class _Columns:
+    """Rows by column, kept once more, and the margins of all records at a θ that moves by one coordinate at a time."""
+
+    def __init__(self, objective: LinearObjective, records: Records) -> None:
+        parts: list[Any] = []
+        tables: list[tuple[Array, Array, Array]] = []
+        for batch in records.batches():
+            parts.append(batch.rows.astype(np.float32) if sp.issparse(batch.rows) else np.array(batch.rows, dtype=np.float32))
+            tables.append((batch.targets.copy(), batch.norms.copy(), batch.units.copy()))
+        self._objective = objective
+        self._targets, norms, self._units = (
+            np.concatenate(column) if column else np.empty(0) for column in (list(zip(*tables, strict=True)) or ([], [], []))
+        )
+        self._present = norms > 0
+        self._sparse = bool(parts) and sp.issparse(parts[0])
+        self._columns: Any = None
+        if parts:
+            self._columns = sp.csc_array(sp.vstack(parts)) if self._sparse else np.asfortranarray(np.vstack(parts))
+        self._margins = np.zeros(len(self._targets))
+
+    def _entries(self, place: int) -> tuple[Any, Array]:
+        """Which records have this coordinate, and its values, in proper units."""
+        if place >= self._objective.features:
+            return slice(None), np.where(self._present, self._objective.intercept_scale, 0.0)
+        if self._columns is None:
+            return slice(None), self._margins
+        if self._sparse:
+            low, high = self._columns.indptr[place : place + 2]
+            which = self._columns.indices[low:high]
+            return which, self._columns.data[low:high] * self._units[which]
+        return slice(None), self._columns[:, place] * self._units
+
+    def gradient(self, place: int) -> Array:
+        """∂_jℓ_i of the records that have the coordinate."""
+        which, values = self._entries(place)
+        slopes = self._objective.loss.slope(self._margins[which], self._targets[which])
+        return np.where(self._present[which], slopes, 0.0) * values
+
+    def squares(self, place: int) -> Array:
+        which, values = self._entries(place)
+        return np.where(self._present[which], values * values, 0.0)
+
+    def move(self, place: int, by: float) -> None:
+        if by:
+            which, values = self._entries(place)
+            self._margins[which] += by * values
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Coordinate(Method):
+    """Coordinate descent, with penalties beside the mean loss: `l1`·‖θ‖₁ and (`l2`/2)·‖θ‖², and |θ_j| ≤ `box`.
+
+    For features of different sizes, and penalties that are not smooth. Gradients of a coordinate are clipped at a share of
+    `clipping_norm`, by default 1.5 times the largest norm that a record's gradient has, of squared loss at 0. `epochs`: 10.
+    """
+
+    l1: float = 0.0
+    l2: float = 0.0
+    box: float | None = None
+    epochs: int | None = None
+    clipping_norm: float | None = None
+
+    key = "coordinate"
+    title = "Coordinate descent"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("l1", "l2"):
+            check.non_negative(name, getattr(self, name))
+        for name in ("box", "clipping_norm"):
+            if getattr(self, name) is not None:
+                check.positive(name, getattr(self, name))
+        if self.epochs is not None:
+            check.integer("epochs", self.epochs)
+
+    @property
+    def needs_size(self) -> bool:
+        return True
+
+    def at(self, facts: PublicFacts, budget: Budget, models: int, noise: float) -> Mechanism:
+        assert facts.public_size is not None
+        usual = _USUAL * (facts.data_norm * facts.target_bound if facts.target_bound is not None else facts.lipschitz)
+        part = CoordinateDescent(
+            budget=budget,
+            passes=self.epochs or 10,
+            clipping_norm=self.clipping_norm or usual,
+            noise_multiplier=noise,
+            public_size=facts.public_size,
+            l1=self.l1,
+            strong_convexity=self.l2,
+            box=self.box,
+        )
+        return one_for_each(part, models)
+
+    def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        epsilon = check.positive("epsilon", budget.epsilon)
+        noise = calibrate(lambda noise: self.at(facts, budget, models, noise).event(facts), epsilon, budget.delta)
+        return self.at(facts, budget, models, noise)
+
+    def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        return NoisySize.below(
+            lambda facts, noise: self.at(facts, budget, models, noise),
+            facts,
+            budget,
+            label="coordinate descent",
+            classes=models if models > 1 else 0,
+        )
