@@ -86,15 +86,15 @@ DISCUSSION = """## What this shows
 
 - Slopes in n are within 0.1 of the tables' but for DP-SVRG's (−2.12, strongly convex): at n = 2,000 its noise is too much for its
   step size. In p they are within 0.13, at 30 and 12 seeds.
-- Slopes in ε are flatter than −2 and −1, since the tables' noise, ∝ 1/ε, is not what (ε, δ) needs: of the exact Gaussian mechanism
-  μ grows as ε^0.93 from 0.125 to 2 at this δ, which makes them −1.85 and −0.93. That is what is measured.
+- Slopes in ε are flatter than −2 and −1, since the tables' noise, ∝ 1/ε, is not what (ε, δ) needs: μ of the exact Gaussian
+  mechanism grows as ε^0.93 from 0.125 to 2 at this δ, which makes them −1.86 and −0.93. That is what is measured.
 - The tables' logarithms, which part DP-SGD from the rest, are those of its proof: under exact accounting it has the noise of the
   others. It needs O(n²) gradients for it where curvature is to be used, as its theorem says: n/200 passes here. Full batches, and
   the last iterate of few passes, need no more than 60.
 - Amplification by iteration is behind the others in the table (1/ε² in place of 1/ε), by its first analysis; with the Gaussian
   bound of many passes it is level with them.
-- DP-SVRG is level where the problem is strongly convex and half as good where it is not: its noise follows β‖θ − θ̃‖, and β of this
-  loss is five times what its gradients ever show.
+- DP-SVRG is level where the problem is strongly convex and half as good where it is not: its noise follows β‖θ − θ̃‖, and β of
+  this loss is five times what its gradients ever show.
 
 Not measured here: more parameters than records, where the L1 ball is what helps
 ([Frank–Wolfe on a million features](../../benchmarks/results/frank_wolfe.md)).
