@@ -15,12 +15,13 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge
-from dperm.mechanisms import Gradient, Objective, Output
+from dperm.estimators import DPElasticNet, DPLasso, DPLinearSVC, DPLogisticRegression, DPRidge
+from dperm.mechanisms import BoltOn, Coordinate, FrankWolfe, Gradient, LastIterate, Objective, Output
 from dperm.privacy.certificate import Certificate
 from dperm.release import SpendLog, spend_log
 
-KINDS = [DPLogisticRegression, DPLinearSVC, DPRidge]
+KINDS = [DPLogisticRegression, DPLogisticRegression, DPLinearSVC, DPRidge, DPLasso, DPElasticNet]
+REGRESSIONS = (DPRidge, DPLasso, DPElasticNet)
 
 #: mostly what people give; now and then what nobody should
 PLAIN: dict[str, list[Any]] = {
@@ -37,18 +38,29 @@ PLAIN: dict[str, list[Any]] = {
     "half_width": [0.5, 0.1, 1],
     "radius": [5.0, 1, 0.1, 100.0],
     "target_bound": [1.0, 0.1, 10],
+    "steps": [None, 1, 7],
+    "alpha": [0.0, 1e-3, 1.0],
+    "l1_ratio": [0.0, 0.5, 1.0],
+    "epochs": [None, 1, 5],
 }  # fmt: skip
 #: settings of methods, by name
 SETTINGS: dict[str, list[Any]] = {
     "calibration": ["sharp", "generic", "kifer"],
-    "sampling": ["poisson", "importance", "full"],
+    "sampling": ["poisson", "importance", "full", "balls_and_bins", "truncated_poisson", "fixed_size"],
     "strong_convexity": [None, 1e-3, 1.0, 10, 100.0],
     "expected_batch_size": [None, 5.5, 20, 100],
     "epochs": [None, 1, 2.5, 5],
     "clipping_norm": [None, 1e-3, 0.1, 1.0, 10.0],
     "learning_rate": [None, 0.1, 1.0, 100.0],
+    "radius": [5.0, 0.1, 1],
+    "steps": [None, 1, 7],
+    "batch_size": [None, 1, 5, 30],
+    "random_stop": [False, False, True],
+    "l1": [0.0, 1e-3, 1],
+    "l2": [0.0, 1e-3, 1],
+    "box": [None, 0.1, 5],
 }
-METHODS = [Objective, Output, Gradient, Gradient]
+METHODS = [Objective, Output, Gradient, Gradient, BoltOn, FrankWolfe, LastIterate, Coordinate]
 ODD: list[Any] = [
     None, -1, 0, 0.0, -0.0, 1e-300, 5e-324, 1e300, 1e-30, 1e30, math.inf, -math.inf, math.nan, True, False, "1", "auto", "", b"x",
     2 + 0j,
@@ -86,6 +98,8 @@ def asked(rng: np.random.Generator) -> Asked:
     if rng.random() < 0.5:
         chosen = one(METHODS)
         method = chosen, some([field.name for field in fields(chosen)], SETTINGS, 4)
+    if kind in (DPLasso, DPElasticNet):
+        method = None
     if kind is DPRidge and rng.random() < 0.9:
         if given.get("mechanism") == "objective":
             del given["mechanism"]
@@ -136,7 +150,7 @@ def _twice(dense: np.ndarray) -> Any:
 
 
 def _targets(rng: np.random.Generator, size: int, kind: type, one: Any) -> Any:
-    if kind is DPRidge:
+    if kind in REGRESSIONS:
         values = rng.normal(size=size) * one([1.0, 1.0, 1e-300, 1e300, 0.0])
         if rng.random() < 0.05:
             values[int(rng.integers(size))] = one([math.nan, math.inf])
