@@ -129,6 +129,27 @@ def test_records_that_are_drawn_anew_in_each_step_are_no_epoch() -> None:
         channel.release(np.zeros(2), 1.0, 1.0, 0.25)
 
 
+def test_an_epoch_that_was_begun_before_is_not_begun_again_by_a_continued_channel() -> None:
+    sampler, query = BallsAndBins(4), np.zeros(2)
+    event = sampler.event(Gaussian(1.0), 0, 8)  # two epochs
+    first = Channel.open()
+    first.keep_reservations()
+    charge = first.charge(event, "test")
+    first.reserve(1, 8)
+    next(iter(first.draw(sampler, 10, 8)))
+    first.release(query, 1.0, 1.0, 0.25)
+    again = Channel.open()
+    again.resume(charge, event)
+    again.reserve(7, 8, 1)
+    draws = again.draw(sampler, 10, 8)
+    for _ in range(4):
+        next(draws)
+        again.release(query, 1.0, 1.0, 0.25)
+    next(draws)
+    with pytest.raises(UnpaidReleaseError, match="drawn anew"):
+        again.release(query, 1.0, 1.0, 0.25)
+
+
 def test_an_epoch_is_charged_as_a_whole() -> None:
     sampler, step = BallsAndBins(4), Gaussian(2.0)
     assert [sampler.event(step, first, count).count for first, count in ((0, 4), (0, 5), (3, 2), (2, 1), (4, 4), (1, 8))] == [

@@ -11,7 +11,7 @@ import pytest
 
 from dperm.audit import Training, replay
 from dperm.audit.recording import Recorder
-from dperm.estimators import DPLogisticRegression
+from dperm.estimators import DPLogisticRegression, DPRidge
 from dperm.mechanisms import Budget, LastIterate, LastIterateDescent, Output
 from dperm.objectives import Huber, LinearObjective, Logistic, Squared, Task
 from dperm.privacy import Relation, epsilon
@@ -173,7 +173,7 @@ def test_steps_that_are_shared_by_all_batches_are_found(monkeypatch: pytest.Monk
     monkeypatch.setattr(LastIterateDescent, "train", every_batch_is_full)
     result = replay(Training.of_mechanism(mechanism, objective))
     assert result.details["largest_movement"] <= 1 + 1e-6  # each movement is charged: what is wrong is how many there are
-    assert result.refuted and "moved 20 steps" in " ".join(result.findings)
+    assert result.refuted and "moved 5 steps of a pass" in " ".join(result.findings)
 
 
 def every_batch_is_full(
@@ -186,6 +186,44 @@ def every_batch_is_full(
         give = channel.unveil if step == steps else channel.hide
         theta = give(query, move, self.noise_multiplier)
     return theta, {}
+
+
+def test_an_order_that_changes_from_pass_to_pass_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or one that uses each batch in all its passes at once: the last record's uses then lie together at the end."""
+    mechanism, objective = problem()
+
+    def bunched(self: LastIterateDescent, records: int, steps: int) -> Any:
+        order = np.random.default_rng(records).permutation(records)
+        for step in range(steps):
+            start = step // self.passes * self.batch_size
+            yield np.sort(order[start : start + self.batch_size])
+
+    def turning(self: LastIterateDescent, records: int, steps: int) -> Any:
+        for step in range(steps):
+            order = np.random.default_rng(step // self.batches(records)).permutation(records)
+            start = step % self.batches(records) * self.batch_size
+            yield np.sort(order[start : start + self.batch_size])
+
+    monkeypatch.setattr(LastIterateDescent, "_order", bunched)
+    assert "steps of a pass, one is charged" in refuted(mechanism, objective)
+    monkeypatch.setattr(LastIterateDescent, "_order", turning)
+    assert "the order is charged as fixed" in refuted(mechanism, objective)
+
+
+def test_a_hidden_run_is_not_continued() -> None:
+    mechanism, objective = problem()
+    event = mechanism.event(objective.facts)
+    first = Channel.open()
+    first.keep_reservations()
+    charge = first.charge(event, "test")
+    with pytest.raises(UnpaidReleaseError, match="cannot be continued"):
+        Channel.open().resume(charge, event)
+
+
+def test_regressions_have_a_radius_of_their_own() -> None:
+    rows = RNG.normal(size=(400, 3)) / 4
+    model = DPRidge(epsilon=4.0, mechanism="last-iterate", relation="replace_one").fit(rows, rows[:, 0])
+    assert model.certificate_.public_facts["l2_radius"] == 5.0
 
 
 def test_the_relation_is_replace_one() -> None:

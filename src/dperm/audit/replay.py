@@ -250,17 +250,32 @@ def _overspent(first: Recording, second: Recording, event: Event) -> list[Findin
 
 
 def _used_more_often(first: Recording, second: Recording, event: Event) -> list[Finding]:
-    """Records that move more hidden steps than one in each pass."""
-    hidden = {leaf: count for leaf, count in leaves(event).items() if isinstance(leaf, HiddenIterates | RandomStop)}
-    if not hidden:
-        return []
-    allowed = sum(count * (leaf.passes if isinstance(leaf, HiddenIterates) else 1) for leaf, count in hidden.items())
-    moved = 0
+    """Records that move more hidden steps than one in each pass, or another one than in the pass before."""
+    hidden = [leaf for leaf in leaves(event) if isinstance(leaf, HiddenIterates | RandomStop)]
+    moved: list[bool] = []
     for a, b in zip(first.releases, second.releases, strict=False):
         noise = a.noise / a.sensitivity
         if a.kind == "hidden" or any(abs(noise / leaf.noise_multiplier - 1) <= 1e-9 for leaf in hidden):
-            moved += float(np.linalg.norm(a.query - b.query)) > _ROUNDING * a.sensitivity
-    return [Finding("hidden steps", f"a record moved {moved} steps, {allowed} are charged")] if moved > allowed else []
+            moved.append(float(np.linalg.norm(a.query - b.query)) > _ROUNDING * a.sensitivity)
+    if not hidden or not moved:
+        return []
+    leaf = hidden[0]
+    if isinstance(leaf, RandomStop):
+        allowed = leaves(event)[leaf]
+        return (
+            [Finding("hidden steps", f"a record moved {sum(moved)} steps, {allowed} are charged")] if sum(moved) > allowed else []
+        )
+    passes = [moved[start : start + leaf.batches] for start in range(0, len(moved), leaf.batches)]
+    if any(sum(each) > 1 for each in passes):
+        return [Finding("hidden steps", f"a record moved {max(map(sum, passes))} steps of a pass, one is charged")]
+    runs = [passes[start : start + leaf.passes] for start in range(0, len(passes), leaf.passes)]
+    if any(len({each.index(True) for each in run if any(each)}) > 1 for run in runs):
+        return [
+            Finding(
+                "hidden steps", "a record moved one step of a pass, and another one of the next: the order is charged as fixed"
+            )
+        ]
+    return []
 
 
 def _equal(first: list[Any], second: list[Any]) -> bool:

@@ -30,7 +30,7 @@ __all__ = ["LastIterate", "LastIterateDescent"]
 Array = NDArray[np.float64]
 
 _UNIT = 2.0**-53
-_MOST_PASSES = 300
+_MOST_PASSES, _RADIUS = 300, 20.0
 _FAR = 40.0  # standard deviations that noise never reaches
 _OFF = 2.0**-40  # of the noise's standard deviation in a coordinate: how far a normal of doubles is from a real one, and more
 
@@ -175,7 +175,7 @@ class LastIterateDescent(Mechanism):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LastIterate(Method):
-    """Noisy SGD that releases its last iterate alone, within ‖θ‖ ≤ `radius`. Replace-one.
+    """Noisy SGD that releases its last iterate alone, within ‖θ‖ ≤ `radius`, by default 20 or the loss's own. Replace-one.
 
     Left open: as many passes as batches, E of each, at a learning rate of 1/β; E by a rule of public facts. With `random_stop`
     one pass, in batches of √n.
@@ -184,7 +184,7 @@ class LastIterate(Method):
     epochs: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
-    radius: float = 20.0
+    radius: float | None = None
     strong_convexity: float | None = None
     random_stop: bool = False
 
@@ -196,8 +196,7 @@ class LastIterate(Method):
         for name in ("epochs", "batch_size"):
             if getattr(self, name) is not None:
                 check.integer(name, getattr(self, name))
-        check.positive("radius", self.radius)
-        for name in ("learning_rate", "strong_convexity"):
+        for name in ("learning_rate", "strong_convexity", "radius"):
             if getattr(self, name) is not None:
                 check.positive(name, getattr(self, name))
 
@@ -227,7 +226,7 @@ class LastIterate(Method):
                 passes=passes,
                 batch_size=batch,
                 learning_rate=rate,
-                radius=self.radius,
+                radius=self.radius or min(_RADIUS, facts.radius or _RADIUS),
                 noise_multiplier=noise,
                 strong_convexity=modulus,
                 random_stop=self.random_stop,

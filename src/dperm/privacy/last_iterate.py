@@ -83,7 +83,8 @@ def _slope(a: tuple[float, float], b: tuple[float, float]) -> float:
 
 def stopped_shifts(steps: int, contraction: float, rounding: float) -> Array:
     """(steps,) s·μ for a record of the first step of one pass that stops after 1, 2, …, `steps` steps: it moves that step, and
-    rounding each. The straight string lies below the limit, which is concave."""
+    rounding each. The straight string lies below the limit, which is concave; where the grid's part of the last step makes it
+    cross, iterates are the same by then, and steps that do not use the record move nothing."""
     with np.errstate(under="ignore"):
         decay = contraction ** np.arange(steps, dtype=np.float64)
         return (decay + rounding * np.cumsum(decay) + GRID) / np.sqrt(np.cumsum(decay**2)) * _ROUNDED

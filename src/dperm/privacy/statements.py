@@ -47,7 +47,8 @@ class Assumption:
 
 #: What holds of noise that `NoiseStream` makes.
 EXACT_NOISE = (
-    "Noise is rounded real numbers, exactly, on a public grid of powers of two, and added there: low bits tell nothing. The "
+    "Noise on what leaves is rounded real numbers, exactly, on a public grid of powers of two, and added there: low bits tell "
+    "nothing. Noise that stays inside, of objectives and of hidden steps, is within 2⁻⁴² of real normals, which is charged. The "
     "keystream is taken for random, the platform's logarithm, tangent, sine and cosine for right to 8 units in the last place."
 )
 

@@ -80,6 +80,7 @@ class Channel:
         self._drawn: Draw | None = None
         self._together: Counter[Paid] = Counter()  # of draws whose steps are charged together: how many times a period was paid
         self._into_period = 0  # releases since the last of these began
+        self._periods: int | None = None  # of a continued run: how many may still begin
         self._hidden_runs = 0  # whose last iterate was not told yet
         self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
         #: what each model's run tells its data holder, and nobody else: it is made from records, without noise
@@ -147,6 +148,8 @@ class Channel:
             raise UnpaidReleaseError(f"The spend log {log.path} holds no charge {charge_id} of this event.")
         if not charged.keeps_reservations:
             raise UnpaidReleaseError("This run reserved no steps in the spend log: what it released of its charge is not known.")
+        if any(leaf.pays_for is not None and leaf.pays_for.kind == "hidden" for leaf in leaves(event)):
+            raise UnpaidReleaseError("A run whose iterates are hidden cannot be continued: where it stood must not have left it.")
         if filter_of(event) is not None and not charged.keeps_parts:
             raise UnpaidReleaseError("This run kept no parts in the spend log: what it spent of its filter is not known.")
         self.charge_id, self.event = charge_id, event
@@ -192,6 +195,9 @@ class Channel:
         if taken is None:
             raise UnpaidReleaseError(f"The spend log no longer holds the charge {self.charge_id}.")
         self._granted += taken[1] - taken[0]
+        if self._resumed and self._together and self._periods is None:  # those that were begun before are gone
+            period = max(leaf.releases for leaf in leaves(self.event))
+            self._periods = sum(self._together.values()) - -(-taken[0] // period)
         return taken
 
     def allow(self, event: Event, note: Mapping[str, Any] | None = None) -> None:
@@ -361,9 +367,10 @@ class Channel:
     def _go_on_in_period(self, period: int) -> None:
         """Of steps that are drawn, and charged, together: a draw that starts anew starts a period that must be paid for."""
         if self._into_period % period == 0:
-            if not self._together[self._current]:
+            if not self._together[self._current] or self._periods == 0:
                 raise UnpaidReleaseError(f"Records were drawn anew, for {period} steps that are not paid for by {self.event}.")
             self._together[self._current] -= 1
+            self._periods = None if self._periods is None else self._periods - 1
         self._into_period += 1
 
     def _settle(self) -> None:

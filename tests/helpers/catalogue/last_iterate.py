@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dperm.mechanisms import LastIterate
-from dperm.objectives import Huber, Logistic, Squared, Task
+from dperm.objectives import Huber, Logistic, Task
 from helpers.catalogue.common import BUDGET, REPLACE, Entry
 
 COUNT = 40  # records, as many as audits bring
@@ -20,9 +20,3 @@ def entries() -> Iterator[Entry]:
     yield "last-iterate, penalty", *LastIterate(epochs=3, strong_convexity=4.0, **few).build(task(Huber(0.5)), BUDGET)
     yield "last-iterate, stopped", *LastIterate(random_stop=True, **few).build(task(Logistic()), BUDGET)
     yield "last-iterate, three classes", *LastIterate(epochs=2, **few).build(task(Logistic(), 3), BUDGET)
-    yield (
-        "last-iterate, squared",
-        *LastIterate(epochs=3, batch_size=8, radius=1.0).build(
-            Task(loss=Squared(1.0, 2.0), features=3, public_size=COUNT, relation=REPLACE), BUDGET
-        ),
-    )
