@@ -93,7 +93,9 @@ def test_nearly_everything_linear_is_vectorised() -> None:
     adapts = (
         "accuracy first",
         "adaptive",
+        "coordinate",
         "frank-wolfe",
+        "last-iterate",
         "noisy size",
         "recipe dpis",
         "svrg",
