@@ -84,6 +84,7 @@ def test_no_rung_is_below_the_exact_one(plan: tuple[float, float, int]) -> None:
     assert best is not None and best <= named["advanced composition of exact Gaussians"] * (1 + 1e-3)  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_replace_one_has_no_amplification_by_poisson_sampling() -> None:
     rungs = ladder(4.0, 0.01, 10, DELTA, Relation.REPLACE_ONE)
     assert [rung.epsilon is None for rung in rungs[:4]] == [True] * 4 and "adding or removing" in rungs[0].why

@@ -133,7 +133,7 @@ def test_sharp_bound_is_attained() -> None:
     [
         (4.0, 2.0, "logistic"),
         (4.0, 2.0, "huber"),
-        (30.0, 0.3, "logistic"),
+        pytest.param(30.0, 0.3, "logistic", marks=pytest.mark.slow),
         (1.5, 0.4, "huber"),
         pytest.param(30.0, 0.3, "huber", marks=pytest.mark.slow),
         pytest.param(1.5, 0.4, "logistic", marks=pytest.mark.slow),

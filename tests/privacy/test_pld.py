@@ -52,7 +52,7 @@ def oracle(
 
 #: (q, σ, T, δ): large and small rates, noises and step counts with 0.05 ≤ ε ≤ 50.
 CASES = [
-    (512 / 60000, 1.72124, 2340, 1e-5),
+    pytest.param(512 / 60000, 1.72124, 2340, 1e-5, marks=pytest.mark.slow),
     pytest.param(1e-3, 0.6, 1000, 1e-6, marks=pytest.mark.slow),
     pytest.param(0.01, 1.0, 500, 1e-5, marks=pytest.mark.slow),
     (0.1, 2.0, 200, 1e-5),
