@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,9 +22,11 @@ import pytest
 
 from dperm.cli import main
 from dperm.estimators import model_from_json
+from dperm.mechanisms.gradient import SAMPLINGS
 from dperm.privacy import ApproximateDP, Certificate
 from dperm.privacy.signing import digest_of
 from dperm.release import SpendLog
+from dperm.report.candidates import CANDIDATES
 
 RNG = np.random.default_rng(0)
 PEOPLE = pd.DataFrame(
@@ -449,7 +452,7 @@ def test_methods_of_papers_are_compared_where_they_are_named(table: Path, schema
     replaced = ("--relation", "replace_one", "--mechanisms", "bolt-on", "--epsilons", "1", "--repeats", "2", "--jobs", "1")
     assert "Bolt-on" in dperm("compare", table, "--schema", schema, *replaced, "-o", tmp_path / "page.html").stdout
     none = dperm("compare", table, "--schema", schema, "--mechanisms", "bolt-on", "-o", tmp_path / "p.html", expect=1)
-    assert "needs replace_one" in none.stderr
+    assert "relation='replace_one' for Bolt-on" in none.stderr
 
 
 @pytest.mark.parametrize("mechanism", ["individual", "lssgd", "m-ngp", "tgp"])
@@ -492,6 +495,32 @@ def test_no_file_is_written_over_one_that_is_read_or_written(table: Path, schema
     ):
         assert "Expected different files" in dperm(*arguments, expect=1).stderr
     assert table.read_text() == text and SpendLog.current().charges() == []
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_every_mechanism_is_compared_to_the_end(table: Path, schema: Path, tmp_path: Path, relation: str) -> None:
+    """A page that cannot be drawn once all is charged costs its ε for nothing."""
+    keys = sorted(CANDIDATES)
+    page = tmp_path / "page.html"
+    arguments = ("compare", table, "--schema", schema, "--epsilons", "1", "--repeats", "2", "--jobs", "1", "-o", page)
+    done = dperm(*arguments, "--relation", relation, "--mechanisms", ",".join(keys))
+    shown = re.sub(r"\s+", " ", page.read_text())
+    left_out = {key for key in keys if f"{CANDIDATES[key].title} is left out. Expected" in shown}
+    added = {"bolt-on", "last-iterate"}
+    replaced = {"objective-kifer"}
+    assert left_out == {"accuracy_first"} | (replaced if relation == "replace_one" else added)
+    for key in set(keys) - left_out:
+        assert re.search(rf"{re.escape(CANDIDATES[key].title)}.*?0\.\d", shown), key
+        assert CANDIDATES[key].title in re.sub(r"\s+", " ", done.stdout) or CANDIDATES[key].short in done.stdout
+
+
+@pytest.mark.parametrize("sampling", sorted(SAMPLINGS))
+def test_every_sampling_that_help_names_trains(table: Path, schema: Path, tmp_path: Path, sampling: str) -> None:
+    relation = "replace_one" if sampling == "fixed_size" else "add_or_remove_one"
+    arguments = ("train", table, "--schema", schema, "--accept-proposed", "--mechanism", "gradient", "--public-size", 300)
+    dperm(*arguments, "--sampling", sampling, "--relation", relation, "-o", tmp_path / "m.json")
+    assert model_from_json((tmp_path / "m.json").read_text())[0].certificate_.epsilon <= 1
+    assert sampling in re.sub(r"\s+", "", dperm("train", "--help").stdout)
 
 
 def test_a_mechanism_named_twice_is_compared_once(table: Path, schema: Path, tmp_path: Path) -> None:

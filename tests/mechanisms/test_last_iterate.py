@@ -12,7 +12,7 @@ import pytest
 from dperm.audit import Training, replay
 from dperm.audit.recording import Recorder
 from dperm.estimators import DPLogisticRegression, DPRidge
-from dperm.mechanisms import Budget, LastIterate, LastIterateDescent, Output
+from dperm.mechanisms import Budget, LastIterate, LastIterateDescent
 from dperm.objectives import Huber, LinearObjective, Logistic, Squared, Task
 from dperm.privacy import Relation, epsilon
 from dperm.release import Channel, SpendLog, UnpaidReleaseError
@@ -139,9 +139,8 @@ def test_refusals() -> None:
     with pytest.raises(ValueError):
         LastIterate(radius=0.0)
     assert SpendLog.current().charges() == []
-    assert LastIterate().admits(Task(loss=Logistic(), features=3, relation=REPLACE))
-    assert not LastIterate().admits(Task(loss=Logistic(), features=3))
-    assert Output().key != LastIterate().key
+    with pytest.raises(ValueError, match="replace_one"):  # asked before a size is: none would help
+        LastIterate().build(Task(loss=Logistic(), features=3), Budget(DELTA, 1.0))
 
 
 # Planted defects

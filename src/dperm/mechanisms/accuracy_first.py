@@ -25,7 +25,7 @@ from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.method import Method
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.tuning import output_strong_convexity
-from dperm.objectives import LinearObjective, PublicFacts, Records, Task
+from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import (
     AboveThreshold,
     Assumption,
@@ -309,10 +309,6 @@ class AccuracyFirst(Method):
     @property
     def needs_size(self) -> bool:
         return self.strong_convexity is None
-
-    def admits(self, task: Task) -> bool:
-        aims = self.accuracy is not None or self.loss is not None
-        return aims and task.loss.smoothness(1.0) < math.inf and task.classes <= 2
 
     def told(self, labels: NDArray[Any] | None, rows: Callable[[Any], Any]) -> Method:
         if self.held_out is None:

@@ -14,7 +14,7 @@ from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.output import OutputPerturbation
-from dperm.objectives import LinearObjective, PublicFacts, Records, Task
+from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.constraints import project_l2_ball
 from dperm.privacy import Event, Gaussian, PureDP, Relation
 from dperm.release import Channel
@@ -168,9 +168,6 @@ class BoltOn(Method):
         for name in ("learning_rate", "strong_convexity"):
             if getattr(self, name) is not None:
                 check.positive(name, getattr(self, name))
-
-    def admits(self, task: Task) -> bool:
-        return task.relation is Relation.REPLACE_ONE and task.loss.smoothness(1.0) < math.inf
 
     @property
     def needs_size(self) -> bool:

@@ -21,7 +21,7 @@ from dperm.objectives import LinearObjective, PublicFacts, Records, Task
 from dperm.privacy import Assumption, Event, FilteredRdp, calibrate, epsilon, rdp_budget, statements
 from dperm.release import Channel
 
-__all__ = ["Gradient", "GradientPerturbation"]
+__all__ = ["SAMPLINGS", "Gradient", "GradientPerturbation"]
 
 Array = NDArray[np.float64]
 
@@ -94,7 +94,7 @@ class GradientPerturbation(Mechanism):
 
 
 #: as plans call them
-_SAMPLINGS = {
+SAMPLINGS = {
     "poisson": "Poisson",
     "importance": "importance sampling",
     "full": "full batch",
@@ -125,7 +125,7 @@ class Gradient(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check.choice("sampling", self.sampling, _SAMPLINGS)
+        check.choice("sampling", self.sampling, SAMPLINGS)
         for name, value in self._settings().items():
             if value is not None:
                 check.positive(name, value)
@@ -149,7 +149,7 @@ class Gradient(Method):
     @property
     def words(self) -> str:
         """How it trains, as plans call it."""
-        return _SAMPLINGS[self.sampling]
+        return SAMPLINGS[self.sampling]
 
     def objective(self, task: Task) -> LinearObjective:
         return task.objective(joint=True, strong_convexity=self.strong_convexity or 0.0)
@@ -183,8 +183,10 @@ class Gradient(Method):
 
     def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         label = f"gradient perturbation ({self.words})"
-        if self.sampling in ("truncated_poisson", "fixed_size"):
-            raise ValueError(f"Expected public_size with sampling={self.sampling!r}: what is charged depends on it.")
+        if self.sampling == "fixed_size":
+            raise ValueError("Expected relation='replace_one' with sampling='fixed_size': its share tells how many records are.")
+        if self.sampling == "truncated_poisson":
+            raise ValueError("Expected public_size with sampling='truncated_poisson': what is charged depends on it.")
         if self.sampling == "importance":
             self._one_model(models)
             filter = rdp_budget(check.positive("epsilon", budget.epsilon), budget.delta)

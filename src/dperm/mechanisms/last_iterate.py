@@ -19,7 +19,7 @@ from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.tuning import TYPICAL_NORM
-from dperm.objectives import LinearObjective, PublicFacts, Records, Task
+from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.constraints import project_l2_ball
 from dperm.privacy import Composed, Event, HiddenIterates, RandomStop, Relation, SelfComposed, calibrate
 from dperm.privacy.gaussian import gaussian_mu
@@ -112,10 +112,7 @@ class LastIterateDescent(Mechanism):
         )
 
     def _stated(self, facts: PublicFacts) -> int:
-        if facts.relation is not Relation.REPLACE_ONE:
-            raise ValueError(
-                "Expected relation='replace_one' for a last iterate: another record moves all others to other batches."
-            )
+        _refuse_other_neighbours(facts)
         if not facts.smoothness < math.inf or not facts.lipschitz < math.inf:
             raise ValueError("Expected a smooth loss of bounded slope for a last iterate: steps of others bring iterates apart.")
         if facts.public_size is None:
@@ -173,6 +170,11 @@ class LastIterateDescent(Mechanism):
         }
 
 
+def _refuse_other_neighbours(facts: PublicFacts) -> None:
+    if facts.relation is not Relation.REPLACE_ONE:
+        raise ValueError("Expected relation='replace_one' for a last iterate: another record moves all others to other batches.")
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LastIterate(Method):
     """Noisy SGD that releases its last iterate alone, within ‖θ‖ ≤ `radius`, by default 20 or the loss's own. Replace-one.
@@ -200,12 +202,13 @@ class LastIterate(Method):
             if getattr(self, name) is not None:
                 check.positive(name, getattr(self, name))
 
-    def admits(self, task: Task) -> bool:
-        return task.relation is Relation.REPLACE_ONE and task.loss.smoothness(1.0) < math.inf
-
     @property
     def needs_size(self) -> bool:
         return True
+
+    def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        _refuse_other_neighbours(facts)
+        return super().size_released(facts, budget, models)
 
     def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         epsilon = check.positive("epsilon", budget.epsilon)

@@ -59,10 +59,6 @@ class Method(ABC):
     def objective(self, task: Task) -> LinearObjective:
         return task.objective(joint=self.joint)
 
-    def admits(self, task: Task) -> bool:
-        """Whether it can train on this task."""
-        return True
-
     def chosen(self, task: Task, budget: Budget) -> Method:
         """Itself; another one, where it is a rule that chooses."""
         return self

@@ -16,7 +16,7 @@ from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.tuning import objective_strong_convexity
-from dperm.objectives import LinearObjective, PublicFacts, Records, Task
+from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import (
     Assumption,
     Composed,
@@ -185,9 +185,6 @@ class Objective(Method):
         check.choice("calibration", self.calibration, _PAPERS)
         if self.strong_convexity is not None:
             check.positive("strong_convexity", self.strong_convexity)
-
-    def admits(self, task: Task) -> bool:
-        return task.loss.rank_one
 
     def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         part = ObjectivePerturbation.calibrate(

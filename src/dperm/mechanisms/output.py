@@ -17,7 +17,7 @@ from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.tuning import output_strong_convexity
-from dperm.objectives import LinearObjective, PublicFacts, Records, Task
+from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate, statements
 from dperm.release import Channel
 
@@ -146,9 +146,6 @@ class Output(Method):
         super().__post_init__()
         if self.strong_convexity is not None:
             check.positive("strong_convexity", self.strong_convexity)
-
-    def admits(self, task: Task) -> bool:
-        return task.loss.smoothness(1.0) < math.inf
 
     @property
     def needs_size(self) -> bool:

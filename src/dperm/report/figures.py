@@ -17,6 +17,7 @@ from matplotlib.ticker import NullFormatter
 from dperm.audit import AuditResult
 from dperm.audit.figures import draw_curve
 from dperm.privacy import Certificate
+from dperm.privacy.events import leaves
 from dperm.report.candidates import CANDIDATES
 from dperm.report.study import Cell, StudyResult
 from dperm.utility import ChosenEpsilon, MeasuredExcess, UtilityCurve
@@ -169,7 +170,7 @@ def noise_figure(result: StudyResult) -> str:
     with _axes() as (figure, axes):
         for key in _keys(result):
             cells = [result.cell(key, epsilon) for epsilon in result.study.epsilons]
-            axes.plot(result.study.epsilons, [noise_multiplier(cell, result) for cell in cells], **_look(key))
+            axes.plot(result.study.epsilons, [noise_multiplier(cell) for cell in cells], **_look(key))
         _epsilon_axis(axes, result.study.epsilons)
         axes.set_yscale("log")
         axes.set_ylabel("noise ÷ sensitivity, per release")
@@ -177,14 +178,18 @@ def noise_figure(result: StudyResult) -> str:
         return _svg(figure, f"noise multipliers against epsilon on {result.title}")
 
 
-def noise_multiplier(cell: Cell, result: StudyResult) -> float:
-    """Noise standard deviation ÷ sensitivity of one release (gradient methods: the first step's)."""
-    noise = cell.noise
-    if "noise_levels" in noise:
-        return float(noise["noise_levels"][0][0])
-    if "sensitivity" in noise:
-        return float(noise["noise_std"] / noise["sensitivity"])
-    return float(noise["noise_std"] / result.task.objective(joint=False).facts.lipschitz)
+def noise_multiplier(cell: Cell) -> float:
+    """Noise ÷ sensitivity of a release of the kind that a run makes most often, the first of these: a standard deviation, or the
+    scale of a pure release or a choice. As charged; of what is only claimed, as it ran; not a number where neither is known."""
+    if "noise_levels" in cell.noise:
+        return float(cell.noise["noise_levels"][0][0])
+    assert cell.certificate is not None
+    charged = [(count * leaf.releases, leaf.pays_for) for leaf, count in leaves(cell.certificate.event).items()]
+    releases = [(count, paid) for count, paid in charged if paid is not None]
+    if not releases:
+        return math.nan
+    paid = max(releases, key=lambda each: each[0])[1]
+    return {"pure": 1 / paid.noise, "choice": 2 / paid.noise}.get(paid.kind, paid.noise)
 
 
 def influence_figure(change: Any, losses: Any, named: Sequence[int], rows: Any, what: str) -> str:

@@ -93,7 +93,7 @@ def _noise_rows(result: StudyResult) -> list[dict[str, Any]]:
                 "title": CANDIDATES[cell.mechanism].title,
                 "epsilon": cell.epsilon,
                 "proved": cell.certificate.epsilon,
-                "multiplier": noise_multiplier(cell, result),
+                "multiplier": noise_multiplier(cell),
                 "convexity": facts.get("strong_convexity"),
                 "steps": facts.get("steps"),
                 "excess": float(cell.excess.mean()),

@@ -178,6 +178,11 @@ def _run_job(job: _Job) -> list[_Fit]:
     return list(_repeat(dataset, study, task, mechanisms, job, split))
 
 
+def _trained_on(dataset: Dataset, study: Study) -> int:
+    """The number of records that is stated as public."""
+    return min(len(dataset) - 1, max(1, round((1 - study.test_share) * len(dataset))))
+
+
 def _split(dataset: Dataset, study: Study, entropy: int, repeat: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Train and test indices, the same for every mechanism of a repeat.
 
@@ -185,6 +190,8 @@ def _split(dataset: Dataset, study: Study, entropy: int, repeat: int) -> tuple[N
     """
     draws = np.random.default_rng([entropy, repeat]).random(len(dataset))
     held_out = draws < study.test_share
+    if Relation(study.relation) is Relation.REPLACE_ONE:  # how many are trained on is public, and is what was stated
+        held_out = np.argsort(np.argsort(draws)) < len(dataset) - _trained_on(dataset, study)
     held_out[np.argmin(draws)] = True  # never an empty part
     held_out[np.argmax(draws)] = False
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
@@ -289,7 +296,6 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     classes = len(dataset.classes)
     if len(dataset) < 5:
         raise ValueError(f"Expected at least 5 records to split, got {len(dataset)}.")
-    train = max(1, round((1 - study.test_share) * len(dataset)))
     entropy = secrets.randbits(64) if study.seed is None else study.seed
     if classes and len(np.unique(dataset.targets)) < 2:
         raise ValueError(f"Expected at least two classes among the records, got only {dataset.targets[0]!r}.")
@@ -300,19 +306,13 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
         data_norm=study.data_norm,
         intercept_scale=study.intercept_scale,
         relation=Relation(study.relation),
-        public_size=train,
+        public_size=_trained_on(dataset, study),
     )
-    keys = [key for key in study.mechanisms if CANDIDATES[key].method.admits(task)]
+    mechanisms, left_out = _built(study, task)
+    keys = [key for key in study.mechanisms if key not in left_out]
     if not keys:
-        raise ValueError(
-            f"None of {', '.join(study.mechanisms)} can train on {dataset.name} with neighbours that {study.relation} record: "
-            "'bolt-on' needs replace_one, the objective mechanisms need labels."
-        )
-    mechanisms = {
-        (key, epsilon): CANDIDATES[key].method.build(task, Budget(study.delta, epsilon))[0]
-        for key in keys
-        for epsilon in study.epsilons
-    }
+        reasons = dict.fromkeys(left_out.values())
+        raise ValueError(f"None of {', '.join(study.mechanisms)} can train on {dataset.name}. {' '.join(reasons)}")
     work = [_Job(key, repeat) for repeat in range(study.repeats) for key in ("non-private", *keys)]
     rows: list[_Fit] = []
     for number, fits in enumerate(_map(work, (dataset, study, task, mechanisms, entropy), jobs), start=1):
@@ -326,7 +326,8 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
         if not dataset.public:
             certificate = certificate.only_claimed("ranges, categories or labels were read off the data, not public")
         cells.append(_cell(key, epsilon, rows, study, certificate))
-    curve, notes = None, dataset.notes
+    notes = (*dataset.notes, *(f"{CANDIDATES[key].title} is left out. {reason}" for key, reason in left_out.items()))
+    curve = None
     if "objective-sharp" in keys and classes == 2:
         try:
             curve = _curve(dataset, study, task, entropy)
@@ -345,6 +346,21 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
         seconds=time.perf_counter() - started,
         curve=curve,
     )
+
+
+def _built(study: Study, task: Task) -> tuple[dict[tuple[str, float], Mechanism], dict[str, str]]:
+    """By method and ε, what runs; and why methods that refuse this task, or one of the budgets, are left out."""
+    mechanisms: dict[tuple[str, float], Mechanism] = {}
+    left_out: dict[str, str] = {}
+    for key in study.mechanisms:
+        try:
+            for epsilon in study.epsilons:
+                mechanism, objective = CANDIDATES[key].method.build(task, Budget(study.delta, epsilon))
+                mechanism.event(objective.facts)
+                mechanisms[key, epsilon] = mechanism
+        except ValueError as error:
+            left_out[key] = str(error)
+    return {both: mechanism for both, mechanism in mechanisms.items() if both[0] not in left_out}, left_out
 
 
 def _curve(dataset: Dataset, study: Study, task: Task, entropy: int) -> UtilityCurve | None:

@@ -68,6 +68,7 @@ def train(
     from dperm._validate import choice
     from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge, model_to_json
     from dperm.mechanisms import Gradient, known_methods
+    from dperm.mechanisms.gradient import SAMPLINGS
     from dperm.privacy.signing import sign
     from dperm.privacy.statements import labels
 
@@ -103,7 +104,7 @@ def train(
     }
     choice("--mechanism", mechanism, known_methods())
     if sampling is not None:
-        choice("--sampling", sampling, ("poisson", "importance", "full"))
+        choice("--sampling", sampling, SAMPLINGS)
         if mechanism != "gradient":
             raise ValueError(f"Expected --mechanism gradient with --sampling {sampling}: other mechanisms draw no batches.")
         options["mechanism"] = Gradient(sampling=sampling)
