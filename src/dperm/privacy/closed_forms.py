@@ -87,8 +87,10 @@ def moments_rule(noise_multiplier: float, rate: float, steps: int, delta: float)
     its conditions σ ≥ 1, q < 1/(16σ) and λ ≤ σ² ln(1/(qσ)).
     """
     sigma, q = check.positive("noise_multiplier", noise_multiplier), check.fraction("rate", rate, one=True)
-    if not (sigma >= 1 and q < 1 / (16 * sigma)):
-        raise ValueError(f"Expected noise of at least 1 and a rate below 1/(16·noise) = {1 / (16 * sigma):.3g}.")
+    if not sigma >= 1:
+        raise ValueError(f"Expected noise of at least 1, got {sigma:g}.")
+    if not q < 1 / (16 * sigma):
+        raise ValueError(f"Expected a rate below 1/(16·noise) = {1 / (16 * sigma):.3g}, got {q:g}.")
     most = int(min(_MOST_MOMENTS, sigma**2 * math.log(1 / (q * sigma))))
     if most < 1:
         raise ValueError("Expected more noise: no moment is within the lemma's reach.")
@@ -120,6 +122,7 @@ def ladder(
 
     Where a formula leaves open how δ is shared out, the best share is taken.
     """
+    check.fraction("delta", delta)
     step = Gaussian(noise_multiplier, relation)
     event: Event = SelfComposed(PoissonSampled(rate, step), steps)
     exact = event_epsilon(event, delta)
@@ -183,7 +186,7 @@ def ladder(
         try:
             rungs.append(Rung(name, source, make(), bound=bound))
         except ValueError as error:
-            rungs.append(Rung(name, source, None, str(error).removeprefix("Expected ").rstrip("."), bound))
+            rungs.append(Rung(name, source, None, (str(error)[0].lower() + str(error)[1:]).rstrip("."), bound))
     return [*rungs, Rung("privacy loss distribution", "this library's charge", exact)]
 
 

@@ -271,7 +271,7 @@ class Channel:
             elif paid is not None:
                 releases = count * leaf.releases
                 self._hidden_runs += count if paid.kind == "hidden" else 0
-                self._together[paid] += count if paid.draw else 0
+                self._together[paid] += count if paid.draw and leaf.releases > 1 else 0
                 self._paid[paid] = self._paid.get(paid, 0) + releases
                 if again:
                     self._again[paid] += releases

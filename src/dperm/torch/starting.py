@@ -146,6 +146,10 @@ class Starter:
         if epsilon is None:
             raise ValueError("Expected public_size where the noise is set by hand: rates and denominators need it.")
 
+        like = self.planner.at(1.0, NOMINAL_SIZES[0])
+        if like.needs_size:
+            raise ValueError(f"Expected public_size for batches drawn as {like.kind}: what is charged depends on it.")
+
         def run(size: int, noise: float) -> Event:  # plans must work whatever the number of records is
             return self._fitted(self.planner.at(noise, size), size).event(relation)
 
@@ -167,8 +171,6 @@ class Starter:
         like = plan or self.planner.at(1.0, NOMINAL_SIZES[0])
         if like.anchored:
             raise TypeError("Expected a plan of gradients at one θ: a network's have no differences. It is for linear models.")
-        if plan is None and like.needs_size:
-            raise ValueError(f"Expected public_size for batches drawn as {like.kind}: what is charged depends on it.")
         like.refuse(self.objective, records)
         if like.claim:
             if plan is None:
