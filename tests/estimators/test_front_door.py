@@ -16,7 +16,17 @@ import pytest
 import scipy.sparse as sp
 
 from dperm.estimators import DPElasticNet, DPLasso, DPLinearSVC, DPLogisticRegression, DPRidge
-from dperm.mechanisms import BoltOn, Coordinate, FrankWolfe, Gradient, LastIterate, Objective, Output
+from dperm.mechanisms import (
+    BoltOn,
+    Coordinate,
+    FrankWolfe,
+    FrankWolfeBall,
+    Gradient,
+    GreedyCoordinate,
+    LastIterate,
+    Objective,
+    Output,
+)
 from dperm.privacy.certificate import Certificate
 from dperm.release import SpendLog, spend_log
 
@@ -59,8 +69,9 @@ SETTINGS: dict[str, list[Any]] = {
     "l1": [0.0, 1e-3, 1],
     "l2": [0.0, 1e-3, 1],
     "box": [None, 0.1, 5],
+    "entry_bound": [None, None, 0.1, 1, 1e-3, 1e6],
 }
-METHODS = [Objective, Output, Gradient, Gradient, BoltOn, FrankWolfe, LastIterate, Coordinate]
+METHODS = [Objective, Output, Gradient, Gradient, BoltOn, FrankWolfe, FrankWolfeBall, LastIterate, Coordinate, GreedyCoordinate]
 ODD: list[Any] = [
     None, -1, 0, 0.0, -0.0, 1e-300, 5e-324, 1e300, 1e-30, 1e30, math.inf, -math.inf, math.nan, True, False, "1", "auto", "", b"x",
     2 + 0j,

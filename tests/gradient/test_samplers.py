@@ -59,6 +59,21 @@ def test_fixed_sizes_are_fixed_and_uniform() -> None:
     assert stats.chisquare(pairs[np.triu_indices(40, 1)]).pvalue > 1e-6
 
 
+@pytest.mark.parametrize(
+    ("sampling", "batch", "match"),
+    [
+        ("fixed_size", 25.5, "integer"),
+        ("balls_and_bins", 70, "at most 66.6667"),
+        ("truncated_poisson", 100, "below public_size = 100"),
+    ],
+)
+def test_batches_that_a_sampler_cannot_draw_are_refused(sampling: str, batch: float, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        dp_sgd(
+            noise_multiplier=1.0, public_size=100, expected_batch_size=batch, epochs=2, clipping_norm=1.0, sampling=sampling
+        )  # fmt: skip
+
+
 def test_truncated_draws_keep_their_place_and_are_poisson_below_it() -> None:
     draws = drawn(PoissonUpTo(0.3, 14, 50), 40, 4000)
     sizes = np.array([len(included) for included in draws])

@@ -13,7 +13,7 @@ from dperm.gradient.query import GradientDifference, PerExampleGradient, Query
 from dperm.gradient.sampling import BallsAndBins, FixedSize, FullBatch, Poisson, PoissonUpTo, Sampler
 from dperm.gradient.schedule import Constant, ExponentialDecay, NoiseSchedule
 from dperm.gradient.svrg import SvrgPlan
-from dperm.gradient.update import SGD, Adam, Averaged, ExponentialAverage, Update
+from dperm.gradient.update import SGD, Adam, Averaged, ExponentialAverage, FrankWolfeStep, Update
 
 __all__ = [
     "SGD",
@@ -28,6 +28,7 @@ __all__ = [
     "ExponentialAverage",
     "ExponentialDecay",
     "FixedSize",
+    "FrankWolfeStep",
     "FullBatch",
     "GradientDifference",
     "Gradients",

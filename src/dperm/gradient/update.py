@@ -10,7 +10,7 @@ from array_api_compat import array_namespace
 
 from dperm import _validate as check
 
-__all__ = ["SGD", "Adam", "Averaged", "ExponentialAverage", "Update"]
+__all__ = ["SGD", "Adam", "Averaged", "ExponentialAverage", "FrankWolfeStep", "Update"]
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,28 @@ class Adam(Update):
         second += (1 - self.beta2) * gradient * gradient
         scale = self.learning_rate / (1 - self.beta1**steps)
         return theta - scale * first / (xp.sqrt(second / (1 - self.beta2**steps)) + self.stabiliser)
+
+
+@dataclass(frozen=True)
+class FrankWolfeStep(Update):
+    """θ ← (1 − γ)θ − γ·radius·g/‖g‖, γ = 2/(t + 2): towards the best point of an L2 ball, by the gradient's direction alone
+    (Frank & Wolfe 1956). From within the ball nothing needs to be projected."""
+
+    radius: float
+
+    def __post_init__(self) -> None:
+        check.scale("radius", self.radius)
+
+    def init(self, theta: Any) -> dict[str, Any]:
+        return {"steps": 0}
+
+    def step(self, theta: Any, gradient: Any, state: dict[str, Any]) -> Any:
+        xp = array_namespace(theta)
+        share = 2 / (state["steps"] + 2)
+        state["steps"] += 1
+        lengths = xp.sqrt(xp.sum(gradient * gradient, axis=-1, keepdims=True))
+        direction = gradient / xp.where(lengths > 0, lengths, xp.ones_like(lengths))
+        return (1 - share) * theta - share * self.radius * direction
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ from dperm.mechanisms.base import Budget, Mechanism, Release, Stage
 from dperm.mechanisms.bolt_on import BoltOn, BoltOnPerturbation
 from dperm.mechanisms.coordinate import Coordinate, CoordinateDescent
 from dperm.mechanisms.frank_wolfe import FrankWolfe, FrankWolfeDescent
+from dperm.mechanisms.frank_wolfe_l2 import FrankWolfeBall
 from dperm.mechanisms.gradient import Gradient, GradientPerturbation
+from dperm.mechanisms.greedy import GreedyCoordinate, GreedyDescent
 from dperm.mechanisms.individual import IndividualGradient
 from dperm.mechanisms.last_iterate import LastIterate, LastIterateDescent
 from dperm.mechanisms.lssgd import SmoothedGradient
@@ -35,10 +37,13 @@ __all__ = [
     "Coordinate",
     "CoordinateDescent",
     "FrankWolfe",
+    "FrankWolfeBall",
     "FrankWolfeDescent",
     "Gradient",
     "GradientPerturbation",
     "GradualRelease",
+    "GreedyCoordinate",
+    "GreedyDescent",
     "IndividualGradient",
     "LastIterate",
     "LastIterateDescent",

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.entrywise import entry_limit, entrywise_gradient, entrywise_moved
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.objectives.sums import RunningSum
 from dperm.privacy import Event, ExponentialMechanism, Relation, SelfComposed, calibrate
 from dperm.release import Channel
 
@@ -30,24 +30,22 @@ _MOST_STEPS = 2000
 _UNKNOWN = 50  # steps where nothing is known of the number of records
 
 
-def _moved(facts: PublicFacts) -> float:
-    """How far one record moves a number of the gradient."""
-    return facts.lipschitz * (1 if facts.relation is Relation.ADD_OR_REMOVE_ONE else 2)
-
-
 @dataclass(frozen=True, kw_only=True)
 class FrankWolfeDescent(Mechanism):
     """θ ← (1 − γ)θ ± γ·radius·e_j with γ = 2/(t + 2), from 0, `steps` times; j and the sign by the exponential mechanism.
 
-    The score of a vertex v is −⟨v, Σ∇ℓ_i⟩, which a record moves by at most radius·L: L bounds its gradient, and so each of its
-    coordinates. `step_epsilon` is ε₀ of a step. Under replace-one a record moves scores by twice as much.
+    The score of a vertex v is −⟨v, Σ∇ℓ_i⟩, which a record moves by at most radius·L: L bounds the entries of its gradient, by its
+    length, or for features of at most `entry_bound`. `step_epsilon` is ε₀ of a step. Under replace-one scores move twice as far.
     """
 
     radius: float
     steps: int
     step_epsilon: float
+    entry_bound: float | None = None
 
     def __post_init__(self) -> None:
+        if self.entry_bound is not None:
+            check.scale("entry_bound", self.entry_bound)
         check.scale("radius", self.radius)
         object.__setattr__(self, "steps", check.integer("steps", self.steps))
         check.positive("step_epsilon", self.step_epsilon)
@@ -73,43 +71,45 @@ class FrankWolfeDescent(Mechanism):
             raise ValueError(
                 f"Expected an L1 radius of at most {objective.radius:g}, within which the loss is bounded, got {self.radius:g}."
             )
+        entry_limit(objective, self.entry_bound)
         super().refuse(objective, records)
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
-        facts = objective.facts
+        limit = entry_limit(objective, self.entry_bound)
         theta = np.zeros(objective.dimension)
         for step in range(self.steps):
-            gradient = self._gradient(objective, records, theta)
+            gradient = entrywise_gradient(objective, records, theta, limit, 1 / self.step_epsilon)
             # both signs of each direction; the radius is a factor of scores and sensitivity alike
-            chosen = channel.choose(np.concatenate([-gradient, gradient]), _moved(facts), self.step_epsilon)
+            scores = np.concatenate([-gradient, gradient])
+            chosen = channel.choose(scores, entrywise_moved(objective, limit), self.step_epsilon)
             share = 2 / (step + 2)
             theta *= 1 - share
             theta[chosen % len(theta)] += share * self.radius * (1 if chosen < len(theta) else -1)
         return theta, {"steps": self.steps, "non_zero": int(np.count_nonzero(theta))}
 
-    def _gradient(self, objective: LinearObjective, records: Records, theta: Array) -> Array:
-        """Σ∇ℓ_i (p,): an exact sum, as it is for a release of all of it."""
-        bound, total = objective.facts.lipschitz, RunningSum()
-        for batch in records.batches():
-            ones = np.ones(len(batch.targets))
-            total.add(objective.per_example(theta, batch).weighted_sum(ones, bound=bound))
-        gradient = total.query(_moved(objective.facts), 1 / self.step_epsilon)
-        return np.zeros(objective.dimension) if gradient is None else gradient
-
     curved = False
 
     def settings(self) -> Mapping[str, Any]:
-        return {"l1_radius": self.radius, "steps": self.steps, "step_epsilon": self.step_epsilon}
+        return {
+            "l1_radius": self.radius,
+            "steps": self.steps,
+            "step_epsilon": self.step_epsilon,
+            "entry_bound": self.entry_bound,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FrankWolfe(Method):
     """Frank–Wolfe on the L1 ball of `radius`, which the model, its intercept among it, stays in: for many features of which few
     matter. At most `steps` parameters are not 0; where they are left open they follow from a public number of records, or are 50.
+
+    `entry_bound`: a public bound on every feature's size. Noise then follows it, not `data_norm`, which should be large enough
+    not to scale rows down: √k·entry_bound for rows of k entries. A record with a larger one counts for less.
     """
 
     radius: float = 10.0
     steps: int | None = None
+    entry_bound: float | None = None
 
     key = "frank-wolfe"
     title = "Frank–Wolfe"
@@ -119,6 +119,8 @@ class FrankWolfe(Method):
         check.positive("radius", self.radius)
         if self.steps is not None:
             check.integer("steps", self.steps)
+        if self.entry_bound is not None:
+            check.scale("entry_bound", self.entry_bound)
 
     def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         epsilon = check.positive("epsilon", budget.epsilon)
@@ -127,7 +129,9 @@ class FrankWolfe(Method):
         noise = calibrate(
             lambda noise: SelfComposed(ExponentialMechanism(1 / noise, facts.relation), steps * models), epsilon, budget.delta
         )
-        part = FrankWolfeDescent(budget=budget, radius=self.radius, steps=steps, step_epsilon=1 / noise)
+        part = FrankWolfeDescent(
+            budget=budget, radius=self.radius, steps=steps, step_epsilon=1 / noise, entry_bound=self.entry_bound
+        )
         return one_for_each(part, models)
 
     def _rule(self, facts: PublicFacts, epsilon: float, delta: float) -> int:
@@ -138,6 +142,11 @@ class FrankWolfe(Method):
             raise ValueError("Expected steps for a loss without a bound on its curvature: their number has no rule.")
         log = math.log(1 / delta)
         spread = math.sqrt(8) * (math.sqrt(epsilon + log) - math.sqrt(log))  # ε₀√T, by concentrated privacy
-        noise = 2 * _moved(facts) * math.log(2 * facts.dimension) / spread
-        gain = 4 * facts.smoothness * self.radius * facts.public_size
+        entry = min(self.entry_bound or math.inf, facts.data_norm)
+        slope = facts.lipschitz / facts.data_norm
+        if facts.target_bound is not None:  # of squared loss, whose slope is the residual
+            slope = min(slope, entry * self.radius + facts.target_bound)
+        moved = slope * entry * (1 if facts.relation is Relation.ADD_OR_REMOVE_ONE else 2)
+        noise = 2 * moved * math.log(2 * facts.dimension) / spread
+        gain = 4 * facts.smoothness * (entry / facts.data_norm) ** 2 * self.radius * facts.public_size
         return max(1, min(_MOST_STEPS, round((gain / noise) ** (2 / 3))))

@@ -104,6 +104,8 @@ class GradientSettings:
         # importance sampling draws more often than b/n: smaller batches leave it room
         usual = max(512.0, (epochs or 60.0) * size / _MOST_STEPS)
         batch = expected_batch_size or min(usual, size / (16 if sampling == "importance" else 4))
+        if sampling == "fixed_size" and expected_batch_size is None:
+            batch = max(1, round(batch))
         squared = facts.target_bound is not None
         if sampling == "full":
             low, high = (5, 100) if squared else (30, 1000)

@@ -68,11 +68,15 @@ def _drawn(sampling: str, size: int, batch: float, epochs: float) -> tuple[Sampl
     rate = min(1.0, batch / size)
     steps = max(1, math.ceil(epochs / rate))
     if sampling == "balls_and_bins":
-        batches = max(2, round(size / batch))
+        if size < 1.5 * batch:
+            raise ValueError(f"Expected expected_batch_size of at most {size / 1.5:g} with balls and bins, got {batch:g}.")
+        batches = round(size / batch)
         return BallsAndBins(batches), batches * check.integer("epochs", epochs)
     if sampling == "fixed_size":
-        return FixedSize(max(1, round(rate * size)), size), steps
-    if sampling == "truncated_poisson" and rate < 1:
+        return FixedSize(min(check.integer("expected_batch_size", batch), size), size), steps
+    if sampling == "truncated_poisson":
+        if rate == 1:
+            raise ValueError(f"Expected expected_batch_size below public_size = {size} with a largest batch, got {batch:g}.")
         largest = math.ceil(_MORE * size)
         return PoissonUpTo(rate, capacity(rate, largest, steps), largest), steps
     return Poisson(rate), steps

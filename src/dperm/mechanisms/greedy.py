@@ -1,0 +1,209 @@
+"""Greedy private coordinate descent: each step moves the coordinate that matters most (Mangold and others 2023).
+
+The coordinate is chosen by the exponential mechanism among what a proximal step would do to each, and moved by its noisy
+gradient: noise grows with the logarithm of the number of coordinates, and no scales need to be known. Where few features matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm import _validate as check
+from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.entrywise import entry_limit, entrywise_gradient, entrywise_moved
+from dperm.mechanisms.method import Method, one_for_each
+from dperm.mechanisms.noisy_size import NoisySize
+from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.privacy import Composed, Event, ExponentialMechanism, Gaussian, PureDP, SelfComposed, calibrate
+from dperm.privacy.gaussian import gaussian_mu
+from dperm.release import Channel
+
+__all__ = ["GreedyCoordinate", "GreedyDescent"]
+
+Array = NDArray[np.float64]
+
+_REACH = 2.0**28  # scores, in sensitivities: their rounding is far below one
+_ROUNDED = 1 + 2.0**-20  # what it may add to a sensitivity
+_FEWEST, _MOST = 10, 500  # steps of the rule
+_UNKNOWN = 50  # where the number of records is private
+
+
+@dataclass(frozen=True, kw_only=True)
+class GreedyDescent(Mechanism):
+    """`steps` times: the coordinate that a proximal step would move furthest, and its step, θ_j ← prox(θ_j − g_j/(n·M)), g_j the
+    noisy sum of records' ∂_jℓ. Penalties are those beside the *mean* loss: l1·‖θ‖₁ without the intercept,
+    (strong_convexity/2)·‖θ‖²; `box` holds |θ_j| ≤ box.
+
+    A proximal map moves no further than what it is given: a record moves every score by at most the bound on its gradient's
+    entries, see `entry_limit`. Half of each step's budget goes to the choice: ε₀ = 2/noise_multiplier.
+    """
+
+    steps: int
+    noise_multiplier: float
+    public_size: int
+    entry_bound: float | None = None
+    l1: float = 0.0
+    strong_convexity: float = 0.0
+    box: float | None = None
+
+    def __post_init__(self) -> None:
+        check.plain_numbers(self, [name for name, value in vars(self).items() if value is not None])
+        for name in ("steps", "public_size"):
+            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
+        check.scale("noise_multiplier", self.noise_multiplier)
+        for name in ("l1", "strong_convexity"):
+            check.non_negative(name, getattr(self, name))
+        for name in ("entry_bound", "box"):
+            if getattr(self, name) is not None:
+                check.scale(name, getattr(self, name))
+
+    @property
+    def name(self) -> str:
+        return f"greedy coordinate descent ({self.steps} steps)"
+
+    @property
+    def paper(self) -> str:
+        return "Mangold, Bellet, Salmon, Tommasi 2023; choices by the exponential mechanism, exact composition"
+
+    @property
+    def choice_epsilon(self) -> float:
+        """ε₀ of a choice, as concentrated as a release of noise_multiplier: ε₀²/8 = 1/(2σ²)."""
+        return 2 / self.noise_multiplier
+
+    def event(self, facts: PublicFacts) -> Event:
+        if not facts.smoothness < math.inf:
+            raise ValueError("Expected a smooth loss for coordinate descent, whose steps are 1/β.")
+        return Composed(
+            (
+                SelfComposed(ExponentialMechanism(self.choice_epsilon, facts.relation), self.steps),
+                SelfComposed(Gaussian(self.noise_multiplier, facts.relation), self.steps),
+            )
+        )
+
+    def refuse(self, objective: LinearObjective, records: int) -> None:
+        if objective.outputs > 1:
+            raise ValueError(f"Expected a loss of one output for coordinate descent, got {objective.loss.name}.")
+        if objective.strong_convexity:
+            raise ValueError("Expected the quadratic penalty as the mechanism's strong_convexity, not the objective's.")
+        entry_limit(objective, self.entry_bound)
+        super().refuse(objective, records)
+
+    def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
+        limit = entry_limit(objective, self.entry_bound)
+        moved, n = entrywise_moved(objective, limit), float(self.public_size)
+        entry = max(min(self.entry_bound or math.inf, objective.row_norm), objective.intercept_scale)
+        curvature = n * (objective.curvature * entry**2 + self.strong_convexity)  # of a coordinate
+        penalties = np.full(objective.dimension, n * self.l1)
+        penalties[objective.features :] = 0.0
+        edge = math.inf if self.box is None else curvature * self.box
+        theta = np.zeros(objective.dimension)
+        for _ in range(self.steps):
+            gradient = entrywise_gradient(objective, records, theta, limit, self.noise_multiplier)
+            place = (curvature - n * self.strong_convexity) * theta
+            scores = _moves(place, gradient, curvature * theta, penalties, edge, _REACH * moved)
+            chosen = channel.choose(scores, moved * _ROUNDED, self.choice_epsilon)
+            noisy = float(channel.release(gradient[[chosen]], moved, self.noise_multiplier)[0])
+            wanted = float(place[chosen]) - noisy
+            wanted = math.copysign(max(abs(wanted) - float(penalties[chosen]), 0.0), wanted)
+            theta[chosen] = min(max(wanted, -edge), edge) / curvature
+        return theta, {"steps": self.steps, "non_zero": int(np.count_nonzero(theta))}
+
+    curved = False
+
+    def settings(self) -> Mapping[str, Any]:
+        return {
+            "steps": self.steps,
+            "entry_bound": self.entry_bound,
+            "l1": self.l1,
+            "l2": self.strong_convexity,
+            "box": self.box,
+        }
+
+
+def _moves(place: Array, gradient: Array, theta: Array, penalties: Array, edge: float, reach: float) -> Array:
+    """(p,): how far a proximal step moves each coordinate, all in units of the gradient: 1-Lipschitz in each entry of it.
+
+    Numbers beyond `reach` are cut, for all data sets alike.
+    """
+    before, place, gradient = (np.clip(each, -reach, reach) for each in (theta, place, gradient))
+    wanted = place - gradient
+    wanted = np.sign(wanted) * np.maximum(np.abs(wanted) - penalties, 0.0)
+    return np.abs(np.clip(wanted, -edge, edge) - before)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class GreedyCoordinate(Method):
+    """Greedy coordinate descent, with penalties beside the mean loss: `l1`·‖θ‖₁ and (`l2`/2)·‖θ‖², and |θ_j| ≤ `box`.
+
+    For many features of which few matter. `entry_bound`: a public bound on every feature's size, as for `FrankWolfe`. `steps`
+    left open follow from the number of records and the budget, between 10 and 500; they are 50 where that number is private.
+    """
+
+    steps: int | None = None
+    entry_bound: float | None = None
+    l1: float = 0.0
+    l2: float = 0.0
+    box: float | None = None
+
+    key = "greedy-coordinate"
+    title = "Greedy coordinate descent"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("l1", "l2"):
+            check.non_negative(name, getattr(self, name))
+        for name in ("box", "entry_bound"):
+            if getattr(self, name) is not None:
+                check.scale(name, getattr(self, name))
+        if self.steps is not None:
+            check.integer("steps", self.steps)
+
+    @property
+    def needs_size(self) -> bool:
+        return True
+
+    def at(self, facts: PublicFacts, budget: Budget, models: int, noise: float) -> Mechanism:
+        assert facts.public_size is not None
+        part = GreedyDescent(
+            budget=budget,
+            steps=self.steps or self._rule(facts, check.positive("epsilon", budget.epsilon), budget.delta),
+            noise_multiplier=noise,
+            public_size=facts.public_size,
+            entry_bound=self.entry_bound,
+            l1=self.l1,
+            strong_convexity=self.l2,
+            box=self.box,
+        )
+        return one_for_each(part, models)
+
+    def _rule(self, facts: PublicFacts, epsilon: float, delta: float) -> int:
+        """(nμ/(4 ln 2p))^⅔: noise of a choice among so many grows with the root of the steps."""
+        assert facts.public_size is not None
+        signal = facts.public_size * gaussian_mu(epsilon, delta) / (4 * math.log(2 * facts.dimension))
+        return int(min(max(signal ** (2 / 3), _FEWEST), _MOST))
+
+    def calibrated(self, facts: PublicFacts, budget: Budget, models: int, beside: PureDP | None = None) -> Mechanism:
+        """`beside`: what else is paid from the same budget."""
+        others = () if beside is None else (beside,)
+        noise = calibrate(
+            lambda noise: Composed((*others, self.at(facts, budget, models, noise).event(facts))),
+            check.positive("epsilon", budget.epsilon),
+            budget.delta,
+        )
+        return self.at(facts, budget, models, noise)
+
+    def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        method = self if self.steps else replace(self, steps=_UNKNOWN)  # so that the size changes nothing of what it costs
+        return NoisySize.known(
+            lambda facts, count: method.calibrated(facts, budget, models, beside=count),
+            facts,
+            budget,
+            label="greedy coordinate descent",
+            classes=models if models > 1 else 0,
+        )
