@@ -1,6 +1,7 @@
 """`python -m papers.lecture run` measures excess risk along n, ε and p; `report` writes report.md and its figure.
 
-The lecture's two tables (strongly convex, convex), the rates of which become slopes on logarithmic axes; replace-one, δ = 1e-6.
+The lecture's two tables (strongly convex, convex), the rates of which become slopes on logarithmic axes, and a problem of up to
+more parameters than records; replace-one, δ = 1e-6.
 """
 
 from __future__ import annotations
@@ -21,7 +22,11 @@ from dperm.gradient import SGD, Averaged, SvrgPlan
 from dperm.gradient.recipes import dp_sgd, full_batch_descent
 from dperm.mechanisms import (
     Budget,
+    FrankWolfe,
+    FrankWolfeDescent,
     GradientPerturbation,
+    GreedyCoordinate,
+    GreedyDescent,
     LastIterateDescent,
     Mechanism,
     ObjectivePerturbation,
@@ -30,13 +35,14 @@ from dperm.mechanisms import (
 from dperm.privacy import calibrate
 from dperm.privacy.gaussian import gaussian_mu
 from dperm.release import Channel, spend_log
-from papers.lecture.problems import RADIUS, Problem, convex, strongly_convex
+from papers.lecture.problems import RADIUS, Problem, convex, sparse, strongly_convex
 
 HERE = Path(__file__).parent
 CELLS = HERE / "cells.json"
 DELTA = 1e-6
-SEEDS = {"strongly convex": 30, "convex": 12}
-CENTRE = {"n": 8000, "epsilon": 0.5, "p": 16}
+SEEDS = {"strongly convex": 30, "convex": 12, "sparse": 12}
+_SMALL = {"n": 8000, "epsilon": 0.5, "p": 16}
+CENTRES = {"strongly convex": _SMALL, "convex": _SMALL, "sparse": {"n": 2000, "epsilon": 0.5, "p": 256}}
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "strongly convex": {
         "n": (2000, 4000, 8000, 16_000, 32_000),
@@ -44,12 +50,14 @@ GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
         "p": (4, 8, 16, 32, 64),
     },
     "convex": {"n": (2000, 4000, 8000, 16_000, 32_000), "epsilon": (0.125, 0.25, 0.5, 1.0, 2.0), "p": (4, 16, 64, 256)},
+    "sparse": {"n": (500, 1000, 2000, 4000, 8000), "epsilon": (0.125, 0.25, 0.5, 1.0, 2.0), "p": (64, 256, 1024, 4096)},
 }
-AGREEING = (0.5, 1.0, 2.0, 4.0, 8.0)  # of the convex problem, times √p/μ: the worst of them counts
+AGREEING = (0.5, 1.0, 2.0, 4.0, 8.0)  # of the convex problems, times what noise hides: the worst of them counts
 #: what the lecture's tables say of n, ε and p
 RATES = {
     "strongly convex": {"n": -2.0, "epsilon": -2.0, "p": 1.0},
     "convex": {"n": -1.0, "epsilon": -1.0, "p": 0.5},
+    "sparse": {"n": -1.0, "epsilon": -1.0, "p": 0.0},
 }
 
 
@@ -150,6 +158,34 @@ def iteration(problem: Problem, epsilon: float, mu: float) -> tuple[Mechanism, f
     return at(calibrate(lambda noise: at(noise).event(facts), epsilon, DELTA)), passes
 
 
+def frank_wolfe(problem: Problem, epsilon: float, mu: float) -> tuple[Mechanism, float]:
+    mechanism = FrankWolfe(radius=RADIUS, entry_bound=1.0).calibrated(problem.objective.facts, Budget(DELTA, epsilon), 1)
+    assert isinstance(mechanism, FrankWolfeDescent)
+    return mechanism, mechanism.steps
+
+
+def greedy(problem: Problem, epsilon: float, mu: float) -> tuple[Mechanism, float]:
+    method = GreedyCoordinate(entry_bound=1.0, box=RADIUS)
+    mechanism = method.calibrated(problem.objective.facts, Budget(DELTA, epsilon), 1)
+    assert isinstance(mechanism, GreedyDescent)
+    return mechanism, mechanism.steps
+
+
+def ball(problem: Problem, epsilon: float, mu: float) -> tuple[Mechanism, float]:
+    """Full batches for rows of this length, in the L2 ball."""
+    steps, facts = 60, problem.objective.facts
+    noise = 2 * facts.lipschitz * math.sqrt(steps * facts.dimension) / mu / len(problem.records)
+    rate = RADIUS / math.sqrt(steps) / noise
+
+    def make(noise: float) -> Any:
+        return full_batch_descent(
+            noise_multiplier=noise, public_size=len(problem.records), steps=steps, clipping_norm=facts.lipschitz,
+            average_from=0.3, update=SGD(rate),
+        )  # fmt: skip
+
+    return _descent(problem, epsilon, steps, rate, make), steps
+
+
 RUNGS = {
     "strongly convex": [
         Rung("output perturbation", "Chaudhuri and others 2011", output),
@@ -166,6 +202,11 @@ RUNGS = {
         Rung("DP-SVRG", "Wang, Ye, Xu 2017", svrg),
         Rung("last iterate", "Feldman and others 2018; Altschuler & Talwar 2022", iteration),
     ],
+    "sparse": [
+        Rung("full-batch descent", "Bassily and others 2014, batches of n", ball),
+        Rung("Frank–Wolfe", "Talwar, Thakurta, Zhang 2015", frank_wolfe),
+        Rung("greedy coordinates", "Mangold and others 2023", greedy),
+    ],
 }
 
 
@@ -173,14 +214,16 @@ def measured(kind: str, rung: Rung, n: int, epsilon: float, p: int) -> dict[str,
     """Mean excess risk, of the worst problem where there are several; seconds; gradients a record."""
     mu = gaussian_mu(epsilon, DELTA)
     worst, seconds, passes = 0.0, [], math.nan
-    sizes = AGREEING if kind == "convex" else (0.0,)
+    hidden = {"strongly convex": 0.0, "convex": 2 * math.sqrt(p) / mu, "sparse": 4 * math.log(2 * p) / mu}[kind]
+    sizes = AGREEING if hidden else (0.0,)
     for size in sizes:
         found: list[float] = []
         for seed in range(SEEDS[kind]):
-            if kind == "convex":
-                problem = convex(n, p, max(2, round(size * 2 * math.sqrt(p) / mu)), seed)
-            else:
+            agreeing = max(2, round(size * hidden))
+            if kind == "strongly convex":
                 problem = strongly_convex(n, p, seed)
+            else:
+                problem = (convex if kind == "convex" else sparse)(n, p, agreeing, seed)
             mechanism, passes = rung.make(problem, epsilon, mu)
             started = time.perf_counter()
             with spend_log(HERE / "spend.jsonl"):
@@ -190,7 +233,8 @@ def measured(kind: str, rung: Rung, n: int, epsilon: float, p: int) -> dict[str,
             seconds.append(time.perf_counter() - started)
             assert release.certificate.epsilon is not None and release.certificate.epsilon <= epsilon * (1 + 1e-9)
             theta = release.theta
-            if kind == "convex" and (norm := float(np.linalg.norm(theta))) > RADIUS:
+            norm = float(np.linalg.norm(theta, ord=1 if kind == "sparse" else 2))
+            if hidden and norm > RADIUS:
                 theta = theta * RADIUS / norm
             found.append(problem.excess(theta))
         worst = max(worst, statistics.fmean(found))
@@ -210,7 +254,7 @@ def run() -> None:
         for rung in RUNGS[kind]:
             for along, values in grids.items():
                 for value in values:
-                    at: dict[str, Any] = CENTRE | {along: value}
+                    at: dict[str, Any] = CENTRES[kind] | {along: value}
                     key = f"{kind}|{rung.name}|{at['n']:g}|{at['epsilon']:g}|{at['p']:g}"
                     if key not in cells:
                         cells[key] = measured(kind, rung, int(at["n"]), at["epsilon"], int(at["p"]))
@@ -220,7 +264,7 @@ def run() -> None:
 
 def values(kind: str, rung: str, along: str) -> tuple[list[float], list[float]]:
     cells, grid = json.loads(CELLS.read_text()), GRIDS[kind][along]
-    points: list[dict[str, Any]] = [CENTRE | {along: value} for value in grid]
+    points: list[dict[str, Any]] = [CENTRES[kind] | {along: value} for value in grid]
     return list(grid), [cells[f"{kind}|{rung}|{at['n']:g}|{at['epsilon']:g}|{at['p']:g}"]["excess"] for at in points]
 
 

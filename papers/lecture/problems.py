@@ -1,4 +1,4 @@
-"""Two made problems whose optimum is known: one strongly convex, one as hard as convex problems get."""
+"""Made problems whose optimum is known: a strongly convex one, one as hard as convex problems get, and one for the L1 ball."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dperm.objectives import Huber, LinearObjective, Logistic, Records, Regulari
 from dperm.privacy import Relation
 from dperm.solvers import minimise
 
-__all__ = ["MODULUS", "RADIUS", "Problem", "convex", "strongly_convex"]
+__all__ = ["MODULUS", "RADIUS", "Problem", "convex", "sparse", "strongly_convex"]
 
 Array = NDArray[np.float64]
 
@@ -63,3 +63,21 @@ def convex(n: int, p: int, agreeing: int, seed: int) -> Problem:
     objective = LinearObjective(Huber(_WIDTH), p, public_size=n, relation=Relation.REPLACE_ONE, radius=RADIUS)
     records = objective.records(rows[rng.permutation(n)], np.ones(n))
     return Problem(objective, records, 0.0, _value(objective, records, 0.0, RADIUS * direction))
+
+
+def sparse(n: int, p: int, agreeing: int, seed: int) -> Problem:
+    """The same loss on the L1 ball of RADIUS: rows of ±1 that cancel, but that `agreeing` of them have one feature alike. All
+    that there is to learn is which, of p: rows are √p long, and none of their entries is above 1."""
+    rng = np.random.default_rng([seed, n, p])
+    agreeing = min(agreeing, n // 2) // 2
+    half = rng.choice(np.array([-1.0, 1.0], dtype=np.float32), (n // 2, p))
+    other, place = -half, int(rng.integers(p))
+    half[:agreeing, place] = other[:agreeing, place] = 1.0
+    rows = np.vstack([half, other])
+    objective = LinearObjective(
+        Huber(_WIDTH), p, data_norm=float(np.sqrt(p)), public_size=len(rows), relation=Relation.REPLACE_ONE, radius=RADIUS
+    )
+    records = objective.records(rows[rng.permutation(len(rows))], np.ones(len(rows)))
+    best = np.zeros(p)
+    best[place] = RADIUS
+    return Problem(objective, records, 0.0, _value(objective, records, 0.0, best))

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from papers.lecture.__main__ import CELLS, CENTRE, DELTA, GRIDS, RATES, RUNGS, slope, values
+from papers.lecture.__main__ import CELLS, CENTRES, DELTA, GRIDS, RATES, RUNGS, slope, values
 
 __all__ = ["write"]
 
@@ -16,7 +16,7 @@ AXES = {"n": "records n", "epsilon": "ε", "p": "parameters p"}
 
 
 def write() -> None:
-    parts = [HEADER.format(delta=DELTA, **CENTRE)]
+    parts = [HEADER.format(delta=DELTA, **CENTRES["convex"])]
     for kind, rungs in RUNGS.items():
         rates = RATES[kind]
         lines = [
@@ -37,7 +37,7 @@ def write() -> None:
 
 
 def centre(kind: str, rung: str) -> dict[str, Any]:
-    at = CENTRE
+    at = CENTRES[kind]
     cells = json.loads(CELLS.read_text())
     cell: dict[str, Any] = cells[f"{kind}|{rung}|{at['n']:g}|{at['epsilon']:g}|{at['p']:g}"]
     return cell
@@ -46,7 +46,7 @@ def centre(kind: str, rung: str) -> dict[str, Any]:
 def figure() -> None:
     import matplotlib.pyplot as plt
 
-    shape, axes = plt.subplots(2, 3, figsize=(11, 6.4), sharey="row", layout="constrained")
+    shape, axes = plt.subplots(3, 3, figsize=(11, 9.2), sharey="row", layout="constrained")
     for row, (kind, rungs) in zip(axes, RUNGS.items(), strict=True):
         for axis, along in zip(row, GRIDS[kind], strict=True):
             highest = 0.0

@@ -509,7 +509,9 @@ def test_every_mechanism_is_compared_to_the_end(table: Path, schema: Path, tmp_p
     added = {"bolt-on", "last-iterate"}
     replaced = {"objective-kifer"}
     assert left_out == {"accuracy_first"} | (replaced if relation == "replace_one" else added)
+    helped = re.sub(r"\W+", "", dperm("compare", "--help").stdout)
     for key in set(keys) - left_out:
+        assert re.sub(r"\W+", "", key) in helped, key
         assert re.search(rf"{re.escape(CANDIDATES[key].title)}.*?0\.\d", shown), key
         assert CANDIDATES[key].title in re.sub(r"\s+", " ", done.stdout) or CANDIDATES[key].short in done.stdout
 

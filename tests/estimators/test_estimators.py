@@ -48,6 +48,7 @@ ESTIMATORS = [
     DPLogisticRegression(mechanism=Gradient(epochs=5)),
     DPLogisticRegression(mechanism=Gradient(sampling="importance", epochs=5), epsilon=8.0),
     DPLogisticRegression(relation="replace_one", delta=1e-6),
+    DPLogisticRegression(penalty="l1", epsilon=8.0),
     DPLinearSVC(),
     DPRidge(),
     DPElasticNet(),

@@ -60,6 +60,30 @@ def test_without_noise_it_is_logistic_regression() -> None:
     assert mine.coef_ == pytest.approx(theirs.coef_, abs=0.05)
 
 
+def test_penalties_of_the_classifier() -> None:
+    rows, targets = table()
+    labels = np.where(targets + 0.5 * RNG.normal(size=3000) > 0, 1, 0)
+    model = DPLogisticRegression(epsilon=1e9, delta=0.1, penalty="l1", alpha=0.01, classes=[0, 1], public_size=3000)
+    model.set_params(fit_intercept=False)
+    with pytest.warns(UserWarning):
+        coefficients = model.fit(rows, labels).coef_[0]
+    theirs = LogisticRegression(C=1 / 30, l1_ratio=1.0, solver="liblinear", fit_intercept=False).fit(rows, labels).coef_[0]
+    assert np.array_equal(coefficients == 0, theirs == 0) and (theirs == 0).any() and (theirs != 0).any()
+    again, _ = model_from_json(model_to_json(model))
+    assert again.penalty == "l1" and np.array_equal(again.coef_, model.coef_)
+    for penalty, l1, l2 in (("l1", 0.01, 0.0), ("l2", 0.0, 0.01), ("elasticnet", 0.005, 0.005)):
+        made: Any = model.set_params(penalty=penalty, epsilon=1.0).mechanism_for(features=5)[0]
+        assert (made.l1, made.strong_convexity) == (l1, l2)
+    for wrong, match in (
+        ({"penalty": "l0"}, "penalty"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"mechanism": "output"}, "mechanism='auto'"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            DPLogisticRegression(**({"penalty": "l1", "classes": [0, 1]} | wrong)).fit(rows, labels)
+    assert len(SpendLog.current().charges()) == 1
+
+
 def test_sparse_rows_are_trained_as_dense_ones() -> None:
     rows, _ = table()
     rows[RNG.random(rows.shape) < 0.6] = 0

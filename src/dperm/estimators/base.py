@@ -63,7 +63,7 @@ class PrivateLinearModel(TakesMethod):
             raise ValueError(f"Expected data_norm between 1e-50 and 1e50, got {self.data_norm!r}.")
         if type(self.label) is not str:
             raise TypeError(f"Expected label to be text, got {self.label!r}.")
-        method_of(self.mechanism)
+        self._method()
         check.choice("relation", self.relation, [relation.value for relation in Relation])
         if self.intercept_scale is not None:
             check.positive("intercept_scale", self.intercept_scale)
@@ -131,6 +131,10 @@ class PrivateLinearModel(TakesMethod):
         self.intercept_ = scale * table[:, -1] if scale else np.zeros(len(table))
         return release
 
+    def _method(self) -> Method:
+        """How to train, by this estimator's parameters."""
+        return method_of(self.mechanism)
+
     @abstractmethod
     def _loss(self) -> Loss:
         """The loss of one model, by this estimator's parameters."""
@@ -169,7 +173,7 @@ class PrivateLinearModel(TakesMethod):
     def _built(self, task: Task, labels: Any, rows: Callable[[Any], Any]) -> tuple[Method, Mechanism, LinearObjective]:
         """The method that fits, and what it makes. ValueError where a method, maybe a stranger's, would spend something else
         than what was asked for."""
-        given = method_of(self.mechanism)
+        given = self._method()
         if not task.classes or labels is not None:
             given = given.told(np.unique(np.asarray(labels)) if task.classes else None, rows)
         budget = given.budget(task, self.delta, self.epsilon)

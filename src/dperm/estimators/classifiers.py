@@ -15,7 +15,7 @@ from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.labels import admit_labels
 from dperm.estimators.whole import all_or_nothing
-from dperm.mechanisms import Auto, Method, Objective, method_of
+from dperm.mechanisms import Auto, Coordinate, Method, Objective
 from dperm.objectives import Hinge, Huber, Logistic, Loss
 from dperm.privacy import Risk
 from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
@@ -23,6 +23,9 @@ from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
 __all__ = ["DPLinearSVC", "DPLogisticRegression"]
 
 Array = NDArray[np.float64]
+
+
+_L1_SHARES = {"l1": 1.0, "l2": 0.0, "elasticnet": 0.5}  # of penalties
 
 
 class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
@@ -65,7 +68,7 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         NOT PRIVATE, and nothing is charged: it looks at the records. ValueError for other mechanisms and more than two classes.
         """
         self._check_parameters()
-        method = method_of(self.mechanism)
+        method = self._method()
         if isinstance(method, Auto):
             method = Objective()
         if not isinstance(method, Objective):
@@ -113,6 +116,8 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         `Gradient(sampling="importance", epochs=20)`, `Objective(calibration="kifer")`, `Output(strong_convexity=10.0)`.
         "auto" (default): objective perturbation for two classes, gradient perturbation of a softmax model for more, pure
         output perturbation for `delta` = 0.
+    penalty, alpha : "l1", "l2" or "elasticnet" (half of each): alpha times the penalty beside the *mean* loss, by coordinate
+        descent. None: what the mechanism has by its public rule.
     data_norm : public bound on a row's L2 norm; longer rows are scaled down to it. Never learned.
     relation : "add_or_remove_one" (n is private) or "replace_one" (n is public).
     classes : all possible labels. None takes those present and records "label set taken as public".
@@ -142,6 +147,8 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         delta: float = 1e-5,
         *,
         mechanism: str | Method = "auto",
+        penalty: str | None = None,
+        alpha: float = 1e-3,
         data_norm: float = 1.0,
         relation: str = "add_or_remove_one",
         classes: ArrayLike | None = None,
@@ -154,6 +161,8 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         self.epsilon = epsilon
         self.delta = delta
         self.mechanism = mechanism
+        self.penalty = penalty
+        self.alpha = alpha
         self.data_norm = data_norm
         self.relation = relation
         self.classes = classes
@@ -165,6 +174,15 @@ class DPLogisticRegression(_PrivateLinearClassifier):
 
     def _loss(self) -> Loss:
         return Logistic()
+
+    def _method(self) -> Method:
+        alpha, given = check.non_negative("alpha", self.alpha), super()._method()
+        if self.penalty is None:
+            return given
+        share = _L1_SHARES[check.choice("penalty", self.penalty, _L1_SHARES)]
+        if not isinstance(given, Auto):
+            raise ValueError(f"Expected mechanism='auto' with penalty={self.penalty!r}, or the penalty as the mechanism's own.")
+        return Coordinate(l1=alpha * share, l2=alpha * (1 - share))
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities (n, K): the logistic function for two classes, normalised one-vs-rest or softmax otherwise."""

@@ -16,7 +16,9 @@ class DPLasso(DPRidge):
     Zhang 2015), so that at most `steps` coefficients are not 0.
 
     The ball is Lasso's penalty in its other form. An intercept is one of the parameters in it. `steps` None: by public_size, or
-    50. Other parameters as for `DPRidge`; of data in CSR nothing is made dense but vectors of d numbers.
+    50. `entry_bound`: a public bound on every feature's size, which noise then follows; let `data_norm` be as large as rows of
+    such features are long, for this to help (`FrankWolfe` says more). Other parameters as for `DPRidge`; of data in CSR nothing
+    is made dense but vectors of d numbers.
     """
 
     def __init__(
@@ -27,6 +29,7 @@ class DPLasso(DPRidge):
         radius: float = 1.0,
         target_bound: float = 1.0,
         steps: int | None = None,
+        entry_bound: float | None = None,
         data_norm: float = 1.0,
         relation: str = "add_or_remove_one",
         public_size: int | None = None,
@@ -40,6 +43,7 @@ class DPLasso(DPRidge):
         self.radius = radius
         self.target_bound = target_bound
         self.steps = steps
+        self.entry_bound = entry_bound
         self.data_norm = data_norm
         self.relation = relation
         self.public_size = public_size
@@ -56,4 +60,4 @@ class DPLasso(DPRidge):
     @property
     def mechanism(self) -> FrankWolfe:  # pyright: ignore[reportIncompatibleVariableOverride]
         """What follows from the parameters."""
-        return FrankWolfe(radius=self.radius, steps=self.steps)
+        return FrankWolfe(radius=self.radius, steps=self.steps, entry_bound=self.entry_bound)

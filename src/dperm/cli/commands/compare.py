@@ -30,7 +30,8 @@ def compare(
         str | None,
         typer.Option(
             help="By commas [default: output, objective-kifer, objective-sharp, gradient-full, gradient-poisson]; others are "
-            "bolt-on, coordinate, frank-wolfe, individual, last-iterate, lssgd, m-ngp, m-ngp-published, pidp-sgd-published, tgp."
+            "bolt-on, coordinate, frank-wolfe, frank-wolfe-l2, greedy-coordinate, individual, last-iterate, lssgd, m-ngp, "
+            "m-ngp-published, pidp-sgd-published, tgp."
         ),
     ] = None,
     relation: Relation = "add_or_remove_one",
