@@ -57,7 +57,7 @@ AGREEING = (0.5, 1.0, 2.0, 4.0, 8.0)  # of the convex problems, times what noise
 RATES = {
     "strongly convex": {"n": -2.0, "epsilon": -2.0, "p": 1.0},
     "convex": {"n": -1.0, "epsilon": -1.0, "p": 0.5},
-    "sparse": {"n": -1.0, "epsilon": -1.0, "p": 0.0},
+    "sparse": {"n": -2 / 3, "epsilon": -2 / 3, "p": 0.0},
 }
 
 
