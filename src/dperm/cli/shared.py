@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,13 +63,17 @@ def say(text: str = "") -> None:
     sys.stdout.write(text + "\n")
 
 
-def dataset_of(source: str, target: str | None, schema_path: Path | None) -> tuple[Dataset, Schema | None]:
-    """A named set, or a file with a given or proposed schema."""
+def dataset_of(
+    source: str, target: str | None, schema_path: Path | None, curves: Callable[[Schema], int] | None = None
+) -> tuple[Dataset, Schema | None]:
+    """A named set, or a file with a given or proposed schema; `curves`: how many knots its numbers get."""
     from dperm import data
 
     if source in data.named() and not Path(source).exists():
-        return data.load(source), data.schema_of(source)
-    return data.read_dataset(source, target, data.Schema.load(schema_path) if schema_path else None)
+        schema = data.schema_of(source)
+        schema = schema if curves is None else schema.with_curves(curves(schema))
+        return data.load(source, schema), schema
+    return data.read_dataset(source, target, data.Schema.load(schema_path) if schema_path else None, curves=curves)
 
 
 def probe_writable(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,8 +142,16 @@ def read_frame(path: str | Path, schema: Schema | None = None) -> pd.DataFrame:
     return frame
 
 
-def read_dataset(path: str | Path, target: str | None = None, schema: Schema | None = None) -> tuple[Dataset, Schema | None]:
+def read_dataset(
+    path: str | Path,
+    target: str | None = None,
+    schema: Schema | None = None,
+    *,
+    curves: Callable[[Schema], int] | None = None,
+) -> tuple[Dataset, Schema | None]:
     """A data file as features and targets, and the schema used (a proposed one where none was given; None for arrays).
+
+    `curves`: how many knots the numbers of a schema get; None: as it says.
 
     Array files: `.npz` with arrays X and y; `.npy`, memory-mapped, whose column number `target` (default −1) is the
     target; libsvm, sparse. Their values are used as they are: `data_norm` alone bounds them.
@@ -159,6 +168,8 @@ def read_dataset(path: str | Path, target: str | None = None, schema: Schema | N
         schema = propose(frame, target, name=path.name.split(".")[0])
     elif target is not None and target != schema.target:
         raise SchemaError(f"Expected target {schema.target!r}, as the schema says, got {target!r}.")
+    if curves is not None:
+        schema = schema.with_curves(curves(schema))
     return Dataset.of(frame, schema), schema
 
 

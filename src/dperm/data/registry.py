@@ -45,11 +45,11 @@ def schema_of(name: str) -> Schema:
     return Schema.from_dict(_description(name))
 
 
-def load(name: str) -> Dataset:
-    """A named data set, encoded by its schema. DataError where its files are neither local nor to be had."""
+def load(name: str, schema: Schema | None = None) -> Dataset:
+    """A named data set, encoded by its schema, or by another one. DataError where its files are neither local nor to be had."""
     import pandas as pd
 
-    entry, schema = _description(name), schema_of(name)
+    entry, schema = _description(name), schema or schema_of(name)
     if loader := entry.get("bundled"):
         frame = _bundled(loader, schema)
     elif entry["files"]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm.data.columns import Column, Encoding, SchemaError, checked_range, numbers
 from dperm.data.targets import TargetRange
 
 if TYPE_CHECKING:
@@ -21,54 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["Column", "Schema", "SchemaError", "propose"]
 
 _MOST_CATEGORIES = 50
-_COLUMN_KEYS = {"name", "type", "range", "categories"}
+_COLUMN_KEYS = {"name", "type", "range", "categories", "scale"}
 #: Entries of a schema file; the last four belong to the registry of named sets.
 _KEYS = {
-    "name", "target", "columns", "classes", "target_range", "missing", "proposed", "title", "source", "licence", "format",
-    "dimension", "files", "bundled", "openml",
+    "name", "target", "columns", "classes", "target_range", "missing", "curves", "proposed", "title", "source", "licence",
+    "format", "dimension", "files", "bundled", "openml",
 }  # fmt: skip
-
-
-class SchemaError(ValueError):
-    """A schema is inconsistent, or a table does not fit it."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """`number` needs `range` (values outside are clipped), `category` needs `categories`; `label` is the target."""
-
-    name: str
-    type: Literal["number", "category", "ignore", "label"]
-    range: tuple[float, float] | None = None
-    categories: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.type not in ("number", "category", "ignore", "label"):
-            raise SchemaError(
-                f"Expected type of column {self.name!r} to be number, category, ignore or label, got {self.type!r}."
-            )
-        object.__setattr__(self, "categories", tuple(str(value) for value in self.categories))
-        if self.type == "number":
-            object.__setattr__(self, "range", _checked_range(self.range, f"column {self.name!r}"))
-        if self.type == "category" and len(set(self.categories)) != max(1, len(self.categories)):
-            raise SchemaError(f"Expected distinct categories for column {self.name!r}, got {list(self.categories)!r}.")
-
-    @property
-    def width(self) -> int:
-        """Features it becomes."""
-        return {"number": 1, "category": len(self.categories)}.get(self.type, 0)
-
-
-def _checked_range(value: Any, what: str) -> tuple[float, float]:
-    try:
-        low, high = (float(end) for end in value)
-    except (TypeError, ValueError):
-        raise SchemaError(f"Expected range [low, high] for {what}, got {value!r}.") from None
-    if not math.isfinite(high - low):
-        raise SchemaError(f"Expected a finite range for {what}, got {value!r}.")
-    if not low < high:
-        raise SchemaError(f"Expected range [low, high] with low < high for {what}, got {value!r}.")
-    return low, high
 
 
 @dataclass(frozen=True)
@@ -76,8 +35,10 @@ class Schema:
     """Columns in order, the target's labels (or range, for regression), and what to do about missing values.
 
     `missing`: "error" refuses a table with missing values, "drop" leaves such records out, "middle" puts a number in the
-    middle of its range and a category at all zeros. Each decides record by record, so neighbours stay neighbours; where the
-    number of records is public, those that were left out count: see `Dataset.absent`.
+    middle of its range and a category at all zeros, "separate" makes a category of them. Each decides record by record, so
+    neighbours stay neighbours; where the number of records is public, those that were left out count: see `Dataset.absent`.
+    `curves`: knots of the curve that each number gets, see `Encoding`; 0: a straight line. With curves features are divided by
+    the root of the number of columns, so that no row is longer than 1.
     `proposed` marks a schema read off the data: not public until someone who has not seen them confirms it.
     """
 
@@ -86,7 +47,8 @@ class Schema:
     columns: tuple[Column, ...]
     classes: tuple[str, ...] = ()
     target_range: TargetRange | None = None
-    missing: Literal["error", "drop", "middle"] = "error"
+    missing: Literal["error", "drop", "middle", "separate"] = "error"
+    curves: int = 0
     proposed: bool = False
     title: str = ""
     source: str = ""
@@ -105,30 +67,42 @@ class Schema:
         if (not self.classes) == (self.target_range is None):
             raise SchemaError("Expected either classes (classification) or target_range (regression).")
         if self.target_range is not None:
-            object.__setattr__(self, "target_range", TargetRange(*_checked_range(self.target_range, "the target")))
+            object.__setattr__(self, "target_range", TargetRange(*checked_range(self.target_range, "the target")))
         if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
             raise SchemaError(f"Expected at least two distinct classes, got {list(self.classes)}.")
-        check.choice("missing", self.missing, ("error", "drop", "middle"))
+        check.choice("missing", self.missing, ("error", "drop", "middle", "separate"))
         if self.dimension == 0:
             raise SchemaError("Expected at least one feature column.")
 
     @property
+    def encoding(self) -> Encoding:
+        return Encoding(self.curves, self.missing == "separate")
+
+    @property
+    def feature_columns(self) -> list[Column]:
+        """Those that features are made of, in order."""
+        return [column for column in self.columns if column.is_feature]
+
+    @property
     def features(self) -> list[str]:
-        """Names of the encoded features, `column=category` for one-hot ones."""
-        names: list[str] = []
-        for column in self.columns:
-            if column.type == "number":
-                names.append(column.name)
-            elif column.type == "category":
-                names += [f"{column.name}={category}" for category in column.categories]
-        return names
+        """Names of the encoded features, `column=category` for one-hot ones, `column≈knot` for those of a curve."""
+        return [name for column in self.columns for name in column.features(self.encoding)]
 
     @property
     def dimension(self) -> int:
-        return sum(column.width for column in self.columns)
+        return sum(column.width(self.encoding) for column in self.columns)
+
+    @property
+    def divisor(self) -> float:
+        """What features are divided by: with curves a hair more than the root of their columns' number."""
+        return math.sqrt(len(self.feature_columns)) * (1 + 2.0**-20) if self.curves else 1.0
+
+    def with_curves(self, knots: int = 12) -> Schema:
+        """The same with curves of so many knots; 0: with straight lines."""
+        return replace(self, curves=knots)
 
     def encode(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], NDArray[Any]]:
-        """Features (n, dimension) in [0, 1] — numbers by their public range, categories one-hot — and targets (n,).
+        """Features (n, dimension) in [0, 1] — numbers by their public range or curve, categories one-hot — and targets (n,).
 
         Raises SchemaError, naming column and value, where the table does not fit. Speaks to the data holder only.
         """
@@ -147,43 +121,39 @@ class Schema:
         """(n,): which records `encode` keeps."""
         mask = ~frame[self.target].isna().to_numpy()
         if self.missing == "drop":
-            for column in self.columns:
-                if column.width or column.type == "category":
-                    mask &= ~frame[column.name].isna().to_numpy()
+            for column in self.feature_columns:
+                mask &= ~frame[column.name].isna().to_numpy()
         return mask
 
     def encode_features(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Features of the kept records, and which records (n,) were kept: all, unless `missing` is "drop"."""
-        used = [column for column in self.columns if column.width or column.type == "category"]
+        used = self.feature_columns
         absent = [column.name for column in used if column.name not in frame.columns]
         if absent:
             raise SchemaError(f"Expected columns {absent[:5]}, but the table has {list(map(str, frame.columns[:12]))} …")
         missing = np.zeros(len(frame), dtype=bool)
-        if self.missing != "middle":
+        if self.missing in ("error", "drop"):
             for column in used:
                 missing |= frame[column.name].isna().to_numpy()
         if missing.any() and self.missing == "error":
             worst = max((column.name for column in used), key=lambda name: int(frame[name].isna().sum()))
             raise SchemaError(
                 f"Expected no missing values, got {int(missing.sum())} records with some (column {worst!r} has most). "
-                'Set "missing" to "drop" or "middle" in the schema.'
+                'Set "missing" to "drop", "middle" or "separate" in the schema.'
             )
         frame = frame.loc[~missing]
         features = np.zeros((len(frame), self.dimension), dtype=np.float32)
         at = 0
-        for column in self.columns:
-            if column.type == "number":
-                features[:, at] = _scaled(frame[column.name], column)
-            elif column.type == "category":
-                codes = _codes(frame[column.name], column.name, column.categories)
-                rows = np.flatnonzero(codes >= 0)
-                features[rows, at + codes[rows]] = 1.0
-            at += column.width
+        for column in used:
+            width = column.width(self.encoding)
+            features[:, at : at + width] = column.encode(frame[column.name], self.encoding)
+            at += width
+        features /= np.float32(self.divisor)
         return features, ~missing
 
     def _targets(self, values: pd.Series[Any]) -> NDArray[Any]:
         if self.target_range is not None:
-            return np.clip(_numbers(values, self.target), *self.target_range)
+            return np.clip(numbers(values, self.target), *self.target_range)
         labels = values.astype(str).str.strip()
         suffix, other = self.extra.get("label_suffix", ""), self.extra.get("other_label")
         if suffix:
@@ -213,6 +183,7 @@ class Schema:
                     item["type"],
                     item.get("range"),
                     tuple(item.get("categories", ())),
+                    item.get("scale"),
                 )
                 for item in data["columns"]
             )
@@ -224,6 +195,7 @@ class Schema:
                 classes=tuple(data.get("classes", ())),
                 target_range=bounds,
                 missing=data.get("missing", "error"),
+                curves=data.get("curves", 0),
                 proposed=bool(data.get("proposed", False)),
                 title=data.get("title", ""),
                 source=data.get("source", ""),
@@ -243,6 +215,8 @@ class Schema:
     def to_json(self) -> str:
         """JSON that `load` reads, one column a line."""
         data = {key: value for key, value in asdict(self).items() if value not in ("", (), None, {}) and key != "columns"}
+        if not self.curves:
+            del data["curves"]
         data.pop("extra", None)
         if self.extra:
             data["format"] = dict(self.extra)
@@ -254,42 +228,10 @@ class Schema:
                 entry["range"] = list(column.range)
             if column.categories:
                 entry["categories"] = list(column.categories)
+            if column.scale is not None:
+                entry["scale"] = column.scale
             lines.append("    " + json.dumps(entry, ensure_ascii=False))
         return head[:-2] + ',\n  "columns": [\n' + ",\n".join(lines) + "\n  ]\n}\n"
-
-
-def _numbers(values: pd.Series[Any], name: str) -> NDArray[np.float64]:
-    import pandas as pd
-
-    numbers = pd.to_numeric(values, errors="coerce")
-    broken = numbers.isna() & values.notna()
-    if broken.any():
-        raise SchemaError(f"Expected numbers in column {name!r}, got {values[broken].iloc[0]!r}.")
-    result = numbers.to_numpy(dtype=np.float64, na_value=np.nan)
-    if np.isinf(result).any():
-        raise SchemaError(f"Expected finite numbers in column {name!r}, got inf.")
-    return result
-
-
-def _scaled(values: pd.Series[Any], column: Column) -> NDArray[np.float64]:
-    assert column.range is not None
-    low, high = column.range
-    scaled = (np.clip(_numbers(values, column.name), low, high) - low) / (high - low)
-    return np.where(np.isnan(scaled), 0.5, scaled)
-
-
-def _codes(values: pd.Series[Any], name: str, categories: Sequence[str]) -> NDArray[np.int64]:
-    """Index of each value's category; −1 where missing."""
-    import pandas as pd
-
-    text = values.astype("object").map(lambda value: value if pd.isna(value) else str(value).strip())
-    codes = pd.Index(list(categories), dtype="object").get_indexer(pd.Index(text, dtype="object")).astype(np.int64)
-    unknown = (codes < 0) & text.notna().to_numpy()
-    if unknown.any():
-        raise SchemaError(
-            f"Expected column {name!r} to hold one of its {len(categories)} categories, got {text[unknown].iloc[0]!r}."
-        )
-    return codes
 
 
 def propose(frame: pd.DataFrame, target: str, name: str = "table") -> Schema:

@@ -26,6 +26,7 @@ from dperm.utility.choose import Metric
 __all__ = [
     "bounds_figure",
     "curve_figure",
+    "effects_figure",
     "excess_figure",
     "influence_figure",
     "noise_figure",
@@ -61,6 +62,7 @@ def _look(key: str) -> dict[str, Any]:
 
 _ROUND = tuple(digit * 10.0**power for power in range(-4, 4) for digit in (1, 3))  # ticks along ε
 _DOTS = 5_000  # at most, in one picture
+_MOST_BARS = 12  # of categories
 
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -337,3 +339,53 @@ def curve_figure(result: AuditResult) -> str:
     with _axes(5.2, 4.0) as (figure, axes):
         draw_curve(axes, result)
         return _svg(figure, f"{result.attack}: true against false positives")
+
+
+def effects_figure(found: Sequence[Any]) -> str:
+    """A small picture for each column of an additive model, all on one scale; see `dperm.report.effects.Effect`."""
+    across = min(3, len(found))
+    down = -(-len(found) // across)
+    low = min(float(effect.heights.min()) for effect in found)
+    high = max(float(effect.heights.max()) for effect in found)
+    room = 0.06 * (high - low) or 1.0
+    with matplotlib.rc_context({**_STYLE, "font.size": 9}):
+        figure = Figure(figsize=(3.4 * across, 2.5 * down), layout="constrained")
+        for place, effect in enumerate(found):
+            axes = figure.add_subplot(down, across, place + 1)
+            if effect.is_curve:
+                _draw_curve(axes, effect)
+                axes.set_ylim(low - room, high + room)
+            else:
+                _draw_bars(axes, effect)
+                axes.set_xlim(low - room, high + room)
+            axes.set_title(effect.column, fontsize=10, loc="left")
+        return _svg(figure, f"effects of {len(found)} columns")
+
+
+def _draw_curve(axes: Any, effect: Any) -> None:
+    places, heights = np.array(effect.places, dtype=np.float64), effect.heights
+    if effect.noise is not None:
+        axes.fill_between(
+            places, heights - 2 * effect.noise, heights + 2 * effect.noise, color=_COLOURS[5], alpha=0.2, linewidth=0
+        )
+    axes.plot(places, heights, color=_COLOURS[5], linewidth=1.6)
+    axes.axhline(0.0, color=_INK, linewidth=0.6, alpha=0.5)
+    if effect.missing is not None:
+        axes.axhline(effect.missing, color=_COLOURS[4], linewidth=1, linestyle=":", label="missing")
+        axes.legend(frameon=False, fontsize=8)
+    if effect.log:
+        axes.set_xscale("symlog" if places[0] == 0 else "log", **({"linthresh": 1.0} if places[0] == 0 else {}))
+
+
+def _draw_bars(axes: Any, effect: Any) -> None:
+    heights, names = list(effect.heights), list(effect.places)
+    order = np.argsort(heights)
+    if len(names) > _MOST_BARS:  # the ends tell
+        order = np.concatenate([order[: _MOST_BARS // 2], order[-_MOST_BARS // 2 :]])
+    names, heights = [names[place] for place in order], [heights[place] for place in order]
+    if effect.missing is not None:
+        names, heights = ["missing", *names], [effect.missing, *heights]
+    error = None if effect.noise is None else [2 * effect.noise] * len(heights)
+    axes.barh(range(len(names)), heights, xerr=error, color=_COLOURS[1], ecolor=_INK, error_kw={"linewidth": 0.8})
+    axes.set_yticks(range(len(names)), [name if len(name) <= 18 else name[:17] + "…" for name in names], fontsize=7)
+    axes.axvline(0.0, color=_INK, linewidth=0.6, alpha=0.5)

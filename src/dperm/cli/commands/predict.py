@@ -38,7 +38,7 @@ def predict(
     if extra.get("schema"):
         schema = data.Schema.from_dict(extra["schema"])
         if source in data.named() and not Path(source).exists():
-            features, kept = data.load(source).features, None
+            features, kept = data.load(source, schema).features, None
         else:
             features, kept = schema.encode_features(data.read_frame(source, schema))
     else:

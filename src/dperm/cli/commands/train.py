@@ -46,6 +46,12 @@ def train(
         typer.Option(help="Of --mechanism gradient: poisson, importance, full, balls_and_bins, truncated_poisson or fixed_size."),
     ] = None,
     relation: Relation = "add_or_remove_one",
+    curves: Annotated[
+        int | None,
+        typer.Option(
+            help="Knots of the curve that each number of a schema gets; 0: a line [default: by --public-size, ε and columns]."
+        ),
+    ] = None,
     data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0,
     public_size: Annotated[int | None, typer.Option(help="Publicly known number of records, if it is public.")] = None,
     accept_proposed: Annotated[
@@ -66,6 +72,8 @@ def train(
       dperm train people.csv --schema people.schema.json --advantage 0.1 -o model.json
     """
     from dperm._validate import choice
+    from dperm.data import Schema
+    from dperm.data.knots import usual_knots
     from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge, model_to_json
     from dperm.mechanisms import Gradient, known_methods
     from dperm.mechanisms.gradient import SAMPLINGS
@@ -75,15 +83,6 @@ def train(
     kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge}
     choice("--model", model, kinds)
     refuse_same(source, schema, output, sign_key, private_report)
-    dataset, used = dataset_of(source, target, schema)
-    if used is not None and used.proposed and not accept_proposed:
-        raise ValueError(
-            f"{schema} still says that it is proposed: its ranges, categories and labels were read off the data. Confirm "
-            "them and take that word out, or pass --accept-proposed."
-            if schema is not None
-            else f"No public schema for {source}: ranges, categories and labels would be read off the data. Write one with "
-            f"`dperm data propose {source} --target {used.target}`, confirm it and pass --schema, or pass --accept-proposed."
-        )
     budget = stated_budget(
         epsilon,
         1.0,
@@ -93,6 +92,24 @@ def train(
         prior=prior,
         posterior=posterior,
     )
+
+    def knots(found: Schema) -> int:
+        if curves is not None:
+            return curves
+        asked = budget if isinstance(budget, float | int) else 1.0
+        return found.curves or usual_knots(found, asked, delta, public_size)
+
+    dataset, used = dataset_of(source, target, schema, knots)
+    if used is None and curves:
+        raise ValueError(f"Expected a table with columns for --curves, got {source}, whose features have no ranges.")
+    if used is not None and used.proposed and not accept_proposed:
+        raise ValueError(
+            f"{schema} still says that it is proposed: its ranges, categories and labels were read off the data. Confirm "
+            "them and take that word out, or pass --accept-proposed."
+            if schema is not None
+            else f"No public schema for {source}: ranges, categories and labels would be read off the data. Write one with "
+            f"`dperm data propose {source} --target {used.target}`, confirm it and pass --schema, or pass --accept-proposed."
+        )
     options: dict[str, Any] = {
         "epsilon": budget,
         "delta": delta,
@@ -151,6 +168,8 @@ def train(
         if private_report is not None:
             say(f"PRIVATE, for the data holder only: {private_report}.")
         say(str(fitted.certificate_))
+        if used is not None and used.curves:
+            say(f"Each number has a curve of {used.curves} knots: see them by `dperm effects {output}`.")
         say(f"Model written to {output}.")
 
 

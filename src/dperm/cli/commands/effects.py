@@ -1,0 +1,59 @@
+"""Draw what a model says of each column."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dperm.cli.shared import JsonFlag, VerifyKey, probe_writable, read, refuse_same, say
+
+__all__ = ["register"]
+
+
+def effects(
+    model: Annotated[Path, typer.Argument(help="A model of a table, written by `dperm train`.")],
+    label: Annotated[str | None, typer.Option(help="Of more than two classes: for which.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("effects.html"),
+    verify_key: VerifyKey = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Draw what a model says of each column: a curve or bars. Made from the model alone: it costs no privacy.
+
+    \b
+    Example:
+      dperm effects model.json -o effects.html
+    """
+    from dperm import data
+    from dperm.estimators import model_from_json
+    from dperm.report import effects as report
+    from dperm.report import write_atomically
+
+    refuse_same(model, output)
+    probe_writable(output)
+    loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)
+    fitted, extra = loaded
+    if not extra.get("schema"):
+        raise ValueError(f"Expected a model of a table with a schema, got {model}, whose features have no names.")
+    schema = data.Schema.from_dict(extra["schema"])
+    known = list(getattr(fitted, "classes_", ()))
+    if label is None and len(known) > 2:
+        raise ValueError(f"Expected --label, one of {', '.join(map(str, known[:8]))}: each class has effects of its own.")
+    found = report.effects(fitted, schema, label)
+    write_atomically(output, report.effects_page(fitted, schema, label))
+    if as_json:
+        columns = [
+            {"column": each.column, "places": list(each.places), "heights": each.heights.tolist(), "missing": each.missing}
+            for each in found
+        ]
+        say(json.dumps({"curves": schema.curves, "columns": columns}))
+        return
+    for each in sorted(found, key=lambda effect: -effect.spread)[:10]:
+        say(f"  {each.spread:7.2f}  {each.column}")
+    say(f"How much each column can do, the first ten. Page written to {output}.")
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(effects)

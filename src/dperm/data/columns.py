@@ -1,0 +1,219 @@
+"""Columns of a table, and the features that they become: by public facts alone, each value by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm import _validate as check
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Column", "Encoding", "SchemaError", "numbers"]
+
+Array = NDArray[np.float64]
+Scale = Literal["linear", "log", "cyclic"]
+
+_SCALES = ("linear", "log", "cyclic")
+_DECADES = 1000.0  # a range that spans as much is logarithmic where nothing is said of it
+_FEWEST, _MOST = 3, 200  # knots
+
+
+class SchemaError(ValueError):
+    """A schema is inconsistent, or a table does not fit it."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How columns become features.
+
+    `curves` = 0: a number is its place in its range, on [0, 1]. With K knots it is K features, a hat function for each: piecewise
+    linear, two are not 0, and they add up to 1; their weights are the heights of a curve at the knots. `separate`: a missing
+    value is a category of its own, also of a number.
+    """
+
+    curves: int = 0
+    separate: bool = False
+
+    def __post_init__(self) -> None:
+        check.integer("curves", self.curves, minimum=0)
+        if self.curves and not _FEWEST <= self.curves <= _MOST:
+            raise SchemaError(f"Expected curves of {_FEWEST} to {_MOST} knots, or 0 for straight lines, got {self.curves}.")
+
+
+@dataclass(frozen=True)
+class Column:
+    """`number` needs `range` (values outside are clipped), `category` needs `categories`; `label` is the target.
+
+    `scale` of a number's curve: knots are as far apart on a "linear" or "log" scale, or the range's ends are one and the same,
+    "cyclic" (hours of a day: [0, 24]). None: "log" for ranges from 0 to 1,000 and more, and from above 0 over a factor of 1,000;
+    otherwise "linear".
+    """
+
+    name: str
+    type: Literal["number", "category", "ignore", "label"]
+    range: tuple[float, float] | None = None
+    categories: tuple[str, ...] = ()
+    scale: Scale | None = None
+
+    def __post_init__(self) -> None:
+        if self.type not in ("number", "category", "ignore", "label"):
+            raise SchemaError(
+                f"Expected type of column {self.name!r} to be number, category, ignore or label, got {self.type!r}."
+            )
+        object.__setattr__(self, "categories", tuple(str(value) for value in self.categories))
+        if self.type == "number":
+            object.__setattr__(self, "range", checked_range(self.range, f"column {self.name!r}"))
+        if self.type == "category" and len(set(self.categories)) != max(1, len(self.categories)):
+            raise SchemaError(f"Expected distinct categories for column {self.name!r}, got {list(self.categories)!r}.")
+        if self.scale is not None:
+            if self.type != "number" or self.scale not in _SCALES:
+                raise SchemaError(f"Expected scale of {', '.join(_SCALES)} for a number, got {self.scale!r} for {self.name!r}.")
+            if self.scale == "log" and self.ends[0] < 0:
+                raise SchemaError(
+                    f"Expected a range from 0 or above for the log scale of column {self.name!r}, got {self.range}."
+                )
+
+    @property
+    def is_feature(self) -> bool:
+        return self.type in ("number", "category")
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        assert self.range is not None
+        return self.range
+
+    @property
+    def curve_scale(self) -> Scale:
+        """The scale of its curve, by rule where none is stated."""
+        if self.scale is not None:
+            return self.scale
+        low, high = self.ends
+        return "log" if low >= 0 and high >= _DECADES * (low or 1.0) else "linear"
+
+    def place(self, values: Array, scale: Scale) -> Array:
+        """Where numbers lie in the range, on [0, 1]; those outside are clipped, those that are missing stay so."""
+        low, high = self.ends
+        values = np.clip(values, low, high)
+        if scale != "log":
+            return (values - low) / (high - low)
+        if low:
+            return np.log(values / low) / math.log(high / low)
+        return np.log1p(values) / math.log1p(high)
+
+    def knots(self, count: int) -> Array:
+        """(count,) numbers at which the curve's pieces meet: as many features."""
+        low, high = self.ends
+        scale = self.curve_scale
+        if scale == "cyclic":
+            return low + (high - low) * np.arange(count) / count
+        places = np.linspace(0.0, 1.0, count)
+        if scale == "linear":
+            return low + (high - low) * places
+        return low * (high / low) ** places if low else np.expm1(places * math.log1p(high))
+
+    def width(self, encoding: Encoding) -> int:
+        """Features it becomes."""
+        if not self.is_feature:
+            return 0
+        own = len(self.categories) if self.type == "category" else (encoding.curves or 1)
+        return own + encoding.separate
+
+    def features(self, encoding: Encoding) -> list[str]:
+        """Their names: `column=category`, `column≈knot`."""
+        if not self.is_feature:
+            return []
+        if self.type == "category":
+            names = [f"{self.name}={category}" for category in self.categories]
+        else:
+            names = [f"{self.name}≈{knot:.6g}" for knot in self.knots(encoding.curves)] if encoding.curves else [self.name]
+        return [*names, f"{self.name} missing"] if encoding.separate else names
+
+    def encode(self, values: pd.Series[Any], encoding: Encoding) -> NDArray[np.float32]:
+        """(n, width): of squared length at most 1. SchemaError, naming column and value, for what does not fit."""
+        table = np.zeros((len(values), self.width(encoding)), dtype=np.float32)
+        if self.type == "category":
+            codes = _codes(values, self.name, self.categories)
+            missing = codes < 0
+            rows = np.flatnonzero(~missing)
+            table[rows, codes[rows]] = 1.0
+        else:
+            given = numbers(values, self.name)
+            missing = np.isnan(given)
+            places = self.place(given, self.curve_scale if encoding.curves else (self.scale or "linear"))
+            places = np.where(missing, 0.5, places)  # the middle, unless they are a category of their own
+            if encoding.curves:
+                _add_hats(table, places, encoding.curves, cyclic=self.curve_scale == "cyclic")
+            else:
+                table[:, 0] = places
+        if encoding.separate:
+            table[missing] = 0.0
+            table[missing, -1] = 1.0
+        return table
+
+    def roughness(self, encoding: Encoding) -> Array | None:
+        """(width, width) R such that θᵀRθ is the sum of squared second differences of its curve; None where there is no curve."""
+        if self.type != "number" or not encoding.curves:
+            return None
+        count = encoding.curves
+        bends = np.diff(np.eye(count), n=2, axis=0)
+        if self.curve_scale == "cyclic":
+            bends = np.eye(count) - 2 * np.roll(np.eye(count), 1, axis=1) + np.roll(np.eye(count), 2, axis=1)
+        matrix = np.zeros((self.width(encoding),) * 2)
+        matrix[:count, :count] = bends.T @ bends
+        return matrix
+
+
+def _add_hats(table: NDArray[np.float32], places: Array, count: int, *, cyclic: bool) -> None:
+    at = places * (count if cyclic else count - 1)
+    lower = np.minimum(at.astype(np.intp), count - (1 if cyclic else 2))
+    share, rows = at - lower, np.arange(len(places))
+    table[rows, lower] = 1 - share
+    table[rows, (lower + 1) % count] += share.astype(np.float32)
+
+
+def checked_range(value: Any, what: str) -> tuple[float, float]:
+    """SchemaError for anything but two finite numbers in order."""
+    try:
+        low, high = (float(end) for end in value)
+    except (TypeError, ValueError):
+        raise SchemaError(f"Expected range [low, high] for {what}, got {value!r}.") from None
+    if not math.isfinite(high - low):
+        raise SchemaError(f"Expected a finite range for {what}, got {value!r}.")
+    if not low < high:
+        raise SchemaError(f"Expected range [low, high] with low < high for {what}, got {value!r}.")
+    return low, high
+
+
+def numbers(values: pd.Series[Any], name: str) -> Array:
+    """(n,), NaN where missing. SchemaError where there is something else than a finite number."""
+    import pandas as pd
+
+    given = pd.to_numeric(values, errors="coerce")
+    broken = given.isna() & values.notna()
+    if broken.any():
+        raise SchemaError(f"Expected numbers in column {name!r}, got {values[broken].iloc[0]!r}.")
+    result = given.to_numpy(dtype=np.float64, na_value=np.nan)
+    if np.isinf(result).any():
+        raise SchemaError(f"Expected finite numbers in column {name!r}, got inf.")
+    return result
+
+
+def _codes(values: pd.Series[Any], name: str, categories: Sequence[str]) -> NDArray[np.int64]:
+    """Index of each value's category; −1 where missing."""
+    import pandas as pd
+
+    text = values.astype("object").map(lambda value: value if pd.isna(value) else str(value).strip())
+    codes = pd.Index(list(categories), dtype="object").get_indexer(pd.Index(text, dtype="object")).astype(np.int64)
+    unknown = (codes < 0) & text.notna().to_numpy()
+    if unknown.any():
+        raise SchemaError(
+            f"Expected column {name!r} to hold one of its {len(categories)} categories, got {text[unknown].iloc[0]!r}."
+        )
+    return codes
