@@ -120,7 +120,7 @@ def main() -> None:
     machine = f"{platform.machine()}, one thread, Python {platform.python_version()}, NumPy {np.__version__}"
     machine += f", SciPy {scipy.__version__}, dperm {dperm.__version__}" + "".join(f", {name} {version(name)}" for name in there)
     notes = [
-        "Seconds are processor time, of dperm; pld-accounting (both bounds); random-allocation; Poisson.",
+        "Seconds are processor time, of dperm; pld-accounting (both bounds); random-allocation; Poisson.\n",
         "Against dperm:\n",
     ]
     head = ["# Balls and bins, by three accountants\n", __doc__, f"Machine: {machine}.", *notes]

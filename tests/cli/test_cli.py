@@ -525,6 +525,30 @@ def test_every_sampling_that_help_names_trains(table: Path, schema: Path, tmp_pa
     assert sampling in re.sub(r"\s+", "", dperm("train", "--help").stdout)
 
 
+def test_curves_are_trained_drawn_and_predicted_with(table: Path, schema: Path, tmp_path: Path) -> None:
+    model, page = tmp_path / "m.json", tmp_path / "effects.html"
+    train = ("train", table, "--schema", schema, "--accept-proposed", "--epsilon", "4", "-o", model)
+    assert "a curve of 8 knots" in dperm(*train).stdout  # the number of records is private
+    fitted, extra = model_from_json(model.read_text())
+    assert extra["schema"]["curves"] == 8 and fitted.coef_.shape == (1, 8 + 2 + 8)
+    told = dperm("effects", model, "-o", page).stdout
+    assert "age" in told and "<svg" in page.read_text()
+    drawn = json.loads(dperm("effects", model, "-o", page, "--json").stdout)
+    assert [len(each["heights"]) for each in drawn["columns"]] == [8, 2, 8]
+    dperm("predict", model, table, "-o", tmp_path / "p.csv")
+    assert len(pd.read_csv(tmp_path / "p.csv")) == 300
+    for given, features in (("0", 4), ("5", 12)):
+        dperm(*train, "--curves", given)
+        assert model_from_json(model.read_text())[0].coef_.shape == (1, features)
+    dperm(*train, "--public-size", 300, "--epsilon", "0.1")
+    assert model_from_json(model.read_text())[0].coef_.shape == (1, 4)  # too few for curves
+    charges = len(SpendLog.current().charges())
+    assert "3 to 200 knots" in dperm(*train, "--curves", "2", expect=1).stderr
+    np.savez(tmp_path / "a.npz", X=np.eye(4), y=np.arange(4) % 2)
+    assert "--curves" in dperm("train", tmp_path / "a.npz", "--curves", "5", expect=1).stderr
+    assert len(SpendLog.current().charges()) == charges
+
+
 def test_a_mechanism_named_twice_is_compared_once(table: Path, schema: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     compare = ("compare", table, "--schema", schema, "--epsilons", "1", "--repeats", "2", "--jobs", "1", "-o", page)

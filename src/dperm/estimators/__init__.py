@@ -2,6 +2,7 @@
 
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression
 from dperm.estimators.elastic_net import DPElasticNet
+from dperm.estimators.encoder import TableEncoder
 from dperm.estimators.lasso import DPLasso
 from dperm.estimators.networks import DPMLPClassifier, DPTorchClassifier
 from dperm.estimators.poisson import DPPoissonRegressor
@@ -21,6 +22,7 @@ __all__ = [
     "DPSearch",
     "DPTorchClassifier",
     "PublicRangeScaler",
+    "TableEncoder",
     "model_from_json",
     "model_to_json",
 ]

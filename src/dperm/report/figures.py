@@ -375,6 +375,12 @@ def _draw_curve(axes: Any, effect: Any) -> None:
         axes.legend(frameon=False, fontsize=8)
     if effect.log:
         axes.set_xscale("symlog" if places[0] == 0 else "log", **({"linthresh": 1.0} if places[0] == 0 else {}))
+        lowest = 0 if places[0] == 0 else math.ceil(math.log10(places[0]))
+        powers = range(lowest, math.floor(math.log10(places[-1])) + 1)
+        ticks = [10.0**power for power in powers[:: 1 + len(powers) // 4]]
+        axes.set_xticks([0.0, *ticks] if places[0] == 0 else ticks)
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlim(places[0], places[-1])
 
 
 def _draw_bars(axes: Any, effect: Any) -> None:

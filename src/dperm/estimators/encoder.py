@@ -1,0 +1,78 @@
+"""Frames as features, by a public schema: a transformer that learns nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+if TYPE_CHECKING:
+    from dperm.data import Schema
+
+__all__ = ["TableEncoder"]
+
+
+class TableEncoder(TransformerMixin, BaseEstimator):
+    """Numbers of a frame by their public range, as lines or curves, and categories one-hot: `Schema.encode_features`.
+
+    Parameters
+    ----------
+    schema : a `Schema`, or the path of one.
+    curves : knots of each number's curve, 0 for straight lines; None: as the schema says.
+
+    Nothing is learnt from records, so this costs no privacy. Rows with missing values are refused, unless the schema says what to
+    make of them ("middle", "separate"): here none may be left out.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from dperm.data import Column, Schema
+    >>> from dperm.estimators import DPLogisticRegression, TableEncoder
+    >>> frame = pd.DataFrame({"age": [20, 30, 60, 70] * 50, "job": ["a", "b", "b", "a"] * 50})
+    >>> columns = (Column("age", "number", (0, 100)), Column("job", "category", categories=("a", "b")), Column("paid", "label"))
+    >>> encoder = TableEncoder(Schema("people", "paid", columns, ("no", "yes")), curves=5)
+    >>> model = make_pipeline(encoder, DPLogisticRegression(epsilon=3.0, delta=1e-3, classes=["no", "yes"]))
+    >>> model.fit(frame, ["no", "no", "yes", "yes"] * 50).predict(frame).shape
+    (200,)
+    """
+
+    def __init__(self, schema: Schema | str | Path, curves: int | None = None) -> None:
+        self.schema = schema
+        self.curves = curves
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Check that the frame fits the schema; learns nothing. ValueError where it does not."""
+        from dperm.data import Schema
+
+        schema = self.schema if isinstance(self.schema, Schema) else Schema.load(self.schema)
+        self.schema_ = schema if self.curves is None else schema.with_curves(self.curves)
+        self.n_features_in_ = len(self.schema_.feature_columns)
+        self._encoded(X)
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float32]:
+        """Features (n, d) of a frame X (n rows) with the schema's columns; others are left out."""
+        check_is_fitted(self)
+        return self._encoded(X)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        check_is_fitted(self)
+        return np.array(self.schema_.features, dtype=object)
+
+    def _encoded(self, X: Any) -> NDArray[np.float32]:
+        import pandas as pd
+
+        if not isinstance(X, pd.DataFrame):
+            raise TypeError(f"Expected a pandas DataFrame with the schema's columns, got {type(X).__name__}.")
+        features, kept = self.schema_.encode_features(X)
+        if not kept.all():
+            raise ValueError(
+                f"Expected no missing values, got {int((~kept).sum())} rows with some, which no transformer may leave out: set "
+                '"missing" to "middle" or "separate" in the schema.'
+            )
+        return features
