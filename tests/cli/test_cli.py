@@ -273,7 +273,7 @@ def test_the_log_says_why_there_is_no_finite_epsilon(tmp_path: Path) -> None:
 
 def test_tampered_models_get_one_line(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
-    dperm("train", "iris", "-o", path)
+    dperm("train", "iris", "--curves", 0, "-o", path)
     good = json.loads(path.read_text())
     for change in ({"classes": None}, {"intercept": [1.0]}, {"extra": []}, {"coef": [[9.0] * 4] * 3}):
         path.write_text(json.dumps({**good, **change}))

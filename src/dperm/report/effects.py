@@ -72,6 +72,7 @@ def effects(model: Any, schema: Schema, label: Any = None) -> list[Effect]:
             own, missing = own[:-1], float(own[-1])
         places: tuple[Any, ...] = column.categories
         log = False
+        middle = float(own.mean()) if column.type != "number" or schema.curves else float(own[0]) / 2
         if column.type == "number" and schema.curves:
             knots = column.knots(schema.curves)
             places, log = tuple(knots.tolist()), column.curve_scale == "log"
@@ -79,7 +80,6 @@ def effects(model: Any, schema: Schema, label: Any = None) -> list[Effect]:
                 places, own = (*places, column.ends[1]), np.append(own, own[0])
         elif column.type == "number":
             places, own = column.ends, np.array([0.0, float(own[0])])
-        middle = float(own.mean())
         found.append(Effect(column.name, places, own - middle, log, None if missing is None else missing - middle, noise))
     return found
 
