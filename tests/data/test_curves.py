@@ -65,7 +65,7 @@ def test_hats_are_piecewise_linear_between_the_knots(scale: Any, ends: tuple[flo
     column, encoding = Column("x", "number", ends, scale=scale), Encoding(curves=7)
     knots = column.knots(7)
     assert column.encode(pd.Series(knots), encoding) == pytest.approx(np.eye(7), abs=1e-5)
-    assert knots[0] == ends[0] and np.all(np.diff(knots) > 0)
+    assert knots[0] == pytest.approx(ends[0]) and np.all(np.diff(knots) > 0)
     assert (knots[-1] < ends[1]) if scale == "cyclic" else knots[-1] == pytest.approx(ends[1])
     outside = column.encode(pd.Series([ends[0] - 10, ends[1] + 10]), encoding)
     assert outside[0].argmax() == 0 and outside[1].argmax() == (0 if scale == "cyclic" else 6)
@@ -81,6 +81,32 @@ def test_any_number_gives_a_row_of_at_most_one(value: float, knots: int, separat
     for column in COLUMNS[:3]:
         row = column.encode(pd.Series([value]), Encoding(knots, separate))[0]
         assert np.isfinite(row).all() and float(np.square(row.astype(np.float64)).sum()) <= 1 + 1e-6
+
+
+def test_one_missing_value_changes_nobody_else_s_row() -> None:
+    """pandas makes floats of a column of whole numbers where one is missing: '1' must not become '1.0'."""
+    columns = (Column("code", "category", categories=("1", "2", "1.5")), Column("kind", "label"))
+    for missing, extra in (("drop", {}), ("separate", {}), ("middle", {"other_label": "rest"})):
+        schema = Schema("s", "kind", columns, ("1", "rest") if extra else ("1", "2"), missing=missing, extra=extra)
+        whole = pd.DataFrame({"code": [1, 2, 1], "kind": [1, 2, 1]})
+        for holes in ({"code": None, "kind": 1}, {"code": 2, "kind": None}):
+            more = pd.concat([whole, pd.DataFrame([holes], dtype=float)], ignore_index=True)
+            drop = schema if missing == "drop" else replace(schema, missing="drop") if holes["kind"] is None else schema
+            mine, theirs = (drop.encode(frame) for frame in (whole, more))
+            assert np.array_equal(mine[0], theirs[0][:3]) and np.array_equal(mine[1], theirs[1][:3])
+            assert mine[1].tolist() == ["1", "rest" if extra else "2", "1"]
+    assert columns[0].encode(pd.Series([1.5, 1.0, "2"]), Encoding()).argmax(axis=1).tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize("ends", [(1e-300, 1e150), (1e-310, 1e100), (-1e149, 1e149), (0, 1e-200)])
+@pytest.mark.parametrize("scale", [None, "cyclic"])
+def test_ranges_of_any_size(ends: tuple[float, float], scale: Any) -> None:
+    column = Column("x", "number", ends, scale=scale)
+    for value in (*ends, 1.0, -1e300, 1e300):
+        row = column.encode(pd.Series([value]), Encoding(12))[0]
+        assert np.isfinite(row).all() and row.sum() == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(SchemaError, match="finite range"):
+        Column("x", "number", (-1e200, 1e200))
 
 
 def test_the_scale_follows_the_range_by_a_public_rule() -> None:
@@ -193,6 +219,11 @@ def test_pages_and_pictures() -> None:
     with pytest.raises(ValueError, match="labels"):
         effects(many, three)
     assert "log-odds of b" in effects_page(many, three, "b")
+    for effect, other in zip(effects(model, SCHEMA), effects(model, SCHEMA, "no"), strict=True):
+        assert effect.heights == pytest.approx(-other.heights)
+    for wrong in ((model, SCHEMA, "maybe"), (ridge, regression, "yes")):
+        with pytest.raises(ValueError, match="label"):
+            effects_page(*wrong)
 
 
 def test_an_encoder_leaves_nobody_out() -> None:

@@ -136,6 +136,15 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="one output"):
         made, objective = GreedyCoordinate(steps=2).build(task(loss=Softmax(3), classes=3), BUDGET)
         made.release(objective, objective.records(rows, np.arange(60) % 3.0), Channel.open())
+    with pytest.raises(ValueError, match="bounded slope"):
+        GreedyCoordinate(steps=2).build(task(loss=Squared(1.0), classes=0), BUDGET)
+    for settings in ({"l2": 1e306}, {"l1": 1e306}, {"l2": 1e-306}):
+        with pytest.raises(ValueError, match="between 1e-100 and 1e100"):
+            GreedyCoordinate(**settings)
+    for method in (GreedyCoordinate(steps=2), FrankWolfe(steps=2)):
+        made, objective = method.build(task(features=0, intercept_scale=0.0), BUDGET)
+        with pytest.raises(ValueError, match="at least one parameter"):
+            made.release(objective, objective.records(np.zeros((60, 0)), np.ones(60)), Channel.open())
     assert SpendLog.current().charges() == []
 
 

@@ -11,7 +11,19 @@ import pytest
 from sklearn.base import clone
 
 from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPMLPClassifier, model_to_json
-from dperm.mechanisms import Auto, BoltOn, Budget, Gradient, Method, Objective, Output, known_methods, method_from_dict, method_of
+from dperm.mechanisms import (
+    Auto,
+    BoltOn,
+    Budget,
+    Gradient,
+    Method,
+    Objective,
+    Output,
+    Preconditioned,
+    known_methods,
+    method_from_dict,
+    method_of,
+)
 from dperm.objectives import Huber, Logistic, Softmax, Squared, Task
 from dperm.privacy import Provenance, Relation
 
@@ -52,11 +64,12 @@ def test_what_auto_means() -> None:
     assert chosen() == Objective()
     assert chosen(classes=3) == Gradient()
     assert chosen(classes=3, loss=Huber(0.5)) == Gradient()  # a model for each class
-    assert chosen(classes=0, loss=Squared(1.0, 5.0)) == Gradient(sampling="full")
+    assert chosen(classes=0, loss=Squared(1.0, 5.0)) == chosen(classes=0, loss=Squared(1.0)) == Preconditioned()
+    assert chosen(classes=0, loss=Squared(1.0), features=5000) == Gradient(sampling="full")
     assert chosen(Budget(0.0, 1.0), classes=3) == Output()
     for relation in Relation:
         task = dataclasses.replace(TASK, relation=relation)
-        refusing = {"accuracy_first"}  # it has no aim
+        refusing: set[str] = set()
         for key, method in known_methods().items():
             try:
                 mechanism, objective = method().build(task, BUDGET)
@@ -67,7 +80,8 @@ def test_what_auto_means() -> None:
             certificate = mechanism.certificate(objective.facts, Provenance.audit())
             assert certificate.epsilon is None if certificate.claim else 0.99 < certificate.epsilon <= 1.0
         added = {"bolt-on", "last-iterate"}
-        assert refusing == {"accuracy_first"} | (added if relation is Relation.ADD_OR_REMOVE_ONE else set())
+        always = {"accuracy_first", "preconditioned"}  # one has no aim, the other is for numbers
+        assert refusing == always | (added if relation is Relation.ADD_OR_REMOVE_ONE else set())
 
 
 def test_one_model_or_one_for_each() -> None:

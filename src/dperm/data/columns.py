@@ -15,7 +15,7 @@ from dperm import _validate as check
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Column", "Encoding", "SchemaError", "numbers"]
+__all__ = ["Column", "Encoding", "SchemaError", "checked_range", "numbers", "texts"]
 
 Array = NDArray[np.float64]
 Scale = Literal["linear", "log", "cyclic"]
@@ -23,6 +23,7 @@ Scale = Literal["linear", "log", "cyclic"]
 _SCALES = ("linear", "log", "cyclic")
 _DECADES = 1000.0  # a range that spans as much is logarithmic where nothing is said of it
 _FEWEST, _MOST = 3, 200  # knots
+_FARTHEST = 1e150  # ends of ranges: what is computed of them stays within doubles
 
 
 class SchemaError(ValueError):
@@ -104,7 +105,7 @@ class Column:
         if scale != "log":
             return (values - low) / (high - low)
         if low:
-            return np.log(values / low) / math.log(high / low)
+            return (np.log(values) - math.log(low)) / (math.log(high) - math.log(low))
         return np.log1p(values) / math.log1p(high)
 
     def knots(self, count: int) -> Array:
@@ -116,7 +117,9 @@ class Column:
         places = np.linspace(0.0, 1.0, count)
         if scale == "linear":
             return low + (high - low) * places
-        return low * (high / low) ** places if low else np.expm1(places * math.log1p(high))
+        if not low:
+            return np.expm1(places * math.log1p(high))
+        return np.clip(np.exp(math.log(low) + places * (math.log(high) - math.log(low))), low, high)
 
     def width(self, encoding: Encoding) -> int:
         """Features it becomes."""
@@ -184,8 +187,8 @@ def checked_range(value: Any, what: str) -> tuple[float, float]:
         low, high = (float(end) for end in value)
     except (TypeError, ValueError):
         raise SchemaError(f"Expected range [low, high] for {what}, got {value!r}.") from None
-    if not math.isfinite(high - low):
-        raise SchemaError(f"Expected a finite range for {what}, got {value!r}.")
+    if not abs(low) + abs(high) <= _FARTHEST:
+        raise SchemaError(f"Expected a finite range for {what}, up to {_FARTHEST:g}, got {value!r}.")
     if not low < high:
         raise SchemaError(f"Expected range [low, high] with low < high for {what}, got {value!r}.")
     return low, high
@@ -205,11 +208,26 @@ def numbers(values: pd.Series[Any], name: str) -> Array:
     return result
 
 
+def texts(values: pd.Series[Any]) -> pd.Series[Any]:
+    """Values as texts, missing ones as they are: each by itself. A whole number reads the same whether another value of the
+    column is missing or not, which pandas tells by making all of them floats."""
+    import pandas as pd
+
+    def text(value: Any) -> Any:
+        if pd.isna(value):
+            return value
+        if isinstance(value, float | np.floating) and float(value).is_integer():
+            return str(int(value))
+        return str(value).strip()
+
+    return values.astype("object").map(text)
+
+
 def _codes(values: pd.Series[Any], name: str, categories: Sequence[str]) -> NDArray[np.int64]:
     """Index of each value's category; −1 where missing."""
     import pandas as pd
 
-    text = values.astype("object").map(lambda value: value if pd.isna(value) else str(value).strip())
+    text = texts(values)
     codes = pd.Index(list(categories), dtype="object").get_indexer(pd.Index(text, dtype="object")).astype(np.int64)
     unknown = (codes < 0) & text.notna().to_numpy()
     if unknown.any():

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.data.columns import Column, Encoding, SchemaError, checked_range, numbers
+from dperm.data.columns import Column, Encoding, SchemaError, checked_range, numbers, texts
 from dperm.data.targets import TargetRange
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Schema:
     def _targets(self, values: pd.Series[Any]) -> NDArray[Any]:
         if self.target_range is not None:
             return np.clip(numbers(values, self.target), *self.target_range)
-        labels = values.astype(str).str.strip()
+        labels = texts(values).astype(str)
         suffix, other = self.extra.get("label_suffix", ""), self.extra.get("other_label")
         if suffix:
             labels = labels.str.removesuffix(suffix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
 import numpy as np
@@ -22,10 +23,12 @@ Array = NDArray[np.float64]
 
 
 class DPRidge(RegressorMixin, PrivateLinearModel):
-    """Differentially private ridge regression: squared loss over the ball ‖θ‖ ≤ `radius`, targets in ±`target_bound`.
+    """Differentially private linear regression: squared loss, targets in ±`target_bound`, within the ball ‖θ‖ ≤ `radius` if there
+    is one.
 
-    `mechanism` "auto" is gradient perturbation by full batches; "objective" is refused, because the squared loss's gradient is
-    not bounded on all of space. Targets outside ±target_bound are clipped to it. Gradients are clipped at
+    `mechanism` "auto" is preconditioned descent (docs/regression.md), which shrinks coefficients as ridge regression does where
+    noise hides them; "objective" is refused, because the squared loss's gradient is not bounded on all of space, and "output"
+    needs a radius. Targets outside ±target_bound are clipped to it. Gradients of "gradient" are clipped at
     data_norm·target_bound, the largest at θ = 0, unless the method says otherwise. Other parameters as for
     `DPLogisticRegression`.
     """
@@ -35,7 +38,7 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         epsilon: float | Risk = 1.0,
         delta: float = 1e-5,
         *,
-        radius: float = 5.0,
+        radius: float | None = None,
         target_bound: float = 1.0,
         mechanism: str | Method = "auto",
         data_norm: float = 1.0,
@@ -62,7 +65,8 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
     def fit(self, X: Any, y: Any, *, absent: int = 0) -> Self:
         """Train privately on rows X (n, d), dense or CSR, and targets y (n,); see `DPLogisticRegression.fit`."""
         self._check_parameters()
-        check.positive("radius", self.radius)
+        if self.radius is not None:
+            check.positive("radius", self.radius)
         bound = check.positive("target_bound", self.target_bound)
         with all_or_nothing(self):
             X, y = self._validated(X, y, y_numeric=True)
@@ -75,7 +79,7 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         return 0
 
     def _loss(self) -> Loss:
-        return Squared(target_bound=self.target_bound, radius=self.radius)
+        return Squared(target_bound=self.target_bound, radius=math.inf if self.radius is None else self.radius)
 
     def predict(self, X: Any) -> Array:
         """Targets, shape (n,)."""

@@ -23,6 +23,7 @@ from dperm.mechanisms.objective import Objective, ObjectivePerturbation
 from dperm.mechanisms.one_vs_rest import OneVsRest
 from dperm.mechanisms.output import Output, OutputPerturbation
 from dperm.mechanisms.pidp import PublishedPidp
+from dperm.mechanisms.preconditioned import Preconditioned, PreconditionedDescent
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
@@ -57,6 +58,8 @@ __all__ = [
     "OneVsRest",
     "Output",
     "OutputPerturbation",
+    "Preconditioned",
+    "PreconditionedDescent",
     "PublishedNormalisedGradient",
     "PublishedPidp",
     "Release",

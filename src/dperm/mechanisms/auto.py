@@ -9,7 +9,8 @@ from dperm.mechanisms.gradient import Gradient
 from dperm.mechanisms.method import Method
 from dperm.mechanisms.objective import Objective
 from dperm.mechanisms.output import Output
-from dperm.objectives import PublicFacts, Task
+from dperm.mechanisms.preconditioned import MOST_PARAMETERS, Preconditioned
+from dperm.objectives import PublicFacts, Squared, Task
 
 __all__ = ["Auto"]
 
@@ -17,7 +18,8 @@ __all__ = ["Auto"]
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Auto(Method):
     """Output perturbation for pure privacy; gradient perturbation for more than two classes (docs/tuning.md has what it gains);
-    otherwise objective perturbation, or full-batch gradient perturbation of a loss that rules it out."""
+    preconditioned descent for squared loss; otherwise objective perturbation, or full-batch gradient perturbation of a loss that
+    rules it out."""
 
     key = "auto"
 
@@ -26,6 +28,8 @@ class Auto(Method):
             return Output()
         if task.classes > 2:
             return Gradient()
+        if isinstance(task.loss, Squared) and task.features < MOST_PARAMETERS:
+            return Preconditioned()
         return Objective() if task.loss.rank_one else Gradient(sampling="full")
 
     def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:

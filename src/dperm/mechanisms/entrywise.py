@@ -28,7 +28,9 @@ def entry_limit(objective: LinearObjective, entry_bound: float | None) -> float:
 
     A longer one is scaled down to it, so that it holds whatever the loss states.
     """
-    length = objective.facts.lipschitz
+    if not objective.dimension:
+        raise ValueError("Expected at least one parameter to choose among: there are no features, and no intercept.")
+    length = check.scale("the loss's lipschitz", objective.facts.lipschitz)
     if entry_bound is None:
         return length
     return min(length, check.scale("the bound on entries", objective.loss.lipschitz(max(entry_bound, objective.intercept_scale))))

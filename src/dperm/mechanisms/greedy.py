@@ -58,7 +58,8 @@ class GreedyDescent(Mechanism):
             object.__setattr__(self, name, check.integer(name, getattr(self, name)))
         check.scale("noise_multiplier", self.noise_multiplier)
         for name in ("l1", "strong_convexity"):
-            check.non_negative(name, getattr(self, name))
+            if check.non_negative(name, getattr(self, name)):
+                check.scale(name, getattr(self, name))
         for name in ("entry_bound", "box"):
             if getattr(self, name) is not None:
                 check.scale(name, getattr(self, name))
@@ -69,7 +70,7 @@ class GreedyDescent(Mechanism):
 
     @property
     def paper(self) -> str:
-        return "Mangold, Bellet, Salmon, Tommasi 2023; choices by the exponential mechanism, exact composition"
+        return "Mangold, Bellet, Salmon, Tommasi 2023; choices by the exponential mechanism, Rényi composition"
 
     @property
     def choice_epsilon(self) -> float:
@@ -79,6 +80,8 @@ class GreedyDescent(Mechanism):
     def event(self, facts: PublicFacts) -> Event:
         if not facts.smoothness < math.inf:
             raise ValueError("Expected a smooth loss for coordinate descent, whose steps are 1/β.")
+        if not facts.lipschitz < math.inf:
+            raise ValueError("Expected a loss of bounded slope for greedy coordinates; give the squared loss a radius.")
         return Composed(
             (
                 SelfComposed(ExponentialMechanism(self.choice_epsilon, facts.relation), self.steps),
@@ -157,7 +160,8 @@ class GreedyCoordinate(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("l1", "l2"):
-            check.non_negative(name, getattr(self, name))
+            if check.non_negative(name, getattr(self, name)):
+                check.scale(name, getattr(self, name))
         for name in ("box", "entry_bound"):
             if getattr(self, name) is not None:
                 check.scale(name, getattr(self, name))

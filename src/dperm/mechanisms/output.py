@@ -89,7 +89,9 @@ class OutputPerturbation(Mechanism):
         return chosen_tolerance(self.tolerance, facts, self.strong_convexity)
 
     def event(self, facts: PublicFacts) -> Event:
-        check.positive("lipschitz", facts.lipschitz)  # infinite without a radius for the squared loss
+        if not facts.lipschitz < math.inf:
+            raise ValueError("Expected a radius for output perturbation: this loss's slope is bounded within a ball alone.")
+        check.positive("lipschitz", facts.lipschitz)
         if not facts.smoothness < math.inf:
             raise ValueError("Expected a smooth loss for output perturbation, which finds a minimiser; use mechanism='gradient'.")
         self.residual(facts)  # refused here, before any charge

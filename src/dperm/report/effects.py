@@ -44,7 +44,8 @@ class Effect:
 
 
 def effects(model: Any, schema: Schema, label: Any = None) -> list[Effect]:
-    """One for each feature column of a fitted linear estimator, in the schema's order; for more than two classes of `label`.
+    """One for each feature column of a fitted linear estimator, in the schema's order, for `label`: of two classes the later
+    one by default.
 
     A straight line is a curve of two points. The noise of heights is public after output perturbation by Gaussian noise; other
     mechanisms carry theirs through the records' Hessian, which is private. ValueError where the model has other features.
@@ -52,13 +53,15 @@ def effects(model: Any, schema: Schema, label: Any = None) -> list[Effect]:
     table = np.atleast_2d(model.coef_)
     if table.shape[1] != schema.dimension:
         raise ValueError(f"Expected a model of the schema's {schema.dimension} features, got one of {table.shape[1]}.")
-    row = 0
-    if len(table) > 1:
-        known = list(model.classes_)
-        if label not in known:
-            raise ValueError(f"Expected one of the labels {known[:8]} for a model of {len(table)} classes, got {label!r}.")
-        row = known.index(label)
-    weights = table[row] / schema.divisor
+    known = list(getattr(model, "classes_", ()))
+    label = known[-1] if label is None and len(known) == 2 else label
+    if known and label not in known:
+        raise ValueError(f"Expected one of the labels {known[:8]} for a model of {len(known)} classes, got {label!r}.")
+    if label is not None and not known:
+        raise ValueError(f"Expected no label for a regression, got {label!r}.")
+    row = known.index(label) if len(table) > 1 else 0
+    sign = -1.0 if len(table) == 1 and known and label == known[0] else 1.0
+    weights = sign * table[row] / schema.divisor
     spread = model.trace_.get("noise_std") if "sensitivity" in model.trace_ else None
     noise = None if spread is None else float(spread) / schema.divisor
     found: list[Effect] = []

@@ -1,0 +1,232 @@
+"""Preconditioned descent for least squares: a noisy Gram matrix, of little budget, shapes the steps of noisy full gradients.
+
+Sufficient statistics (AdaSSP, Wang 2018) pay for the Gram matrix to invert it; noisy descent pays for none and stalls where
+features differ in size. Here a twentieth of the budget buys a matrix that is good enough to step by, and the rest buys gradients,
+clipped at what residuals are: better than either on most tables (docs/regression.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dperm import _validate as check
+from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.method import Method
+from dperm.mechanisms.noisy_size import NoisySize
+from dperm.objectives import LinearObjective, PublicFacts, Records, Squared
+from dperm.objectives.sums import RunningSum, exact_sum
+from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, calibrate
+from dperm.privacy.gaussian import gaussian_mu
+from dperm.release import Channel
+from dperm.release.grid import power_below
+
+__all__ = ["MOST_PARAMETERS", "Preconditioned", "PreconditionedDescent"]
+
+Array = NDArray[np.float64]
+
+_GRAM, _SCALE = 0.05, 0.06  # of the budget's μ²: for the Gram matrix, and for the residuals' scale
+_STEPS = (6, 60)  # the fewest and the most
+_TAIL = 0.25  # of the steps, the last: they are averaged
+_LONGER = 2.5  # a step after the clip is known, at most
+_DIGITS = 20  # of rows in the Gram matrix: sums of products of so many, over a batch, are exact
+
+#: whose Gram matrix is released
+MOST_PARAMETERS = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreconditionedDescent(Mechanism):
+    """θ ← θ − step·P⁻¹·Σ x·clip(xᵀθ − y, ±C), `steps` times from 0 with noise, the last quarter averaged.
+
+    P is the Gram matrix Σxxᵀ with noise, no eigenvalue of it below `floor`. C is the bound on targets in the first step, then
+    min(Y, `kappa`·√(v/n)), v the noisy sum of squared residuals. Each of `noise_multiplier`·(1/√0.05, 1/√0.06, √(steps/0.89)): as
+    private as one Gaussian of noise_multiplier.
+
+    A record moves Σxxᵀ by xxᵀ, of Frobenius norm ‖x‖² ≤ B², a replaced one by at most √2·B², since ⟨xxᵀ, x'x'ᵀ⟩ ≥ 0. Entries off
+    the diagonal are released once, times √2, so that the vector released is as long as the matrix.
+    """
+
+    steps: int
+    step_size: float
+    floor: float
+    kappa: float
+    noise_multiplier: float
+    public_size: int
+
+    def __post_init__(self) -> None:
+        check.plain_numbers(self, [name for name in vars(self) if name != "budget"])
+        for name in ("steps", "public_size"):
+            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
+        for name in ("step_size", "floor", "kappa", "noise_multiplier"):
+            check.scale(name, getattr(self, name))
+
+    @property
+    def name(self) -> str:
+        return f"preconditioned descent ({self.steps} steps)"
+
+    @property
+    def paper(self) -> str:
+        return "dperm, docs/regression.md; Dwork, Talwar, Thakurta, Zhang 2014 (the Gram matrix); exact Gaussian composition"
+
+    def _noises(self) -> tuple[float, float, float]:
+        """Noise multipliers of the Gram matrix, of the residuals' scale, and of a step."""
+        whole, rest = self.noise_multiplier, 1 - _GRAM - _SCALE
+        return whole / math.sqrt(_GRAM), whole / math.sqrt(_SCALE), whole * math.sqrt(self.steps / rest)
+
+    def event(self, facts: PublicFacts) -> Event:
+        gram, scale, step = (Gaussian(noise, facts.relation) for noise in self._noises())
+        return Composed((gram, scale, SelfComposed(step, self.steps)))
+
+    def refuse(self, objective: LinearObjective, records: int) -> None:
+        if not isinstance(objective.loss, Squared):
+            raise ValueError(f"Expected squared loss for preconditioned descent, got {objective.loss.name}.")
+        if objective.strong_convexity:
+            raise ValueError("Expected no quadratic penalty with preconditioned descent: what it leaves out shrinks like one.")
+        if objective.dimension > MOST_PARAMETERS:
+            raise ValueError(
+                f"Expected at most {MOST_PARAMETERS:,} parameters, whose Gram matrix is released, got {objective.dimension:,}."
+            )
+        super().refuse(objective, records)
+
+    curved = False
+
+    def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
+        replaced = objective.relation is Relation.REPLACE_ONE
+        gram_noise, scale_noise, step_noise = self._noises()
+        row, most = objective.row_norm, max(map(abs, objective.loss.extremes))
+        square = row**2 * (math.sqrt(2) if replaced else 1.0)
+        inverse = self._inverse(np.asarray(channel.release(_gram(objective, records), square, gram_noise)), objective.dimension)
+        clip, step = most, self.step_size
+        theta, mean = np.zeros(objective.dimension), np.zeros(objective.dimension)
+        first = math.floor(self.steps * (1 - _TAIL))
+        for done in range(self.steps):
+            if done == 1:
+                spread = scale_noise * most**2
+                squares = float(channel.release(_squares(objective, records, theta, most), most**2, scale_noise)[0])
+                clip = min(most, self.kappa * math.sqrt((max(squares, 0.0) + spread) / self.public_size))
+                step = min(1.0, self.step_size * min(most / clip, _LONGER))
+            moved = row * clip * (2 if replaced else 1)
+            gradient = channel.release(_gradient(objective, records, theta, clip, step_noise, moved), moved, step_noise)
+            theta = theta - step * (inverse @ gradient)
+            if objective.radius is not None and (length := float(np.linalg.norm(theta))) > objective.radius:
+                theta = theta * (objective.radius / length)
+            if done >= first:
+                mean = mean + theta
+        return mean / (self.steps - first), {"steps": self.steps, "clip": clip}
+
+    def _inverse(self, released: Array, dimension: int) -> Array:
+        """P⁻¹ (p, p), of what was released."""
+        matrix = np.zeros((dimension, dimension))
+        upper = np.triu_indices(dimension)
+        matrix[upper] = released
+        matrix = (matrix + matrix.T) / math.sqrt(2)  # off the diagonal each entry was multiplied by √2
+        np.fill_diagonal(matrix, np.diagonal(matrix) / math.sqrt(2))
+        values, vectors = np.linalg.eigh(matrix)
+        return (vectors / np.maximum(values, self.floor)) @ vectors.T
+
+    def settings(self) -> Mapping[str, Any]:
+        return {"steps": self.steps, "step_size": self.step_size, "floor": self.floor, "kappa": self.kappa}
+
+
+def _gram(objective: LinearObjective, records: Records) -> Array:
+    """(p(p + 1)/2,) upper triangle of Σxxᵀ, times √2 off the diagonal. Rows are truncated to 20 digits of their bound, so that
+    sums are exact and no row is longer."""
+    unit = power_below(objective.row_norm) * 2.0**-_DIGITS
+    total = RunningSum()
+    for batch in records.batches():
+        scaled = batch.units / unit
+        constant = np.where(batch.norms > 0, math.trunc(objective.intercept_scale / unit), 0.0)
+        if sp.issparse(batch.rows):
+            rows = batch.rows.multiply(scaled[:, None]).tocsr()
+            rows.data = np.trunc(rows.data)
+            product = (rows.T @ rows).toarray()
+        else:
+            rows = np.trunc(batch.rows * scaled[:, None])
+            product = rows.T @ rows
+        if objective.intercept_scale:
+            cross = np.asarray(rows.T @ constant).ravel()
+            product = np.block([[product, cross[:, None]], [cross[None], np.array([[constant @ constant]])]])
+        total.add(product)
+    matrix = total.value()
+    if matrix is None:
+        matrix = np.zeros((objective.dimension,) * 2)
+    matrix = matrix * unit**2
+    weights = np.full(matrix.shape, math.sqrt(2))
+    np.fill_diagonal(weights, 1.0)
+    return (matrix * weights)[np.triu_indices(len(matrix))]
+
+
+def _residuals(objective: LinearObjective, theta: Array, batch: Any) -> tuple[Any, Array]:
+    """A pass, and the lengths of its residuals (b,): 0 of who is absent."""
+    gradients = objective.per_example(theta, batch)
+    return gradients, np.divide(gradients.norms, batch.norms, out=np.zeros_like(batch.norms), where=batch.norms > 0)
+
+
+def _squares(objective: LinearObjective, records: Records, theta: Array, most: float) -> Array:
+    """(1,) Σ min(r², Y²)."""
+    total = RunningSum()
+    for batch in records.batches():
+        _, lengths = _residuals(objective, theta, batch)
+        total.add(exact_sum(np.square(np.minimum(lengths, most)), most**2))
+    value = total.value()
+    return np.zeros(1) if value is None else value
+
+
+def _gradient(objective: LinearObjective, records: Records, theta: Array, clip: float, noise: float, moved: float) -> Array:
+    """(p,) Σ x·clip(xᵀθ − y, ±clip): an exact sum."""
+    total = RunningSum()
+    for batch in records.batches():
+        gradients, lengths = _residuals(objective, theta, batch)
+        factors = np.divide(clip, lengths, out=np.ones_like(lengths), where=lengths > clip)
+        total.add(gradients.weighted_sum(factors, bound=objective.row_norm * clip))
+    value = total.query(moved, noise)
+    return np.zeros(objective.dimension) if value is None else value
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Preconditioned(Method):
+    """Descent for least squares, preconditioned by a noisy Gram matrix; all its settings follow from n, d and the budget."""
+
+    key = "preconditioned"
+    title = "Preconditioned descent"
+
+    @property
+    def needs_size(self) -> bool:
+        return True
+
+    def at(self, facts: PublicFacts, budget: Budget, noise: float) -> Mechanism:
+        """By the rules of docs/regression.md: S = nμ/√d; an effective ridge of λB²/μ with λ = min(1, √(1000/S)) + 20/S."""
+        assert facts.public_size is not None
+        if facts.target_bound is None:
+            raise ValueError("Expected a regression for preconditioned descent, with a bound on targets.")
+        mu = gaussian_mu(check.positive("epsilon", budget.epsilon), budget.delta)
+        n, d, square = facts.public_size, facts.dimension, facts.data_norm**2
+        signal = n * mu / math.sqrt(d)
+        floor = min(square / (math.sqrt(_GRAM) * mu) * math.sqrt(2 * d), n * square)
+        share = min(1.0, math.sqrt(1000 / signal)) + 20 / signal
+        progress = floor * mu * math.sqrt(1 - _GRAM - _SCALE) / (share * square)
+        steps = min(max(math.ceil(progress), _STEPS[0]), _STEPS[1])
+        return PreconditionedDescent(
+            budget=budget,
+            steps=steps,
+            step_size=min(1.0, progress / steps),
+            floor=floor,
+            kappa=1 + signal / 500,
+            noise_multiplier=noise,
+            public_size=n,
+        )
+
+    def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        epsilon = check.positive("epsilon", budget.epsilon)
+        noise = calibrate(lambda noise: self.at(facts, budget, noise).event(facts), epsilon, budget.delta)
+        return self.at(facts, budget, noise)
+
+    def size_released(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
+        return NoisySize.below(lambda facts, noise: self.at(facts, budget, noise), facts, budget, label="preconditioned descent")

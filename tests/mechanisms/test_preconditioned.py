@@ -1,0 +1,168 @@
+"""Preconditioned descent: least squares without noise, what it costs, what it reaches, and what breaks it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import dperm.mechanisms.preconditioned as module
+from dperm.audit import Training, replay
+from dperm.audit.recording import Recorder
+from dperm.estimators import DPRidge, model_from_json, model_to_json
+from dperm.mechanisms import Budget, Gradient, Preconditioned, PreconditionedDescent
+from dperm.objectives import LinearObjective, Logistic, Squared, Task
+from dperm.privacy import Composed, Gaussian, Relation, SelfComposed, epsilon
+from dperm.release import Channel, SpendLog
+
+RNG = np.random.default_rng(0)
+BUDGET = Budget(1e-5, 4.0)
+REPLACE = Relation.REPLACE_ONE
+
+
+def task(**changes: Any) -> Task:
+    return Task(**{"loss": Squared(1.0), "features": 3, "public_size": 60, "intercept_scale": 0.5} | changes)
+
+
+def table(count: int = 20_000) -> tuple[np.ndarray, np.ndarray]:
+    rows = RNG.normal(size=(count, 5)) * np.geomspace(1, 0.05, 5)
+    rows /= 1.01 * np.linalg.norm(rows, axis=1).max()
+    return rows, np.clip(2 * rows[:, 0] - 15 * rows[:, 3] + 20 * rows[:, 4] + 0.05 * RNG.normal(size=count), -1, 1)
+
+
+def test_without_noise_it_is_least_squares() -> None:
+    rows, targets = table(2000)
+    with pytest.warns(UserWarning):
+        model = DPRidge(epsilon=1e9, delta=0.1, public_size=2000, fit_intercept=False).fit(rows, targets)
+    assert model.coef_ == pytest.approx(np.linalg.lstsq(rows, targets, rcond=None)[0], abs=0.1)
+
+
+def test_it_is_ahead_of_plain_descent_where_features_differ() -> None:
+    rows, targets = table()
+    other, truth = table(5000)
+    scores = {}
+    for name, mechanism, radius in (("auto", "auto", None), ("full", Gradient(sampling="full"), 50.0)):
+        model = DPRidge(epsilon=1.0, mechanism=mechanism, radius=radius, public_size=len(rows)).fit(rows, targets)
+        scores[name] = model.score(other, truth)
+        assert model.certificate_.epsilon <= 1.0
+    assert scores["auto"] > max(0.6, scores["full"] + 0.05)
+
+
+def test_what_it_costs() -> None:
+    made, objective = Preconditioned().build(task(), BUDGET)
+    assert isinstance(made, PreconditionedDescent)
+    noise, steps = made.noise_multiplier, made.steps
+    expected: Any = made.event(objective.facts)
+    gram, scale, descent = expected.events
+    assert isinstance(expected, Composed) and isinstance(descent, SelfComposed) and descent.count == steps
+    found = [gram.noise_multiplier, scale.noise_multiplier, descent.event.noise_multiplier]
+    assert found == pytest.approx([noise / math.sqrt(0.05), noise / math.sqrt(0.06), noise * math.sqrt(steps / 0.89)])
+    assert epsilon(expected, 1e-5) == pytest.approx(epsilon(Gaussian(noise), 1e-5), rel=1e-6)
+    assert 3.999 < epsilon(expected, 1e-5) <= 4.0
+    recorder = Recorder()
+    release = made.release(objective, objective.records(RNG.normal(size=(60, 3)), RNG.normal(size=60)), Channel.open(recorder))
+    assert [len(item.query) for item in recorder.recording.releases] == [10, 4, 1, *[4] * (steps - 1)]
+    assert release.certificate.accountant == "exact Gaussian"
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("intercept", [0.0, 0.5])
+def test_the_gram_matrix_is_exact_in_any_order_and_no_row_is_longer(sparse: bool, intercept: float) -> None:
+    rows = RNG.normal(size=(500, 4)) * np.geomspace(1e-6, 1e6, 500)[:, None]
+    rows[::7] = 0
+    rows[3] = np.nan
+    objective = LinearObjective(Squared(1.0), 4, intercept_scale=intercept)
+
+    def gram(table: np.ndarray) -> np.ndarray:
+        given = sp.csr_array(table) if sparse else table
+        with np.errstate(invalid="ignore"):
+            return module._gram(objective, objective.records(given, np.ones(len(table))))
+
+    whole = gram(rows)
+    assert np.array_equal(whole, gram(rows[::-1]))
+    assert whole == pytest.approx(gram(rows[:200]) + gram(rows[200:]), rel=1e-14, abs=1e-14)  # √2 is rounded
+    for row in rows[::50]:
+        assert np.linalg.norm(gram(row[None])) <= objective.row_norm**2
+    scaled = np.nan_to_num(rows) / np.maximum(1, np.linalg.norm(np.nan_to_num(rows), axis=1))[:, None]
+    constant = np.where(np.isnan(rows).any(axis=1), 0.0, intercept)
+    full = np.column_stack([scaled, constant]) if intercept else scaled
+    mine = (full.T @ full) * (np.sqrt(2) - (np.sqrt(2) - 1) * np.eye(full.shape[1]))
+    assert whole == pytest.approx(mine[np.triu_indices(full.shape[1])], abs=500 * 2.0**-17)
+
+
+def test_replaced_rows_move_the_gram_matrix_by_root_two() -> None:
+    objective = LinearObjective(Squared(1.0), 2, relation=REPLACE)
+    grams = [module._gram(objective, objective.records(np.array([row]), np.ones(1))) for row in ([1.0, 0.0], [0.0, 1.0])]
+    assert np.linalg.norm(grams[0] - grams[1]) == pytest.approx(math.sqrt(2), abs=1e-4)
+
+
+@pytest.mark.parametrize("extreme", [1e-9, 1.0, 1e9])
+def test_rows_and_targets_of_any_size(extreme: float) -> None:
+    rows, targets = table(400)
+    model = DPRidge(epsilon=1.0, public_size=400, target_bound=extreme).fit(rows * extreme, targets * extreme)
+    assert np.isfinite(model.coef_).all()
+    again, _ = model_from_json(model_to_json(model))
+    assert np.array_equal(again.predict(rows), model.predict(rows)) and again.radius is None
+
+
+def test_a_ball_is_kept() -> None:
+    rows, targets = table(400)
+    model = DPRidge(epsilon=0.01, radius=0.5, fit_intercept=False).fit(rows, targets)  # of a private number of records
+    assert np.linalg.norm(model.coef_) <= 0.5 * (1 + 1e-12) and model.certificate_.epsilon <= 0.01
+
+
+def test_refusals() -> None:
+    rows, targets = table(60)
+    with pytest.raises(ValueError, match="regression"):
+        Preconditioned().build(task(loss=Logistic(), classes=2), BUDGET)
+    with pytest.raises(ValueError, match="a radius for output"):
+        DPRidge(mechanism="output", public_size=60).fit(rows, targets)
+    with pytest.raises(ValueError, match="delta"):
+        DPRidge(mechanism="preconditioned", delta=0.0, public_size=60).fit(rows, targets)
+    with pytest.raises(ValueError, match="at most 2,000 parameters"):
+        DPRidge(mechanism="preconditioned", public_size=60).fit(sp.csr_array((60, 3000)), targets)
+    assert SpendLog.current().charges() == []
+
+
+# Planted defects
+
+
+def refuted(relation: Relation = Relation.ADD_OR_REMOVE_ONE) -> str:
+    made, objective = Preconditioned().build(task(relation=relation), BUDGET)
+    result = replay(Training.of_mechanism(made, objective))
+    assert result.refuted, str(result)
+    return " ".join(result.findings)
+
+
+def test_a_gram_matrix_of_unbounded_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    gram = module._gram
+    monkeypatch.setattr(module, "_gram", lambda objective, records: 2 * gram(objective, records))
+    assert "moved by" in refuted()
+
+
+def test_residuals_that_are_not_clipped_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradient = module._gradient
+    monkeypatch.setattr(
+        module, "_gradient", lambda o, r, theta, clip, noise, moved: 3 * gradient(o, r, theta, clip, noise, moved)
+    )
+    assert "moved by" in refuted()
+
+
+def test_a_scale_that_is_read_off_the_records_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = Channel.release
+
+    def bare(self: Channel, query: Any, moved: float, noise: float, rate: float = 1.0) -> Any:
+        found = release(self, query, moved, noise, rate)
+        return query if len(query) == 1 else found
+
+    monkeypatch.setattr(Channel, "release", bare)
+    assert "depends on records" in refuted()
+
+
+def test_the_noise_of_adding_where_a_record_is_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = Channel.release
+    monkeypatch.setattr(Channel, "release", lambda self, query, moved, noise: release(self, query, moved / 2, noise))
+    assert "moved by" in refuted(REPLACE)
