@@ -126,8 +126,9 @@ def main() -> None:
     RESULTS.write_text(
         f"""# Private linear regression
 
-`python benchmarks/regression.py`: R² on held-out records, means of {RUNS} runs, δ = {DELTA:g}, the number of records public. "Without
-privacy" is least squares on the same rows. AdaSSP (Wang 2018) is written in the script, with exactly composed Gaussian noise.
+`python benchmarks/regression.py`: R² on held-out records, means of {RUNS} runs, δ = {DELTA:g}, the number of records public.
+"Without privacy" is least squares on the same rows. AdaSSP (Wang 2018) is written in the script, with exactly composed
+Gaussian noise.
 
 | table | | {" | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS)} | without privacy | a fit |
 | --- | --- | {" | ".join("---" for _ in EPSILONS)} | --- | --- |

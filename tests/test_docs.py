@@ -55,6 +55,7 @@ def test_readme_examples_run(number: int) -> None:
         ("importance-sampling.md", "trainer"),
         ("last-iterate.md", "model"),
         ("curves.md", "linear"),
+        ("regression.md", "model"),
     ],
 )
 def test_the_examples_in_pages_run(page: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

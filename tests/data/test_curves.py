@@ -133,8 +133,9 @@ def test_schema_files(tmp_path: Path) -> None:
     for change, match in (
         ({"curves": 2}, "3 to 200 knots"),
         ({"curves": 1000}, "3 to 200 knots"),
+        ({"curves": "twelve"}, "whole number"),
         ({"missing": "guess"}, "missing"),
-        ({"columns": (Column("x", "number", (0, 1)), Column("ill", "label")), "curves": -1}, "curves"),
+        ({"columns": (Column("x", "number", (0, 1)), Column("ill", "label")), "curves": -1}, "3 to 200 knots"),
     ):
         with pytest.raises(ValueError, match=match):
             replace(SCHEMA, **change)
@@ -233,6 +234,12 @@ def test_an_encoder_leaves_nobody_out() -> None:
         encoder.fit(frame)
     with pytest.raises(TypeError, match="DataFrame"):
         TableEncoder(SCHEMA).fit(frame.to_numpy())
+    with pytest.raises(ValueError, match="confirmed"):
+        TableEncoder(replace(SCHEMA, proposed=True)).fit(frame)
+    truths = Schema("t", "y", (Column("x", "category", categories=("false", "true")), Column("y", "label")), ("False", "True"))
+    told = pd.DataFrame({"x": [True, False], "y": [False, True]})
+    rows, labels = truths.encode(told)
+    assert rows.tolist() == [[0, 1], [1, 0]] and labels.tolist() == ["False", "True"]
     found = TableEncoder(SCHEMA).fit(frame)
     assert found.get_feature_names_out().tolist() == SCHEMA.features and found.transform(frame).shape == (50, SCHEMA.dimension)
     assert SpendLog.current().charges() == []

@@ -324,3 +324,12 @@ def test_misspelt_schemas_are_refused(change: dict[str, Any], message: str) -> N
     entry = {**json.loads(SCHEMA.to_json()), **change}
     with pytest.raises(SchemaError, match=message):
         Schema.from_dict(entry)
+
+
+@pytest.mark.parametrize("rows", ["1,2,yes,\n3,4,no,\n", "1,2,yes,5\n3,4,no,6\n"])
+def test_rows_of_more_fields_than_the_header_are_refused(rows: str, tmp_path: Path) -> None:
+    """They would be read moved by one column, and nobody would know."""
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,y\n" + rows)
+    with pytest.raises(data.DataError, match="more fields than its header"):
+        data.read_frame(path)

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm import _validate as check
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -43,7 +41,8 @@ class Encoding:
     separate: bool = False
 
     def __post_init__(self) -> None:
-        check.integer("curves", self.curves, minimum=0)
+        if isinstance(self.curves, bool) or not isinstance(self.curves, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SchemaError(f"Expected curves to be a whole number, got {self.curves!r}.")
         if self.curves and not _FEWEST <= self.curves <= _MOST:
             raise SchemaError(f"Expected curves of {_FEWEST} to {_MOST} knots, or 0 for straight lines, got {self.curves}.")
 
@@ -208,14 +207,18 @@ def numbers(values: pd.Series[Any], name: str) -> Array:
     return result
 
 
-def texts(values: pd.Series[Any]) -> pd.Series[Any]:
+def texts(values: pd.Series[Any], known: Sequence[str]) -> pd.Series[Any]:
     """Values as texts, missing ones as they are: each by itself. A whole number reads the same whether another value of the
-    column is missing or not, which pandas tells by making all of them floats."""
+    column is missing or not, which pandas tells by making all of them floats; True and False as the `known` texts spell them."""
     import pandas as pd
+
+    spelt = {name.lower(): name for name in known}
 
     def text(value: Any) -> Any:
         if pd.isna(value):
             return value
+        if isinstance(value, bool | np.bool_):
+            return spelt.get(str(value).lower(), str(value))
         if isinstance(value, float | np.floating) and float(value).is_integer():
             return str(int(value))
         return str(value).strip()
@@ -227,7 +230,7 @@ def _codes(values: pd.Series[Any], name: str, categories: Sequence[str]) -> NDAr
     """Index of each value's category; −1 where missing."""
     import pandas as pd
 
-    text = texts(values)
+    text = texts(values, categories)
     codes = pd.Index(list(categories), dtype="object").get_indexer(pd.Index(text, dtype="object")).astype(np.int64)
     unknown = (codes < 0) & text.notna().to_numpy()
     if unknown.any():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,17 +121,24 @@ def read_frame(path: str | Path, schema: Schema | None = None) -> pd.DataFrame:
             frame = pd.read_feather(path)
         else:
             header = options.get("header", True)
-            frame = pd.read_csv(
-                path,
-                sep=options.get("separator", "\t" if suffix.startswith(".tsv") else ","),
-                header=0 if header else None,
-                names=None if header or not schema else [c.name for c in schema.columns],
-                skiprows=options.get("skip_lines", 0),
-                na_values=options.get("missing"),
-                skipinitialspace=bool(options.get("strip", False)),
-                dtype=str,  # a schema says what is a number; guesses would turn codes into numbers
-                low_memory=False,
-            )
+            with warnings.catch_warnings():  # a row of more fields than the header would move all of them by one, or lose one
+                warnings.simplefilter("error", pd.errors.ParserWarning)
+                frame = pd.read_csv(
+                    path,
+                    index_col=False,
+                    sep=options.get("separator", "\t" if suffix.startswith(".tsv") else ","),
+                    header=0 if header else None,
+                    names=None if header or not schema else [c.name for c in schema.columns],
+                    skiprows=options.get("skip_lines", 0),
+                    na_values=options.get("missing"),
+                    skipinitialspace=bool(options.get("strip", False)),
+                    dtype=str,  # a schema says what is a number; guesses would turn codes into numbers
+                    low_memory=False,
+                )
+    except pd.errors.ParserWarning:
+        raise DataError(
+            f"Cannot read {path}: its rows have more fields than its header. Is there a separator at the end?"
+        ) from None
     except (OSError, ValueError, UnicodeError, EOFError, pa.ArrowException) as error:
         raise DataError(f"Cannot read {path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
     if frame.empty:

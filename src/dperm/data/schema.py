@@ -154,7 +154,7 @@ class Schema:
     def _targets(self, values: pd.Series[Any]) -> NDArray[Any]:
         if self.target_range is not None:
             return np.clip(numbers(values, self.target), *self.target_range)
-        labels = texts(values).astype(str)
+        labels = texts(values, self.classes).astype(str)
         suffix, other = self.extra.get("label_suffix", ""), self.extra.get("other_label")
         if suffix:
             labels = labels.str.removesuffix(suffix)

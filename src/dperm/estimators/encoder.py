@@ -24,7 +24,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     schema : a `Schema`, or the path of one.
     curves : knots of each number's curve, 0 for straight lines; None: as the schema says.
 
-    Nothing is learnt from records, so this costs no privacy. Rows with missing values are refused, unless the schema says what to
+    Nothing is learnt from records, so this costs no privacy; a schema that is still marked as proposed is refused. The target may
+    stay in the frame, other columns are left out. Rows with missing values are refused, unless the schema says what to
     make of them ("middle", "separate"): here none may be left out.
 
     Examples
@@ -50,6 +51,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         from dperm.data import Schema
 
         schema = self.schema if isinstance(self.schema, Schema) else Schema.load(self.schema)
+        if schema.proposed:
+            raise ValueError(
+                "Expected a schema that was confirmed: ranges and categories of this one were read off the data, which is not "
+                'private. Correct it by what is publicly known, and set "proposed" to false.'
+            )
         self.schema_ = schema if self.curves is None else schema.with_curves(self.curves)
         self.n_features_in_ = len(self.schema_.feature_columns)
         self._encoded(X)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +58,7 @@ def effects(model: Any, schema: Schema, label: Any = None) -> list[Effect]:
         raise ValueError(f"Expected one of the labels {known[:8]} for a model of {len(known)} classes, got {label!r}.")
     if label is not None and not known:
         raise ValueError(f"Expected no label for a regression, got {label!r}.")
-    row = known.index(label) if len(table) > 1 else 0
+    row = known.index(label) if len(table) > 1 else 0  # pyright: ignore[reportArgumentType]
     sign = -1.0 if len(table) == 1 and known and label == known[0] else 1.0
     weights = sign * table[row] / schema.divisor
     spread = model.trace_.get("noise_std") if "sensitivity" in model.trace_ else None
@@ -95,8 +94,8 @@ def plot_effects(model: Any, schema: Schema, label: Any = None) -> str:
 def effects_page(model: Any, schema: Schema, label: Any = None) -> str:
     """The same as a page, the columns that can do most first."""
     found = sorted(effects(model, schema, label), key=lambda effect: -effect.spread)
-    classes: Sequence[Any] = getattr(model, "classes_", ())
-    what = f"log-odds of {classes[-1] if label is None else label}" if len(classes) else f"{schema.target}, on [−1, 1]"
+    classes: list[Any] = list(getattr(model, "classes_", ()))
+    what = f"log-odds of {classes[-1] if label is None else label}" if classes else f"{schema.target}, on [−1, 1]"
     return (
         environment()
         .get_template("effects.html")

@@ -348,7 +348,8 @@ def effects_figure(found: Sequence[Any]) -> str:
     low = min(float(effect.heights.min()) for effect in found)
     high = max(float(effect.heights.max()) for effect in found)
     room = 0.06 * (high - low) or 1.0
-    with matplotlib.rc_context({**_STYLE, "font.size": 9}):
+    style: dict[Any, Any] = {**_STYLE, "font.size": 9}
+    with matplotlib.rc_context(style):
         figure = Figure(figsize=(3.4 * across, 2.5 * down), layout="constrained")
         for place, effect in enumerate(found):
             axes = figure.add_subplot(down, across, place + 1)

@@ -31,8 +31,12 @@ def compare(
         typer.Option(
             help="By commas [default: output, objective-kifer, objective-sharp, gradient-full, gradient-poisson]; others are "
             "bolt-on, coordinate, frank-wolfe, frank-wolfe-l2, greedy-coordinate, individual, last-iterate, lssgd, m-ngp, "
-            "m-ngp-published, pidp-sgd-published, tgp."
+            "m-ngp-published, pidp-sgd-published, tgp, and for numbers preconditioned."
         ),
+    ] = None,
+    curves: Annotated[
+        int | None,
+        typer.Option(help="Knots of the curve that each number of a schema gets [default: as the schema says, or lines]."),
     ] = None,
     relation: Relation = "add_or_remove_one",
     repeats: Annotated[int, typer.Option(help="Repeats, on paired random splits.")] = 10,
@@ -70,7 +74,8 @@ def compare(
     probe_writable(output)
     jobs = jobs or os.cpu_count() or 1
     results: list[StudyResult] = []
-    loaded = [(source, *dataset_of(source, target, schema)) for source in sources or _BUNDLED]  # all, before any charge
+    knots = None if curves is None else lambda _: curves
+    loaded = [(source, *dataset_of(source, target, schema, knots)) for source in sources or _BUNDLED]  # all, before any charge
     for source, dataset, used in loaded:
         if used is not None and used.proposed:
             warn(f"No schema for {source}: ranges, categories and labels were read off the data, which is not private.")
@@ -78,6 +83,9 @@ def compare(
             results.append(run_study(dataset, study, jobs, step))
         if not as_json:
             result_table(results[-1])
+            for note in results[-1].notes:
+                if " is left out. " in note:
+                    say(note)
     audits: list[Any] = []
     for result in results if attack else []:
         with progress(f"{result.dataset}: attacking", not as_json) as step:
