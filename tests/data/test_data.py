@@ -326,10 +326,11 @@ def test_misspelt_schemas_are_refused(change: dict[str, Any], message: str) -> N
         Schema.from_dict(entry)
 
 
-@pytest.mark.parametrize("rows", ["1,2,yes,\n3,4,no,\n", "1,2,yes,5\n3,4,no,6\n"])
-def test_rows_of_more_fields_than_the_header_are_refused(rows: str, tmp_path: Path) -> None:
-    """They would be read moved by one column, and nobody would know."""
+def test_rows_of_more_fields_than_the_header_are_refused(tmp_path: Path) -> None:
+    """They would be read moved by one column, and nobody would know. A separator at the end of all rows is no field."""
     path = tmp_path / "t.csv"
-    path.write_text("a,b,y\n" + rows)
+    path.write_text("a,b,y\n1,2,yes,5\n3,4,no,6\n")
     with pytest.raises(data.DataError, match="more fields than its header"):
         data.read_frame(path)
+    path.write_text("a,b,y\n1,2,yes,\n3,4,no,\n")
+    assert data.read_frame(path).to_dict("list") == {"a": ["1", "3"], "b": ["2", "4"], "y": ["yes", "no"]}
