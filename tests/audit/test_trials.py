@@ -95,8 +95,10 @@ def test_nearly_everything_linear_is_vectorised() -> None:
         "adaptive",
         "coordinate",
         "frank-wolfe",
+        "greedy-coordinate",
         "last-iterate",
         "noisy size",
+        "preconditioned",
         "recipe dpis",
         "svrg",
     )  # a state or a plan of its own for each run

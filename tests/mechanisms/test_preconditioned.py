@@ -13,7 +13,7 @@ import dperm.mechanisms.preconditioned as module
 from dperm.audit import Training, replay
 from dperm.audit.recording import Recorder
 from dperm.estimators import DPRidge, model_from_json, model_to_json
-from dperm.mechanisms import Budget, Gradient, Preconditioned, PreconditionedDescent
+from dperm.mechanisms import Budget, Gradient, Output, Preconditioned, PreconditionedDescent
 from dperm.objectives import LinearObjective, Logistic, Squared, Task
 from dperm.privacy import Composed, Gaussian, Relation, SelfComposed, epsilon
 from dperm.release import Channel, SpendLog
@@ -108,6 +108,19 @@ def test_rows_and_targets_of_any_size(extreme: float) -> None:
     assert np.array_equal(again.predict(rows), model.predict(rows)) and again.radius is None
 
 
+def test_a_radius_is_there_for_methods_that_need_one() -> None:
+    for settings, radius in (
+        ({}, None),
+        ({"mechanism": "gradient"}, None),
+        ({"mechanism": "output"}, 5.0),
+        ({"mechanism": "tgp"}, 5.0),
+        ({"delta": 0.0}, 5.0),
+        ({"mechanism": "output", "radius": 2.0}, 2.0),
+    ):
+        _, objective = DPRidge(public_size=60, **settings).mechanism_for(features=3)  # type: ignore[arg-type]
+        assert objective.radius == radius
+
+
 def test_a_ball_is_kept() -> None:
     rows, targets = table(400)
     model = DPRidge(epsilon=0.01, radius=0.5, fit_intercept=False).fit(rows, targets)  # of a private number of records
@@ -119,7 +132,8 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match="regression"):
         Preconditioned().build(task(loss=Logistic(), classes=2), BUDGET)
     with pytest.raises(ValueError, match="a radius for output"):
-        DPRidge(mechanism="output", public_size=60).fit(rows, targets)
+        made, objective = Output().build(task(), BUDGET)
+        made.release(objective, objective.records(rows[:, :3], targets), Channel.open())
     with pytest.raises(ValueError, match="delta"):
         DPRidge(mechanism="preconditioned", delta=0.0, public_size=60).fit(rows, targets)
     with pytest.raises(ValueError, match="at most 2,000 parameters"):

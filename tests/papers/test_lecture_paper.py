@@ -38,11 +38,15 @@ def test_every_rung_is_certified_and_learns(kind: str, monkeypatch: pytest.Monke
 
 
 def test_slopes_are_those_of_the_tables() -> None:
-    """Of the results that are kept: strongly convex and convex rates are told apart, whatever the rung."""
+    """Of the results that are kept: strongly convex and convex rates are told apart, whatever the rung. On the L1 ball noise on
+    all parameters learns nothing."""
     for kind, rungs in paper.RUNGS.items():
         for rung in rungs:
+            if (kind, rung.name) == ("sparse", "full-batch descent"):
+                assert min(paper.values(kind, rung.name, "p")[1]) > 2 * max(paper.values(kind, "Frank–Wolfe", "n")[1][2:])
+                continue
             for along, rate in paper.RATES[kind].items():
-                assert abs(paper.slope(kind, rung.name, along) - rate) < 0.35 * abs(rate)
+                assert abs(paper.slope(kind, rung.name, along) - rate) < (0.35 * abs(rate) or 0.2)
 
 
 def test_the_report_is_made_of_the_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,16 +21,17 @@ __all__ = ["DPRidge"]
 
 Array = NDArray[np.float64]
 
+_USUAL_RADIUS = 5.0
+
 
 class DPRidge(RegressorMixin, PrivateLinearModel):
-    """Differentially private linear regression: squared loss, targets in ±`target_bound`, within the ball ‖θ‖ ≤ `radius` if there
-    is one.
+    """Differentially private linear regression: squared loss, targets in ±`target_bound`, within the ball ‖θ‖ ≤ `radius`: by
+    default 5 for methods that need one, and none for others.
 
     `mechanism` "auto" is preconditioned descent (docs/regression.md), which shrinks coefficients as ridge regression does where
-    noise hides them; "objective" is refused, because the squared loss's gradient is not bounded on all of space, and "output"
-    needs a radius. Targets outside ±target_bound are clipped to it. Gradients of "gradient" are clipped at
-    data_norm·target_bound, the largest at θ = 0, unless the method says otherwise. Other parameters as for
-    `DPLogisticRegression`.
+    noise hides them; "objective" is refused, because the squared loss's gradient is not bounded on all of space. Targets outside
+    ±target_bound are clipped to it. Gradients of "gradient" are clipped at data_norm·target_bound, the largest at θ = 0, unless
+    the method says otherwise. Other parameters as for `DPLogisticRegression`.
     """
 
     def __init__(
@@ -79,7 +80,8 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         return 0
 
     def _loss(self) -> Loss:
-        return Squared(target_bound=self.target_bound, radius=math.inf if self.radius is None else self.radius)
+        free = self._method().unbounded and self.delta > 0
+        return Squared(target_bound=self.target_bound, radius=self.radius or (math.inf if free else _USUAL_RADIUS))
 
     def predict(self, X: Any) -> Array:
         """Targets, shape (n,)."""

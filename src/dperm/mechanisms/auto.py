@@ -22,6 +22,7 @@ class Auto(Method):
     rules it out."""
 
     key = "auto"
+    unbounded = True
 
     def chosen(self, task: Task, budget: Budget) -> Method:
         if budget.delta == 0:

@@ -122,6 +122,7 @@ class Gradient(Method):
 
     key = "gradient"
     joint = True
+    unbounded = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,6 +32,7 @@ class Method(ABC):
     joint: ClassVar[bool] = False  # whether more than two classes are one model, where the loss has a form for that
     pure: ClassVar[bool] = False  # whether delta = 0 will do
     title: ClassVar[str] = ""  # in reports; empty: its key
+    unbounded: ClassVar[bool] = False  # whether it trains losses whose slope has no bound: it clips
     claimed: ClassVar[bool] = False  # whether what it makes is not private at the ε that its authors state
 
     def __post_init__(self) -> None:

@@ -26,6 +26,7 @@ class TraditionalGradient(Gradient):
     sampling: str = "full"
 
     key = "tgp"
+    unbounded = False  # it clips at the bound
     title = "Traditional gradient perturbation"
 
     def __post_init__(self) -> None:

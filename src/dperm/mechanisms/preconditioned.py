@@ -195,6 +195,7 @@ class Preconditioned(Method):
     """Descent for least squares, preconditioned by a noisy Gram matrix; all its settings follow from n, d and the budget."""
 
     key = "preconditioned"
+    unbounded = True
     title = "Preconditioned descent"
 
     @property
