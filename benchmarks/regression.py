@@ -49,7 +49,8 @@ def survey(curves: int) -> tuple[Any, Any, Any, Any]:
         table = Dataset.of(pd.read_csv(path), schema)
         assert table.target_range is not None
         parts += [table.features, table.target_range.scaled(table.targets)]
-    return tuple(parts)  # type: ignore[return-value]
+    rows, targets, other, truth = parts
+    return rows, targets, other, truth
 
 
 def made(count: int, features: int, kind: str) -> tuple[Any, Any, Any, Any]:

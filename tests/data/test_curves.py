@@ -142,7 +142,7 @@ def test_schema_files(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="log scale"):
         Column("x", "number", (-1, 1), scale="log")
     with pytest.raises(SchemaError, match="scale of linear"):
-        Column("x", "number", (0, 1), scale="cubic")  # type: ignore[arg-type]
+        Column("x", "number", (0, 1), scale="cubic")
 
 
 def test_knots_by_rule_grow_with_what_can_be_told_apart() -> None:

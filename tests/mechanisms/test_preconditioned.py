@@ -117,7 +117,7 @@ def test_a_radius_is_there_for_methods_that_need_one() -> None:
         ({"delta": 0.0}, 5.0),
         ({"mechanism": "output", "radius": 2.0}, 2.0),
     ):
-        _, objective = DPRidge(public_size=60, **settings).mechanism_for(features=3)  # type: ignore[arg-type]
+        _, objective = DPRidge(public_size=60, **settings).mechanism_for(features=3)
         assert objective.radius == radius
 
 
