@@ -30,10 +30,10 @@ def test_optima_are_what_is_said() -> None:
 
 @pytest.mark.parametrize("kind", list(paper.RUNGS))
 def test_every_rung_is_certified_and_learns(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paper, "SEEDS", {kind: 1})
-    monkeypatch.setattr(paper, "AGREEING", (4.0,))
+    monkeypatch.setattr(paper, "SEEDS", {kind: 1 if kind == "strongly convex" else 3})
+    monkeypatch.setattr(paper, "AGREEING", (1.0,))  # fewer than n at both: where all agree, nothing is hard
     for rung in paper.RUNGS[kind]:
-        near, far = (paper.measured(kind, rung, 2000, epsilon, 4)["excess"] for epsilon in (8.0, 0.05))
+        near, far = (paper.measured(kind, rung, 2000, epsilon, 4)["excess"] for epsilon in (8.0, 0.25))
         assert 0 <= near < far
 
 
