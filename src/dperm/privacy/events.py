@@ -551,8 +551,9 @@ class ObjectivePerturbationEvent(Event):
     """argmin of Σ ℓ_i(θ) + (strong_convexity/2)·‖θ‖² + bᵀθ with b ~ N(0, noise_std²·I), ℓ convex and of rank-one Hessian.
 
     `lipschitz` bounds one record's gradient, `smoothness` its curvature, both on all of ℝ^d; `strong_convexity` is
-    the whole quadratic term. `loss` names a loss whose slope and curvature are tied (see SHARP_LOSSES): the sharp
-    bound then applies under add/remove. Raises ValueError where `smoothness` contradicts `loss`.
+    the whole quadratic term. `loss` names a loss whose slope and curvature are tied (see SHARP_LOSSES): sharp bounds then apply.
+    With `many`, ℓ_i is a mean of any number of such losses, those of one person. Raises ValueError where `smoothness`
+    contradicts `loss`.
     """
 
     noise_std: float
@@ -561,6 +562,7 @@ class ObjectivePerturbationEvent(Event):
     strong_convexity: float
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
     loss: str | None = None
+    many: bool = False
 
     def __post_init__(self) -> None:
         for name in ("noise_std", "lipschitz", "smoothness", "strong_convexity"):

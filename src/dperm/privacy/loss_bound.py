@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.special import log_ndtr, logsumexp
 
 __all__ = ["HalfNormal", "Law", "LossBound", "Normal", "Rayleigh", "SymmetrisedLoss", "log_normal_mass", "upper_envelope"]
@@ -207,11 +208,12 @@ class SymmetrisedLoss:
 
     def __init__(self, bound: LossBound) -> None:
         self._bound = bound
-        low, high = 0.0, max(bound.support[1], 1e-300)
-        for _ in range(200):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self._left(middle) >= 0 else (middle, high)
-        self.edge = 0.0 if self._left(0.0) >= 0 else high
+        self.edge = 0.0
+        if self._left(0.0) < 0:
+            high = max(bound.support[1], 1e-300)
+            self.edge, step = float(brentq(self._left, 0.0, high, xtol=1e-13 * high)), 1e-13 * high
+            while self._left(self.edge) < 0:  # where it jumps the root may lie before that
+                self.edge, step = self.edge + step, 4 * step
         self._atom = max(0.0, self._left(self.edge)) / (1 + math.exp(-self.edge))
 
     def _left(self, edge: float) -> float:

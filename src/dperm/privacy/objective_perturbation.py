@@ -1,11 +1,14 @@
 """The privacy loss of objective perturbation, as a bound that composes.
 
-Three bounds, all with s = sensitivity ÷ noise_std and c = ln(1 + smoothness/strong_convexity):
+With s = sensitivity ÷ noise_std and c = ln(1 + smoothness/strong_convexity):
 
 - generic, add/remove: c + s²/2 + s·|Z| (Redberg, Koskela, Wang 2023, with the matrix determinant lemma);
 - generic, replace-one: c + s²/2 + s·χ₂, the two gradients spanning a plane;
 - sharp, add/remove, for losses whose slope and curvature are tied: sup over p of
-  ln(1 + h(p)/strong_convexity) + p·sZ + p²s²/2. Theorem and proof: docs/objective-perturbation.md.
+  ln(1 + h(p)/strong_convexity) + p·sZ + p²s²/2;
+- means of many losses, and the sharp bound of replace-one: a flow of trade-off curves (`dperm.privacy.flow`).
+
+Theorems and proofs: docs/objective-perturbation.md.
 """
 
 from __future__ import annotations
@@ -17,31 +20,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.privacy.events import ObjectivePerturbationEvent, Relation
+from dperm.privacy.flow import BothGains, Gain, GaussianGain, HingeGain, TiedGain, TwoSidedGain, flow_bound
 from dperm.privacy.loss_bound import HalfNormal, LossBound, Normal, Rayleigh, upper_envelope
 
-__all__ = ["delta", "is_sharp", "loss_bound", "rdp"]
+__all__ = ["delta", "loss_bound", "rdp"]
 
 Array = NDArray[np.float64]
 
 _LINES = 1024
 
 
-def is_sharp(event: ObjectivePerturbationEvent) -> bool:
-    """Whether the sharp bound applies: a known loss under add/remove."""
-    return event.loss is not None and event.relation is Relation.ADD_OR_REMOVE_ONE
-
-
 @functools.lru_cache(maxsize=256)
 def loss_bound(event: ObjectivePerturbationEvent) -> LossBound:
-    """The tightest bound available for `event`, valid in both directions of its relation."""
+    """The tightest bound available for `event`, valid in both directions of its relation. ValueError where the noise is less than
+    a tenth of what means of many losses move."""
     s = event.lipschitz / event.noise_std
-    c = math.log1p(event.smoothness / event.strong_convexity)
-    if is_sharp(event):
-        return _huber_bound(s, c) if event.loss == "huber" else _logistic_bound(s, 4 * event.smoothness / event.strong_convexity)
-    if event.relation is Relation.REPLACE_ONE:
+    ratio = event.smoothness / event.strong_convexity
+    replaced = event.relation is Relation.REPLACE_ONE
+    if event.many or (replaced and event.loss is not None and _flows(ratio, s, event.loss)):
+        coming, going = _gains(ratio / s, event.loss)
+        both = BothGains(coming, going)
+        return flow_bound(both, both, s) if replaced else flow_bound(coming, going, s)
+    c = math.log1p(ratio)
+    if replaced:
         s = 2 * s
         return LossBound(Rayleigh(), np.array([s]), np.array([c + s * s / 2]), np.array([]))
+    if event.loss is not None:
+        return _huber_bound(s, c) if event.loss == "huber" else _logistic_bound(s, 4 * ratio)
     return LossBound(HalfNormal(), np.array([s]), np.array([c + s * s / 2]), np.array([]))
+
+
+def _gains(curvature: float, loss: str | None) -> tuple[Gain, Gain]:
+    """What an event gains by a loss that comes, and its complement loses, per unit of s; `curvature` is β/(Λs)."""
+    if loss is None:
+        return TwoSidedGain(curvature), TwoSidedGain(curvature, losing=True)
+    return (HingeGain(curvature) if loss == "huber" else TiedGain(4 * curvature)), GaussianGain()
+
+
+def _flows(ratio: float, s: float, loss: str) -> bool:
+    """Whether the flow is below c + 2s² + 2s·χ₂ for one record that is replaced, as measured: not where curvature weighs much
+    and noise is large, where ratio stands for ln(1 + ratio)."""
+    return ratio <= 0.5 or ratio / s <= (2.0 if loss == "huber" else 5.5)
 
 
 def _huber_bound(s: float, c: float) -> LossBound:
