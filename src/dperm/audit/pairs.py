@@ -13,7 +13,7 @@ from dperm.influence import LinearInfluence
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Relation
 
-__all__ = ["Pair", "extreme_pairs", "game_pairs", "influential_pair", "network_pairs"]
+__all__ = ["Pair", "extreme_pairs", "game_pairs", "influential_pair", "network_pairs", "of_persons"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -134,6 +134,9 @@ def extreme_pairs(
     Records of the largest norm and far beyond it, zero, repeated, not finite, with the other label; among ordinary records,
     among aligned ones, among none. `classes` for one-vs-rest mechanisms, whose targets are class numbers.
     """
+    if objective.person_rows is not None:
+        alone = replace(objective, person_rows=None)
+        return [of_persons(pair, objective.person_rows, alike=False) for pair in extreme_pairs(alone, records, classes, rng)]
     rng = rng or np.random.default_rng(0)
     d, bound, relation = objective.features, objective.data_norm, objective.relation
     count = classes or (objective.outputs if objective.outputs > 1 else 0)
@@ -165,6 +168,9 @@ def extreme_pairs(
 def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
     """Candidates for the pair that is easiest to tell apart: a record at the norm bound by itself, against records that
     pull the other way, replaced by its opposite, and the most influential one beside ordinary ones."""
+    if objective.person_rows is not None:
+        pairs = game_pairs(replace(objective, person_rows=None), classes)
+        return [of_persons(pair, objective.person_rows, alike=alike) for pair in pairs for alike in (True, False)]
     d, bound, relation = objective.features, objective.data_norm, objective.relation
     one, other = (0.0, 1.0) if classes else objective.loss.extremes
     x = bound * np.eye(d)[0]
@@ -185,6 +191,23 @@ def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
         start = (np.vstack([crowd, bound * near[None]]), np.append(np.full(12, other), one))
         pairs.append(Pair.replacing("a record replaced by one across", start, bound * far, one))
     return [*pairs, influential_pair(objective, classes=classes)]
+
+
+def of_persons(pair: Pair, most: int, *, alike: bool) -> Pair:
+    """The same neighbours, each record a person of up to three rows: copies of it, or the record with its features in other
+    places, and of some persons the last row without a target. What a person has depends on that record alone."""
+    each = min(most, 3)
+
+    def persons(data: Data) -> Data:
+        rows, targets = data
+        turned = np.stack([rows if alike else np.roll(rows, place, axis=1) for place in range(each)], axis=1)
+        known = np.repeat(np.asarray(targets, dtype=np.float64)[:, None], each, axis=1)
+        if not alike and each > 2:
+            known[rows.sum(axis=1) > 0, -1] = np.nan
+        return turned, known
+
+    name = f"{pair.name}, of persons with {each} rows" + (", all alike" if alike else "")
+    return Pair(name, persons(pair.first), persons(pair.second), pair.index_map, pair.extra, pair.changed)
 
 
 def _crowd_name(crowd: int) -> str:

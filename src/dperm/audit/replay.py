@@ -374,7 +374,8 @@ def _minimiser_findings(mine: Stage, theirs: Stage, first: Recording, second: Re
     ratio = float(np.linalg.norm(sides[0][1] - sides[1][1])) / charged
     eye: Any = modulus * np.eye(objective.dimension)
     logdets = [float(np.linalg.slogdet(np.asarray(side[2]) + eye)[1]) for side in sides]
-    allowed = float(np.log1p(objective.facts.smoothness / modulus))
+    rank = objective.facts.person_rows or 1  # of a person's Hessian, whose trace is as bounded as a record's
+    allowed = rank * float(np.log1p(objective.facts.smoothness / (rank * modulus)))
     # the Hessian may be of single precision
     return max(ratio, abs(logdets[0] - logdets[1]) / (allowed * (1 + 1e-5) + 1e-6)), findings
 

@@ -26,6 +26,7 @@ from dperm.mechanisms import (
     Stage,
 )
 from dperm.objectives import LinearObjective
+from dperm.objectives.grouped import flattened
 from dperm.privacy import Certificate, Event, Provenance, Relation
 from dperm.release import Channel, Source
 from dperm.release.draws import Draw
@@ -172,7 +173,7 @@ class Training:
 
         def fitted(records: Data, source: Source) -> Any:
             model = clone(estimator).set_params(random_state=source)
-            return model.fit(*records)
+            return model.fit(*records) if np.ndim(records[0]) < 3 else model.fit(*flattened(*records, None))
 
         def run(records: Data, source: Source) -> Any:
             model = fitted(records, source)

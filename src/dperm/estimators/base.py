@@ -7,18 +7,20 @@ import json
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
 from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_delta, remind_of_size
 from dperm.estimators.methods import TakesMethod
 from dperm.mechanisms import Mechanism, Method, Release, method_of
 from dperm.objectives import LinearObjective, Loss, Task
+from dperm.objectives.grouped import admit_person_rows
 from dperm.privacy import Assumption, Relation, Risk
 from dperm.release import Channel
 
@@ -42,6 +44,7 @@ class PrivateLinearModel(TakesMethod):
     data_norm: float
     relation: str
     public_size: int | None
+    person_rows: int | None = None  # of estimators without that parameter
     fit_intercept: bool
     intercept_scale: float | None
     label: str
@@ -69,6 +72,8 @@ class PrivateLinearModel(TakesMethod):
             check.positive("intercept_scale", self.intercept_scale)
         if self.public_size is not None:
             check.integer("public_size", self.public_size)
+        if self.person_rows is not None:
+            admit_person_rows(self.person_rows)
 
     def _validated(self, X: Any, y: Any, *, y_numeric: bool) -> tuple[Any, Any]:
         """Finite rows and targets of matching length: refused here, before anything is charged."""
@@ -76,21 +81,25 @@ class PrivateLinearModel(TakesMethod):
             self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=y_numeric, ensure_min_samples=1
         )
 
-    def _fit(self, X: Any, targets: NDArray[Any], classes: int, assumptions: list[Assumption], absent: int) -> Release:
+    def _fit(
+        self, X: Any, targets: NDArray[Any], classes: int, assumptions: list[Assumption], groups: Any, absent: int
+    ) -> Release:
         """Choose and calibrate the mechanism from public facts, then release. `targets` are class numbers, or with `classes` = 0
         numbers of a regression; `absent` records hold nothing, and are records."""
         relation = Relation(self.relation)
         present = None
+        number, records = admit_groups(groups, X.shape[0], self.person_rows)
+        records += absent
         if check.integer("absent", absent, minimum=0):
             present = np.arange(X.shape[0] + absent) < X.shape[0]
             X = _with_empty_rows(X, absent)
             targets = np.append(targets, np.full(absent, targets[0]))
+            number = None if number is None else np.append(number, number.max() + 1 + np.arange(absent))
         # Under replace-one the number of records is public by definition.
-        if relation is Relation.REPLACE_ONE and self.public_size not in (None, X.shape[0]):
-            raise ValueError(
-                f"Expected public_size={X.shape[0]}, the number of records, under replace-one, got {self.public_size}."
-            )
-        size = X.shape[0] if relation is Relation.REPLACE_ONE else self.public_size
+        if relation is Relation.REPLACE_ONE and self.public_size not in (None, records):
+            whom = "records" if groups is None else "persons"
+            raise ValueError(f"Expected public_size={records}, the number of {whom}, under replace-one, got {self.public_size}.")
+        size = records if relation is Relation.REPLACE_ONE else self.public_size
         if size is not None:
             remind_of_delta(self.delta, size, stacklevel=3)
         task = self.task(X.shape[1], classes, size)
@@ -109,12 +118,12 @@ class PrivateLinearModel(TakesMethod):
         if classes:
             targets = task.targets(targets)
         if size is not None and method.needs_size:
-            remind_of_size(size, X.shape[0], "what was chosen by it suits other data.", stacklevel=3)
+            remind_of_size(size, records, "what was chosen by it suits other data.", stacklevel=3)
         scale = objective.intercept_scale
         given = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
         kept = copy.deepcopy(given)  # lists may change; and what cannot be copied fails now
         channel = Channel.open(self.random_state, label=self.label)
-        release = mechanism.release(objective, objective.records(X, targets, present=present), channel)
+        release = mechanism.release(objective, objective.records(X, targets, groups=number, present=present), channel)
         if not np.isfinite(release.theta).all():
             warnings.warn("Training diverged: parameters are not finite. It is paid for; lower the learning rate.", stacklevel=4)
         self.objective_ = objective
@@ -150,6 +159,7 @@ class PrivateLinearModel(TakesMethod):
             intercept_scale=(self.intercept_scale or 0.5 * self.data_norm) if self.fit_intercept else 0.0,
             relation=Relation(self.relation),
             public_size=public_size or self.public_size,
+            person_rows=self.person_rows,
         )
 
     def mechanism_for(self, features: int, classes: int = 2, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:
@@ -191,10 +201,36 @@ class PrivateLinearModel(TakesMethod):
         """Predictions x̂ᵀw + intercept for rows scaled to norm ≤ data_norm: (n,) or (n, K)."""
         check_is_fitted(self)
         X = self._rows_alike(X)
-        records = self.objective_.records(X, np.zeros(X.shape[0]), keep=False)
+        rows = replace(self.objective_, person_rows=None)  # each answered by itself
+        records = rows.records(X, np.zeros(X.shape[0]), keep=False)
         parts = [(batch.rows @ np.atleast_2d(self.coef_).T) * batch.units[:, None] for batch in records.batches()]
         scores = np.concatenate(parts) + self.intercept_
         return np.ascontiguousarray(scores[:, 0]) if scores.shape[1] == 1 else scores
+
+
+def admit_groups(groups: Any, rows: int, person_rows: int | None) -> tuple[NDArray[np.intp] | None, int]:
+    """Whose each row is (n,), as numbers of persons, and how many persons there are; without groups None, and the number of rows.
+
+    ValueError for groups that are no column of known values, or without `person_rows`, and the other way round.
+    """
+    if groups is None:
+        if person_rows is not None:
+            raise ValueError("Expected groups with person_rows: fit(X, y, groups=ids), whose each row is.")
+        return None, rows
+    if person_rows is None:
+        raise ValueError("Expected person_rows with groups: the most rows used of a person, a public number such as 64.")
+    import pandas
+
+    groups = column_or_1d(groups, dtype=object if not isinstance(groups, np.ndarray) else None)
+    if len(groups) != rows:
+        raise ValueError(f"Expected {rows} groups, one a row, got {len(groups)}.")
+    known = pandas.notna(groups)
+    if not known.all():
+        raise ValueError(f"Expected to be told whose each row is, but {int((~known).sum())} groups are missing.")
+    number, persons = pandas.factorize(groups)
+    if len(persons) == rows > 1 and person_rows > 1:
+        warnings.warn("Every row is a person of its own by these groups: is that the column meant?", stacklevel=5)
+    return number.astype(np.intp), len(persons)
 
 
 def _read(X: Any) -> Any:

@@ -33,9 +33,11 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
 
     classes: ArrayLike | None
 
-    def fit(self, X: Any, y: Any, *, absent: int = 0) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, *, absent: int = 0) -> Self:
         """Train privately on rows X (n, d), dense or CSR, and labels y (n,).
 
+        `groups` (n,) tells whose each row is, by any value. A person's loss is then the mean of that person's rows', of which at
+        most `person_rows` are used, spread evenly; what is said of a record, such as `public_size`, is said of a person.
         `absent` further records have no usable row or label: they contribute nothing and are counted, which matters where the
         number of records is public.
         Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
@@ -44,7 +46,7 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         with all_or_nothing(self):
             X, y = self._validated(X, y, y_numeric=False)
             self.classes_, index, labels = admit_labels(y, self.classes)
-            self._fit(X, index, len(self.classes_), [labels], absent)
+            self._fit(X, index, len(self.classes_), [labels], groups, absent)
         return self
 
     def epsilon_path(
@@ -121,8 +123,10 @@ class DPLogisticRegression(_PrivateLinearClassifier):
     data_norm : public bound on a row's L2 norm; longer rows are scaled down to it. Never learned.
     relation : "add_or_remove_one" (n is private) or "replace_one" (n is public).
     classes : all possible labels. None takes those present and records "label set taken as public".
-    public_size : publicly known number of records. None under add/remove: released with noise and charged where
+    public_size : publicly known number of records, or of persons. None under add/remove: released with noise and charged where
         a formula needs it (`Gradient`, and `Output` without `strong_convexity`).
+    person_rows : with `groups` in `fit`, the most rows that are used of a person; public. Neighbours then differ in all rows of
+        one person.
     fit_intercept, intercept_scale : a constant feature of this value (default data_norm/2), regularised like the others.
     label : names the data set in the spend log.
     random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
@@ -153,6 +157,7 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         relation: str = "add_or_remove_one",
         classes: ArrayLike | None = None,
         public_size: int | None = None,
+        person_rows: int | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
         label: str = "",
@@ -167,6 +172,7 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         self.relation = relation
         self.classes = classes
         self.public_size = public_size
+        self.person_rows = person_rows
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale
         self.label = label
@@ -216,6 +222,7 @@ class DPLinearSVC(_PrivateLinearClassifier):
         relation: str = "add_or_remove_one",
         classes: ArrayLike | None = None,
         public_size: int | None = None,
+        person_rows: int | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
         label: str = "",
@@ -229,6 +236,7 @@ class DPLinearSVC(_PrivateLinearClassifier):
         self.relation = relation
         self.classes = classes
         self.public_size = public_size
+        self.person_rows = person_rows
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale
         self.label = label

@@ -40,6 +40,7 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
         data_norm: float = 1.0,
         relation: str = "add_or_remove_one",
         public_size: int | None = None,
+        person_rows: int | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
         label: str = "",
@@ -53,12 +54,13 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
         self.data_norm = data_norm
         self.relation = relation
         self.public_size = public_size
+        self.person_rows = person_rows
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale
         self.label = label
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, absent: int = 0) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, *, absent: int = 0) -> Self:
         """Train privately on rows X (n, d), dense or CSR, and counts y (n,); see `DPLogisticRegression.fit`."""
         self._check_parameters()
         check.positive("radius", self.radius)
@@ -68,7 +70,7 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
             if np.any(np.asarray(y) < 0):
                 raise ValueError("Expected counts >= 0, got negative ones.")
             targets = np.minimum(np.asarray(y, dtype=np.float64), bound)
-            self._fit(X, targets, 0, [clipped_counts(bound)], absent)
+            self._fit(X, targets, 0, [clipped_counts(bound)], groups, absent)
             self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
         return self
 

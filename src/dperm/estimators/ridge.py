@@ -45,6 +45,7 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         data_norm: float = 1.0,
         relation: str = "add_or_remove_one",
         public_size: int | None = None,
+        person_rows: int | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
         label: str = "",
@@ -58,12 +59,13 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         self.data_norm = data_norm
         self.relation = relation
         self.public_size = public_size
+        self.person_rows = person_rows
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale
         self.label = label
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, *, absent: int = 0) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, *, absent: int = 0) -> Self:
         """Train privately on rows X (n, d), dense or CSR, and targets y (n,); see `DPLogisticRegression.fit`."""
         self._check_parameters()
         if self.radius is not None:
@@ -72,7 +74,7 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         with all_or_nothing(self):
             X, y = self._validated(X, y, y_numeric=True)
             targets = np.clip(np.asarray(y, dtype=np.float64), -bound, bound)
-            self._fit(X, targets, 0, [clipped_targets(bound)], absent)
+            self._fit(X, targets, 0, [clipped_targets(bound)], groups, absent)
             self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
         return self
 

@@ -112,6 +112,10 @@ class Plan(Policy):
     def needs_size(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.sampler.needs_size
 
+    @property
+    def grouped(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.sampler.grouped and not self.anchored
+
     def refuse(self, objective: Any, records: int) -> None:
         self.sampler.refuse(records)
 

@@ -97,6 +97,9 @@ class Policy(ABC):
     #: whether steps compare gradients at two θ, which objectives of networks do not have
     anchored: bool = False
 
+    #: whether what is proved of a record holds of a person, whose loss is the mean of several rows'
+    grouped: bool = False
+
     #: whether plans are made for a stated number of records only, not for one that was released with noise
     needs_size: bool = False
 

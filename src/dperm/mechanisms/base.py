@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.gradient.foreign import is_stranger
-from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.objectives import GroupedRecords, LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Certificate, Event, Provenance, statements
 from dperm.release import Channel
 from dperm.release.grid import admit_noise
@@ -99,6 +99,21 @@ class Mechanism(ABC):
         own = [statements.stranger("mechanism", self, "releases what its event states, through the channel")]
         return [*(own if is_stranger(self) else ()), *(each for part in self.inner() for each in part.strangers())]
 
+    #: whether what is proved of a record holds of a person, whose loss is the mean of several rows'
+    grouped: ClassVar[bool] = False
+
+    def refuse_groups(self, facts: PublicFacts) -> None:
+        """ValueError where records are persons of several rows, and this, or a mechanism that it runs, has no proof for them."""
+        if not facts.grouped:
+            return
+        if not self.grouped:
+            raise ValueError(
+                f"Expected one row a person for {self.name}: it has no proof for persons of several rows. Use person_rows=1, or "
+                "objective, output or gradient perturbation by Poisson sampling or full batches."
+            )
+        for part in self.inner():
+            part.refuse_groups(facts)
+
     # What audits ask: a mechanism that says nothing is attacked from outside
 
     #: whether what a record does depends on its place: then nobody may be left out or put elsewhere
@@ -153,6 +168,8 @@ class Mechanism(ABC):
                 f"Expected at most {most:,} records, up to which this mechanism's rounding is bounded, got {len(records):,}: "
                 "state public_size."
             )
+        if getattr(records, "most", 1) > (objective.person_rows or 1) or isinstance(records, GroupedRecords) != objective.grouped:
+            raise ValueError("Expected records made by this objective's `records`: they hold other numbers of rows a person.")
         if (records.data_norm, records.constant) != (objective.data_norm, objective.intercept_scale):
             raise ValueError("Expected records made by this objective's `records`: their norm bound or constant feature differs.")
         return records.relabelled(self.admit_targets(objective, records.targets))
@@ -170,7 +187,9 @@ class Mechanism(ABC):
         return objective.loss.admit(targets)
 
     def certificate(self, facts: PublicFacts, provenance: Provenance) -> Certificate:
-        """The certificate of a release under `facts`, with noise from there: known before any data are seen."""
+        """The certificate of a release under `facts`, with noise from there: known before any data are seen. ValueError where
+        there is none."""
+        self.refuse_groups(facts)
         return Certificate.issue(
             mechanism=self.name,
             event=self.event(facts),
@@ -195,9 +214,11 @@ _NOT_CHARGED = (statements.settings("hyper-parameters", "features", "ranges"), s
 
 
 def _common_assumptions(facts: PublicFacts) -> list[Assumption]:
-    assumptions = [statements.ONE_RECORD, statements.row_norm(facts.data_norm)]
+    person = [statements.ONE_RECORD] if facts.person_rows is None else statements.persons(facts.person_rows)
+    assumptions = [*person, statements.row_norm(facts.data_norm)]
     if facts.public_size is not None:
-        assumptions.append(statements.known_size(facts.public_size))
+        whom = "records" if facts.person_rows is None else "persons"
+        assumptions.append(statements.known_size(facts.public_size, whom=whom))
     if facts.foreign_loss is not None:
         assumptions.append(statements.foreign_loss(facts.foreign_loss))
     return assumptions

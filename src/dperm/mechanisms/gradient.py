@@ -78,6 +78,13 @@ class GradientPerturbation(Mechanism):
 
     curved = False
 
+    def refuse_groups(self, facts: PublicFacts) -> None:
+        if facts.grouped and not self.plan.grouped:
+            raise ValueError(
+                f"Expected one row a person for {self.name}: it has no proof for persons of several rows. Use person_rows=1, or "
+                "Poisson sampling or full batches."
+            )
+
     def vectorises(self, objective: LinearObjective) -> bool:
         return self.plan.vectorises
 

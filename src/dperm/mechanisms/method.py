@@ -97,6 +97,7 @@ class Method(ABC):
         mechanism = (self.size_released if sizes else self.calibrated)(facts, budget, task.models(objective))
         if not isinstance(mechanism, Mechanism):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Expected a mechanism from {self!r}, got {mechanism!r}.")
+        mechanism.refuse_groups(facts)
         return mechanism, objective
 
     def to_dict(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def certain_tolerance(facts: PublicFacts, strong_convexity: float, noise_std: fl
     assert facts.size_limit is not None
     linear, farthest = _farthest(facts, strong_convexity, noise_std)
     farthest *= 2  # descent stays that near
-    steep, curved, size = facts.lipschitz, facts.smoothness, facts.size_limit
+    steep, curved, size = facts.lipschitz, facts.smoothness, facts.size_limit * (facts.person_rows or 1)  # each row rounds
     record = 16 * steep + 9 * curved * farthest + 4 * curved / facts.data_norm
     others = 8 * (strong_convexity * farthest + linear)
     drawn = NORMAL_ERROR * noise_std * math.sqrt(facts.dimension)  # of the linear term

@@ -102,6 +102,8 @@ class NoisySize(Mechanism):
         sized = replace(objective, public_size=size)  # and the limit on sizes that was admitted
         return sized, self.made_for(sized.facts)
 
+    grouped = True  # the number is that of persons; and what runs says so itself
+
     @property
     def target_classes(self) -> int:
         return self.classes

@@ -82,8 +82,8 @@ class ObjectivePerturbation(Mechanism):
     ) -> ObjectivePerturbation:
         """The least noise for `copies` releases on the same records, at the public rule's Λ unless one is given.
 
-        "sharp" uses what is known of the loss (add/remove; elsewhere it is the generic bound), "generic" any GLM loss's
-        bound, "kifer" the published constants at ε and δ ÷ copies each. ValueError where Kifer's Λ ≥ 2β/ε fails.
+        "sharp" uses what is known of the loss, "generic" any GLM loss's bound, "kifer" the published constants at ε and
+        δ ÷ copies each. ValueError where Kifer's Λ ≥ 2β/ε fails.
         """
         check.fraction("delta", delta)
         check.choice("calibration", calibration, _PAPERS)
@@ -126,6 +126,7 @@ class ObjectivePerturbation(Mechanism):
             self.strong_convexity,
             facts.relation,
             loss=None if self.calibration == "generic" else facts.loss,
+            many=facts.grouped,
         )
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
@@ -137,6 +138,7 @@ class ObjectivePerturbation(Mechanism):
         theta = channel.release(solution.theta, sensitivity, self.output_multiplier)
         return theta, {"noise_std": self.noise_std, "output_noise_std": self.output_multiplier * sensitivity}
 
+    grouped = True
     minimiser = 1  # after the linear term
 
     def vectorises(self, objective: LinearObjective) -> bool:
@@ -225,7 +227,9 @@ def _rule(facts: PublicFacts, epsilon: float, delta: float, calibration: Calibra
 
     def noise_at(modulus: float) -> float:
         def event(noise_std: float) -> Event:
-            part = ObjectivePerturbationEvent(noise_std, facts.lipschitz, facts.smoothness, modulus, facts.relation, loss)
+            part = ObjectivePerturbationEvent(
+                noise_std, facts.lipschitz, facts.smoothness, modulus, facts.relation, loss, many=facts.grouped
+            )
             return SelfComposed(part, copies)
 
         try:
@@ -240,6 +244,8 @@ def _kifer_std(facts: PublicFacts, epsilon: float, delta: float, modulus: float 
     """σ of Theorem 2, valid for add/remove only (docs/errata.md)."""
     if facts.relation is not Relation.ADD_OR_REMOVE_ONE:
         raise ValueError("Expected relation='add_or_remove_one' for calibration='kifer': its proof bounds L, not 2L.")
+    if facts.grouped:
+        raise ValueError("Expected one row a person for calibration='kifer': its proof is of Hessians of rank one.")
     least = 2 * facts.smoothness / epsilon
     if modulus < least * (1 - 1e-12):
         raise ValueError(f"Expected strong_convexity >= 2·smoothness/epsilon = {least:.6g} for kifer, got {modulus!r}.")

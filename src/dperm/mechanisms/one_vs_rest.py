@@ -79,6 +79,8 @@ class OneVsRest(Mechanism):
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         return self.mechanism.assumptions(facts)
 
+    grouped = True  # where the one is
+
     def inner(self) -> Sequence[Mechanism]:
         return (self.mechanism,)
 

@@ -113,6 +113,7 @@ class OutputPerturbation(Mechanism):
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         return (statements.solver(self.residual(facts), facts.size_limit),)
 
+    grouped = True
     minimiser = 0
 
     def vectorises(self, objective: LinearObjective) -> bool:

@@ -49,6 +49,8 @@ class PreconditionedDescent(Mechanism):
     min(Y, `kappa`·√(v/n)), v the noisy sum of squared residuals. Each of `noise_multiplier`·(1/√0.05, 1/√0.06, √(steps/0.89)): as
     private as one Gaussian of noise_multiplier.
 
+    Of a person with several rows it is the mean of their x·clip(…), of xxᵀ and of squares: as short, and as long, as one.
+
     A record moves Σxxᵀ by xxᵀ, of Frobenius norm ‖x‖² ≤ B², a replaced one by at most √2·B², since ⟨xxᵀ, x'x'ᵀ⟩ ≥ 0. Entries off
     the diagonal are released once, times √2, so that the vector released is as long as the matrix.
     """
@@ -96,6 +98,7 @@ class PreconditionedDescent(Mechanism):
         super().refuse(objective, records)
 
     curved = False
+    grouped = True
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
         replaced = objective.relation is Relation.REPLACE_ONE
@@ -141,8 +144,9 @@ def _gram(objective: LinearObjective, records: Records) -> Array:
     unit = power_below(objective.row_norm) * 2.0**-_DIGITS
     total = RunningSum()
     for batch in records.batches():
-        scaled = batch.units / unit
-        constant = np.where(batch.norms > 0, math.trunc(objective.intercept_scale / unit), 0.0)
+        roots = np.sqrt(batch.counted(np.ones(len(batch.units))))  # of weights: what is squared is a mean
+        scaled = batch.units / unit * roots
+        constant = np.trunc(objective.intercept_scale / unit * roots)
         if sp.issparse(batch.rows):
             rows = batch.rows.multiply(scaled[:, None]).tocsr()
             rows.data = np.trunc(rows.data)
@@ -165,7 +169,7 @@ def _gram(objective: LinearObjective, records: Records) -> Array:
 
 def _residuals(objective: LinearObjective, theta: Array, batch: Any) -> tuple[Any, Array]:
     """A pass, and the lengths of its residuals (b,): 0 of who is absent."""
-    gradients = objective.per_example(theta, batch)
+    gradients = objective.per_row(theta, batch)
     return gradients, np.divide(gradients.norms, batch.norms, out=np.zeros_like(batch.norms), where=batch.norms > 0)
 
 
@@ -174,7 +178,7 @@ def _squares(objective: LinearObjective, records: Records, theta: Array, most: f
     total = RunningSum()
     for batch in records.batches():
         _, lengths = _residuals(objective, theta, batch)
-        total.add(exact_sum(np.square(np.minimum(lengths, most)), most**2))
+        total.add(exact_sum(batch.counted(np.square(np.minimum(lengths, most))), most**2))
     value = total.value()
     return np.zeros(1) if value is None else value
 
@@ -185,7 +189,7 @@ def _gradient(objective: LinearObjective, records: Records, theta: Array, clip: 
     for batch in records.batches():
         gradients, lengths = _residuals(objective, theta, batch)
         factors = np.divide(clip, lengths, out=np.ones_like(lengths), where=lengths > clip)
-        total.add(gradients.weighted_sum(factors, bound=objective.row_norm * clip))
+        total.add(gradients.weighted_sum(batch.counted(factors), bound=objective.row_norm * clip))
     value = total.query(moved, noise)
     return np.zeros(objective.dimension) if value is None else value
 

@@ -1,6 +1,7 @@
 """Objectives: losses with derived constants, linear models on any row storage, and the per-example protocol."""
 
 from dperm.objectives.facts import PublicFacts
+from dperm.objectives.grouped import GroupedRecords, MeanPass
 from dperm.objectives.hinge import Hinge, QNormHinge
 from dperm.objectives.linear import LinearObjective, LinearPass
 from dperm.objectives.losses import Huber, Logistic, Loss, SmoothedHinge, Softmax, Squared
@@ -12,12 +13,14 @@ from dperm.objectives.task import Task
 
 __all__ = [
     "Batch",
+    "GroupedRecords",
     "Hinge",
     "Huber",
     "LinearObjective",
     "LinearPass",
     "Logistic",
     "Loss",
+    "MeanPass",
     "Objective",
     "Pass",
     "PoissonLoss",

@@ -21,7 +21,8 @@ class PublicFacts:
     `loss` names a loss with a sharp bound; `target_bound` bounds a regression target; `public_size` is None where the
     number of records is private and unstated. `size_limit` is the number of records up to which the rounding of a minimiser is
     bounded, `loss_at_zero` bounds how far a record's loss at θ = 0 lies above its least. `foreign_loss` names a loss that dperm
-    did not write. ValueError for finite constants of a loss with which doubles cannot work.
+    did not write. With `person_rows` a record is a person of at most so many rows. ValueError for finite constants of a loss
+    with which doubles cannot work.
     """
 
     dimension: int
@@ -37,11 +38,17 @@ class PublicFacts:
     size_limit: int | None = None
     loss_at_zero: float | None = None
     foreign_loss: str | None = None
+    person_rows: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("lipschitz", "smoothness"):
             if getattr(self, name) < math.inf:
                 check.scale(f"the loss's {name}", getattr(self, name))
+
+    @property
+    def grouped(self) -> bool:
+        """Whether a record's loss may be the mean of several rows'."""
+        return (self.person_rows or 1) > 1
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; None where a constant is infinite."""

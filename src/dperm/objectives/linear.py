@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.objectives.checking import foreign, refuse_contradictions
 from dperm.objectives.facts import PublicFacts
+from dperm.objectives.grouped import MeanPass, admit_person_rows, flattened, grouped_records
 from dperm.objectives.losses import Loss
 from dperm.objectives.per_example import Pass
 from dperm.objectives.records import EXACT_ROWS, ROW_BITS, Batch, Records
@@ -47,7 +48,8 @@ class LinearObjective:
 
     `features` is d without the intercept; `intercept_scale` is the value of the constant feature (0: no intercept). `size_limit`
     is the public number of records up to which a minimiser's rounding is bounded (None: four times `public_size`, at least a
-    million; four million where that is None). ValueError for bounds that doubles cannot work with: see the messages.
+    million; four million where that is None). With `person_rows` a record is a person of at most so many rows, whose loss is the
+    mean of the rows' (1: of the one that is used). ValueError for bounds that doubles cannot work with: see the messages.
     """
 
     loss: Loss
@@ -59,6 +61,7 @@ class LinearObjective:
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
     public_size: int | None = None
     size_limit: int | None = None
+    person_rows: int | None = None
 
     def __post_init__(self) -> None:
         check.plain_numbers(self, list(vars(self)))
@@ -84,6 +87,14 @@ class LinearObjective:
             object.__setattr__(self, "public_size", check.integer("public_size", self.public_size))
         limit = max(_UNSTATED_LIMIT // 4, 4 * self.public_size) if self.public_size is not None else _UNSTATED_LIMIT
         object.__setattr__(self, "size_limit", check.integer("size_limit", limit if self.size_limit is None else self.size_limit))
+
+        if self.person_rows is not None:
+            object.__setattr__(self, "person_rows", admit_person_rows(self.person_rows))
+
+    @property
+    def grouped(self) -> bool:
+        """Whether a record may hold several rows."""
+        return (self.person_rows or 1) > 1
 
     @property
     def outputs(self) -> int:
@@ -119,16 +130,32 @@ class LinearObjective:
             rank_one=self.loss.rank_one,
             radius=self.radius,
             target_bound=None if self.loss.classification else max(map(abs, self.loss.extremes)),
+            person_rows=self.person_rows,
         )
 
     def with_strong_convexity(self, strong_convexity: float) -> LinearObjective:
         return replace(self, strong_convexity=strong_convexity)
 
-    def records(self, rows: Any, targets: Any, *, present: NDArray[np.bool_] | None = None, keep: bool = True) -> Records:
-        """Wrap data for this objective; see `Records`. ValueError where the number of features differs."""
-        if rows.shape[1] != self.features:
-            raise ValueError(f"Expected rows with {self.features} features, got {rows.shape[1]}.")
-        return Records(rows, targets, self.data_norm, self.intercept_scale, present=present, keep=keep)
+    def records(
+        self, rows: Any, targets: Any, *, groups: Any = None, present: NDArray[np.bool_] | None = None, keep: bool = True
+    ) -> Records:
+        """Wrap data for this objective; see `Records`, and with `person_rows` `GroupedRecords`, where `groups` (n,) tells whose
+        each row is. Rows (persons, k, d) with targets (persons, k) need no groups.
+
+        ValueError where the number of features differs, and for groups without `person_rows` or the other way round.
+        """
+        if rows.shape[-1] != self.features:
+            raise ValueError(f"Expected rows with {self.features} features, got {rows.shape[-1]}.")
+        if self.person_rows is not None:
+            rows, targets, groups = flattened(rows, targets, groups)
+        if (groups is None) != (self.person_rows is None):
+            raise ValueError(f"Expected groups with person_rows, and only then, got person_rows={self.person_rows}.")
+        if groups is None:
+            return Records(rows, targets, self.data_norm, self.intercept_scale, present=present, keep=keep)
+        assert self.person_rows is not None
+        return grouped_records(
+            rows, targets, groups, self.data_norm, self.intercept_scale, most=self.person_rows, present=present, keep=keep
+        )
 
     def predict(self, theta: Array, batch: Batch) -> Array:
         """t, shape (b,) or (b, K); (m, b) or (m, b, K) for m models at once, θ (m, p)."""
@@ -185,9 +212,15 @@ class LinearObjective:
         table = theta.reshape(-1, self.outputs)
         return (table[:-1], table[-1]) if self.intercept_scale else (table, 0.0)
 
-    def per_example(self, theta: Array, batch: Batch, *, norms_only: bool = False, anchor: Array | None = None) -> LinearPass:
-        """The closed-form pass; see `Pass`. It computes what it is asked for, so that `norms_only` makes no difference."""
-        return LinearPass(self, theta, batch, anchor)
+    def per_example(self, theta: Array, batch: Batch, *, norms_only: bool = False, anchor: Array | None = None) -> Pass:
+        """The closed-form pass; see `Pass`. It computes what it is asked for, so that `norms_only` makes no difference. Of
+        persons with several rows it has one vector each."""
+        rows = LinearPass(self, theta, batch, anchor)
+        return rows if batch.starts is None else MeanPass(rows, batch)
+
+    def per_row(self, theta: Array, batch: Batch) -> LinearPass:
+        """The pass of rows, whosever they are: weights are left out."""
+        return LinearPass(self, theta, batch)
 
     def plain_gradient(self, theta: Array, batch: Batch) -> Array:
         """Σ ∇ℓ_i over a batch (p,), rounded as double precision rounds: nothing is cut or exact."""
@@ -216,15 +249,14 @@ class LinearObjective:
         d = self.features
         matrix = np.zeros((self.dimension, self.dimension)) if hessian else None
         for batch in records.batches():
-            present, y = batch.norms > 0, batch.targets
-            t = self.predict(theta, batch)
-            losses, slope = np.where(present, self.loss.value(t, y), 0.0), np.where(present, self.loss.slope(t, y), 0.0)
-            value += float(losses.sum())
+            t, y = self.predict(theta, batch), batch.targets
+            slope = batch.counted(self.loss.slope(t, y))
+            value += float(batch.counted(self.loss.value(t, y)).sum())
             gradient[:d] += batch.rows.T @ (slope * batch.units)
             if self.intercept_scale:
                 gradient[-1] += self.intercept_scale * float(slope.sum())
             if matrix is not None:
-                self._add_hessian(matrix, batch, np.where(present, self.loss.curvature(t, y), 0.0), len(records))
+                self._add_hessian(matrix, batch, batch.counted(self.loss.curvature(t, y)), len(records))
         return value, gradient, matrix
 
     def hessian(self, theta: Array, records: Records) -> Array:
@@ -232,7 +264,7 @@ class LinearObjective:
         matrix = np.zeros((self.dimension, self.dimension))
         for batch in records.batches():
             curvature = self.loss.curvature(self.predict(theta, batch), batch.targets)
-            self._add_hessian(matrix, batch, np.where(batch.norms > 0, curvature, 0.0), len(records))
+            self._add_hessian(matrix, batch, batch.counted(curvature), len(records))
         return matrix
 
     def _evaluate_many(self, theta: Array, records: Records, hessian: bool) -> Any:
@@ -240,11 +272,9 @@ class LinearObjective:
         values, gradients = np.zeros(count), np.zeros((count, p))
         matrices = np.zeros((count, p, p)) if hessian else None
         for batch in records.batches():
-            t, present = self.predict(theta, batch), batch.norms > 0
-            losses, slope = self.loss.value(t, batch.targets), self.loss.slope(t, batch.targets)
-            if not present.all():
-                losses, slope = np.where(present, losses, 0.0), np.where(present, slope, 0.0)
-            values += losses.sum(axis=1)
+            t = self.predict(theta, batch)
+            slope = batch.counted(self.loss.slope(t, batch.targets))
+            values += batch.counted(self.loss.value(t, batch.targets)).sum(axis=1)
             scaled = slope * batch.units
             gradients[:, : self.features] += (batch.rows.T @ scaled.T).T if records.sparse else scaled @ batch.rows
             if self.intercept_scale:
@@ -253,7 +283,7 @@ class LinearObjective:
                 rows = (batch.rows.toarray() if records.sparse else batch.rows) * batch.units[:, None]
                 if self.intercept_scale:
                     rows = np.column_stack([rows, np.full(len(rows), self.intercept_scale)])
-                curvature = np.where(present, self.loss.curvature(t, batch.targets), 0.0)
+                curvature = batch.counted(self.loss.curvature(t, batch.targets))
                 products = (rows[:, :, None] * rows[:, None, :]).reshape(len(rows), p * p)
                 matrices += (curvature @ products).reshape(count, p, p)
         return values, gradients, matrices
@@ -291,9 +321,9 @@ class LinearObjective:
         norms = rest = steepest = 0.0
         for batch in records.batches():
             t = self.predict(first, batch) + self.predict(second, batch)
-            slope = np.where(batch.norms > 0, self.loss.slope(t, batch.targets), 0.0)
-            length = float(batch.norms.sum())
-            steepest, norms = max(steepest, float(np.abs(slope).max(initial=0.0))), norms + length
+            raw = self.loss.slope(t, batch.targets)
+            slope, length = batch.counted(raw), float(batch.counted(batch.norms).sum())
+            steepest, norms = max(steepest, float(np.abs(raw[batch.norms > 0]).max(initial=0.0))), norms + length
             sums, left = _exact_product(slope * batch.units, batch.rows)
             rest += left * 2.0**ROW_BITS * len(slope)  # no row is longer, in its units
             if self.intercept_scale:
@@ -304,13 +334,15 @@ class LinearObjective:
                 total.add(part)
         gradient = total.value()
         wrong = self.loss.slope_error(reach, steepest, self.curvature) + self.curvature * astray
+        if self.grouped:
+            wrong += 2.0**-53 * steepest  # of a slope times a weight
         return (np.zeros(self.dimension) if gradient is None else gradient), (wrong * norms + rest) * (1 + 2.0**-20)
 
     def hessian_product(self, theta: Array, records: Records, vectors: Array) -> Array:
         """(Σ ∇²ℓ_i)·v for one v (p,): for conjugate gradients where p × p is too large."""
         result = np.zeros(self.dimension)
         for batch in records.batches():
-            curvature = np.where(batch.norms > 0, self.loss.curvature(self.predict(theta, batch), batch.targets), 0.0)
+            curvature = batch.counted(self.loss.curvature(self.predict(theta, batch), batch.targets))
             moved = curvature * self.predict(vectors, batch)
             result[: self.features] += batch.rows.T @ (moved * batch.units)
             if self.intercept_scale:
@@ -391,6 +423,32 @@ class LinearPass(Pass):
             sums = np.concatenate([sums, added[..., None, :] if self._wide else added[..., None, None]], axis=-2)
         return step * sums.reshape(*slope.shape[: slope.ndim - 1 - self._wide], -1)
 
+    def means(self, batch: Batch) -> tuple[Any, Array]:
+        """Of a batch of persons: Σ w·ℓ'(t)·x, (persons, p), CSR where rows are, and Σ w·ℓ, (persons,). With a leading axis each
+        for m models."""
+        starts, persons = batch.starts, len(batch.starts) - 1
+        losses = _added(batch.counted(self.losses), starts, persons)
+        slope = self._slope * (batch.weights[:, None] if self._wide else batch.weights)
+        table = slope if self._wide else slope[..., None]
+        if table.ndim == 2:
+            return _joined([self._mean(column, batch) for column in table.T]), losses
+        rows = (batch.rows.toarray() if sp.issparse(batch.rows) else batch.rows) * batch.units[:, None]
+        if constant := self._objective.intercept_scale:
+            rows = np.column_stack([rows, np.full(len(rows), constant)])
+        vectors = rows[:, :, None] * table[..., :, None, :]  # (m, b, d, K)
+        flat = vectors.reshape(*vectors.shape[:-2], -1)
+        return _added(flat.swapaxes(-1, -2), starts, persons).swapaxes(-1, -2), losses
+
+    def _mean(self, slope: Array, batch: Batch) -> Any:
+        """(persons, d) sums of slope (b,) times row over each person's rows, in their order; with the constant feature's."""
+        persons, constant = len(batch.starts) - 1, self._objective.intercept_scale
+        adding = sp.csr_array((slope * batch.units, np.arange(len(slope)), batch.starts), shape=(persons, len(slope)))
+        vectors = adding @ batch.rows
+        if not constant:
+            return vectors
+        ones = constant * _added(slope, batch.starts, persons)[:, None]
+        return sp.hstack([vectors, sp.csr_array(ones)], format="csr") if sp.issparse(vectors) else np.hstack([vectors, ones])
+
     def _held(self, slope: Array, bound: float) -> Array:
         """Coefficients no longer than what makes a record's vector as long as `bound`."""
         norms = self._batch.norms
@@ -402,6 +460,27 @@ class LinearPass(Pass):
         limits *= 1 - (slope.shape[-1] + 8) * 2.0**-50  # a hair less: lengths and quotients are rounded
         share = np.divide(limits, lengths, out=np.ones_like(lengths), where=lengths > limits)
         return slope * share[..., None]
+
+
+def _added(values: Array, starts: NDArray[np.intp], persons: int) -> Array:
+    """(…, persons) sums of (…, b) numbers over each person's rows, in their order."""
+    filled = np.diff(starts) > 0
+    sums = np.zeros((*values.shape[:-1], persons))
+    if filled.any():
+        sums[..., filled] = np.add.reduceat(values, starts[:-1][filled], axis=-1)
+    return sums
+
+
+def _joined(parts: list[Any]) -> Any:
+    """K matrices (persons, d), dense or CSR, as one (persons, d·K), the k-th's column j at j·K + k."""
+    count = len(parts)
+    if count == 1:
+        return parts[0]
+    if not sp.issparse(parts[0]):
+        return np.stack(parts, axis=-1).reshape(len(parts[0]), -1)
+    shape = parts[0].shape[0], parts[0].shape[1] * count
+    spread = [sp.csr_array((part.data, part.indices * count + k, part.indptr), shape=shape) for k, part in enumerate(parts)]
+    return sp.csr_array(sum(spread[1:], start=spread[0]))
 
 
 def _within_reach(theta: Array) -> Array:

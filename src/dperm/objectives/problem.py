@@ -56,7 +56,7 @@ class RegularisedSum:
     @property
     def curvature_bound(self) -> float:
         """A Lipschitz constant of the gradient: what the records' norms give."""
-        squares = sum(float(batch.norms @ batch.norms) for batch in self.records.batches())
+        squares = sum(float(batch.norms @ batch.counted(batch.norms)) for batch in self.records.batches())
         return (self.objective.curvature * squares + self.strong_convexity) * (1 + 2.0**-30)
 
     def hessian_product(self, theta: Array, vector: Array) -> Array:

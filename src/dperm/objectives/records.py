@@ -35,14 +35,24 @@ class Batch:
 
     `norms` (b,) bound the rows' lengths from above, the constant feature included: 0 for a record that is absent and contributes
     nothing. `included` (m, b) tells which records each of m models trained at once sees; None: every model sees all.
+
+    Where records are persons, the rows of one follow each other from `starts[i]` to `starts[i + 1]` (persons + 1,), and the
+    `weights` (b,) of a person add up to at most 1. None of records that have one row each.
     """
 
-    __slots__ = ("included", "norms", "rows", "targets", "units")
+    __slots__ = ("included", "norms", "rows", "starts", "targets", "units", "weights")
 
-    def __init__(self, rows: Any, table: Any, included: Any = None) -> None:
+    def __init__(self, rows: Any, table: Any, included: Any = None, starts: Any = None, weights: Any = None) -> None:
         self.rows = rows
         self.targets, self.norms, self.units = table
         self.included = included
+        self.starts, self.weights = starts, weights
+
+    def counted(self, values: Array) -> Array:
+        """(…, b) numbers of rows, 0 for those that are absent; a person's count by their weights."""
+        if not self.norms.all():
+            values = np.where(self.norms > 0, values, 0.0)
+        return values if self.weights is None else values * self.weights
 
 
 class _Room:
@@ -169,11 +179,16 @@ class Records:
             np.copyto(rows, raw)
         return Batch(rows, self._table.take(indices, axis=1))
 
-    def _parts(self) -> Iterator[slice]:
+    @property
+    def _at_once(self) -> int:
+        """Rows in a batch."""
         width = max(1, self.rows.nnz * 12 // max(1, 8 * self.size)) if self.sparse else max(1, self.features)
         # a sum over a batch of sparse rows is as long as a row: few batches where that is long
         chunk = max(_CHUNK_BYTES, 8 * self.features) if self.sparse else _CHUNK_BYTES
-        step = min(EXACT_ROWS, max(64, chunk // (8 * width)))
+        return min(EXACT_ROWS, max(64, chunk // (8 * width)))
+
+    def _parts(self) -> Iterator[slice]:
+        step = self._at_once
         for start in range(0, self.size, step):
             yield slice(start, min(start + step, self.size))
 

@@ -28,6 +28,7 @@ class Task:
     intercept_scale: float = 0.0
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
     public_size: int | None = None
+    person_rows: int | None = None
 
     def objective(self, *, joint: bool = False, strong_convexity: float = 0.0) -> LinearObjective:
         """What one model minimises; with `joint` one model of more than two classes, where the loss has a form for that."""
@@ -43,6 +44,7 @@ class Task:
             radius=loss.ball,
             relation=self.relation,
             public_size=self.public_size,
+            person_rows=self.person_rows,
         )
 
     def models(self, objective: LinearObjective) -> int:

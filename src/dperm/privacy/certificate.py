@@ -40,6 +40,10 @@ _RELATION_TEXT = {
     Relation.ADD_OR_REMOVE_ONE: "one person's record is added or removed",
     Relation.REPLACE_ONE: "one person's record is replaced by any other",
 }
+_PERSONS_TEXT = {
+    Relation.ADD_OR_REMOVE_ONE: "one person is added or removed with all their rows",
+    Relation.REPLACE_ONE: "one person is replaced by any other with all their rows",
+}
 
 
 #: Where nobody says how the noise is made.
@@ -273,7 +277,7 @@ class Certificate:
             raise ValueError(f"Not a dperm certificate: {error}") from None
 
     def __str__(self) -> str:
-        who = _RELATION_TEXT[self.relation]
+        who = (_PERSONS_TEXT if self.public_facts.get("person_rows") else _RELATION_TEXT)[self.relation]
         lines: list[str] = []
         if self.status == "not private":
             lines.append("NOT PRIVATE: the seed was fixed by the caller; whoever knows it can remove the noise.")

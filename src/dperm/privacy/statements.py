@@ -72,8 +72,20 @@ class Provenance:
 ONE_RECORD = Assumption("One person contributes at most one record.", "caller", "stated", "one record")
 
 
-def known_size(size: int, whose: str = "The") -> Assumption:
-    return Assumption(f"{whose} number {size} of records may be known.", "caller", "stated", "public size")
+def persons(rows: int) -> list[Assumption]:
+    """Of records that are persons with several rows each."""
+    apart = "All rows of one person, and of nobody else, carry the same value in the column that tells persons apart."
+    used = f"Of each person at most {rows:,} rows are used, chosen by that person's rows alone" + (
+        ", and their losses are averaged." if rows > 1 else "."
+    )
+    return [
+        Assumption(apart, "caller", "stated", "persons"),
+        Assumption(used, "library", "enforced: others are left out", "rows of a person"),
+    ]
+
+
+def known_size(size: int, whose: str = "The", whom: str = "records") -> Assumption:
+    return Assumption(f"{whose} number {size} of {whom} may be known.", "caller", "stated", "public size")
 
 
 def stranger(name: str, part: Any, assumed: str) -> Assumption:

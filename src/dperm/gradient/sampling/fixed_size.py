@@ -29,6 +29,7 @@ class FixedSize(Sampler, Draw):
     words = "fixed size, without replacement"
     key: ClassVar[str] = "fixed"
     needs_size = True
+    grouped = True
     independent_records: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ class Poisson(Sampler, Draw):
     sampling_rate: float
 
     words = "Poisson"
+    grouped = True
     key: ClassVar[str] = "poisson"
 
     def __post_init__(self) -> None:

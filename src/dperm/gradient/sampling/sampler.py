@@ -23,6 +23,8 @@ class Sampler(ABC):
     period = 1  # steps that are charged together
     needs_size = False  # whether the number of records must be known, not only released with noise
 
+    grouped = False  # whether its proof holds of persons with several rows, each of them one record
+
     @property
     @abstractmethod
     def rate(self) -> float:
@@ -54,6 +56,7 @@ class FullBatch(Sampler):
     """Every record, every step: no amplification."""
 
     words = "full batch"
+    grouped = True
 
     @property
     def rate(self) -> float:

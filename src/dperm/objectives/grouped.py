@@ -1,0 +1,259 @@
+"""Persons with several rows: each is one record, whose loss is the mean of its rows' losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dperm import _validate as check
+from dperm.objectives.per_example import Pass
+from dperm.objectives.records import EXACT_ROWS, Batch, Records
+from dperm.release.grid import power_below
+
+if TYPE_CHECKING:
+    from dperm.objectives.linear import LinearPass
+
+__all__ = ["GroupedRecords", "MeanPass", "admit_person_rows", "flattened", "grouped_records"]
+
+Array = NDArray[np.float64]
+
+_HAIR = 1 - 2.0**-40  # weights and lengths are a hair less than they might be: products with them are rounded
+
+
+def admit_person_rows(most: Any) -> int:
+    """The most rows that are used of a person. ValueError for more than a batch holds."""
+    most = check.integer("person_rows", most)
+    if most > EXACT_ROWS:
+        raise ValueError(
+            f"Expected person_rows of at most {EXACT_ROWS:,}, got {most:,}: of persons with more, some rows are used."
+        )
+    return most
+
+
+def flattened(rows: Any, targets: Any, groups: Any) -> tuple[Any, Any, Any]:
+    """Rows (persons, k, d) and targets (persons, k) as rows, targets and groups; others as they are."""
+    if rows.ndim != 3:
+        return rows, targets, groups
+    persons, each = rows.shape[:2]
+    if groups is not None or np.shape(targets) != (persons, each):
+        raise ValueError(f"Expected targets ({persons}, {each}) and no groups with rows of {persons} persons by themselves.")
+    return rows.reshape(persons * each, rows.shape[2]), np.reshape(targets, -1), np.repeat(np.arange(persons), each)
+
+
+def grouped_records(
+    rows: Any,
+    targets: Any,
+    groups: Any,
+    data_norm: float,
+    constant: float,
+    *,
+    most: int,
+    present: NDArray[np.bool_] | None = None,
+    keep: bool = True,
+) -> Records:
+    """Records of persons: rows with the same entry of `groups` (n,) are one person's. Of each at most `most` are used, spread
+    evenly over that person's rows in their order: what is used of a person depends on nobody else.
+
+    Rows without a finite target, or that `present` leaves out, are passed over first; a person with no other is absent, and one
+    of the n. With `most` = 1 these are plain `Records`, one row each.
+    """
+    size = rows.shape[0]
+    groups = np.asarray(groups)
+    if groups.shape != (size,):
+        raise ValueError(f"Expected {size} groups, one a row, got shape {groups.shape}.")
+    targets = np.array(targets, dtype=np.float64)
+    if targets.shape != (size,):
+        raise ValueError(f"Expected {size} targets, one a row, got shape {targets.shape}.")
+    usable = np.isfinite(targets)
+    if present is not None:
+        if np.shape(present) != (size,):
+            raise ValueError(f"Expected present to have {size} entries, one a row, got shape {np.shape(present)}.")
+        usable &= np.asarray(present, dtype=np.bool_)
+    number = np.unique(groups, return_inverse=True)[1].reshape(-1)
+    persons = int(number.max(initial=-1)) + 1
+    kept, starts = _spread(number, usable, persons, most)
+    if most == 1:
+        empty = np.diff(starts) == 0
+        first = np.flatnonzero(~np.isin(number, number[kept]) & ~_repeated(number))  # absent persons keep a row, and add nothing
+        chosen = np.concatenate([kept, first])
+        order = np.argsort(number[chosen], kind="stable")
+        chosen = chosen[order]
+        assert len(chosen) == persons
+        return Records(rows[chosen], targets[chosen], data_norm, constant, present=~empty, keep=keep)
+    return GroupedRecords(rows[kept], targets[kept], data_norm, constant, starts=starts, most=most, keep=keep)
+
+
+def _repeated(number: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """(n,) whether a row's person had one before."""
+    again = np.ones(len(number), dtype=np.bool_)
+    again[np.unique(number, return_index=True)[1]] = False
+    return again
+
+
+def _spread(
+    number: NDArray[np.intp], usable: NDArray[np.bool_], persons: int, most: int
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows that are used, by person and in order, and where each person's start (persons + 1,)."""
+    order = np.argsort(number, kind="stable")
+    order = order[usable[order]]
+    counts = np.bincount(number[order], minlength=persons)
+    firsts = np.concatenate([[0], np.cumsum(counts)])
+    place = np.arange(len(order)) - np.repeat(firsts[:-1], counts)  # of a row among its person's
+    total = np.repeat(counts, counts)
+    # row j of k is used where ⌊(j + 1)·most/k⌋ > ⌊j·most/k⌋: so many, evenly
+    used = (total <= most) | ((place + 1) * most // np.maximum(total, 1) > place * most // np.maximum(total, 1))
+    return order[used], np.concatenate([[0], np.cumsum(np.minimum(counts, most))])
+
+
+class GroupedRecords(Records):
+    """Persons in order: `len` counts them, and draws, subsets and batches are of whole persons.
+
+    Person i has the rows from `starts[i]` to `starts[i + 1]` (persons + 1,), at most `most`; a row's weight is 1 ÷ how many its
+    person has, a hair less. Other arguments as in `Records`.
+    """
+
+    def __init__(
+        self,
+        rows: Any,
+        targets: Any,
+        data_norm: float,
+        constant: float,
+        *,
+        starts: NDArray[np.intp],
+        most: int,
+        keep: bool = True,
+    ) -> None:
+        self.starts, self.most = starts, most
+        counts = np.diff(starts)
+        if len(starts) == 0 or starts[-1] != rows.shape[0] or counts.min(initial=0) < 0 or counts.max(initial=0) > most:
+            raise ValueError(f"Expected starts of persons with at most {most} rows each, {rows.shape[0]} in all.")
+        self.weights: Array = np.repeat(_HAIR / np.maximum(counts, 1), counts)
+        super().__init__(rows, targets, data_norm, constant, keep=keep)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def subset(self, indices: NDArray[np.intp]) -> GroupedRecords:
+        rows, starts = self._rows_of(np.asarray(indices))
+        return GroupedRecords(self.rows[rows], self.targets[rows], self.data_norm, self.constant, starts=starts, most=self.most)
+
+    def batches(self) -> Iterator[Batch]:
+        for first, last in self._ranges(self.starts, self._at_once):
+            yield self._whole(first, last)
+
+    def stream(self, draws: Iterable[NDArray[Any] | None]) -> Iterator[Iterable[Batch]]:
+        for indices in draws:
+            if indices is None:
+                yield self.batches()
+            elif indices.ndim == 2:
+                yield self._seen_by(indices)
+            else:
+                ends = np.concatenate([[0], np.cumsum(np.diff(self.starts)[indices])])
+                yield (self.take(indices[first:last]) for first, last in self._ranges(ends, EXACT_ROWS))
+
+    def take(self, indices: NDArray[np.intp], room: Any = None) -> Batch:
+        """The batch of persons with at most `EXACT_ROWS` rows in all."""
+        rows, starts = self._rows_of(indices)
+        return self._grouped(super().take(rows), starts, self.weights[rows])
+
+    def _seen_by(self, included: NDArray[np.bool_]) -> Iterator[Batch]:
+        for first, last in self._ranges(self.starts, self._at_once):
+            batch = self._whole(first, last)
+            batch.included = np.repeat(included[:, first:last], np.diff(batch.starts), axis=1)
+            yield batch
+
+    def _ranges(self, starts: NDArray[np.intp], rows: int) -> Iterator[tuple[int, int]]:
+        """Persons (first, last) whose rows fit a batch of about so many, at least one each."""
+        first, persons = 0, len(starts) - 1
+        while first < persons:
+            last = int(np.searchsorted(starts, starts[first] + rows, side="right")) - 1
+            last = min(max(last, first + 1), first + EXACT_ROWS, persons)
+            yield first, last
+            first = last
+
+    def _whole(self, first: int, last: int) -> Batch:
+        part = slice(int(self.starts[first]), int(self.starts[last]))
+        return self._grouped(self._batch(part), self.starts[first : last + 1] - part.start, self.weights[part])
+
+    def _grouped(self, batch: Batch, starts: NDArray[np.intp], weights: Array) -> Batch:
+        batch.starts, batch.weights = starts, weights
+        return batch
+
+    def _rows_of(self, persons: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Rows of these persons, one after the other, and where each one's start."""
+        counts = np.diff(self.starts)[persons]
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        return np.arange(starts[-1]) + np.repeat(self.starts[persons] - starts[:-1], counts), starts
+
+
+class MeanPass(Pass):
+    """∇ of a person's loss: Σ w·ℓ'(t)·x over that person's rows, made for each person of a batch, (persons, p), sparse where rows
+    are. Of m models at once there is a leading axis m.
+
+    Bounded sums are exact: each vector is brought within the bound, and its entries are truncated towards zero to a public grid.
+    """
+
+    __slots__ = ("_losses", "_norms", "_vectors")
+
+    def __init__(self, rows: LinearPass, batch: Batch) -> None:
+        self._vectors, self._losses = rows.means(batch)
+        lengths = _lengths(self._vectors)
+        bad = ~np.isfinite(lengths)
+        if bad.any():  # contributes nothing, and is masked before it meets a product
+            self._vectors = _times(self._vectors, np.where(bad, 0.0, 1.0), bad)
+            lengths = np.where(bad, 0.0, lengths)
+        self._norms = lengths
+
+    @property
+    def losses(self) -> Array:
+        return self._losses
+
+    @property
+    def norms(self) -> Array:
+        return self._norms
+
+    def weighted_sum(self, factors: Array, bound: float | None = None) -> Array:
+        """(p,), or (m, p): one sum a model."""
+        if bound is None:
+            return _total(_times(self._vectors, factors))
+        lengths = self._norms * np.abs(factors)
+        limit = bound * (1 - (self._vectors.shape[-1] + 8) * 2.0**-50)
+        share = np.divide(limit, lengths, out=np.ones_like(lengths), where=lengths > limit)
+        with np.errstate(invalid="ignore"):
+            share = np.where(np.isfinite(factors), factors * share, 0.0)
+        step = 2 * power_below(bound * EXACT_ROWS * 2.0**-53)  # so many vectors as long as `bound`: at most 2⁵³ steps
+        vectors = _times(self._vectors, share / step)
+        if sp.issparse(vectors):
+            vectors.data = np.trunc(vectors.data)
+        else:
+            np.trunc(vectors, out=vectors)
+        return step * _total(vectors)
+
+
+def _lengths(vectors: Any) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        if sp.issparse(vectors):
+            return np.sqrt(np.asarray(vectors.multiply(vectors).sum(axis=1)).ravel())
+        return np.sqrt(np.einsum("...ij,...ij->...i", vectors, vectors))
+
+
+def _times(vectors: Any, factors: Array, bad: Any = None) -> Any:
+    """Each vector times its factor; those that are `bad` become zeros."""
+    if sp.issparse(vectors):
+        counts = np.diff(vectors.indptr)
+        data = vectors.data * np.repeat(factors, counts)
+        if bad is not None:
+            data[np.repeat(bad, counts)] = 0.0
+        return sp.csr_array((data, vectors.indices, vectors.indptr), shape=vectors.shape)
+    product = vectors * factors[..., None]
+    if bad is not None:
+        product[bad] = 0.0
+    return product
+
+
+def _total(vectors: Any) -> Array:
+    return np.asarray(vectors.sum(axis=0)).ravel() if sp.issparse(vectors) else vectors.sum(axis=-2)

@@ -1,0 +1,43 @@
+"""Persons with several rows: every mechanism that has a proof for them, both relations, several models, a private size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dperm.gradient import Clip, FixedSize, Normalise, Poisson, PoissonUpTo
+from dperm.gradient.sampling import FullBatch
+from dperm.mechanisms import Objective, Output, Preconditioned
+from dperm.objectives import Huber, Logistic, Softmax, Squared, Task
+from helpers.catalogue.common import ADD, BUDGET, REPLACE, SIZE, Entry, gradient, objective
+
+
+def entries() -> Iterator[Entry]:
+    for relation in (ADD, REPLACE):
+        facts = {"features": 3, "public_size": SIZE, "relation": relation, "intercept_scale": 0.5, "person_rows": 3}
+        for name, loss, method in (
+            ("objective", Logistic(), Objective()),
+            ("objective, little regularisation", Logistic(), Objective(strong_convexity=0.4)),
+            ("objective, Huber", Huber(0.5), Objective()),
+            ("objective, generic", Logistic(), Objective(calibration="generic")),
+            ("output", Logistic(), Output()),
+            ("preconditioned", Squared(1.0, 2.0), Preconditioned()),
+        ):
+            yield f"persons, {name}, {relation}", *method.build(Task(loss=loss, **facts), BUDGET)  # pyright: ignore[reportArgumentType]
+        for name, changes in (
+            ("Poisson", {"sampler": Poisson(0.3)}),
+            ("full batch", {"sampler": FullBatch(), "bounding": Clip(0.3)}),
+        ):
+            made = objective(relation=relation, person_rows=3)
+            yield f"persons, {name}, {relation}", gradient(made.facts, **changes), made
+    several = Task(loss=Logistic(), features=3, classes=3, public_size=SIZE, intercept_scale=0.5, person_rows=2)
+    yield "persons, one against the rest", *Objective().build(several, BUDGET)
+    softmax = objective(Softmax(3), person_rows=2)
+    yield "persons, softmax, normalised", gradient(softmax.facts, bounding=Normalise(0.1)), softmax
+    private = Task(loss=Logistic(), features=3, intercept_scale=0.5, person_rows=2)
+    yield "persons, private size", *Output().build(private, BUDGET)
+    truncated = objective(person_rows=2)
+    yield "persons, truncated Poisson", gradient(truncated.facts, sampler=PoissonUpTo(0.3, capacity=40, largest=SIZE)), truncated
+    fixed = objective(relation=REPLACE, public_size=40, person_rows=2)
+    yield "persons, fixed size", gradient(fixed.facts, sampler=FixedSize(12, 40), public_size=40), fixed
+    alone = Task(loss=Logistic(), features=3, public_size=SIZE, person_rows=1)
+    yield "persons, one row each", *Objective().build(alone, BUDGET)
