@@ -196,8 +196,9 @@ class Forced(Source):
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
         for included in self.reference.inclusions[len(self.recording.inclusions) :][:steps]:
-            mapped = self.index_map[included]
-            mine = np.sort(np.concatenate([mapped[mapped >= 0], self.extra]))
+            mapped = self.index_map[included // draw.slots]
+            there, extra = mapped >= 0, self.extra[:, None] * draw.slots + np.arange(draw.slots)
+            mine = np.sort(np.concatenate([mapped[there] * draw.slots + included[there] % draw.slots, extra.ravel()]))
             self.recording.inclusions.append(mine)
             self.recording.draws.append(draw)
             yield mine

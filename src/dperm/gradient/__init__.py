@@ -10,7 +10,7 @@ from dperm.gradient.policy import Gradients, Policy
 from dperm.gradient.post import Identity, LaplacianSmoothing, Post, UnitAtLeast
 from dperm.gradient.published_normalised import PublishedNormalisedPlan
 from dperm.gradient.query import GradientDifference, PerExampleGradient, Query
-from dperm.gradient.sampling import BallsAndBins, FixedSize, FullBatch, Poisson, PoissonUpTo, Sampler
+from dperm.gradient.sampling import BallsAndBins, FixedSize, FullBatch, Poisson, PoissonRows, PoissonUpTo, Sampler
 from dperm.gradient.schedule import Constant, ExponentialDecay, NoiseSchedule
 from dperm.gradient.svrg import SvrgPlan
 from dperm.gradient.update import SGD, Adam, Averaged, ExponentialAverage, FrankWolfeStep, Update
@@ -47,6 +47,7 @@ __all__ = [
     "PidpPlan",
     "Plan",
     "Poisson",
+    "PoissonRows",
     "PoissonUpTo",
     "Policy",
     "Post",

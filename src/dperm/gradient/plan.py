@@ -33,7 +33,7 @@ class NoisyGradients(Gradients["Plan"]):
         """From where a step's draws depend on none before it: steps on the way there are passed over, too."""
         plan = self.policy
         self.step = min(plan.steps, step + -step % plan.sampler.period)
-        self._batches = self.records.stream(plan.sampler.draws(self.channel, len(self.records), plan.steps - self.step))
+        self._batches = plan.sampler.streamed(self.channel, self.records, plan.steps - self.step)
         self._noise = plan.noise.multipliers(plan.steps, self.step)
 
     def skip(self, steps: int) -> None:
@@ -43,7 +43,9 @@ class NoisyGradients(Gradients["Plan"]):
     def __call__(self, theta: Any) -> Any:
         plan, state = self.policy, self.bounding_state
         noise = next(self._noise)
-        released = self.released_sum(theta, next(self._batches), plan.bounding, noise, plan.sampler.rate, plan.query, state)
+        released = self.released_sum(
+            theta, next(self._batches), plan.bounding, noise, plan.sampler.rate, plan.query, state, plan.sampler.slots
+        )
         self.step += 1
         mean = plan.bounding.read(released, state, plan.expected_batch_size)
         mean *= self._scale  # in place: nobody else holds it
@@ -68,7 +70,8 @@ class Plan(Policy):
     """A policy for noisy descent: sampler × query × bounding × noise × post × update, for `steps` steps.
 
     `public_size` is the number of records as publicly known: the sum over a draw is divided by the constant
-    rate·public_size, never by the realised size. The regulariser's step follows: Λθ/public_size.
+    rate·public_size (times the rows of a person, where these are drawn), never by the realised size. The regulariser's step
+    follows: Λθ/public_size.
     """
 
     sampler: Sampler
@@ -94,7 +97,7 @@ class Plan(Policy):
 
     @property
     def expected_batch_size(self) -> float:
-        return self.rate * self.public_size
+        return self.rate * self.public_size * self.sampler.slots
 
     @property
     def kind(self) -> str:
@@ -118,6 +121,9 @@ class Plan(Policy):
 
     def refuse(self, objective: Any, records: int) -> None:
         self.sampler.refuse(records)
+        rows = self.sampler.slots
+        if rows > 1 and objective.facts.person_rows != rows:
+            raise ValueError(f"Expected person_rows={rows}, of which the sampler draws some, got {objective.facts.person_rows}.")
 
     @property
     def vectorises(self) -> bool:

@@ -164,15 +164,17 @@ class Gradients(ABC, Generic[P]):
         rate: float,
         query: Query,
         state: dict[str, float] | None = None,
+        slots: int = 1,
     ) -> Any:
-        """Σ of the batches' bounded vectors at θ, with noise: what `bounding.read` reads. `rate` is that of the draw."""
+        """Σ of the batches' bounded vectors at θ, with noise: what `bounding.read` reads. `rate` is that of the draw, and up to
+        `slots` vectors are of one record."""
         total, state = RunningSum(), {} if state is None else state
         for batch in batches:
             at_theta = query.at(self.objective, theta, batch)
             if self.observe is not None:
                 self.observe(at_theta)
             total.add(bounding.query(at_theta, state))
-        sensitivity = bounding.sensitivity(self.relation)
+        sensitivity = slots * bounding.sensitivity(self.relation)
         value = total.query(sensitivity, noise_multiplier)
         return self.channel.release(bounding.empty(theta) if value is None else value, sensitivity, noise_multiplier, rate)
 

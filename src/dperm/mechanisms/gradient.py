@@ -108,13 +108,15 @@ SAMPLINGS = {
     "balls_and_bins": "balls and bins",
     "truncated_poisson": "truncated Poisson",
     "fixed_size": "fixed size, without replacement",
+    "rows": "Poisson, rows",
 }
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Gradient(Method):
     """Gradient perturbation by `sampling` "poisson" (DP-SGD), "importance" (DPIS: add/remove only) or "full" batches; also by
-    "balls_and_bins" (each record once an epoch: add/remove only), "truncated_poisson" or "fixed_size" (replace-one only).
+    "balls_and_bins" (each record once an epoch: add/remove only), "truncated_poisson" or "fixed_size" (replace-one only); of
+    persons with several rows also by "rows", each by itself (add/remove only).
 
     `strong_convexity` is Λ of (Λ/2)‖θ‖², added after the noise; settings left open are those of `GradientSettings`. With full
     batches, `epochs` are steps.

@@ -100,7 +100,7 @@ class GradientSettings:
     ) -> GradientSettings:
         signal = signal_to_noise(facts, epsilon, delta)
         assert facts.public_size is not None
-        size = facts.public_size
+        size = facts.public_size * (facts.person_rows or 1 if sampling == "rows" else 1)
         # importance sampling draws more often than b/n: smaller batches leave it room
         usual = max(512.0, (epochs or 60.0) * size / _MOST_STEPS)
         batch = expected_batch_size or min(usual, size / (16 if sampling == "importance" else 4))
@@ -121,7 +121,7 @@ class GradientSettings:
             step_size = min(travel / steps, 8.0) / (facts.data_norm * bound)
         if strong_convexity:
             step_size = min(step_size, size / strong_convexity)  # the regulariser's own steps, Λ/n·θ, must not overshoot
-        return cls(size, batch, epochs or 60.0, steps, bound, SGD(learning_rate or step_size, momentum=_MOMENTUM))
+        return cls(facts.public_size, batch, epochs or 60.0, steps, bound, SGD(learning_rate or step_size, momentum=_MOMENTUM))
 
 
 def gradient_plan(
@@ -144,6 +144,7 @@ def gradient_plan(
             expected_batch_size=chosen.expected_batch_size,
             epochs=chosen.epochs,
             sampling=sampling,
+            person_rows=facts.person_rows if sampling == "rows" else None,
             **common,
         )
 

@@ -155,6 +155,19 @@ class GroupedRecords(Records):
                 ends = np.concatenate([[0], np.cumsum(np.diff(self.starts)[indices])])
                 yield (self.take(indices[first:last]) for first, last in self._ranges(ends, EXACT_ROWS))
 
+    def stream_rows(self, draws: Iterable[NDArray[Any]]) -> Iterator[Iterable[Batch]]:
+        """Rows by themselves, in batches, where a draw names row j of person i as i·most + j; or, for m models at once, says who
+        sees which (m, persons·most). Rows that a person lacks are nobody's."""
+        counts = np.diff(self.starts)
+        places = np.repeat(np.arange(len(counts)) * self.most - self.starts[:-1], counts) + np.arange(self.size)
+        for drawn in draws:
+            if drawn.ndim == 2:
+                yield Records._seen_by(self, drawn[:, places])
+                continue
+            persons, row = np.divmod(drawn, self.most)
+            rows = (self.starts[persons] + row)[row < counts[persons]]
+            yield (Records.take(self, rows[start : start + EXACT_ROWS]) for start in range(0, len(rows), EXACT_ROWS))
+
     def take(self, indices: NDArray[np.intp], room: Any = None) -> Batch:
         """The batch of persons with at most `EXACT_ROWS` rows in all."""
         rows, starts = self._rows_of(indices)

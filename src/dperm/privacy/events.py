@@ -40,6 +40,7 @@ __all__ = [
     "RandomAllocation",
     "RandomStop",
     "Relation",
+    "RowsSampled",
     "SampledWithoutReplacement",
     "SelfComposed",
     "TruncatedPoisson",
@@ -361,6 +362,31 @@ class PoissonSampled(Event):
 
     def parts(self) -> Counter[Event]:
         return leaves(self.event) if self.rate == 1.0 else super().parts()
+
+
+@dataclass(frozen=True)
+class RowsSampled(Event):
+    """A Gaussian on a sum over rows, each in it independently with probability `rate`; a person has at most `rows`.
+
+    The noise of `event` is in units of what all rows of a person together can move. Add/remove.
+    """
+
+    rate: float
+    event: Gaussian
+    rows: int
+
+    def __post_init__(self) -> None:
+        _plain_number(self, "rate", check.fraction)
+        _gaussian(self.event, Relation.ADD_OR_REMOVE_ONE, "sampling of rows")
+        object.__setattr__(self, "rows", check.integer("rows", self.rows))
+
+    @property
+    def relation(self) -> Relation:
+        return self.event.relation
+
+    @property
+    def pays_for(self) -> Paid | None:
+        return self.event.pays_for._replace(rate=self.rate, draw="rows")
 
 
 @dataclass(frozen=True)

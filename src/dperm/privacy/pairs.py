@@ -10,7 +10,8 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, ndtr
+from scipy.special import expit, logsumexp, ndtr
+from scipy.stats import binom
 
 from dperm.privacy import objective_perturbation
 from dperm.privacy.allocation import LEAST_NOISE, allocation_ratio
@@ -28,6 +29,7 @@ from dperm.privacy.events import (
     RandomAllocation,
     RandomStop,
     Relation,
+    RowsSampled,
     SampledWithoutReplacement,
     TruncatedPoisson,
     UnsupportedEventError,
@@ -40,6 +42,7 @@ __all__ = ["LOSS_CAP", "MOST_NOISE", "Directions", "LossPair", "gaussian_pair", 
 Array = NDArray[np.float64]
 
 LOSS_CAP = 600.0  # larger losses count as infinite: e^600 still is a double
+_LOST_ROWS = 1e-18
 MOST_NOISE = 1e9  # more is taken for as much: losses would be lost in rounding
 
 
@@ -97,6 +100,67 @@ class _SampledGaussian:
             x = self.sigma**2 * (np.log(np.maximum(lift, 0.0)) - math.log(self.q)) + 0.5
         without, with_record = _normal_mass(x / self.sigma), _normal_mass((x - 1) / self.sigma)
         return (1 - self.q) * without + self.q * with_record, without
+
+
+@dataclass(frozen=True)
+class _RowsSampled:
+    """P = Σ_j w_j·N(j/m, σ²) against Q = N(0, σ²), w_j = P(Binomial(m, q) = j): removing a person of m rows, each of which a sum
+    holds with probability q (Ganesh 2024, mixtures of Gaussians; Charles and others 2024). σ is in units of m rows.
+
+    Numbers of rows that are all but impossible are left out, and count as an infinite loss: `lost` is their mass.
+    """
+
+    q: float
+    m: int
+    sigma: float
+
+    @functools.cached_property
+    def _parts(self) -> tuple[Array, Array]:
+        """Shifts, and logarithms of their weights, beyond `lost`."""
+        counts = np.arange(self.m + 1)
+        logs = binom.logpmf(counts, self.m, self.q)
+        kept = counts <= max(1, int(binom.isf(_LOST_ROWS, self.m, self.q)))
+        return counts[kept] / self.m, logs[kept]
+
+    @property
+    def lost(self) -> float:
+        """P-mass that is left out."""
+        return float(binom.sf(len(self._parts[0]) - 1, self.m, self.q))
+
+    @property
+    def support(self) -> tuple[float, float]:
+        reach = TAIL * self.sigma
+        low, high = self._losses(np.array([-reach, self._parts[0][-1] + reach]))[0]
+        return float(low), float(high)
+
+    def _losses(self, x: Array) -> tuple[Array, Array]:
+        """ln P/Q at x, convex and increasing, and its derivative."""
+        shifts, logs = self._parts
+        exponents = logs[:, None] + (shifts[:, None] * x - np.square(shifts)[:, None] / 2) / self.sigma**2
+        losses = logsumexp(exponents, axis=0)
+        return losses, (np.exp(exponents - losses) * shifts[:, None]).sum(axis=0) / self.sigma**2
+
+    def _places(self, losses: Array) -> Array:
+        """x where the loss is that. Newton's method, from where one part alone has the loss: from there it only falls."""
+        shifts, logs = (part[1:, None] for part in self._parts)
+        x = ((losses - logs) * self.sigma**2 / shifts + shifts / 2).min(axis=0)
+        above = losses > self._parts[1][0] + 1e-13  # it has no lower loss than ln w_0, nearly
+        x = np.where(above, x, -np.inf)
+        for _ in range(100):
+            found, steep = self._losses(x[above])
+            step = (found - losses[above]) / np.maximum(steep, 1e-300)
+            x[above] -= step
+            if not len(step) or np.abs(step).max() <= 1e-13 * max(1.0, self.sigma):
+                break
+        return x
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        shifts, logs = self._parts
+        x = self._places(edges)
+        with_person = sum(
+            weight * _normal_mass((x - shift) / self.sigma) for shift, weight in zip(shifts, np.exp(logs), strict=True)
+        )
+        return np.asarray(with_person), _normal_mass(x / self.sigma)
 
 
 @dataclass(frozen=True)
@@ -342,6 +406,12 @@ def _(event: PoissonSampled) -> Directions:
         return symmetric(_SampledGaussianReplaced(event.rate, min(inner.noise_multiplier, MOST_NOISE)))
     pair = _SampledGaussian(event.rate, min(inner.noise_multiplier, MOST_NOISE))
     return Directions(pair, _Reversed(pair))
+
+
+@loss_pairs.register
+def _(event: RowsSampled) -> Directions:
+    pair = _RowsSampled(event.rate, event.rows, min(event.event.noise_multiplier, MOST_NOISE))
+    return Directions(pair, _Reversed(pair), infinite=pair.lost)
 
 
 @loss_pairs.register

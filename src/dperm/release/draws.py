@@ -24,6 +24,8 @@ class Draw(ABC):
     independent_records: ClassVar[bool] = True
     #: whether one step's draws say nothing of another's: `period` steps together do not, where it is above 1
     period: int = 1
+    #: how many rows of a record are drawn each by itself: row j of record i is drawn as number i·slots + j
+    slots: int = 1
 
     @property
     @abstractmethod

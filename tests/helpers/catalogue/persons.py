@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dperm.gradient import Clip, FixedSize, Normalise, Poisson, PoissonUpTo
+from dperm.gradient import Clip, FixedSize, Normalise, Poisson, PoissonRows, PoissonUpTo
 from dperm.gradient.sampling import FullBatch
 from dperm.mechanisms import Objective, Output, Preconditioned
 from dperm.objectives import Huber, Logistic, Softmax, Squared, Task
@@ -35,6 +35,8 @@ def entries() -> Iterator[Entry]:
     yield "persons, softmax, normalised", gradient(softmax.facts, bounding=Normalise(0.1)), softmax
     private = Task(loss=Logistic(), features=3, intercept_scale=0.5, person_rows=2)
     yield "persons, private size", *Output().build(private, BUDGET)
+    drawn = objective(person_rows=3)
+    yield "persons, rows drawn", gradient(drawn.facts, sampler=PoissonRows(0.3, 3)), drawn
     truncated = objective(person_rows=2)
     yield "persons, truncated Poisson", gradient(truncated.facts, sampler=PoissonUpTo(0.3, capacity=40, largest=SIZE)), truncated
     fixed = objective(relation=REPLACE, public_size=40, person_rows=2)

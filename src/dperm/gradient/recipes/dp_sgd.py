@@ -9,7 +9,7 @@ from dperm.gradient.bounding import Bounding, Clip
 from dperm.gradient.plan import Plan
 from dperm.gradient.post import Identity, Post
 from dperm.gradient.recipes.recipe import recipe
-from dperm.gradient.sampling import BallsAndBins, FixedSize, Poisson, PoissonUpTo, Sampler
+from dperm.gradient.sampling import BallsAndBins, FixedSize, Poisson, PoissonRows, PoissonUpTo, Sampler
 from dperm.gradient.schedule import Constant, ExponentialDecay
 from dperm.gradient.update import SGD, Averaged, Update
 from dperm.privacy.events import TruncatedPoisson
@@ -17,7 +17,7 @@ from dperm.privacy.events import TruncatedPoisson
 __all__ = ["SAMPLINGS", "capacity", "dp_sgd"]
 
 #: what `sampling` may be
-SAMPLINGS = ("poisson", "truncated_poisson", "balls_and_bins", "fixed_size")
+SAMPLINGS = ("poisson", "truncated_poisson", "balls_and_bins", "fixed_size", "rows")
 
 _MORE = 1.1  # times the stated number of records is more than there may be
 _OVERFLOW = 1e-15  # chance that a draw is cut short, in a whole run
@@ -37,11 +37,13 @@ def dp_sgd(
     post: Post | None = None,
     decay: float = 0.0,
     sampling: str = "poisson",
+    person_rows: int | None = None,
 ) -> Plan:
     """`epochs` expected passes in draws of `expected_batch_size` of `public_size` records.
 
     `sampling`: "poisson"; "truncated_poisson", which keeps batches below a public size that they all but never reach;
-    "balls_and_bins" (add/remove, whole epochs): each record once an epoch; "fixed_size" (replace-one).
+    "balls_and_bins" (add/remove, whole epochs): each record once an epoch; "fixed_size" (replace-one); "rows" (add/remove):
+    rows of persons by themselves, at most `person_rows` of each, in draws of so many rows.
 
     Gradients are clipped at `clipping_norm`, or bounded by `bounding`: `PerLayer`, `Normalise` (automatic clipping) or
     `AdaptiveClip`. `update` defaults to SGD(1.0, momentum 0.9); iterates after the fraction `average_from` are averaged, which
@@ -52,7 +54,7 @@ def dp_sgd(
         raise ValueError("Expected exactly one of clipping_norm and bounding.")
     check.positive("expected_batch_size", expected_batch_size)
     check.positive("epochs", epochs)
-    sampler, steps = _drawn(sampling, public_size, expected_batch_size, epochs)
+    sampler, steps = _drawn(sampling, public_size, expected_batch_size, epochs, person_rows)
     steps_per_epoch = max(1, round(1 / sampler.rate))
     update = update or SGD(1.0, momentum=0.9)
     if average_from is not None:
@@ -62,9 +64,14 @@ def dp_sgd(
     return Plan(sampler, bounding, noise, update, steps, public_size, post or Identity())
 
 
-def _drawn(sampling: str, size: int, batch: float, epochs: float) -> tuple[Sampler, int]:
+def _drawn(sampling: str, size: int, batch: float, epochs: float, person_rows: int | None) -> tuple[Sampler, int]:
     """The sampler, and how many steps make `epochs` passes."""
     check.choice("sampling", sampling, SAMPLINGS)
+    if sampling == "rows":
+        rows = check.integer("person_rows", person_rows)
+        if size * rows <= batch:
+            raise ValueError(f"Expected expected_batch_size below public_size·person_rows = {size * rows} rows, got {batch:g}.")
+        return PoissonRows(batch / (size * rows), rows), math.ceil(epochs * size * rows / batch)
     rate = min(1.0, batch / size)
     steps = max(1, math.ceil(epochs / rate))
     if sampling == "balls_and_bins":

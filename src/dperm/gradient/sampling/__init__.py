@@ -3,6 +3,7 @@
 from dperm.gradient.sampling.balls_and_bins import BallsAndBins
 from dperm.gradient.sampling.fixed_size import FixedSize
 from dperm.gradient.sampling.poisson import Poisson, PoissonUpTo
+from dperm.gradient.sampling.rows import PoissonRows
 from dperm.gradient.sampling.sampler import FullBatch, Sampler
 
-__all__ = ["BallsAndBins", "FixedSize", "FullBatch", "Poisson", "PoissonUpTo", "Sampler"]
+__all__ = ["BallsAndBins", "FixedSize", "FullBatch", "Poisson", "PoissonRows", "PoissonUpTo", "Sampler"]

@@ -23,6 +23,7 @@ class Sampler(ABC):
     period = 1  # steps that are charged together
     needs_size = False  # whether the number of records must be known, not only released with noise
 
+    slots = 1  # rows of a person that are drawn each by itself
     grouped = False  # whether its proof holds of persons with several rows, each of them one record
 
     @property
@@ -42,6 +43,10 @@ class Sampler(ABC):
         """Sorted record indices for each step; None means every record."""
         self.refuse(records)
         return channel.draw(self._own(), records, steps)
+
+    def streamed(self, channel: Channel, records: Any, steps: int) -> Iterator[Any]:
+        """The records of each step, in batches that fit memory."""
+        return records.stream(self.draws(channel, len(records), steps))
 
     def _own(self) -> Draw:
         """As the nearest of dperm's own classes draws: what a stranger's changes about it has no proof."""
