@@ -32,8 +32,8 @@ class DataError(ValueError):
 class Dataset:
     """features: (n, d) dense or CSR; targets: (n,) labels or numbers; classes empty for regression.
 
-    `absent` further records had missing values and were left out. Where the number of records is public (replace-one) they are
-    records still: pass `absent` to `fit`.
+    `absent` further records had missing values and were left out: of persons, those without a row that is left. Where the number
+    of records is public (replace-one) they are records still: pass `absent` to `fit`.
     """
 
     name: str
@@ -46,17 +46,28 @@ class Dataset:
     title: str = ""
     absent: int = 0
     places: NDArray[np.intp] | None = None  # (n,) which rows of the table these are, from 0; None: not known, or all
+    groups: NDArray[np.intp] | None = None  # (n,) whose each row is; None: each row is a person
+    person_rows: int | None = None  # the most rows that are used of one
     public: bool = True  # False where ranges, categories or a target's range were read off the data
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
+
+    def refuse_persons(self, what: str) -> None:
+        """DataError for a table whose rows are not persons, where `what` knows rows alone."""
+        if self.groups is not None:
+            raise DataError(f"Expected a schema without a unit: {what} looks at rows, and a person of {self.name} has several.")
 
     @classmethod
     def of(cls, frame: pd.DataFrame, schema: Schema) -> Dataset:
         """A table through its schema."""
         features, targets = schema.encode(frame)
         notes = [schema.source] if schema.source else []
-        left_out = len(frame) - len(features)
+        left_out = absent = len(frame) - len(features)
+        usable, persons = schema.usable(frame), None
+        if schema.unit:
+            persons = schema.persons(frame)
+            absent = int(persons.max()) + 1 - len(np.unique(persons[usable]))
         if left_out:
             notes.append(f"{left_out} of {len(frame)} records have missing values and were left out.")
         return cls(
@@ -68,8 +79,10 @@ class Dataset:
             schema.target_range,
             tuple(notes),
             schema.title,
-            absent=left_out,
-            places=np.flatnonzero(schema.usable(frame)),
+            absent=absent,
+            places=np.flatnonzero(usable),
+            groups=None if persons is None else persons[usable],
+            person_rows=schema.unit_rows if schema.unit else None,
             public=not schema.proposed,
         )
 

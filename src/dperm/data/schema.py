@@ -25,8 +25,8 @@ _MOST_CATEGORIES = 50
 _COLUMN_KEYS = {"name", "type", "range", "categories", "scale"}
 #: Entries of a schema file; the last four belong to the registry of named sets.
 _KEYS = {
-    "name", "target", "columns", "classes", "target_range", "missing", "curves", "proposed", "title", "source", "licence",
-    "format", "dimension", "files", "bundled", "openml",
+    "name", "target", "columns", "classes", "target_range", "missing", "curves", "unit", "unit_rows", "proposed", "title",
+    "source", "licence", "format", "dimension", "files", "bundled", "openml",
 }  # fmt: skip
 
 
@@ -39,6 +39,8 @@ class Schema:
     neighbours stay neighbours; where the number of records is public, those that were left out count: see `Dataset.absent`.
     `curves`: knots of the curve that each number gets, see `Encoding`; 0: a straight line. With curves features are divided by
     the root of the number of columns, so that no row is longer than 1.
+    `unit`: the column that tells persons apart, where one may have several rows; it is no feature. At most `unit_rows` rows of a
+    person are used. "": each row is a person.
     `proposed` marks a schema read off the data: not public until someone who has not seen them confirms it.
     """
 
@@ -49,6 +51,8 @@ class Schema:
     target_range: TargetRange | None = None
     missing: Literal["error", "drop", "middle", "separate"] = "error"
     curves: int = 0
+    unit: str = ""
+    unit_rows: int = 64
     proposed: bool = False
     title: str = ""
     source: str = ""
@@ -71,6 +75,11 @@ class Schema:
         if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
             raise SchemaError(f"Expected at least two distinct classes, got {list(self.classes)}.")
         check.choice("missing", self.missing, ("error", "drop", "middle", "separate"))
+        if self.unit and any(column.name == self.unit and column.type != "ignore" for column in self.columns):
+            raise SchemaError(
+                f"Expected the unit {self.unit!r}, which tells persons apart, to be of type ignore or no column here."
+            )
+        check.integer("unit_rows", self.unit_rows)
         if self.dimension == 0:
             raise SchemaError("Expected at least one feature column.")
 
@@ -116,6 +125,17 @@ class Schema:
         frame = frame.loc[~unlabelled]
         features, kept = self.encode_features(frame)
         return features, self._targets(frame.loc[kept, self.target])
+
+    def persons(self, frame: pd.DataFrame) -> NDArray[np.intp]:
+        """(n,) whose each row is, as a number. SchemaError where a row does not say."""
+        if self.unit not in frame.columns:
+            raise SchemaError(
+                f"Expected the unit's column {self.unit!r}, but the table has {list(map(str, frame.columns[:12]))} …"
+            )
+        ids = frame[self.unit]
+        if unknown := int(ids.isna().sum()):
+            raise SchemaError(f"Expected to be told whose each row is, but {self.unit!r} is missing in {unknown} of {len(ids)}.")
+        return ids.factorize()[0].astype(np.intp)
 
     def usable(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
         """(n,): which records `encode` keeps."""
@@ -196,6 +216,8 @@ class Schema:
                 target_range=bounds,
                 missing=data.get("missing", "error"),
                 curves=data.get("curves", 0),
+                unit=data.get("unit", ""),
+                unit_rows=data.get("unit_rows", 64),
                 proposed=bool(data.get("proposed", False)),
                 title=data.get("title", ""),
                 source=data.get("source", ""),
@@ -217,6 +239,8 @@ class Schema:
         data = {key: value for key, value in asdict(self).items() if value not in ("", (), None, {}) and key != "columns"}
         if not self.curves:
             del data["curves"]
+        if not self.unit:
+            del data["unit_rows"]
         data.pop("extra", None)
         if self.extra:
             data["format"] = dict(self.extra)

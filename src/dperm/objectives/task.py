@@ -30,6 +30,11 @@ class Task:
     public_size: int | None = None
     person_rows: int | None = None
 
+    @property
+    def grouped(self) -> bool:
+        """Whether a record may hold several rows."""
+        return (self.person_rows or 1) > 1
+
     def objective(self, *, joint: bool = False, strong_convexity: float = 0.0) -> LinearObjective:
         """What one model minimises; with `joint` one model of more than two classes, where the loss has a form for that."""
         loss = (self.loss.joint(self.classes) if joint and self.classes > 2 else None) or self.loss

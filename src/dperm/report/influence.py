@@ -65,6 +65,7 @@ def influences(
     """
     check.choice("model", model, ("logistic", "svm", "ridge"))
     check.positive("regularisation", regularisation)
+    dataset.refuse_persons("influence")
     rows = np.arange(len(dataset)) + 1 if dataset.places is None else dataset.places + 1
     loss, targets = _task(dataset, model)
     objective = LinearObjective(

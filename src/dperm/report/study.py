@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -179,8 +179,14 @@ def _run_job(job: _Job) -> list[_Fit]:
 
 
 def _trained_on(dataset: Dataset, study: Study) -> int:
-    """The number of records that is stated as public."""
-    return min(len(dataset) - 1, max(1, round((1 - study.test_share) * len(dataset))))
+    """The number of records, or persons, that is stated as public."""
+    count = _count(dataset)
+    return min(count - 1, max(1, round((1 - study.test_share) * count)))
+
+
+def _count(dataset: Dataset) -> int:
+    """The number of records: of persons, where one may have several rows."""
+    return len(dataset) if dataset.groups is None else len(np.unique(dataset.groups))
 
 
 def _split(dataset: Dataset, study: Study, entropy: int, repeat: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -188,12 +194,15 @@ def _split(dataset: Dataset, study: Study, entropy: int, repeat: int) -> tuple[N
 
     Each record is held out by a draw of its own, so that a record more or less moves no other record between the parts.
     """
-    draws = np.random.default_rng([entropy, repeat]).random(len(dataset))
+    count = _count(dataset)
+    draws = np.random.default_rng([entropy, repeat]).random(count)
     held_out = draws < study.test_share
     if Relation(study.relation) is Relation.REPLACE_ONE:  # how many are trained on is public, and is what was stated
-        held_out = np.argsort(np.argsort(draws)) < len(dataset) - _trained_on(dataset, study)
+        held_out = np.argsort(np.argsort(draws)) < count - _trained_on(dataset, study)
     held_out[np.argmin(draws)] = True  # never an empty part
     held_out[np.argmax(draws)] = False
+    if dataset.groups is not None:  # persons with all their rows
+        held_out = held_out[np.unique(dataset.groups, return_inverse=True)[1].reshape(-1)]
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
@@ -216,12 +225,15 @@ def _repeat(
     targets = _targets(dataset, task)
     private = job.mechanism != "non-private"
     objective = CANDIDATES[job.mechanism].method.objective(task) if private else task.objective(joint=True)
-    fit = objective.records(dataset.features[train], targets[train])
-    held_out = objective.records(dataset.features[test], targets[test])
+    rows = replace(objective, person_rows=None)  # answers are judged by themselves, whosever they are
+    members = rows.records(dataset.features[train], targets[train])
+    held_out = rows.records(dataset.features[test], targets[test])
+    groups = dataset.groups
+    fit = members if groups is None else objective.records(members.rows, targets[train], groups=groups[train])
     best = _non_private(objective, fit, task)
-    least = _risk(objective, fit, best, task)
+    least = _risk(objective, members, best, task)
     if not private:
-        attack = _attack(objective, fit, held_out, best, task)
+        attack = _attack(objective, members, held_out, best, task)
         yield _Fit(job.mechanism, None, job.repeat, _score(objective, held_out, best, task), 0.0, attack, {})
         return
     for epsilon in study.epsilons:
@@ -229,8 +241,8 @@ def _repeat(
         channel = Channel.open(seed, label=f"compare {dataset.name}")
         release = mechanisms[job.mechanism, epsilon].release(objective, fit, channel)
         score = _score(objective, held_out, release.theta, task)
-        risk = _risk(objective, fit, release.theta, task)
-        attack = _attack(objective, fit, held_out, release.theta, task)
+        risk = _risk(objective, members, release.theta, task)
+        attack = _attack(objective, members, held_out, release.theta, task)
         yield _Fit(job.mechanism, epsilon, job.repeat, score, risk - least, attack, dict(release.trace))
 
 
@@ -294,8 +306,8 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     """
     started = time.perf_counter()
     classes = len(dataset.classes)
-    if len(dataset) < 5:
-        raise ValueError(f"Expected at least 5 records to split, got {len(dataset)}.")
+    if _count(dataset) < 5:
+        raise ValueError(f"Expected at least 5 records to split, got {_count(dataset)}.")
     entropy = secrets.randbits(64) if study.seed is None else study.seed
     if classes and len(np.unique(dataset.targets)) < 2:
         raise ValueError(f"Expected at least two classes among the records, got only {dataset.targets[0]!r}.")
@@ -307,6 +319,7 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
         intercept_scale=study.intercept_scale,
         relation=Relation(study.relation),
         public_size=_trained_on(dataset, study),
+        person_rows=dataset.person_rows,
     )
     mechanisms, left_out = _built(study, task)
     keys = [key for key in study.mechanisms if key not in left_out]
@@ -328,7 +341,7 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
         cells.append(_cell(key, epsilon, rows, study, certificate))
     notes = (*dataset.notes, *(f"{CANDIDATES[key].title} is left out. {reason}" for key, reason in left_out.items()))
     curve = None
-    if "objective-sharp" in keys and classes == 2:
+    if "objective-sharp" in keys and classes == 2 and not task.grouped:
         try:
             curve = _curve(dataset, study, task, entropy)
         except SolverError as error:  # nothing else is lost by it
@@ -338,7 +351,7 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
         title=dataset.title or dataset.name,
         study=study,
         task=task,
-        records=len(dataset),
+        records=_count(dataset),
         notes=notes,
         metric="accuracy" if classes else "R²",
         baseline=_baseline(dataset, classes),

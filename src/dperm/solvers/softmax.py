@@ -21,7 +21,7 @@ def minimise_softmax(objective: LinearObjective, records: Records, iterations: i
         for batch in records.batches():
             at_theta = objective.per_example(theta, batch)
             total += float(at_theta.losses.sum())
-            gradient += at_theta.weighted_sum(np.ones(len(batch.targets)))
+            gradient += at_theta.weighted_sum(np.ones(len(at_theta.norms)))
         modulus = objective.strong_convexity
         return total + modulus / 2 * float(theta @ theta), gradient + modulus * theta
 

@@ -158,6 +158,7 @@ def _records(extra: dict[str, Any], source: str) -> tuple[Any, Any]:
         dataset, _ = dataset_of(source, None, None)
     else:
         dataset, _ = data.read_dataset(source, None, data.Schema.from_dict(schema))
+    dataset.refuse_persons("membership inference")
     targets = dataset.targets
     if extra.get("target_range"):
         targets = data.TargetRange(*extra["target_range"]).scaled(targets)

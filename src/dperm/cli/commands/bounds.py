@@ -69,6 +69,7 @@ def bounds(
         refuse_same(source, schema, output)
         probe_writable(output)
         dataset, _ = dataset_of(source, target, schema)
+        dataset.refuse_persons("dperm bounds")
         if len(dataset.classes or ()) != 2:
             raise ValueError("Expected a target of two classes.")
         task = Task(

@@ -56,6 +56,7 @@ def choose_epsilon(
     refuse_same(source, schema, output)
     probe_writable(output)
     dataset, _ = dataset_of(source, target, schema)
+    dataset.refuse_persons("the choice of ε")
     if not dataset.classes:
         raise ValueError("Expected labels as target, got numbers: ε is chosen for classifiers.")
     estimator = kinds[model](delta=delta, relation=relation, data_norm=data_norm, classes=list(dataset.classes))

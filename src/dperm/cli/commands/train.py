@@ -43,7 +43,9 @@ def train(
     mechanism: Annotated[str, typer.Option(help="A method: auto, objective, output, gradient …")] = "auto",
     sampling: Annotated[
         str | None,
-        typer.Option(help="Of --mechanism gradient: poisson, importance, full, balls_and_bins, truncated_poisson or fixed_size."),
+        typer.Option(
+            help="Of --mechanism gradient: poisson, importance, full, balls_and_bins, truncated_poisson, fixed_size or rows."
+        ),
     ] = None,
     relation: Relation = "add_or_remove_one",
     curves: Annotated[
@@ -125,6 +127,8 @@ def train(
         if mechanism != "gradient":
             raise ValueError(f"Expected --mechanism gradient with --sampling {sampling}: other mechanisms draw no batches.")
         options["mechanism"] = Gradient(sampling=sampling)
+    if dataset.groups is not None:
+        options["person_rows"] = dataset.person_rows
     targets = dataset.targets
     if model == "ridge":
         if dataset.target_range is None:
@@ -144,7 +148,7 @@ def train(
         probe_writable(private_report)
     if sign_key is not None:
         sign("", sign_key)  # an unusable key, before the charge
-    fitted = kinds[model](**options).fit(dataset.features, targets, absent=dataset.absent)
+    fitted = kinds[model](**options).fit(dataset.features, targets, groups=dataset.groups, absent=dataset.absent)
     if used is not None and used.proposed:
         fitted.certificate_ = fitted.certificate_.only_claimed("ranges, categories and labels were read off the data, not public")
     elif used is None and dataset.target_range is not None:
