@@ -43,6 +43,7 @@ Array = NDArray[np.float64]
 
 LOSS_CAP = 600.0  # larger losses count as infinite: e^600 still is a double
 _LOST_ROWS = 1e-18
+_AT_ONCE = 1 << 16
 MOST_NOISE = 1e9  # more is taken for as much: losses would be lost in rounding
 
 
@@ -119,13 +120,14 @@ class _RowsSampled:
         """Shifts, and logarithms of their weights, beyond `lost`."""
         counts = np.arange(self.m + 1)
         logs = binom.logpmf(counts, self.m, self.q)
-        kept = counts <= max(1, int(binom.isf(_LOST_ROWS, self.m, self.q)))
+        beyond = np.cumsum(np.exp(logs)[::-1])[::-1]  # P(as many or more)
+        kept = (beyond > _LOST_ROWS) | (counts < 2)
         return counts[kept] / self.m, logs[kept]
 
-    @property
+    @functools.cached_property
     def lost(self) -> float:
         """P-mass that is left out."""
-        return float(binom.sf(len(self._parts[0]) - 1, self.m, self.q))
+        return float(np.exp(binom.logpmf(np.arange(len(self._parts[0]), self.m + 1), self.m, self.q)).sum())
 
     @property
     def support(self) -> tuple[float, float]:
@@ -141,16 +143,27 @@ class _RowsSampled:
         return losses, (np.exp(exponents - losses) * shifts[:, None]).sum(axis=0) / self.sigma**2
 
     def _places(self, losses: Array) -> Array:
-        """x where the loss is that. Newton's method, from where one part alone has the loss: from there it only falls."""
+        """x where the loss is that (increasing): Newton's method, for some from where one part alone has the loss, so that it only
+        falls; for those between from between."""
         shifts, logs = (part[1:, None] for part in self._parts)
-        x = ((losses - logs) * self.sigma**2 / shifts + shifts / 2).min(axis=0)
-        above = losses > self._parts[1][0] + 1e-13  # it has no lower loss than ln w_0, nearly
-        x = np.where(above, x, -np.inf)
+        x = np.full(len(losses), -np.inf)
+        wanted = losses[losses > self._parts[1][0] + 1e-13]  # it has no lower loss than ln w_0, nearly
+        if not len(wanted):
+            return x
+        some = np.unique(np.append(np.arange(0, len(wanted), 64), len(wanted) - 1))
+        start = ((wanted[some] - logs) * self.sigma**2 / shifts + shifts / 2).min(axis=0)
+        found = np.interp(wanted, wanted[some], self._solved(wanted[some], start))
+        for part in (slice(at, at + _AT_ONCE) for at in range(0, len(wanted), _AT_ONCE)):
+            found[part] = self._solved(wanted[part], found[part])
+        x[-len(wanted) :] = found
+        return x
+
+    def _solved(self, losses: Array, x: Array) -> Array:
         for _ in range(100):
-            found, steep = self._losses(x[above])
-            step = (found - losses[above]) / np.maximum(steep, 1e-300)
-            x[above] -= step
-            if not len(step) or np.abs(step).max() <= 1e-13 * max(1.0, self.sigma):
+            found, steep = self._losses(x)
+            step = (found - losses) / np.maximum(steep, 1e-300)
+            x = x - step
+            if np.abs(step).max() <= 1e-13 * max(1.0, self.sigma):
                 break
         return x
 

@@ -1,0 +1,239 @@
+"""Persons with several rows through the front door: estimators, schemas and the command line; and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+from typer.testing import CliRunner
+
+from dperm.audit import Training, extreme_pairs, replay
+from dperm.cli import app
+from dperm.data import Schema, SchemaError, read_dataset
+from dperm.estimators import (
+    DPLasso,
+    DPLinearSVC,
+    DPLogisticRegression,
+    DPPoissonRegressor,
+    DPRidge,
+    model_from_json,
+    model_to_json,
+)
+from dperm.mechanisms import Budget, Gradient, GradientPerturbation, Objective
+from dperm.objectives import LinearObjective, Logistic, Task
+from dperm.release import SpendLog
+from helpers.catalogue import DELTA, EPSILON
+
+RNG = np.random.default_rng(0)
+PERSONS = 1500
+GROUPS = RNG.permutation(np.repeat([f"p{number}" for number in range(PERSONS)], 1 + RNG.poisson(3, PERSONS)))
+ROWS = RNG.normal(size=(len(GROUPS), 4)) / 2
+SCORES = ROWS @ np.array([3.0, -2.0, 0.0, 1.0])
+LABELS = np.where(SCORES + RNG.normal(size=len(GROUPS)) / 2 > 0, "yes", "no")
+
+
+def classifier(**more: Any) -> DPLogisticRegression:
+    return DPLogisticRegression(**{"epsilon": 2.0, "person_rows": 6, "classes": ["no", "yes"], "public_size": PERSONS} | more)
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+@pytest.mark.parametrize("mechanism", ["auto", "output", "gradient", Gradient(sampling="full"), "lssgd"])
+def test_fits_of_persons(mechanism: Any, relation: str) -> None:
+    model = classifier(mechanism=mechanism, relation=relation).fit(ROWS, LABELS, groups=GROUPS)
+    assert model.score(ROWS, LABELS) > 0.75
+    certificate = model.certificate_
+    certificate.verify()
+    what = "added or removed" if relation == "add_or_remove_one" else "replaced by any other"
+    assert f"one person is {what} with all their rows" in str(certificate)
+    assert "at most 6 rows are used" in str(certificate) and "number 1500 of persons" in str(certificate)
+    assert certificate.status == "certified" and certificate.epsilon is not None and 1.9 < certificate.epsilon <= 2.0
+    again, _ = model_from_json(model_to_json(model))
+    assert again.certificate_ == certificate and np.array_equal(again.predict(ROWS), model.predict(ROWS))
+    assert again.person_rows == 6
+
+
+def test_rows_by_themselves_and_a_private_number_of_persons() -> None:
+    rows = classifier(mechanism=Gradient(sampling="rows")).fit(ROWS, LABELS, groups=GROUPS)
+    assert rows.score(ROWS, LABELS) > 0.75 and "Poisson, rows" in rows.certificate_.mechanism
+    private = classifier(mechanism="output", public_size=None).fit(ROWS, LABELS, groups=GROUPS)
+    assert abs(private.trace_["noisy_size"] - PERSONS) < 200
+    with pytest.raises(ValueError, match="draw persons"):
+        classifier(mechanism=Gradient(sampling="rows"), relation="replace_one").fit(ROWS, LABELS, groups=GROUPS)
+
+
+def test_regressions_and_other_losses() -> None:
+    targets = np.clip(SCORES / 5, -1, 1)
+    assert DPRidge(epsilon=2.0, person_rows=6).fit(ROWS, targets, groups=GROUPS).score(ROWS, targets) > 0.8
+    assert DPLinearSVC(epsilon=2.0, person_rows=6).fit(ROWS, LABELS, groups=GROUPS).score(ROWS, LABELS) > 0.75
+    counts = RNG.poisson(np.exp(0.5 * ROWS[:, 0]))
+    assert DPPoissonRegressor(epsilon=2.0, person_rows=6, public_size=PERSONS).fit(ROWS, counts, groups=GROUPS).certificate_
+    three = np.digitize(SCORES, [-1, 1])
+    for mechanism in ("objective", "gradient"):
+        assert classifier(mechanism=mechanism, classes=[0, 1, 2]).fit(ROWS, three, groups=GROUPS).score(ROWS, three) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "name"),
+    [
+        (Gradient(sampling="importance"), "importance"),
+        (Gradient(sampling="balls_and_bins"), "balls and bins"),
+        ("individual", "individual accounting"),
+        ("last-iterate", "last iterate"),
+        ("frank-wolfe", "Frank–Wolfe"),
+        ("coordinate", "coordinate"),
+        ("accuracy_first", ""),
+        ("bolt-on", ""),
+        (Objective(calibration="kifer"), "kifer"),
+    ],
+)
+def test_what_has_no_proof_is_refused_by_name(mechanism: Any, name: str) -> None:
+    relation = "replace_one" if mechanism in ("last-iterate", "bolt-on") else "add_or_remove_one"
+    with pytest.raises(ValueError, match=r"(one row a person|accuracy|passes)") as refusal:
+        classifier(mechanism=mechanism, relation=relation).fit(ROWS, LABELS, groups=GROUPS)
+    assert name in str(refusal.value) and not SpendLog.current().charges()
+    # with one row each a person is a record, and it runs
+    if name in ("importance", "balls and bins"):
+        assert classifier(mechanism=mechanism, person_rows=1).fit(ROWS, LABELS, groups=GROUPS).certificate_.epsilon
+
+
+@pytest.mark.parametrize(
+    ("settings", "groups", "said"),
+    [
+        ({}, None, "Expected groups with person_rows"),
+        ({"person_rows": None}, GROUPS, "Expected person_rows with groups"),
+        ({}, GROUPS[1:], "one a row"),
+        ({}, np.where(GROUPS == "p7", None, GROUPS), "are missing"),
+        ({}, np.where(GROUPS == "p7", np.nan, 1.0), "are missing"),
+        ({}, np.stack([GROUPS, GROUPS], axis=1), "1d"),
+        ({"person_rows": 0}, GROUPS, "person_rows"),
+        ({"person_rows": 10**6}, GROUPS, "at most 8,192"),
+        ({"person_rows": 2.5}, GROUPS, "person_rows"),
+        ({"relation": "replace_one", "public_size": len(GROUPS)}, GROUPS, f"public_size={PERSONS}, the number of persons"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused_before_a_charge(settings: dict[str, Any], groups: Any, said: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=said):
+        classifier(**settings).fit(ROWS, LABELS, groups=groups)
+    assert not SpendLog.current().charges()
+
+
+def test_estimators_without_persons_say_so() -> None:
+    with pytest.raises(ValueError, match="groups"):
+        DPLasso().fit(ROWS, SCORES, groups=GROUPS)
+
+
+def test_a_column_that_tells_rows_apart_is_no_person() -> None:
+    with pytest.warns(UserWarning, match="Every row is a person of its own"):
+        classifier(public_size=None).fit(ROWS, LABELS, groups=np.arange(len(GROUPS)))
+
+
+# What goes wrong
+
+
+def of_rows(make: Any) -> Training:
+    """A training that claims, of persons, what holds of their rows: the planted defect."""
+    persons = LinearObjective(Logistic(), 3, intercept_scale=0.5, public_size=60, person_rows=3)
+    alone = replace(persons, person_rows=None)
+    mechanism = make(alone)
+    training = Training.of_mechanism(mechanism, alone)
+
+    def run(data: Any, source: Any) -> Any:
+        rows, targets = data
+        return training.run((np.reshape(rows, (-1, 3)), np.ravel(targets)), source)
+
+    return replace(training, run=run, minimisations=None, many=None, replay_pairs=extreme_pairs(persons))
+
+
+def test_a_row_level_epsilon_on_persons_is_refuted() -> None:
+    def descent(objective: LinearObjective) -> Any:
+        task = Task(loss=Logistic(), features=3, intercept_scale=0.5, public_size=60)
+        return Gradient(sampling="full", epochs=5).build(task, Budget(DELTA, EPSILON))[0]
+
+    result = replay(of_rows(descent))
+    assert result.verdict == "refuted" and "movement" in result.details["kinds"]
+    assert result.details["largest_movement"] > 2.3  # three rows of a person
+
+
+def test_a_sampler_that_charges_a_person_as_a_row_is_refuted() -> None:
+    """The mixture charged as if one row were all that a person has."""
+    task = Task(loss=Logistic(), features=3, intercept_scale=0.5, public_size=60, person_rows=3)
+    mechanism, objective = Gradient(sampling="rows", expected_batch_size=30, epochs=2).build(task, Budget(DELTA, EPSILON))
+    assert isinstance(mechanism, GradientPerturbation)
+    plan: Any = mechanism.plan
+
+    class AsOne(type(plan.sampler)):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
+        slots = 1
+
+        def streamed(self, channel: Any, records: Any, steps: int) -> Any:
+            return records.stream_rows(self.draws(channel, len(records), steps))
+
+    cheap = replace(mechanism, plan=replace(plan, sampler=AsOne(plan.sampler.sampling_rate, 3)))
+    assert replay(Training.of_mechanism(mechanism, objective)).verdict == "consistent"
+    result = replay(Training.of_mechanism(cheap, objective))
+    assert result.verdict == "refuted" and result.details["largest_movement"] > 2
+
+
+# Tables
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    frame = pandas.DataFrame({f"x{place}": ROWS[:, place] for place in range(4)})
+    frame["who"], frame["outcome"] = GROUPS, LABELS
+    frame.loc[frame.who == "p3", "x0"] = np.nan  # nothing of this person is left
+    frame.loc[frame.index[:5], "outcome"] = np.nan
+    frame.to_csv(tmp_path / "stays.csv", index=False)
+    columns: list[dict[str, Any]] = [{"name": f"x{place}", "type": "number", "range": [-3, 3]} for place in range(4)]
+    schema = {
+        "name": "stays", "target": "outcome", "classes": ["no", "yes"], "unit": "who", "unit_rows": 5, "missing": "drop",
+        "columns": [*columns, {"name": "outcome", "type": "label"}],
+    }  # fmt: skip
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    return tmp_path
+
+
+def test_a_schema_names_its_unit(table: Path) -> None:
+    schema = Schema.load(table / "schema.json")
+    assert (schema.unit, schema.unit_rows) == ("who", 5) and Schema.from_dict(json.loads(schema.to_json())) == schema
+    dataset, _ = read_dataset(table / "stays.csv", None, schema)
+    assert dataset.groups is not None and dataset.person_rows == 5
+    assert len(np.unique(dataset.groups)) + dataset.absent == PERSONS and dataset.absent >= 1
+    with pytest.raises(SchemaError, match="type ignore or no column"):
+        replace(schema, unit="x0")
+    frame = pandas.read_csv(table / "stays.csv")
+    with pytest.raises(SchemaError, match="is missing in 2 of"):
+        frame.loc[[3, 8], "who"] = None
+        schema.persons(frame)
+    with pytest.raises(SchemaError, match="unit's column 'who'"):
+        schema.persons(frame.drop(columns="who"))
+
+
+def test_the_command_line_trains_and_compares_persons(table: Path) -> None:
+    runner, where = CliRunner(), str(table)
+    files = [f"{where}/stays.csv", "--schema", f"{where}/schema.json"]
+    trained = runner.invoke(app, ["train", *files, "--relation", "replace_one", "-o", f"{where}/model.json"])
+    assert trained.exit_code == 0, trained.output
+    said = " ".join(trained.output.split())
+    assert "one person is replaced by any other with all their rows" in said and f"number {PERSONS} of persons" in said
+    page = f"{where}/report.html"
+    arguments = [
+        "--repeats",
+        "2",
+        "--epsilons",
+        "1",
+        "--mechanisms",
+        "objective-sharp,gradient-full,frank-wolfe",
+        "--output",
+        page,
+    ]
+    compared = runner.invoke(app, ["compare", *files, *arguments])
+    assert compared.exit_code == 0, compared.output
+    assert "one row a person" in " ".join(compared.output.split())  # Frank and Wolfe's
+    for command in (["influence", *files], ["choose-epsilon", *files], ["bounds", *files]):
+        refused = runner.invoke(app, command)
+        assert refused.exit_code != 0 and "looks at rows" in str(refused.exception)
