@@ -24,7 +24,7 @@ from dperm.objectives.grouped import admit_person_rows
 from dperm.privacy import Assumption, Relation, Risk
 from dperm.release import Channel
 
-__all__ = ["PrivateLinearModel", "plain"]
+__all__ = ["PrivateLinearModel", "admit_groups", "plain"]
 
 Array = NDArray[np.float64]
 
@@ -88,6 +88,8 @@ class PrivateLinearModel(TakesMethod):
         numbers of a regression; `absent` records hold nothing, and are records."""
         relation = Relation(self.relation)
         present = None
+        if groups is not None and "person_rows" not in self.get_params(deep=False):
+            raise ValueError(f"Expected no groups for {type(self).__name__}: it has no proof for persons of several rows.")
         number, records = admit_groups(groups, X.shape[0], self.person_rows)
         records += absent
         if check.integer("absent", absent, minimum=0):

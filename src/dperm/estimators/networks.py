@@ -17,6 +17,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
+from dperm.estimators.base import admit_groups
 from dperm.estimators.labels import admit_labels
 from dperm.estimators.methods import TakesMethod
 from dperm.estimators.whole import all_or_nothing
@@ -45,6 +46,7 @@ class _PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
     relation: str
     classes: ArrayLike | None
     public_size: int | None
+    person_rows: int | None
     label: str
     random_state: Any
 
@@ -52,8 +54,9 @@ class _PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
     def _module(self, features: int, classes: int) -> nn.Module:
         """A new module from (b, features) to (b, classes) scores."""
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Train privately on rows X (n, d) and labels y (n,), by gradient perturbation with Adam.
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Train privately on rows X (n, d) and labels y (n,), by gradient perturbation with Adam. With `person_rows`, `groups`
+        (n,) tells whose each row is.
 
         Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
         """
@@ -65,19 +68,20 @@ class _PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         if not isinstance(self.epsilon, Risk):
             check.positive("epsilon", self.epsilon)
         check.fraction("delta", self.delta)
-        recipe = _Recipe.of(method_of(self.mechanism))
+        recipe = _Recipe.of(method_of(self.mechanism), self.person_rows)
         check.choice("relation", self.relation, [relation.value for relation in Relation])
         with all_or_nothing(self):
-            self._train(X, y, recipe)
+            self._train(X, y, groups, recipe)
         return self
 
-    def _train(self, X: Any, y: Any, recipe: _Recipe) -> None:
+    def _train(self, X: Any, y: Any, groups: Any, recipe: _Recipe) -> None:
         import torch
 
         from dperm.torch import PrivateTrainer
 
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1)
         self.classes_, index, labels = admit_labels(y, self.classes)
+        number, _ = admit_groups(groups, len(X), self.person_rows)
         with torch.random.fork_rng(devices=[]):
             if self.random_state is not None and not isinstance(self.random_state, Source):
                 torch.manual_seed(_seed(self.random_state))
@@ -98,10 +102,11 @@ class _PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
             plan=recipe.plan,
             relation=self.relation,
             public_size=self.public_size,
+            person_rows=self.person_rows,
             label=self.label,
             random_state=self.random_state,
         )
-        trainer.fit((np.ascontiguousarray(X), index.astype(np.int64)), progress=False)
+        trainer.fit((np.ascontiguousarray(X), index.astype(np.int64)), groups=number, progress=False)
         assert trainer.certificate is not None
         self.module_ = module.eval()
         certificate = trainer.certificate.with_assumptions(labels)
@@ -153,6 +158,7 @@ class DPTorchClassifier(_PrivateNetworkClassifier):
     relation : "add_or_remove_one" (n is private) or "replace_one" (n is public).
     classes : all possible labels. None takes those present and records "label set taken as public".
     public_size : publicly known number of records. None under add/remove: released with noise and charged.
+    person_rows : with `groups` in `fit`, the most rows that are used of a person; public.
     label : names the data set in the spend log.
     random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
 
@@ -172,6 +178,7 @@ class DPTorchClassifier(_PrivateNetworkClassifier):
         relation: str = "add_or_remove_one",
         classes: ArrayLike | None = None,
         public_size: int | None = None,
+        person_rows: int | None = None,
         label: str = "",
         random_state: Any = None,
     ) -> None:
@@ -182,6 +189,7 @@ class DPTorchClassifier(_PrivateNetworkClassifier):
         self.relation = relation
         self.classes = classes
         self.public_size = public_size
+        self.person_rows = person_rows
         self.label = label
         self.random_state = random_state
 
@@ -216,6 +224,7 @@ class DPMLPClassifier(_PrivateNetworkClassifier):
         relation: str = "add_or_remove_one",
         classes: ArrayLike | None = None,
         public_size: int | None = None,
+        person_rows: int | None = None,
         label: str = "",
         random_state: Any = None,
     ) -> None:
@@ -227,6 +236,7 @@ class DPMLPClassifier(_PrivateNetworkClassifier):
         self.relation = relation
         self.classes = classes
         self.public_size = public_size
+        self.person_rows = person_rows
         self.label = label
         self.random_state = random_state
 
@@ -248,9 +258,10 @@ class _Recipe:
     """Gradient perturbation of a network, with what its settings leave open."""
 
     method: Gradient
+    person_rows: int | None = None
 
     @classmethod
-    def of(cls, method: Method) -> _Recipe:
+    def of(cls, method: Method, person_rows: int | None = None) -> _Recipe:
         if not isinstance(method, Gradient):
             raise ValueError(f"Expected mechanism='gradient' or a Gradient for a network, got {method!r}: others need convexity.")
         if method.claimed:
@@ -259,7 +270,7 @@ class _Recipe:
             )
         if method.strong_convexity is not None:
             raise ValueError("Expected no strong_convexity for a network, which has none.")
-        return cls(method)
+        return cls(method, person_rows)
 
     @property
     def learning_rate(self) -> float:
@@ -274,12 +285,14 @@ class _Recipe:
         return {"epochs": self.method.epochs or 20, "clipping_norm": self.method.clipping_norm or 1.0}
 
     def _drawn(self, noise_multiplier: float, public_size: int) -> Policy:
-        batch = self.method.expected_batch_size or min(256.0, public_size / 4)
+        size = public_size * ((self.person_rows or 1) if self.method.sampling == "rows" else 1)
+        batch = self.method.expected_batch_size or min(256.0, size / 4)
         plan = dp_sgd(
             noise_multiplier=noise_multiplier,
             public_size=public_size,
             expected_batch_size=batch,
             sampling=self.method.sampling,
+            person_rows=self.person_rows if self.method.sampling == "rows" else None,
             **self._common,
         )
         return self.method.shaped(plan)

@@ -17,7 +17,7 @@ from dperm.release.grid import power_below
 if TYPE_CHECKING:
     from dperm.objectives.linear import LinearPass
 
-__all__ = ["GroupedRecords", "MeanPass", "admit_person_rows", "flattened", "grouped_records"]
+__all__ = ["GroupedRecords", "MeanPass", "admit_person_rows", "flattened", "grouped_records", "spread_rows"]
 
 Array = NDArray[np.float64]
 
@@ -75,7 +75,7 @@ def grouped_records(
         usable &= np.asarray(present, dtype=np.bool_)
     number = np.unique(groups, return_inverse=True)[1].reshape(-1)
     persons = int(number.max(initial=-1)) + 1
-    kept, starts = _spread(number, usable, persons, most)
+    kept, starts = spread_rows(number, usable, persons, most)
     if most == 1:
         empty = np.diff(starts) == 0
         first = np.flatnonzero(~np.isin(number, number[kept]) & ~_repeated(number))  # absent persons keep a row, and add nothing
@@ -94,7 +94,7 @@ def _repeated(number: NDArray[np.intp]) -> NDArray[np.bool_]:
     return again
 
 
-def _spread(
+def spread_rows(
     number: NDArray[np.intp], usable: NDArray[np.bool_], persons: int, most: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows that are used, by person and in order, and where each person's start (persons + 1,)."""

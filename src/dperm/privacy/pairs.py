@@ -143,8 +143,8 @@ class _RowsSampled:
         return losses, (np.exp(exponents - losses) * shifts[:, None]).sum(axis=0) / self.sigma**2
 
     def _places(self, losses: Array) -> Array:
-        """x where the loss is that (increasing): Newton's method, for some from where one part alone has the loss, so that it only
-        falls; for those between from between."""
+        """x where the loss is that (increasing): Newton's method, for some from where one part alone has the loss, so that it
+        only falls; for those between from between."""
         shifts, logs = (part[1:, None] for part in self._parts)
         x = np.full(len(losses), -np.inf)
         wanted = losses[losses > self._parts[1][0] + 1e-13]  # it has no lower loss than ln w_0, nearly

@@ -46,8 +46,8 @@ class ModuleObjective:
 
     Layers in `dperm.torch.rules` have a rule each; other modules with parameters run under vmap (`fallbacks` names
     them). The first evaluation, and every change of the model's modes, layers or input shapes, is checked against autograd
-    on up to 16 of the records. `relation` and `public_size` are public facts for plans; `autocast` names a narrower type
-    for the forward.
+    on up to 16 of the records. `relation`, `public_size` and `person_rows` (records are persons of so many rows at most) are
+    public facts for plans; `autocast` names a narrower type for the forward.
 
     Raises TypeError or ValueError where the model has no per-example gradients, with what to do about it.
     """
@@ -63,6 +63,7 @@ class ModuleObjective:
         relation: Relation | str = Relation.ADD_OR_REMOVE_ONE,
         public_size: int | None = None,
         autocast: torch.dtype | None = None,
+        person_rows: int | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Expected model to be a torch.nn.Module, got {type(model).__name__}.")
@@ -74,6 +75,7 @@ class ModuleObjective:
         self.relation = Relation(relation)
         self.public_size = public_size
         self.autocast = autocast
+        self.person_rows = person_rows
         self.flat = FlatParameters(model)
         self._pool = Pool()
         self._known: dict[Any, Tapped] = {}
@@ -114,6 +116,7 @@ class ModuleObjective:
             relation=self.relation,
             public_size=self.public_size,
             rank_one=False,
+            person_rows=self.person_rows,
         )
 
     @property

@@ -171,6 +171,11 @@ class Starter:
         like = plan or self.planner.at(1.0, NOMINAL_SIZES[0])
         if like.anchored:
             raise TypeError("Expected a plan of gradients at one θ: a network's have no differences. It is for linear models.")
+        if self.objective.facts.grouped and not like.grouped:
+            raise ValueError(
+                f"Expected one row a person for gradient perturbation ({like.kind}): it has no proof for persons of several "
+                "rows. Use person_rows=1, or Poisson sampling or full batches."
+            )
         like.refuse(self.objective, records)
         if like.claim:
             if plan is None:
@@ -208,13 +213,22 @@ class Starter:
             paper=(plan or self.planner.at(1.0, NOMINAL_SIZES[0])).paper,
             assumptions=[
                 *(foreign_parts(plan) if plan is not None else ()),
-                *_assumptions(self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),
+                *self._assumptions(self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),
             ],
             public_facts={**facts, **settings, "no_rule": list(self.objective.fallbacks)},
             not_charged=_NOT_CHARGED,
             provenance=channel.provenance,
         )
         return self.certificate
+
+    def _assumptions(self, stated_size: int | None) -> list[Assumption]:
+        """`stated_size`: the number of records that the caller gives away although it is private, or None."""
+        rows = self.objective.person_rows
+        whose = [statements.ONE_RECORD] if rows is None else statements.persons(rows)
+        assumptions = [*whose, statements.RECORDS_APART, statements.MASKS, statements.SINGLE_PRECISION]
+        if stated_size is not None:
+            assumptions.append(statements.known_size(stated_size, whom="records" if rows is None else "persons"))
+        return assumptions
 
     def _channel(self) -> Channel:
         return open_channel(self.random_state, self.objective.flat.device, label=self.label)
@@ -225,12 +239,6 @@ class Starter:
             plan, self.objective, records, channel, self.certificate, charged,
             folder=self.folder, first=first, observe=self.observe,
         )  # fmt: skip
-
-
-def _assumptions(stated_size: int | None) -> list[Assumption]:
-    """`stated_size`: the number of records that the caller gives away although it is private, or None."""
-    assumptions = [statements.ONE_RECORD, statements.RECORDS_APART, statements.MASKS, statements.SINGLE_PRECISION]
-    return assumptions if stated_size is None else [*assumptions, statements.known_size(stated_size)]
 
 
 _NOT_CHARGED = (

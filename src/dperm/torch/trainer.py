@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_size
 from dperm.gradient import ExponentialAverage, Policy
+from dperm.objectives.grouped import admit_person_rows
 from dperm.privacy import Certificate, Relation, Risk
 from dperm.torch import checkpoint
 from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
@@ -24,6 +25,7 @@ from dperm.torch.fitting import Fitting
 from dperm.torch.guard import LoopGuard, secret_masks
 from dperm.torch.memory import physical_batch_size as measured_batch_size
 from dperm.torch.objective import ModuleObjective
+from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords
 from dperm.torch.planning import MakePlan, Planner, Recipe
 from dperm.torch.records import TorchRecords
 from dperm.torch.run import PrivateRun
@@ -53,7 +55,9 @@ class PrivateTrainer:
         (noise_multiplier, public_size) → `Plan`; or a `Plan` with its noise.
     relation : "add_or_remove_one" (the number of records is private) or "replace_one" (it is public).
     public_size : publicly known number of records. None under add/remove: released with noise, at 5 % of
-        epsilon, or as the recipe says.
+        epsilon, or as the recipe says. Of persons, where `person_rows` is given.
+    person_rows : with `groups` in `fit`, the most records that are used of a person; public. A person's loss is then the mean of
+        these, and what is said of a record is said of a person.
     spent : certificates of earlier releases from the same records (normalisation, other models) that `epsilon` is to cover too.
     physical_batch_size : most records at once in memory. None: measured on the first records.
     autocast : run the forward in this type, for example `torch.bfloat16`; norms and sums stay in single precision.
@@ -90,6 +94,7 @@ class PrivateTrainer:
         clipping_norm: float | None = None,
         relation: Relation | str = Relation.ADD_OR_REMOVE_ONE,
         public_size: int | None = None,
+        person_rows: int | None = None,
         spent: Sequence[Certificate] = (),
         physical_batch_size: int | None = None,
         autocast: torch.dtype | None = None,
@@ -99,7 +104,9 @@ class PrivateTrainer:
         label: str = "",
         random_state: Any = None,
     ) -> None:
-        self.objective = ModuleObjective(model, loss_fn, relation=relation, autocast=autocast)
+        self.person_rows = None if person_rows is None else admit_person_rows(person_rows)
+        whole, mean = (model, loss_fn) if (person_rows or 1) == 1 else (OfPersons(model), MeanLoss(loss_fn))
+        self.objective = ModuleObjective(whole, mean, relation=relation, autocast=autocast, person_rows=person_rows)
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
         self.epsilon = epsilon if epsilon is None or isinstance(epsilon, Risk) else check.positive("epsilon", epsilon)
         self.delta = check.fraction("delta", delta)
@@ -206,6 +213,7 @@ class PrivateTrainer:
         dataset: Any,
         validation: Any = None,
         *,
+        groups: Any = None,
         metrics: dict[str, Callable[[Any, Any], Tensor]] | None = None,
         scheduler: Any = None,
         scheduler_interval: str = "epoch",
@@ -220,6 +228,8 @@ class PrivateTrainer:
 
         Parameters
         ----------
+        groups : with `person_rows`, whose each record of `dataset` is, (n,) in its order: persons are drawn then, and their mean
+            gradients bounded. Neighbours differ in all of one person's.
         validation : of the same kind, scored without noise after every expected epoch: keep it public or apart.
         metrics : name → function(outputs, targets) → (b,), averaged over it. None: loss, and accuracy where targets are classes.
         scheduler, scheduler_interval : a torch learning-rate scheduler, stepped every "epoch" or "step".
@@ -244,7 +254,7 @@ class PrivateTrainer:
         if held_out is not None:
             self._scores([held_out.sample(_PROBED)])  # what can fail fails before anything is charged
         try:
-            for step in self._steps(dataset, resume):
+            for step in self._steps(dataset, groups, resume):
                 run = self._run
                 assert run is not None and self.certificate is not None
                 if self._state is None:
@@ -265,7 +275,9 @@ class PrivateTrainer:
                 callback.close()
         return self
 
-    def steps(self, dataset: Any, *, show_private: bool = False, resume: bool = False) -> Iterator[PrivateStep]:
+    def steps(
+        self, dataset: Any, *, groups: Any = None, show_private: bool = False, resume: bool = False
+    ) -> Iterator[PrivateStep]:
         """Private steps for a loop of your own: each has put its noisy gradient into `.grad`; call `optimizer.step()`.
 
         The charge is made, for the whole plan, when the first step is asked for. Schedules, averages, validation and
@@ -275,14 +287,14 @@ class PrivateTrainer:
         self._refuse_again()
         self._fitting = Fitting(show_private=show_private)
         self._own_loop = True
-        yield from self._steps(dataset, resume)
+        yield from self._steps(dataset, groups, resume)
 
-    def _steps(self, dataset: Any, resume: bool) -> Iterator[PrivateStep]:
+    def _steps(self, dataset: Any, groups: Any, resume: bool) -> Iterator[PrivateStep]:
         if self.random_state is None and self.objective.masks_of_records:
             raise ValueError("Masks made of the records' own numbers are for replay: make a new trainer.")
         # callbacks and loops of the caller's own may change the model by what was released: they are not undone
         kept = None if self._own_loop or self._fitting.callbacks else self.objective.snapshot()
-        run = self._begin(dataset, resume)
+        run = self._begin(dataset, groups, resume)
         if kept is not None and run.step:  # a checkpoint was put back since
             kept = self.objective.snapshot()
         rate = run.plan.rate
@@ -390,13 +402,23 @@ class PrivateTrainer:
     # Starting: everything is checked before anything is charged
 
     def _records(self, data: Any, size: int) -> TorchRecords:
-        return TorchRecords(
-            data,
-            physical_batch_size=size,
-            device=self.objective.flat.device,
-            collate_fn=self.collate_fn,
-            num_workers=self.num_workers,
-        )
+        return TorchRecords(data, **self._reading(size))
+
+    def _trained_on(self, data: Any, groups: Any, size: int) -> TorchRecords:
+        """The records that are protected: persons, where these have several rows."""
+        if self.person_rows is None:
+            if groups is not None:
+                raise ValueError("Expected person_rows with groups: the most rows used of a person, a public number such as 64.")
+            return self._records(data, size)
+        return PersonRecords(data, groups, most=self.person_rows, **self._reading(size))
+
+    def _reading(self, size: int) -> dict[str, Any]:
+        return {
+            "physical_batch_size": size,
+            "device": self.objective.flat.device,
+            "collate_fn": self.collate_fn,
+            "num_workers": self.num_workers,
+        }
 
     def _refuse_again(self) -> None:
         if self.certificate is not None:
@@ -405,9 +427,9 @@ class PrivateTrainer:
                 "a new trainer on a new model; training this one further would add to what was spent."
             )
 
-    def _begin(self, dataset: Any, resume: bool) -> PrivateRun:
+    def _begin(self, dataset: Any, groups: Any, resume: bool) -> PrivateRun:
         self.objective.flat.check()
-        records = self._records(dataset, self.physical_batch_size or 1024)
+        records = self._trained_on(dataset, groups, self.physical_batch_size or 1024)
         (inputs, targets), alone = records.probe(_PROBED)
         losses = self._first_losses(inputs, targets)
         self.objective.check_collated(inputs, targets, alone)

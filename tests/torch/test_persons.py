@@ -1,0 +1,215 @@
+"""Networks on persons with several rows: one gradient each, whichever way rows come; neighbours that differ in persons."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset
+
+from dperm.audit import Pair, Training, replay
+from dperm.estimators import DPMLPClassifier
+from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
+from dperm.mechanisms import Gradient
+from dperm.release import SpendLog
+from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
+from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords
+
+RNG = np.random.default_rng(0)
+PERSONS, MOST = 200, 4
+GROUPS = RNG.permutation(np.repeat(np.arange(PERSONS), RNG.integers(1, 8, PERSONS)))
+INPUTS = torch.from_numpy(RNG.normal(size=(len(GROUPS), 5)).astype(np.float32))
+TARGETS = (INPUTS[:, 0] > 0).long()
+CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
+
+
+class Visits(Dataset[Any]):
+    """Items one by one."""
+
+    def __len__(self) -> int:
+        return len(GROUPS)
+
+    def __getitem__(self, index: int) -> Any:
+        return INPUTS[index], TARGETS[index]
+
+
+def network(kind: str = "mlp") -> nn.Module:
+    torch.manual_seed(0)
+    if kind == "mlp":
+        return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 4, 2), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)
+    )
+
+
+def recipe(sampling: str = "poisson", **more: Any) -> Any:
+    def plan(noise_multiplier: float, public_size: int) -> Any:
+        settings = {"expected_batch_size": 60.0, "epochs": 3, "clipping_norm": 1.0} | more
+        rows = MOST if sampling == "rows" else None
+        return dp_sgd(noise_multiplier=noise_multiplier, public_size=public_size, sampling=sampling, person_rows=rows, **settings)
+
+    return plan
+
+
+def trainer(model: nn.Module, plan: Any = None, **more: Any) -> PrivateTrainer:
+    settings = {"epsilon": 3.0, "delta": 1e-5, "public_size": PERSONS, "person_rows": MOST} | more
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    return PrivateTrainer(model, CROSS_ENTROPY, optimizer, plan or recipe(), **settings)
+
+
+def chosen(person: int) -> np.ndarray:
+    mine = np.flatnonzero(person == GROUPS)
+    count = len(mine)
+    return mine if count <= MOST else mine[[j for j in range(count) if (j + 1) * MOST // count > j * MOST // count]]
+
+
+@pytest.mark.parametrize("data", [(INPUTS, TARGETS), Visits()], ids=["tensors", "dataset"])
+@pytest.mark.parametrize("kind", ["mlp", "convolutions"])
+def test_a_person_s_gradient_is_the_mean_of_the_rows(kind: str, data: Any) -> None:
+    model = network(kind)
+    objective = ModuleObjective(OfPersons(model), MeanLoss(CROSS_ENTROPY), person_rows=MOST)
+    records = PersonRecords(data, GROUPS, most=MOST, physical_batch_size=64)
+    assert len(records) == PERSONS
+    norms, total = [], torch.zeros(objective.flat.size)
+    for inputs, targets in records.batches():
+        found = objective.evaluate(inputs, targets)
+        norms.append(found.norms.clone())
+        total += found.weighted_sum(torch.ones(len(found.norms)))
+    norms = torch.cat(norms)
+    expected = torch.zeros_like(total)
+    for person in range(PERSONS):
+        rows = chosen(person)
+        loss = CROSS_ENTROPY(model(INPUTS[rows]), TARGETS[rows]).mean()
+        gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
+        assert float(norms[person]) == pytest.approx(float(gradient.norm()), rel=1e-4, abs=1e-6)
+        expected += gradient
+    assert torch.allclose(total, expected, atol=1e-3)
+    (few,) = next(records.stream([np.array([3, 77])]))
+    assert objective.evaluate(*few).norms.tolist() == pytest.approx(norms[[3, 77]].tolist(), rel=1e-5)
+
+
+def test_rows_by_themselves_are_plain_records() -> None:
+    records = PersonRecords((INPUTS, TARGETS), GROUPS, most=MOST, physical_batch_size=16)
+    drawn = np.arange(0, PERSONS * MOST, 3)
+    parts = list(next(records.stream_rows([drawn])))
+    inputs = torch.cat([part[0][:, 0] for part in parts])
+    expected = [row for number in drawn.tolist() for row in chosen(number // MOST)[number % MOST :][:1]]
+    assert torch.equal(inputs, INPUTS[expected]) and all(len(part[0]) <= 16 for part in parts)
+    single = PersonRecords((INPUTS, TARGETS), GROUPS, most=1)
+    (batch,) = single.batches()
+    assert torch.equal(batch[0], INPUTS[[int(np.flatnonzero(person == GROUPS)[-1]) for person in range(PERSONS)]])
+    box = PersonRecords((INPUTS[:12].reshape(4, 3, 5), TARGETS[:12].reshape(4, 3)), None, most=3)
+    assert len(box) == 4 and next(iter(box.batches()))[0].shape == (4, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("plan", "more"),
+    [
+        (recipe(), {}),
+        (recipe(), {"relation": "replace_one"}),
+        (recipe("rows", expected_batch_size=120.0), {}),
+        (recipe(), {"public_size": None}),
+        (recipe(), {"person_rows": 1}),
+        (lambda noise_multiplier, public_size: full_batch_descent(
+            noise_multiplier=noise_multiplier, public_size=public_size, steps=10, clipping_norm=1.0), {}),
+    ],
+    ids=["persons", "replaced", "rows", "private size", "one row", "full batch"],
+)  # fmt: skip
+def test_trainers_certify_persons(plan: Any, more: dict[str, Any]) -> None:
+    model = network()
+    run = trainer(model, plan, **more).fit((INPUTS, TARGETS), groups=GROUPS, progress=False)
+    assert run.certificate is not None
+    run.certificate.verify()
+    said = str(run.certificate)
+    assert "with all their rows" in said and "contributes at most one record" not in said
+    assert run.certificate.epsilon == pytest.approx(3.0, rel=1e-3)
+    assert float((model(INPUTS).argmax(1) == TARGETS).float().mean()) > 0.6
+
+
+def test_a_run_killed_goes_on_with_persons(tmp_path: Any) -> None:
+    first = trainer(network(), checkpoint=tmp_path / "run")
+    for step in first.steps((INPUTS, TARGETS), groups=GROUPS):
+        first.optimizer.step()  # pyright: ignore[reportOptionalMemberAccess]
+        if step.number == 4:
+            first.save()
+            break
+    again = trainer(network(), checkpoint=tmp_path / "run")
+    with pytest.warns(UserWarning, match="reserved before an interruption"):
+        done = [step.number for step in again.steps((INPUTS, TARGETS), groups=GROUPS, resume=True)]
+    assert done and done[-1] == again.plan.steps  # pyright: ignore[reportOptionalMemberAccess]
+    assert len(SpendLog.current().charges()) == 1
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "rows"])
+def test_replay_on_neighbours(sampling: str) -> None:
+    """A person added, of rows far too large, mislabelled and not finite; and the same certified as if a person were one row."""
+    inputs, targets = INPUTS[:60].reshape(20, 3, 5), TARGETS[:60].reshape(20, 3)
+    data = inputs, targets
+    rows: list[tuple[str, Any, Any]] = [
+        ("a person like another", inputs[0], 1 - targets[0]),
+        ("a person of huge rows", 1e4 * inputs[1], 1 - targets[1]),
+        ("a person of rows alike", inputs[2][:1].expand(3, 5).clone(), 1 - targets[2][:1].expand(3).clone()),
+        ("a row that is not a number", torch.full((3, 5), torch.nan), targets[3]),
+    ]
+    pairs = [Pair.adding(name, data, row, target) for name, row, target in rows]
+
+    def make(source: Any) -> PrivateTrainer:
+        plan = lambda noise_multiplier, public_size: dp_sgd(  # noqa: E731
+            noise_multiplier=noise_multiplier, public_size=public_size, expected_batch_size=30.0 if sampling == "rows" else 8.0,
+            epochs=1, clipping_norm=0.5,
+            sampling=sampling, person_rows=3 if sampling == "rows" else None,
+        )  # fmt: skip
+        model = network()
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        return PrivateTrainer(
+            model, CROSS_ENTROPY, sgd, plan, epsilon=3.0, delta=1e-5, public_size=20, person_rows=3, random_state=source
+        )
+
+    result = replay(Training.of_trainer(make, data, pairs))
+    assert result.verdict == "consistent" and 0.3 < result.details["largest_movement"] <= 1 + 1e-6
+
+
+def test_what_has_no_proof_or_no_meaning_is_refused() -> None:
+    model = network()
+    importance = functools.partial(dpis, expected_batch_size=20.0, epochs=2, clipping_norm=1.0)
+    balls = recipe("balls_and_bins", expected_batch_size=50.0)
+    for plan, name in ((balls, "balls and bins"), (importance, "importance sampling")):
+        with pytest.raises(ValueError, match=f"one row a person for gradient perturbation .{name}"):
+            trainer(model, plan).fit((INPUTS, TARGETS), groups=GROUPS, progress=False)
+    cases: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+        ({"person_rows": None}, {"groups": GROUPS}, "Expected person_rows with groups"),
+        ({}, {}, "Expected groups"),
+        ({}, {"groups": GROUPS[1:]}, "one a row"),
+        ({}, {"groups": np.where(GROUPS == 3, np.nan, GROUPS)}, "some groups are missing"),
+        ({"person_rows": 3}, {"groups": GROUPS}, "person_rows=4"),
+    ]
+    for settings, given, said in cases:
+        plan = recipe("rows", expected_batch_size=100.0) if "person_rows=4" in said else recipe()
+        with pytest.raises(ValueError, match=said):
+            trainer(model, plan, **settings).fit((INPUTS, TARGETS), progress=False, **given)
+    assert not SpendLog.current().charges()
+    averaging = PrivateTrainer(
+        model, nn.CrossEntropyLoss(), None, recipe(), epsilon=3.0, delta=1e-5, public_size=9, person_rows=3
+    )
+    with pytest.raises(ValueError, match="one loss per row"):
+        averaging.fit((INPUTS, TARGETS), groups=GROUPS, progress=False)
+
+
+@pytest.mark.parametrize("mechanism", ["gradient", Gradient(sampling="rows"), Gradient(sampling="full", epochs=20)])
+def test_estimators(mechanism: Any) -> None:
+    model = DPMLPClassifier((8,), epsilon=4.0, person_rows=MOST, classes=[0, 1], public_size=PERSONS, mechanism=mechanism)
+    model.fit(INPUTS.numpy(), TARGETS.numpy(), groups=GROUPS)
+    assert "with all their rows" in str(model.certificate_) and model.score(INPUTS.numpy(), TARGETS.numpy()) > 0.6
+    with pytest.raises(ValueError, match="Expected person_rows with groups"):
+        DPMLPClassifier((8,), classes=[0, 1]).fit(INPUTS.numpy(), TARGETS.numpy(), groups=GROUPS)
+
+
+def test_a_record_and_a_person_of_one_row_are_the_same() -> None:
+    """Shapes, norms and sums of persons with one row are those of `TorchRecords`."""
+    plain, persons = TorchRecords((INPUTS, TARGETS)), PersonRecords((INPUTS, TARGETS), np.arange(len(INPUTS)), most=1)
+    for (a, b), (c, d) in zip(plain.batches(), persons.batches(), strict=True):
+        assert torch.equal(a, c) and torch.equal(b, d)
