@@ -1,5 +1,6 @@
 """Data: tables through public schemas, named sets, and images."""
 
+from dperm.data.finding import find
 from dperm.data.images import Images, load_images
 from dperm.data.read import DataError, Dataset, read_dataset, read_frame
 from dperm.data.registry import load, named, schema_of
@@ -16,6 +17,7 @@ __all__ = [
     "Schema",
     "SchemaError",
     "TargetRange",
+    "find",
     "hashed_words",
     "load",
     "load_images",

@@ -53,7 +53,7 @@ class Column:
 
     `scale` of a number's curve: knots are as far apart on a "linear" or "log" scale, or the range's ends are one and the same,
     "cyclic" (hours of a day: [0, 24]). None: "log" for ranges from 0 to 1,000 and more, and from above 0 over a factor of 1,000;
-    otherwise "linear".
+    otherwise "linear". `other`: values that are none of the categories have one of their own; otherwise they are refused.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Column:
     range: tuple[float, float] | None = None
     categories: tuple[str, ...] = ()
     scale: Scale | None = None
+    other: bool = False
 
     def __post_init__(self) -> None:
         if self.type not in ("number", "category", "ignore", "label"):
@@ -72,6 +73,8 @@ class Column:
             object.__setattr__(self, "range", checked_range(self.range, f"column {self.name!r}"))
         if self.type == "category" and len(set(self.categories)) != max(1, len(self.categories)):
             raise SchemaError(f"Expected distinct categories for column {self.name!r}, got {list(self.categories)!r}.")
+        if type(self.other) is not bool or (self.other and self.type != "category"):
+            raise SchemaError(f"Expected other to be true or false, of a category, got {self.other!r} for {self.name!r}.")
         if self.scale is not None:
             if self.type != "number" or self.scale not in _SCALES:
                 raise SchemaError(f"Expected scale of {', '.join(_SCALES)} for a number, got {self.scale!r} for {self.name!r}.")
@@ -124,7 +127,7 @@ class Column:
         """Features it becomes."""
         if not self.is_feature:
             return 0
-        own = len(self.categories) if self.type == "category" else (encoding.curves or 1)
+        own = len(self.categories) + self.other if self.type == "category" else (encoding.curves or 1)
         return own + encoding.separate
 
     def features(self, encoding: Encoding) -> list[str]:
@@ -132,7 +135,7 @@ class Column:
         if not self.is_feature:
             return []
         if self.type == "category":
-            names = [f"{self.name}={category}" for category in self.categories]
+            names = [f"{self.name}={category}" for category in (*self.categories, *(("(other)",) if self.other else ()))]
         else:
             names = [f"{self.name}≈{knot:.6g}" for knot in self.knots(encoding.curves)] if encoding.curves else [self.name]
         return [*names, f"{self.name} missing"] if encoding.separate else names
@@ -141,7 +144,7 @@ class Column:
         """(n, width): of squared length at most 1. SchemaError, naming column and value, for what does not fit."""
         table = np.zeros((len(values), self.width(encoding)), dtype=np.float32)
         if self.type == "category":
-            codes = _codes(values, self.name, self.categories)
+            codes = _codes(values, self.name, self.categories, other=self.other)
             missing = codes < 0
             rows = np.flatnonzero(~missing)
             table[rows, codes[rows]] = 1.0
@@ -226,14 +229,16 @@ def texts(values: pd.Series[Any], known: Sequence[str]) -> pd.Series[Any]:
     return values.astype("object").map(text)
 
 
-def _codes(values: pd.Series[Any], name: str, categories: Sequence[str]) -> NDArray[np.int64]:
-    """Index of each value's category; −1 where missing."""
+def _codes(values: pd.Series[Any], name: str, categories: Sequence[str], *, other: bool) -> NDArray[np.int64]:
+    """Index of each value's category, one more for others where there may be some; −1 where missing."""
     import pandas as pd
 
     text = texts(values, categories)
     codes = pd.Index(list(categories), dtype="object").get_indexer(pd.Index(text, dtype="object")).astype(np.int64)
     unknown = (codes < 0) & text.notna().to_numpy()
-    if unknown.any():
+    if other:
+        codes[unknown] = len(categories)
+    elif unknown.any():
         raise SchemaError(
             f"Expected column {name!r} to hold one of its {len(categories)} categories, got {text[unknown].iloc[0]!r}."
         )

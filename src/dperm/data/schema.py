@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.data.columns import Column, Encoding, SchemaError, checked_range, numbers, texts
 from dperm.data.targets import TargetRange
+from dperm.privacy import Certificate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["Column", "Schema", "SchemaError", "propose"]
 
 _MOST_CATEGORIES = 50
-_COLUMN_KEYS = {"name", "type", "range", "categories", "scale"}
+_COLUMN_KEYS = {"name", "type", "range", "categories", "scale", "other"}
 #: Entries of a schema file; the last four belong to the registry of named sets.
 _KEYS = {
-    "name", "target", "columns", "classes", "target_range", "missing", "curves", "unit", "unit_rows", "proposed", "title",
-    "source", "licence", "format", "dimension", "files", "bundled", "openml",
+    "name", "target", "columns", "classes", "target_range", "missing", "curves", "unit", "unit_rows", "proposed", "found",
+    "title", "source", "licence", "format", "dimension", "files", "bundled", "openml",
 }  # fmt: skip
 
 
@@ -41,6 +42,8 @@ class Schema:
     the root of the number of columns, so that no row is longer than 1.
     `unit`: the column that tells persons apart, where one may have several rows; it is no feature. At most `unit_rows` rows of a
     person are used. "": each row is a person.
+    `found`: the certificate, as its JSON, of how ranges, categories and labels were found on these records privately (`find`):
+    what is trained by this schema has paid for it, too.
     `proposed` marks a schema read off the data: not public until someone who has not seen them confirms it.
     """
 
@@ -57,6 +60,7 @@ class Schema:
     title: str = ""
     source: str = ""
     licence: str = ""
+    found: Mapping[str, Any] | None = field(default=None, compare=False)
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
 
     def __post_init__(self) -> None:
@@ -125,6 +129,20 @@ class Schema:
         frame = frame.loc[~unlabelled]
         features, kept = self.encode_features(frame)
         return features, self._targets(frame.loc[kept, self.target])
+
+    def found_by(self, relation: str) -> Certificate | None:
+        """What finding it cost, where it was found privately. SchemaError where that was for other neighbours."""
+        if self.found is None:
+            return None
+        certificate = Certificate.from_json(json.dumps(self.found))
+        certificate.verify()
+        if certificate.relation != relation:
+            raise SchemaError(
+                f"Expected relation {certificate.relation.value!r}, under which this schema was found, got {relation!r}."
+            )
+        if bool(self.unit) != ("person_rows" in certificate.public_facts):
+            raise SchemaError("Expected the unit that this schema was found by: it protects other neighbours. Find it again.")
+        return certificate
 
     def persons(self, frame: pd.DataFrame) -> NDArray[np.intp]:
         """(n,) whose each row is, as a number. SchemaError where a row does not say."""
@@ -204,6 +222,7 @@ class Schema:
                     item.get("range"),
                     tuple(item.get("categories", ())),
                     item.get("scale"),
+                    item.get("other", False),
                 )
                 for item in data["columns"]
             )
@@ -222,6 +241,7 @@ class Schema:
                 title=data.get("title", ""),
                 source=data.get("source", ""),
                 licence=data.get("licence", ""),
+                found=data.get("found"),
                 extra=data.get("format", {}),
             )
         except (KeyError, TypeError) as error:
@@ -254,6 +274,8 @@ class Schema:
                 entry["categories"] = list(column.categories)
             if column.scale is not None:
                 entry["scale"] = column.scale
+            if column.other:
+                entry["other"] = True
             lines.append("    " + json.dumps(entry, ensure_ascii=False))
         return head[:-2] + ',\n  "columns": [\n' + ",\n".join(lines) + "\n  ]\n}\n"
 

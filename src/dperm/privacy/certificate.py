@@ -277,7 +277,9 @@ class Certificate:
             raise ValueError(f"Not a dperm certificate: {error}") from None
 
     def __str__(self) -> str:
-        who = (_PERSONS_TEXT if self.public_facts.get("person_rows") else _RELATION_TEXT)[self.relation]
+        facts = [self.public_facts, *(part for part in self.public_facts.values() if isinstance(part, Mapping))]
+        persons = any(part.get("person_rows") for part in facts)
+        who = (_PERSONS_TEXT if persons else _RELATION_TEXT)[self.relation]
         lines: list[str] = []
         if self.status == "not private":
             lines.append("NOT PRIVATE: the seed was fixed by the caller; whoever knows it can remove the noise.")

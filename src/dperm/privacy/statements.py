@@ -75,9 +75,11 @@ ONE_RECORD = Assumption("One person contributes at most one record.", "caller", 
 def persons(rows: int) -> list[Assumption]:
     """Of records that are persons with several rows each."""
     apart = "All rows of one person, and of nobody else, carry the same value in the column that tells persons apart."
-    used = f"Of each person at most {rows:,} rows are used, chosen by that person's rows alone" + (
-        ", and their losses are averaged." if rows > 1 else "."
-    )
+    used = "Of each person one row is used, chosen by that person's rows alone."
+    if rows > 1:
+        used = (
+            f"Of each person at most {rows:,} rows are used, chosen by that person's rows alone, and their losses are averaged."
+        )
     return [
         Assumption(apart, "caller", "stated", "persons"),
         Assumption(used, "library", "enforced: others are left out", "rows of a person"),

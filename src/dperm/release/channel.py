@@ -39,7 +39,7 @@ from dperm.privacy.events import (
 from dperm.privacy.filters import Filter, Price, ProfileFilter, filter_of
 from dperm.privacy.statements import Provenance
 from dperm.release.draws import Draw, Indices
-from dperm.release.grid import Grid
+from dperm.release.grid import Grid, power_below
 from dperm.release.ledger import SpendLog
 from dperm.release.source import Coin, Source, SystemSource, provenance_of
 
@@ -291,6 +291,16 @@ class Channel:
                 self._go_on_in_period(drawn.period)
             self.source.claimed(sampling_rate)
             return self.source.gaussian(query, grid.sensitivity, noise_multiplier * grid.sensitivity, grid.step)
+
+    def release_counts(self, counts: Array, sensitivity: float, noise_multiplier: float) -> Array:
+        """Whole numbers (k,) with noise as of `release`, for counts of things that only the records name: k may be private, and
+        the grid does not depend on it. Those of 0 are not among them: what comes back must leave only where it is so large that
+        a count of 1 would hardly be."""
+        std = noise_multiplier * sensitivity
+        step = power_below(min(1.0, std * 2.0**-21))  # whole numbers are multiples of it: rounding moves none
+        with self._lock:
+            self._pay("gaussian", noise_multiplier, 1.0, "")
+            return self.source.gaussian(np.asarray(counts, dtype=np.float64), sensitivity, std, step)
 
     def release_pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
         """`query` (p,) + b, density of b ∝ exp(−epsilon·‖b‖/sensitivity), if PureDP(epsilon) was charged; on a grid, as above."""

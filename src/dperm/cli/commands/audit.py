@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ from dperm.cli.shared import JsonFlag, VerifyKey, dataset_of, probe_writable, pr
 
 if TYPE_CHECKING:
     from dperm.audit import AuditResult, Training
-    from dperm.privacy import Certificate
+    from dperm.privacy import Certificate, Event
 
 __all__ = ["register"]
 
@@ -72,7 +73,7 @@ def audit(
         fitted, extra, certificate = _loaded(model, verify_key)
         if members is not None and others is not None:
             inferred.append(_membership(fitted, extra, certificate, members, others))
-        training = _training(fitted, fitted.n_features_in_, len(getattr(fitted, "classes_", ())), certificate)
+        training = _training(fitted, fitted.n_features_in_, len(getattr(fitted, "classes_", ())), certificate, _found(extra))
     probe_writable(output)
     if trials is not None:
         check.integer("--trials", trials, minimum=20)
@@ -123,17 +124,31 @@ def _loaded(path: Path, verify_key: Path | None) -> tuple[Any, dict[str, Any], C
     return fitted, extra, fitted.certificate_
 
 
-def _training(estimator: Any, features: int, classes: int, certificate: Certificate | None) -> Training:
-    """The training that the settings name; that of a model must cost what its certificate states."""
-    from dperm.audit import Training
+def _found(extra: dict[str, Any]) -> Event | None:
+    """What the model's schema cost beside the training, where it was found privately."""
+    from dperm.privacy import Certificate
 
-    size = None if certificate is None else certificate.public_facts.get("public_size")
+    found = (extra.get("schema") or {}).get("found")
+    return None if found is None else Certificate.from_json(json.dumps(found)).event
+
+
+def _training(
+    estimator: Any, features: int, classes: int, certificate: Certificate | None, found: Event | None = None
+) -> Training:
+    """The training that the settings name; that of a model must cost what its certificate states, and what was `found` first."""
+    from dperm.audit import Training
+    from dperm.privacy import Composed
+
+    facts = {} if certificate is None else certificate.public_facts
+    if found is not None:  # of two parts, the training is the last
+        facts = list(facts.values())[-1]
+    size = facts.get("public_size")
     if certificate is None and estimator.relation == "replace_one" and estimator.public_size is None:
         raise ValueError("Expected --public-size under replace_one, where the number of records is public.")
     training = Training.of_mechanism(*estimator.mechanism_for(features, classes, size))
     if certificate is not None:
         certificate.verify()
-        if training.event != certificate.event:
+        if (training.event if found is None else Composed((found, training.event))) != certificate.event:
             raise ValueError(
                 "The certificate states another event than a training with the model's settings costs in this version: "
                 f"{certificate.event} against {training.event}. Audit it with dperm {certificate.versions.get('dperm', '?')}."

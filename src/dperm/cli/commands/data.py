@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import JsonFlag, dataset_of, say
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, refuse_same, say
 
 __all__ = ["register"]
 
@@ -36,23 +36,51 @@ def show(name: Annotated[str, typer.Argument(help="A named data set or a schema 
 def propose(
     source: Annotated[Path, typer.Argument(help="A table.")],
     target: Annotated[str, typer.Option(help="Target column.")],
+    epsilon: Annotated[
+        float | None, typer.Option(help="Find it privately, within this ε, and charge that: no looking at the data otherwise.")
+    ] = None,
+    delta: Delta = 1e-5,
+    unit: Annotated[str, typer.Option(help="The column that tells persons apart, where one may have several rows.")] = "",
+    classes: Annotated[str | None, typer.Option(help="With --epsilon: all labels, if they are public (a,b,c).")] = None,
+    relation: Relation = "add_or_remove_one",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Schema to write [default: NAME.schema.json].")] = None,
 ) -> None:
-    """Propose a schema by looking at the data; confirm or correct it before use.
+    """Propose a schema by looking at the data; confirm or correct it before use. With --epsilon: find one privately.
 
     \b
-    Example:
+    Examples:
       dperm data propose people.csv --target income
+      dperm data propose people.csv --target income --epsilon 0.1
     """
+    from dataclasses import replace
+
     from dperm import data
     from dperm.report import write_atomically
 
     name = source.name.split(".")[0]
-    schema = data.propose(data.read_frame(source), target, name)
     output = output or source.with_name(f"{name}.schema.json")
+    refuse_same(source, output)
+    probe_writable(output)
+    frame = data.read_frame(source)
+    if epsilon is None:
+        if classes is not None:
+            raise ValueError("Expected --epsilon with --classes: otherwise edit the schema.")
+        schema = data.propose(frame.drop(columns=[unit]) if unit in frame.columns else frame, target, name)
+        if unit:
+            schema = replace(schema, unit=unit)
+            schema.persons(frame)
+    else:
+        stated = [label.strip() for label in classes.split(",")] if classes else []
+        schema = data.find(frame, target, epsilon, delta, name=name, unit=unit, classes=stated, relation=relation)
     write_atomically(output, schema.to_json())
     ignored = [column.name for column in schema.columns if column.type == "ignore"]
     say(f"{output}: {schema.dimension} features from {len(schema.columns) - 1} columns.")
+    if epsilon is not None:
+        if ignored:
+            say(f"Left out (nothing in them was common enough): {', '.join(ignored)}.")
+        say(f"{schema.source} It is charged, and on the certificate of every model that is trained by it.")
+        say('Ranges are of round numbers, beyond which few records lie; values in no list are "other".')
+        return
     if ignored:
         say(f"Ignored (one value, or too many different texts): {', '.join(ignored)}.")
     say("This looked at the data: replace its ranges, categories and labels by publicly known ones, then set")

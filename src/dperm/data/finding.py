@@ -1,0 +1,252 @@
+"""A schema found privately: which columns are numbers, their ranges, categories and labels, from noisy counts.
+
+Three rounds of counts with Gaussian noise, so that the whole costs one Gaussian and a little δ. How many entries of each column
+read as numbers; for each end of each range, by bisection over a fixed grid of round numbers, how many records lie beyond; and how
+often each text occurs, of which those are kept that a value nobody else has would reach with a chance of at most δ/10 in all
+columns together (Korolova and others 2009). Nothing needs to be known beforehand but the columns' names.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from dperm import _validate as check
+from dperm.data.columns import Column, SchemaError, texts
+from dperm.data.schema import Schema
+from dperm.data.targets import TargetRange
+from dperm.privacy import (
+    ApproximateDP,
+    Assumption,
+    Certificate,
+    Composed,
+    Event,
+    Gaussian,
+    Relation,
+    SelfComposed,
+    calibrate,
+    statements,
+)
+from dperm.release import Channel
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["GRID", "find"]
+
+Array = NDArray[np.float64]
+
+_STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
+_POSITIVE = [step * 10.0**power for power in range(-9, 16) for step in _STEPS]
+#: ends that a range may have
+GRID: Array = np.array([*(-value for value in reversed(_POSITIVE)), 0.0, *_POSITIVE])
+
+_PROBES = math.ceil(math.log2(len(GRID)))
+_SHARES = {"kinds": 0.05, "ends": 0.55, "values": 0.4}  # of the Gaussian's μ²
+_SELECTION = 0.1  # of δ, for values that nobody else has
+_CERTAIN = 4.0  # standard deviations
+_LABELS = 20  # of numbers, at most
+_LONGEST = 100  # of a category, in letters
+_LEAST = 1e-12  # an ε that stands for none
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The noise multipliers of the three rounds: that of the whole is `noise`."""
+
+    noise: float
+    delta: float
+    relation: Relation
+
+    def of(self, what: str, times: int = 1) -> float:
+        return self.noise * math.sqrt(times / _SHARES[what])
+
+    @property
+    def event(self) -> Event:
+        kinds, ends, values = (
+            Gaussian(self.of(what, times), self.relation) for what, times in (("kinds", 1), ("ends", _PROBES), ("values", 1))
+        )
+        selection = ApproximateDP(_LEAST, _SELECTION * self.delta, self.relation)
+        return Composed((kinds, SelfComposed(ends, _PROBES), values, selection))
+
+
+def find(
+    frame: pd.DataFrame,
+    target: str,
+    epsilon: float,
+    delta: float = 1e-5,
+    *,
+    name: str = "table",
+    unit: str = "",
+    classes: Sequence[str] = (),
+    relation: Relation | str = Relation.ADD_OR_REMOVE_ONE,
+    random_state: Any = None,
+) -> Schema:
+    """A schema of a table's columns, found within (ε, δ) and charged; its certificate is in `found`.
+
+    Numbers get the least range of round ends beyond which few records lie; other columns the values that are common enough, and
+    "other". The target is labels where it holds few different values, or where `classes` states them. `unit`: the column that
+    tells persons apart, one row of each of whom is looked at. SchemaError for a table that cannot be used, before anything is
+    charged; and afterwards for a target of which nothing common was found.
+    """
+
+    plan = _planned(check.positive("epsilon", epsilon), check.fraction("delta", delta), Relation(relation))
+    for column, what in ((target, "target"), (unit, "unit")):
+        if column and column not in frame.columns:
+            raise SchemaError(f"Expected the {what} {column!r} among the columns {list(map(str, frame.columns[:20]))}.")
+    names = [str(column) for column in frame.columns if column != unit]
+    if len(names) < 2:
+        raise SchemaError("Expected at least one column beside the target.")
+    if unit:
+        if frame[unit].isna().any():
+            raise SchemaError(f"Expected to be told whose each row is, but {unit!r} is missing in some.")
+        frame = frame.loc[~frame[unit].duplicated()]
+    columns = {column: _read(frame[column]) for column in names}
+    channel = Channel.open(random_state, label=name)
+    certificate = _certificate(plan, channel, unit)
+    channel.charge(certificate.event, certificate.mechanism)
+    replaced = plan.relation is Relation.REPLACE_ONE
+    kinds = _kinds(columns, channel, plan, replaced)
+    numeric = [column for column in names if kinds[column] == "number"]
+    ranges = dict(zip(numeric, _ends([columns[column][0] for column in numeric], channel, plan), strict=True))
+    worded = [column for column in names if kinds[column] == "text" or column == target]
+    common = _common([columns[column][1] for column in worded], channel, plan, replaced)
+    values = dict(zip(worded, common, strict=True))
+    found: list[Column] = []
+    for column in names:
+        if column == target:
+            found.append(Column(column, "label"))
+        elif column in ranges and ranges[column][0] < ranges[column][1]:
+            found.append(Column(column, "number", ranges[column]))
+        elif kinds[column] == "text" and values[column]:
+            found.append(Column(column, "category", categories=tuple(sorted(values[column])), other=True))
+        else:
+            found.append(Column(column, "ignore"))
+    labels, bounds = _target(target, kinds[target], tuple(classes), values[target], ranges)
+    if not any(column.is_feature for column in found):
+        raise SchemaError("Nothing in the other columns was common enough to be found: raise epsilon, or state a schema.")
+    return Schema(
+        name=name,
+        target=target,
+        columns=tuple(found),
+        classes=labels,
+        target_range=bounds,
+        missing="middle",
+        unit=unit,
+        source=f"Found privately, at epsilon = {certificate.epsilon:.4g} and delta = {delta:g}.",
+        found=json.loads(certificate.to_json()),
+    )
+
+
+def _planned(epsilon: float, delta: float, relation: Relation) -> _Plan:
+    noise = calibrate(lambda noise: _Plan(noise, delta, relation).event, epsilon, delta)
+    return _Plan(noise, delta, relation)
+
+
+def _read(values: pd.Series[Any]) -> tuple[Array, Any]:
+    """Of a column: its finite numbers, and its entries as texts, those that are missing left out. Codes (a leading zero) are no
+    numbers."""
+    import pandas as pd
+
+    words = texts(values.dropna(), ())
+    words = words[words != ""].map(lambda word: word[:_LONGEST])
+    given = pd.to_numeric(words.where(~words.str.match(r"-?0\d")), errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    return given[np.isfinite(given)], words
+
+
+def _kinds(columns: dict[str, Any], channel: Channel, plan: _Plan, replaced: bool) -> dict[str, str]:
+    """Which columns hold numbers, texts, or hardly anything."""
+    counts = np.array([[len(given), len(words) - len(given)] for given, words in columns.values()], dtype=np.float64)
+    # in each column a record counts once; one that is replaced moves at most two of the numbers by 1
+    moved = math.sqrt(len(columns) * (2 if replaced else 1))
+    noise = plan.of("kinds")
+    noisy = np.asarray(channel.release(counts.ravel(), moved, noise)).reshape(-1, 2)
+    enough = noisy.max(axis=1) > _CERTAIN * noise * moved
+    named = np.where(noisy[:, 0] >= noisy[:, 1], "number", "text")
+    return {column: str(kind) if there else "ignore" for column, kind, there in zip(columns, named, enough, strict=True)}
+
+
+def _ends(columns: list[Array], channel: Channel, plan: _Plan) -> list[tuple[float, float]]:
+    """For each column of numbers the ends beyond which about as many records lie as the noise hides."""
+    ends, moved = 2 * len(columns), math.sqrt(max(1, 2 * len(columns)))  # a record moves each count by at most 1, replaced or not
+    noise = plan.of("ends", _PROBES)
+    few = _CERTAIN * noise * moved
+    ordered = [np.sort(column) for column in columns]
+    low, high = np.zeros(ends, dtype=int), np.full(ends, len(GRID) - 1)
+    for _ in range(_PROBES if ends else 0):
+        middle = (low + high) // 2
+        beyond = np.empty(ends)
+        for number, column in enumerate(ordered):
+            # the upper end at GRID[i]; the lower one at GRID[−1 − i]
+            beyond[2 * number] = len(column) - np.searchsorted(column, GRID[middle[2 * number]], side="right")
+            beyond[2 * number + 1] = np.searchsorted(column, GRID[-1 - middle[2 * number + 1]], side="left")
+        noisy = np.asarray(channel.release(beyond, moved, noise))
+        down = (noisy <= few) & (low < high)
+        low, high = np.where(down | (low == high), low, middle + 1), np.where(down, middle, high)
+    return [(float(GRID[-1 - high[2 * number + 1]]), float(GRID[high[2 * number]])) for number in range(len(columns))]
+
+
+def _common(columns: list[Any], channel: Channel, plan: _Plan, replaced: bool) -> list[dict[str, float]]:
+    """For each column the texts that are common enough, with noisy counts."""
+    noise, moved = plan.of("values"), math.sqrt(max(1, len(columns)) * (2 if replaced else 1))
+    counted = [column.value_counts() for column in columns]
+    counts = np.concatenate([count.to_numpy(dtype=np.float64) for count in counted]) if counted else np.zeros(0)
+    noisy = channel.release_counts(counts, moved, noise)
+    # a text that one record alone has is in all columns together kept with a chance of at most _SELECTION·δ
+    least = 2.0 - noise * moved * float(ndtri(_SELECTION * plan.delta / max(1, len(columns))))
+    found: list[dict[str, float]] = []
+    start = 0
+    for count in counted:
+        part = noisy[start : start + len(count)]
+        start += len(count)
+        kept = np.flatnonzero(part >= least)
+        found.append({str(count.index[place]): float(part[place]) for place in kept})
+    return found
+
+
+def _target(
+    target: str, kind: str, classes: tuple[str, ...], values: dict[str, float], ranges: dict[str, tuple[float, float]]
+) -> tuple[tuple[str, ...], TargetRange | None]:
+    """Labels, or a range. SchemaError where neither was found."""
+    if classes:
+        return classes, None
+    if kind == "ignore":
+        raise SchemaError(f"The target {target!r} holds hardly anything that could be found: state classes, or raise epsilon.")
+    whole = all(_is_whole(value) for value in values)
+    if kind == "number" and not (2 <= len(values) <= _LABELS and whole):
+        low, high = ranges[target]
+        if not low < high:
+            raise SchemaError(f"The target {target!r} is {low:g} in nearly all records: there is nothing to learn.")
+        return (), TargetRange(low, high)
+    if len(values) < 2:
+        raise SchemaError(f"Fewer than two labels of {target!r} were common enough to be found: state classes, or raise epsilon.")
+    return tuple(sorted(values, key=lambda value: (float(value) if whole else 0.0, value))), None
+
+
+def _is_whole(value: str) -> bool:
+    try:
+        return float(value).is_integer()
+    except ValueError:
+        return False
+
+
+def _certificate(plan: _Plan, channel: Channel, unit: str) -> Certificate:
+    whose = statements.persons(1) if unit else [statements.ONE_RECORD]
+    named = Assumption("The columns' names, and which is the target, are public.", "caller", "stated", "columns")
+    return Certificate.issue(
+        mechanism="a schema from noisy counts",
+        event=plan.event,
+        delta=plan.delta,
+        paper="exact Gaussian composition; Korolova, Kenthapadi, Mishra, Ntoulas 2009 (values kept by their noisy counts)",
+        assumptions=[*whose, named],
+        public_facts={"person_rows": 1} if unit else {},
+        not_charged=("how the file was read: separator, encoding, header", statements.INPUT_CHECKS),
+        provenance=channel.provenance,
+    )

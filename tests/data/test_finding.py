@@ -1,0 +1,212 @@
+"""Schemas found privately: what is found, what that costs, and what one record can do to it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+from typer.testing import CliRunner
+
+from dperm.audit import Pair, Training, replay
+from dperm.cli import app
+from dperm.data import Dataset, Schema, SchemaError, find
+from dperm.data import finding as module
+from dperm.data.finding import GRID
+from dperm.estimators import model_from_json
+from dperm.privacy import Certificate, Provenance, Relation, epsilon
+from dperm.release import SpendLog
+
+RNG = np.random.default_rng(0)
+COUNT = 4000
+AGES = RNG.integers(18, 91, COUNT)
+FRAME = pandas.DataFrame(
+    {
+        "age": AGES,
+        "income": np.where(RNG.random(COUNT) < 0.7, 0, np.round(RNG.lognormal(9, 1, COUNT))),
+        "loss": -RNG.exponential(50, COUNT).round(2),
+        "ward": RNG.choice(["A", "B", "C"], COUNT, p=[0.5, 0.49, 0.01]),
+        "postcode": [f"0{number}" for number in RNG.integers(10, 13, COUNT)],
+        "note": [f"seen on day {number}" for number in range(COUNT)],
+        "empty": np.nan,
+        "sick": RNG.integers(0, 2, COUNT),
+    }
+)
+
+
+def columns(schema: Schema) -> dict[str, Any]:
+    return {column.name: column for column in schema.columns}
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_what_is_found_is_charged_and_fits(relation: str) -> None:
+    schema = find(FRAME, "sick", 2.0, relation=relation, name="people")
+    found = columns(schema)
+    assert found["age"].type == "number" and 15 <= found["age"].range[0] <= 20 and 80 <= found["age"].range[1] <= 100
+    assert found["income"].range[0] == 0 and 10_000 <= found["income"].range[1] <= 200_000
+    assert -400 <= found["loss"].range[0] <= -100 and -10 <= found["loss"].range[1] <= 0
+    assert {"A", "B"} <= set(found["ward"].categories) and found["ward"].other
+    assert set(found["postcode"].categories) == {"010", "011", "012"}  # codes are no numbers
+    assert found["note"].type == found["empty"].type == "ignore"
+    assert schema.classes == ("0", "1") and not schema.proposed
+    certificate = schema.found_by(relation)
+    assert certificate is not None and certificate.status == "certified" and 1.9 < float(certificate.epsilon or 0) <= 2.0
+    (charge,) = SpendLog.current().charges()
+    assert charge.event == certificate.event and charge.label == "people"
+    assert Schema.from_dict(json.loads(schema.to_json())) == schema
+    dataset = Dataset.of(FRAME, schema)
+    assert len(dataset) == COUNT and np.linalg.norm(dataset.features, axis=1).max() <= math.sqrt(len(schema.columns))
+    rare = dataset.features[:, schema.features.index("ward=(other)")]
+    assert rare.sum() == (FRAME.ward == "C").sum() or "C" in found["ward"].categories
+
+
+def test_targets_that_are_numbers_and_labels_that_are_stated() -> None:
+    assert find(FRAME, "income", 2.0).target_range is not None
+    assert find(FRAME, "ward", 2.0, classes=["A", "B", "C"]).classes == ("A", "B", "C")
+    assert find(FRAME, "ward", 2.0).classes[:2] == ("A", "B")
+
+
+def test_little_budget_finds_little_and_says_so() -> None:
+    small = FRAME.iloc[:30]
+    with pytest.raises(SchemaError, match=r"(hardly anything|common enough)"):
+        find(small, "sick", 0.01)
+    assert len(SpendLog.current().charges()) == 1  # it was looked at
+    much = columns(find(FRAME, "sick", 8.0))
+    assert set(much["ward"].categories) == {"A", "B", "C"}
+
+
+def test_what_cannot_be_used_is_refused_before_a_charge() -> None:
+    for arguments, said in (
+        ((FRAME, "gone", 1.0), "target 'gone'"),
+        ((FRAME[["sick"]], "sick", 1.0), "at least one column"),
+        ((FRAME, "sick", -1.0), "epsilon"),
+        ((FRAME, "sick", 1.0, 0.0), "delta"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            find(*arguments)
+    with pytest.raises(SchemaError, match="unit 'who'"):
+        find(FRAME, "sick", 1.0, unit="who")
+    with pytest.raises(SchemaError, match="told whose each row is"):
+        find(FRAME.assign(who=[None, *range(COUNT - 1)]), "sick", 1.0, unit="who")
+    assert not SpendLog.current().charges()
+
+
+def test_one_row_of_a_person_is_looked_at() -> None:
+    """Two persons with a thousand rows each, of another world: nothing of them is found."""
+    many = pandas.DataFrame({"age": 5e6, "ward": "Z", "sick": 1, "who": np.repeat(["x", "y"], 1000)})
+    frame = pandas.concat([FRAME[["age", "ward", "sick"]].assign(who=np.arange(COUNT).astype(str)), many])
+    schema = find(frame, "sick", 4.0, unit="who")
+    assert columns(schema)["age"].range[1] <= 100 and "Z" not in columns(schema)["ward"].categories
+    assert schema.unit == "who" and "all their rows" in str(schema.found_by("add_or_remove_one"))
+    with pytest.raises(SchemaError, match="unit that this schema was found by"):
+        Schema.from_dict({**json.loads(schema.to_json()), "unit": ""}).found_by("add_or_remove_one")
+
+
+def test_a_value_that_one_record_has_is_kept_hardly_ever() -> None:
+    """By the threshold itself: P(1 + noise ≥ least) over all columns is within δ/10. And of a value that few have, never seen."""
+    from scipy.special import ndtr
+
+    for relation in Relation:
+        plan = module._planned(1.0, 1e-5, relation)
+        assert epsilon(plan.event, 1e-5) <= 1.0
+        for count in (1, 14, 100):
+            spread = plan.of("values") * math.sqrt(count * (2 if relation is Relation.REPLACE_ONE else 1))
+            least = 2.0 - spread * float(module.ndtri(1e-6 / count))
+            assert count * ndtr(-(least - 1.0 - 0.5) / spread) <= 1e-6
+    frame = FRAME[["age", "sick"]].assign(ward=["only one", *["A"] * (COUNT - 1)])
+    assert all("only one" not in columns(find(frame, "sick", 2.0))["ward"].categories for _ in range(20))
+
+
+def test_ends_are_round_and_in_order() -> None:
+    assert len(np.unique(GRID)) == len(GRID) and (np.diff(GRID) > 0).all() and 0.0 in GRID and np.array_equal(GRID, -GRID[::-1])
+    for values, low, high in (
+        ([3.0] * 1000, 3, 3),
+        (np.linspace(-1, 1, 1000), -1, 1),
+        (np.full(1000, 1e300), GRID[-1], GRID[-1]),
+    ):
+        plan = module._Plan(1e-9, 1e-5, Relation.ADD_OR_REMOVE_ONE)
+
+        class Exact:
+            def release(self, query: Any, moved: float, noise: float) -> Any:
+                return query
+
+        ((found_low, found_high),) = module._ends([np.asarray(values, dtype=float)], Exact(), plan)  # pyright: ignore[reportArgumentType]
+        assert (found_low, found_high) == (low, high)
+
+
+# What one record can do
+
+
+def training(relation: str, find_: Any = find) -> Training:
+    """On arrays of texts: (n, columns), the last the target."""
+    certificate = Certificate.issue(
+        mechanism="schema", event=module._planned(1.0, 1e-5, Relation(relation)).event, delta=1e-5, provenance=Provenance.audit()
+    )
+
+    def run(data: Any, source: Any) -> Any:
+        rows, labels = data
+        frame = pandas.DataFrame(np.asarray(rows), columns=["a", "b", "c"]).assign(y=np.asarray(labels))
+        try:
+            schema = find_(frame, "y", 1.0, relation=relation, random_state=source)
+        except SchemaError as error:
+            return {"said": str(error)}
+        return {"found": [f"{column.name} {column.range} {column.categories}" for column in schema.columns]}
+
+    rows = np.array([[str(number), "A" if number % 2 else "B", f"{number % 7}.5"] for number in range(300)])
+    labels = np.array(["yes" if number % 3 else "no" for number in range(300)])
+    others = [np.array(["299", "A", "0.5"]), np.array(["5", "B", "3.5"])]  # of values that others have
+    pairs = [Pair.neighbour(Relation(relation), f"row {place}", (rows, labels), row, "no") for place, row in enumerate(others)]
+    return Training("schema", certificate, run, replay_pairs=pairs, candidate_pairs=pairs)
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_replay_on_neighbours(relation: str) -> None:
+    result = replay(training(relation))
+    assert result.verdict == "consistent" and 0.4 < result.details["largest_movement"] <= 1 + 1e-6
+
+
+def test_noise_for_one_column_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts of all columns released with the noise of one of them."""
+    right = module._ends
+
+    def wrong(columns: Any, channel: Any, plan: Any) -> Any:
+        class Louder:
+            def release(self, query: Any, moved: float, noise: float) -> Any:
+                return channel.release(query, moved / len(query), noise)
+
+        return right(columns, Louder(), plan)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(module, "_ends", wrong)
+    result = replay(training("add_or_remove_one"))
+    assert result.verdict == "refuted" and "movement" in result.details["kinds"]
+
+
+# The command line
+
+
+def test_the_command_finds_and_models_pay_for_it(tmp_path: Path) -> None:
+    runner = CliRunner()
+    FRAME.to_csv(tmp_path / "people.csv", index=False)
+    table, schema, model = (str(tmp_path / name) for name in ("people.csv", "found.json", "model.json"))
+    proposed = runner.invoke(app, ["data", "propose", table, "--target", "sick", "--epsilon", "0.5", "-o", schema])
+    assert proposed.exit_code == 0, proposed.output
+    assert "Found privately, at epsilon = 0.5" in " ".join(proposed.output.split())
+    trained = runner.invoke(app, ["train", table, "--schema", schema, "--epsilon", "1", "-o", model])
+    assert trained.exit_code == 0, trained.output
+    fitted, extra = model_from_json(Path(model).read_text())
+    certificate = fitted.certificate_
+    assert certificate.status == "certified" and 1.0 < float(certificate.epsilon or 0) < 1.5
+    assert "schema from noisy counts" in certificate.mechanism and extra["schema"]["found"]
+    charges = [charge.event for charge in SpendLog.current().charges()]
+    assert len(charges) == 2 and epsilon(certificate.event, 1e-5) == pytest.approx(certificate.epsilon)
+    other = runner.invoke(app, ["train", table, "--schema", schema, "--relation", "replace_one", "-o", model])
+    assert other.exit_code != 0 and "under which this schema was found" in str(other.exception)
+    audited = runner.invoke(app, ["audit", model, "--trials", "50", "-o", str(tmp_path / "audit.json")])
+    assert audited.exit_code == 0, audited.output
+    stated = ["data", "propose", table, "--target", "sick", "--classes", "0,1", "-o", schema]
+    assert runner.invoke(app, stated).exit_code != 0
+    assert runner.invoke(app, [*stated, "--epsilon", "1"]).exit_code == 0
