@@ -1,8 +1,8 @@
 """Persons of ten rows: persons drawn against rows drawn, with objective perturbation and full batches beside them.
 
-`python benchmarks/persons.py` needs the Adult data set (`DPERM_DATA`, or a download). Ten rows each are made a person: at random, so
-that a person's rows have nothing in common, or alike (neighbours in the order of the table's first principal component, so that a
-person's rows say nearly the same). Results: benchmarks/results/persons.json.
+`python benchmarks/persons.py` needs the Adult data set (`DPERM_DATA`, or a download). Ten rows each are made a person: at random,
+so that a person's rows have nothing in common, or alike (neighbours in the order of the table's first principal component, so
+that a person's rows say nearly the same). Results: benchmarks/results/persons.json.
 """
 
 from __future__ import annotations

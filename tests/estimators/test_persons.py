@@ -21,12 +21,14 @@ from dperm.estimators import (
     DPLogisticRegression,
     DPPoissonRegressor,
     DPRidge,
+    DPSearch,
     model_from_json,
     model_to_json,
 )
+from dperm.gradient import PoissonRows
 from dperm.mechanisms import Budget, Gradient, GradientPerturbation, Objective
 from dperm.objectives import LinearObjective, Logistic, Task
-from dperm.release import SpendLog
+from dperm.release import Channel, SpendLog
 from helpers.catalogue import DELTA, EPSILON
 
 RNG = np.random.default_rng(0)
@@ -109,7 +111,7 @@ def test_what_has_no_proof_is_refused_by_name(mechanism: Any, name: str) -> None
         ({}, GROUPS[1:], "one a row"),
         ({}, np.where(GROUPS == "p7", None, GROUPS), "are missing"),
         ({}, np.where(GROUPS == "p7", np.nan, 1.0), "are missing"),
-        ({}, np.stack([GROUPS, GROUPS], axis=1), "1d"),
+        ({}, np.stack([GROUPS, GROUPS], axis=1), "one a row"),
         ({"person_rows": 0}, GROUPS, "person_rows"),
         ({"person_rows": 10**6}, GROUPS, "at most 8,192"),
         ({"person_rows": 2.5}, GROUPS, "person_rows"),
@@ -159,6 +161,26 @@ def test_a_row_level_epsilon_on_persons_is_refuted() -> None:
     assert result.details["largest_movement"] > 2.3  # three rows of a person
 
 
+def test_rows_drawn_of_persons_with_more_of_them_are_refused() -> None:
+    """A sampler of two rows a person, on persons of three: it would charge for two and draw three."""
+    task = Task(loss=Logistic(), features=3, intercept_scale=0.5, public_size=60, person_rows=3)
+    mechanism, objective = Gradient(sampling="rows", expected_batch_size=30, epochs=2).build(task, Budget(DELTA, EPSILON))
+    assert isinstance(mechanism, GradientPerturbation)
+    plan: Any = mechanism.plan
+    fewer = replace(mechanism, plan=replace(plan, sampler=PoissonRows(plan.sampler.sampling_rate, 2)))
+    records = objective.records(np.zeros((60, 3, 3)), np.ones((60, 3)))
+    with pytest.raises(ValueError, match="Expected person_rows=2"):
+        fewer.release(objective, records, Channel.open())
+    assert not SpendLog.current().charges()
+
+
+def test_a_search_has_no_proof_for_persons() -> None:
+    search = DPSearch(classifier(), {"mechanism": ["objective", "output"]}, epsilon=1.0)
+    with pytest.raises(ValueError, match="no proof for persons"):
+        search.fit(ROWS, LABELS, held_out=(ROWS[:50], LABELS[:50]))
+    assert not SpendLog.current().charges()
+
+
 def test_a_sampler_that_charges_a_person_as_a_row_is_refuted() -> None:
     """The mixture charged as if one row were all that a person has."""
     task = Task(loss=Logistic(), features=3, intercept_scale=0.5, public_size=60, person_rows=3)
@@ -168,6 +190,7 @@ def test_a_sampler_that_charges_a_person_as_a_row_is_refuted() -> None:
 
     class AsOne(type(plan.sampler)):  # pyright: ignore[reportGeneralTypeIssues, reportUntypedBaseClass]
         slots = 1
+        by_rows = False
 
         def streamed(self, channel: Any, records: Any, steps: int) -> Any:
             return records.stream_rows(self.draws(channel, len(records), steps))

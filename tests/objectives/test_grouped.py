@@ -20,6 +20,7 @@ ROWS = RNG.normal(size=(len(GROUPS), 4)) / 2
 SIGNS = np.where(RNG.random(len(GROUPS)) < 0.5, 1.0, -1.0)
 NUMBERS = RNG.integers(0, 3, len(GROUPS)).astype(float)
 MOST = 5
+ORDER = GROUPS[np.sort(np.unique(GROUPS, return_index=True)[1])]  # of first rows
 LOSSES = [(Logistic(), SIGNS), (Huber(0.5), SIGNS), (Squared(1.0, 3.0), SIGNS), (Softmax(3), NUMBERS)]
 
 
@@ -34,7 +35,7 @@ def one_by_one(objective: LinearObjective, targets: np.ndarray, theta: np.ndarra
     """Gradients (persons, p) and losses, each person's the mean over plain records."""
     alone = LinearObjective(objective.loss, 4, intercept_scale=0.5, radius=objective.radius)
     gradients, losses = [], []
-    for person in range(40):
+    for person in ORDER:
         batch = next(iter(alone.records(ROWS[chosen(person)], targets[chosen(person)]).batches()))
         at_theta = alone.per_example(theta, batch)
         gradients.append(at_theta.weighted_sum(np.ones(len(batch.targets))) / len(batch.targets))
@@ -88,6 +89,22 @@ def test_many_models_at_once(loss: Any, targets: np.ndarray) -> None:
         gradients, _ = one_by_one(objective, targets, theta[model])
         assert found.norms[model] == pytest.approx(np.linalg.norm(gradients, axis=1) * included[model], abs=1e-9)
         assert sums[model] == pytest.approx(included[model] @ gradients, abs=1e-6)
+
+
+def test_norms_do_not_depend_on_others() -> None:
+    """Also of sparse rows whose products are not in order, or are, by who else is there: an adaptive clip counts norms."""
+    objective, rng = LinearObjective(Logistic(), 6, data_norm=3.0, person_rows=4), np.random.default_rng(0)
+    for _ in range(200):
+        rows = sp.random_array((12, 6), density=0.4, rng=rng, format="csr")
+        groups, theta = np.repeat(np.arange(4), 3), rng.normal(size=6)
+        several, alone = [
+            np.concatenate([objective.per_example(theta, batch).norms for batch in records.batches()])
+            for records in (
+                objective.records(rows, np.ones(12), groups=groups),
+                objective.records(rows[:9], np.ones(9), groups=groups[:9]),
+            )
+        ]
+        assert np.array_equal(several[:3], alone)
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -166,7 +183,7 @@ def test_one_row_a_person_is_a_record_to_the_last_digit(method: Any) -> None:
     one = Task(loss=Logistic(), features=4, public_size=40, person_rows=1)
     plain = Task(loss=Logistic(), features=4, public_size=40)
     first = np.unique(GROUPS, return_index=True)[1]
-    last = np.array([chosen_last(person) for person in range(40)])
+    last = np.array([chosen_last(person) for person in ORDER])
     thetas = []
     for task, rows, groups in ((one, slice(None), GROUPS), (plain, last, None)):
         mechanism, objective = method.build(task, Budget(1e-5, 1.0))
@@ -175,6 +192,13 @@ def test_one_row_a_person_is_a_record_to_the_last_digit(method: Any) -> None:
         thetas.append(release.theta)
         assert release.certificate.event == method.build(plain, Budget(1e-5, 1.0))[0].event(plain.objective().facts)
     assert np.array_equal(*thetas) and len(first) == 40
+    mechanism, objective = method.build(one, Budget(1e-5, 1.0))
+    with pytest.raises(ValueError, match="other numbers of rows a person"):  # nobody saw to it that each has one row
+        mechanism.release(objective, plain.objective().records(ROWS, SIGNS), Channel.open())
+
+
+def plain_of(objective: LinearObjective, groups: list[Any]) -> Records:
+    return objective.records(ROWS[: len(groups)], SIGNS[: len(groups)], groups=groups)
 
 
 def chosen_last(person: int) -> int:
@@ -188,6 +212,10 @@ def test_what_does_not_fit_is_refused() -> None:
         objective.records(ROWS, SIGNS)
     with pytest.raises(ValueError, match="Expected groups with person_rows"):
         plain.records(ROWS, SIGNS, groups=GROUPS)
+    for missing in (np.where(GROUPS == 3, np.nan, GROUPS), [None, *GROUPS[1:]]):
+        with pytest.raises(ValueError, match="are missing"):
+            objective.records(ROWS, SIGNS, groups=missing)
+    assert len(plain_of(objective, [1, "1", 2**53, 2**53 + 1, 0.5])) == 5
     with pytest.raises(ValueError, match="one a row"):
         objective.records(ROWS, SIGNS, groups=GROUPS[1:])
     with pytest.raises(ValueError, match=r"at most 8,192, got 10,000"):

@@ -269,6 +269,12 @@ def test_it_composes() -> None:
     assert all(more > less for more, less in pairwise(costs))
 
 
+def test_losses_that_nobody_can_compute_count_as_infinite() -> None:
+    """Curvature ten thousand times the regulariser: tails where it comes from are no doubles."""
+    event = ObjectivePerturbationEvent(1 / 0.3, 1.0, 1.0, 1e-4, loss="huber", many=True)
+    assert delta(event, 720.0) > 0.1 and epsilon(event, 1e-5) > 1000
+
+
 def test_noise_that_hides_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="a tenth of what a record moves"):
         delta(means(0.05, 1.0), 1.0)

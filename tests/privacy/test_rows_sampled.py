@@ -87,6 +87,8 @@ def test_the_event_says_what_it_is() -> None:
     assert event.pays_for is not None and (event.pays_for.rate, event.pays_for.draw) == (0.1, "rows")
     with pytest.raises(ValueError, match="add_or_remove_one"):
         RowsSampled(0.1, Gaussian(2.0, Relation.REPLACE_ONE), 4)
+    with pytest.raises(ValueError, match="rows"):
+        PoissonRows(0.1, 1)  # a row of a person is drawn as the person is
     with pytest.raises(ValueError, match="draw persons"):
         PoissonRows(0.1, 4).event(Gaussian(2.0, Relation.REPLACE_ONE), 0, 10)
 

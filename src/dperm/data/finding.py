@@ -246,7 +246,7 @@ def _certificate(plan: _Plan, channel: Channel, unit: str) -> Certificate:
         delta=plan.delta,
         paper="exact Gaussian composition; Korolova, Kenthapadi, Mishra, Ntoulas 2009 (values kept by their noisy counts)",
         assumptions=[*whose, named],
-        public_facts={"person_rows": 1} if unit else {},
+        public_facts={"person_rows": 1, "unit": unit} if unit else {},
         not_charged=("how the file was read: separator, encoding, header", statements.INPUT_CHECKS),
         provenance=channel.provenance,
     )

@@ -140,7 +140,7 @@ class Schema:
             raise SchemaError(
                 f"Expected relation {certificate.relation.value!r}, under which this schema was found, got {relation!r}."
             )
-        if bool(self.unit) != ("person_rows" in certificate.public_facts):
+        if self.unit != certificate.public_facts.get("unit", ""):
             raise SchemaError("Expected the unit that this schema was found by: it protects other neighbours. Find it again.")
         return certificate
 

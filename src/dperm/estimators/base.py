@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_delta, remind_of_size
 from dperm.estimators.methods import TakesMethod
 from dperm.mechanisms import Mechanism, Method, Release, method_of
 from dperm.objectives import LinearObjective, Loss, Task
-from dperm.objectives.grouped import admit_person_rows
+from dperm.objectives.grouped import admit_person_rows, numbered
 from dperm.privacy import Assumption, Relation, Risk
 from dperm.release import Channel
 
@@ -221,18 +221,10 @@ def admit_groups(groups: Any, rows: int, person_rows: int | None) -> tuple[NDArr
         return None, rows
     if person_rows is None:
         raise ValueError("Expected person_rows with groups: the most rows used of a person, a public number such as 64.")
-    import pandas
-
-    groups = column_or_1d(groups, dtype=object if not isinstance(groups, np.ndarray) else None)
-    if len(groups) != rows:
-        raise ValueError(f"Expected {rows} groups, one a row, got {len(groups)}.")
-    known = pandas.notna(groups)
-    if not known.all():
-        raise ValueError(f"Expected to be told whose each row is, but {int((~known).sum())} groups are missing.")
-    number, persons = pandas.factorize(groups)
-    if len(persons) == rows > 1 and person_rows > 1:
+    number, persons = numbered(groups, rows)
+    if persons == rows > 1 and person_rows > 1:
         warnings.warn("Every row is a person of its own by these groups: is that the column meant?", stacklevel=5)
-    return number.astype(np.intp), len(persons)
+    return number, persons
 
 
 def _read(X: Any) -> Any:

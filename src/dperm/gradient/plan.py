@@ -122,7 +122,7 @@ class Plan(Policy):
     def refuse(self, objective: Any, records: int) -> None:
         self.sampler.refuse(records)
         rows = self.sampler.slots
-        if rows > 1 and objective.facts.person_rows != rows:
+        if self.sampler.by_rows and objective.facts.person_rows != rows:
             raise ValueError(f"Expected person_rows={rows}, of which the sampler draws some, got {objective.facts.person_rows}.")
 
     @property

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.gradient.foreign import is_stranger
-from dperm.objectives import GroupedRecords, LinearObjective, PublicFacts, Records
+from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Certificate, Event, Provenance, statements
 from dperm.release import Channel
 from dperm.release.grid import admit_noise
@@ -168,7 +168,7 @@ class Mechanism(ABC):
                 f"Expected at most {most:,} records, up to which this mechanism's rounding is bounded, got {len(records):,}: "
                 "state public_size."
             )
-        if getattr(records, "most", 1) > (objective.person_rows or 1) or isinstance(records, GroupedRecords) != objective.grouped:
+        if records.person_rows != objective.person_rows:
             raise ValueError("Expected records made by this objective's `records`: they hold other numbers of rows a person.")
         if (records.data_norm, records.constant) != (objective.data_norm, objective.intercept_scale):
             raise ValueError("Expected records made by this objective's `records`: their norm bound or constant feature differs.")

@@ -17,7 +17,7 @@ from dperm.release.grid import power_below
 if TYPE_CHECKING:
     from dperm.objectives.linear import LinearPass
 
-__all__ = ["GroupedRecords", "MeanPass", "admit_person_rows", "flattened", "grouped_records", "spread_rows"]
+__all__ = ["GroupedRecords", "MeanPass", "admit_person_rows", "flattened", "grouped_records", "numbered", "spread_rows"]
 
 Array = NDArray[np.float64]
 
@@ -32,6 +32,21 @@ def admit_person_rows(most: Any) -> int:
             f"Expected person_rows of at most {EXACT_ROWS:,}, got {most:,}: of persons with more, some rows are used."
         )
     return most
+
+
+def numbered(groups: Any, rows: int) -> tuple[NDArray[np.intp], int]:
+    """Whose each row is (rows,), as numbers of persons in the order of their first rows, and how many these are. Values are told
+    apart as Python does: a list's are not brought to one type. ValueError for groups of another length, and where one is missing.
+    """
+    import pandas
+
+    groups = groups if isinstance(groups, np.ndarray) else np.array([*groups, None], dtype=object)[:-1]
+    if groups.shape != (rows,):
+        raise ValueError(f"Expected {rows} groups, one a row, got shape {groups.shape}.")
+    number, persons = pandas.factorize(groups)
+    if missing := int((number < 0).sum()):
+        raise ValueError(f"Expected to be told whose each row is, but {missing} groups are missing.")
+    return number.astype(np.intp), len(persons)
 
 
 def flattened(rows: Any, targets: Any, groups: Any) -> tuple[Any, Any, Any]:
@@ -62,9 +77,7 @@ def grouped_records(
     of the n. With `most` = 1 these are plain `Records`, one row each.
     """
     size = rows.shape[0]
-    groups = np.asarray(groups)
-    if groups.shape != (size,):
-        raise ValueError(f"Expected {size} groups, one a row, got shape {groups.shape}.")
+    number, persons = numbered(groups, size)
     targets = np.array(targets, dtype=np.float64)
     if targets.shape != (size,):
         raise ValueError(f"Expected {size} targets, one a row, got shape {targets.shape}.")
@@ -73,8 +86,6 @@ def grouped_records(
         if np.shape(present) != (size,):
             raise ValueError(f"Expected present to have {size} entries, one a row, got shape {np.shape(present)}.")
         usable &= np.asarray(present, dtype=np.bool_)
-    number = np.unique(groups, return_inverse=True)[1].reshape(-1)
-    persons = int(number.max(initial=-1)) + 1
     kept, starts = spread_rows(number, usable, persons, most)
     if most == 1:
         empty = np.diff(starts) == 0
@@ -83,7 +94,9 @@ def grouped_records(
         order = np.argsort(number[chosen], kind="stable")
         chosen = chosen[order]
         assert len(chosen) == persons
-        return Records(rows[chosen], targets[chosen], data_norm, constant, present=~empty, keep=keep)
+        records = Records(rows[chosen], targets[chosen], data_norm, constant, present=~empty, keep=keep)
+        records.person_rows = 1
+        return records
     return GroupedRecords(rows[kept], targets[kept], data_norm, constant, starts=starts, most=most, keep=keep)
 
 
@@ -128,6 +141,7 @@ class GroupedRecords(Records):
         keep: bool = True,
     ) -> None:
         self.starts, self.most = starts, most
+        self.person_rows = most
         counts = np.diff(starts)
         if len(starts) == 0 or starts[-1] != rows.shape[0] or counts.min(initial=0) < 0 or counts.max(initial=0) > most:
             raise ValueError(f"Expected starts of persons with at most {most} rows each, {rows.shape[0]} in all.")
@@ -214,6 +228,8 @@ class MeanPass(Pass):
 
     def __init__(self, rows: LinearPass, batch: Batch) -> None:
         self._vectors, self._losses = rows.means(batch)
+        if sp.issparse(self._vectors):
+            self._vectors.sort_indices()  # a product may have them in any order, by what else is in it
         lengths = _lengths(self._vectors)
         bad = ~np.isfinite(lengths)
         if bad.any():  # contributes nothing, and is masked before it meets a product
@@ -248,10 +264,15 @@ class MeanPass(Pass):
 
 
 def _lengths(vectors: Any) -> Array:
+    """Each vector's squares are added in the order of its own entries: whatever others are there."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if sp.issparse(vectors):
-            return np.sqrt(np.asarray(vectors.multiply(vectors).sum(axis=1)).ravel())
-        return np.sqrt(np.einsum("...ij,...ij->...i", vectors, vectors))
+        if not sp.issparse(vectors):
+            return np.sqrt(np.einsum("...ij,...ij->...i", vectors, vectors))
+        filled = np.diff(vectors.indptr) > 0
+        squares = np.zeros(vectors.shape[0])
+        if filled.any():
+            squares[filled] = np.add.reduceat(np.square(vectors.data), vectors.indptr[:-1][filled])
+        return np.sqrt(squares)
 
 
 def _times(vectors: Any, factors: Array, bad: Any = None) -> Any:

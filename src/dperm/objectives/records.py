@@ -81,6 +81,9 @@ class Records:
     they are used. Either way a row is no longer than its norm says when it is used, whatever happened to the table in between.
     """
 
+    #: of persons, the most rows that are used of one; None: rows are records
+    person_rows: int | None = None
+
     def __init__(
         self,
         rows: Any,
@@ -132,7 +135,9 @@ class Records:
     def subset(self, indices: NDArray[np.intp]) -> Records:
         """These records alone, each once; absent ones stay absent."""
         present = None if not len(self._absent) else ~self._absent[indices]
-        return Records(self.rows[indices], self.targets[indices], self.data_norm, self.constant, present=present)
+        chosen = Records(self.rows[indices], self.targets[indices], self.data_norm, self.constant, present=present)
+        chosen.person_rows = self.person_rows
+        return chosen
 
     def one_against_rest(self, number: int) -> Records:
         """With targets 1 where they were this class number, and −1 elsewhere."""

@@ -134,10 +134,13 @@ class Certificate:
         """One certificate for several releases from the same records, in the order in which they were made.
 
         ε is that of their composition at `delta` (None: the last one's); assumptions and facts are those of all of them.
+        ValueError where some are of records, others of persons.
         """
         if not certificates:
             raise ValueError("Expected at least one certificate, got none.")
         last = certificates[-1]
+        if len({certificate.of_persons for certificate in certificates}) > 1:
+            raise ValueError("Expected certificates that protect the same: some are of records, others of persons with all rows.")
         assumptions = dict.fromkeys(item for certificate in certificates for item in certificate.assumptions)
         unpaid = dict.fromkeys(text for certificate in certificates for text in certificate.not_charged)
         combined = cls.issue(
@@ -157,6 +160,12 @@ class Certificate:
         )
         claims = [certificate.claim for certificate in certificates if certificate.claim]
         return combined.only_claimed("; ".join(claims)) if claims else combined
+
+    @property
+    def of_persons(self) -> bool:
+        """Whether neighbours differ in all rows of a person, not in one record."""
+        parts = [part for part in self.public_facts.values() if isinstance(part, Mapping) and "person_rows" in part]
+        return bool(self.public_facts.get("person_rows") or any(part["person_rows"] for part in parts))
 
     @property
     def private(self) -> bool:
@@ -277,9 +286,7 @@ class Certificate:
             raise ValueError(f"Not a dperm certificate: {error}") from None
 
     def __str__(self) -> str:
-        facts = [self.public_facts, *(part for part in self.public_facts.values() if isinstance(part, Mapping))]
-        persons = any(part.get("person_rows") for part in facts)
-        who = (_PERSONS_TEXT if persons else _RELATION_TEXT)[self.relation]
+        who = (_PERSONS_TEXT if self.of_persons else _RELATION_TEXT)[self.relation]
         lines: list[str] = []
         if self.status == "not private":
             lines.append("NOT PRIVATE: the seed was fixed by the caller; whoever knows it can remove the noise.")

@@ -28,6 +28,7 @@ Array = NDArray[np.float64]
 _NODES = 2048
 _FAR = 37.0  # quantiles whose tail is still a double
 _FASTEST = 10.0
+_UNKNOWN = 1e9  # stands for any loss: it is far above what counts as infinite
 _ROOT = math.sqrt(2 * math.pi)
 
 
@@ -280,6 +281,8 @@ def _one_direction(rising: Gain, falling: Gain, speed: float) -> LossBound:
     before = flow.earlier(nodes, speed)
     logs = flow.log_values(nodes)
     values = np.maximum.accumulate(logs - flow.log_values(before))
+    # who comes from where tails are no doubles any more: what is lost there is not known
+    values[before >= (_FAR if rising.edge > _FAR else math.inf)] = _UNKNOWN
     if rising.edge <= TAIL:
         values = np.minimum(values, gaussian * high + gaussian**2 / 2)
         beyond = gaussian**2 / 2
@@ -287,6 +290,7 @@ def _one_direction(rising: Gain, falling: Gain, speed: float) -> LossBound:
         beyond = gaussian**2 / 2 + gaussian * (rising.edge - TAIL)  # what it is at the edge, and it increases
     else:
         beyond = speed * (rising.steepest + rising.factor * speed * rising.fastest)  # the integral of slopes along the way
+    beyond = max(beyond, float(values[-1]) - gaussian * high)
     densities = np.minimum(-np.square(nodes[1:]), -np.square(nodes[:-1])) / 2 - math.log(_ROOT)
     steepness = (flow.slopes(before[:-1]) - flow.slopes(nodes[1:])) * np.exp(densities - np.maximum(logs[1:], logs[:-1]))
     steepness = np.clip(steepness, 0.0, np.diff(values) / np.diff(nodes))

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dperm.objectives.grouped import spread_rows
+from dperm.objectives.grouped import numbered, spread_rows
 from dperm.torch.records import TorchRecords
 from dperm.torch.structure import map_tensors, tensors
 
@@ -74,13 +74,8 @@ class PersonRecords(TorchRecords):
         if groups is None:
             data, groups = _flattened(data)
         self._rows = TorchRecords(data, **settings)
-        groups = np.asarray(groups)
-        if groups.shape != (len(self._rows),):
-            raise ValueError(f"Expected {len(self._rows)} groups, one a row, got shape {groups.shape}.")
-        if any(group is None or group != group for group in groups.tolist()):
-            raise ValueError("Expected to be told whose each row is, but some groups are missing.")
-        number = np.unique(groups, return_inverse=True)[1].reshape(-1)
-        self.most, self._size = most, int(number.max()) + 1
+        number, self._size = numbered(groups, len(self._rows))
+        self.most = most
         self._chosen, self._starts = spread_rows(number, np.ones(len(number), dtype=np.bool_), self._size, most)
         self._width = 1
 

@@ -84,6 +84,7 @@ class Starter:
         if self.noise is None and not self.planner.adaptive and self.planner.fixed is None:
             raise ValueError("The checkpoint was made by a plan that chooses its noise on the way: pass the same plan.")
         plan = self.with_update(self.planner.again(self.noise, settings["public_size"], self.relation))
+        self._refuse_groups(plan)
         described = {name: str(value) for name, value in plan.describe().items() if name != "update"}
         if changed := [name for name, value in described.items() if state["plan"].get(name) != value]:
             raise ValueError(f"The checkpoint was made by another plan: {', '.join(changed)} differ.")
@@ -171,11 +172,7 @@ class Starter:
         like = plan or self.planner.at(1.0, NOMINAL_SIZES[0])
         if like.anchored:
             raise TypeError("Expected a plan of gradients at one θ: a network's have no differences. It is for linear models.")
-        if self.objective.facts.grouped and not like.grouped:
-            raise ValueError(
-                f"Expected one row a person for gradient perturbation ({like.kind}): it has no proof for persons of several "
-                "rows. Use person_rows=1, or Poisson sampling or full batches."
-            )
+        self._refuse_groups(like)
         like.refuse(self.objective, records)
         if like.claim:
             if plan is None:
@@ -191,6 +188,13 @@ class Starter:
         if self.folder is not None:
             channel.keep_parts()
         channel.charge(event, certificate.mechanism)
+
+    def _refuse_groups(self, plan: Policy) -> None:
+        if self.objective.facts.grouped and not plan.grouped:
+            raise ValueError(
+                f"Expected one row a person for gradient perturbation ({plan.kind}): it has no proof for persons of several "
+                "rows. Use person_rows=1, or Poisson sampling or full batches."
+            )
 
     @property
     def _target(self) -> float | None:

@@ -121,6 +121,8 @@ class PrivateTrainer:
         given_spent: list[Any] = list(self.spent)
         if wrong := [item for item in given_spent if not isinstance(item, Certificate)]:
             raise TypeError(f"Expected spent to hold certificates, got {wrong[0]!r}.")
+        if any(certificate.of_persons != (self.person_rows is not None) for certificate in self.spent):
+            raise ValueError("Expected spent to hold certificates that protect the same as this run: records, or persons.")
         self._planner = Planner(
             plan,
             epsilon=self.epsilon,
@@ -367,6 +369,7 @@ class PrivateTrainer:
         stated = self._planner.stated_size is not None or self.objective.relation is Relation.REPLACE_ONE
         return {
             "relation": self.objective.relation.value,
+            "person_rows": self.person_rows,
             "a stated public_size": stated,
             "epsilon": self.epsilon.to_dict() if isinstance(self.epsilon, Risk) else self.epsilon,
             "delta": self.delta,
@@ -473,7 +476,8 @@ class PrivateTrainer:
         mine = {**self._identity(), "public_size": self._planner.stated_size or settings["public_size"]}
         if self.noise_multiplier is not None:
             mine["noise_multiplier"] = self.noise_multiplier
-        if changed := [f"{name} = {settings[name]!r}, not {value!r}" for name, value in mine.items() if settings[name] != value]:
+        there = {name: settings.get(name) for name in mine}  # what is younger than a checkpoint is as if it had said nothing
+        if changed := [f"{name} = {there[name]!r}, not {value!r}" for name, value in mine.items() if there[name] != value]:
             raise ValueError(f"The checkpoint was made with {'; '.join(changed)}.")
         plan = starter.again(settings, state)
         self.model.load_state_dict(saved["model"])

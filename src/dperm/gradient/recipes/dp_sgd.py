@@ -68,7 +68,7 @@ def _drawn(sampling: str, size: int, batch: float, epochs: float, person_rows: i
     """The sampler, and how many steps make `epochs` passes."""
     check.choice("sampling", sampling, SAMPLINGS)
     if sampling == "rows":
-        rows = check.integer("person_rows", person_rows)
+        rows = check.integer("person_rows", person_rows, minimum=2)
         if size * rows <= batch:
             raise ValueError(f"Expected expected_batch_size below public_size·person_rows = {size * rows} rows, got {batch:g}.")
         return PoissonRows(batch / (size * rows), rows), math.ceil(epochs * size * rows / batch)

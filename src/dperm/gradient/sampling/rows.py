@@ -34,10 +34,11 @@ class PoissonRows(Sampler, Draw):
     words = "Poisson, rows"
     key: ClassVar[str] = "rows"
     grouped = True
+    by_rows = True
 
     def __post_init__(self) -> None:
         check.fraction("sampling_rate", self.sampling_rate)
-        object.__setattr__(self, "rows", check.integer("rows", self.rows))
+        object.__setattr__(self, "rows", check.integer("rows", self.rows, minimum=2))
 
     @property
     def slots(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -23,6 +23,7 @@ class Sampler(ABC):
     period = 1  # steps that are charged together
     needs_size = False  # whether the number of records must be known, not only released with noise
 
+    by_rows = False  # whether rows of persons are drawn, each by itself
     slots = 1  # rows of a person that are drawn each by itself
     grouped = False  # whether its proof holds of persons with several rows, each of them one record
 

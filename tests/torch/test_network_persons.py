@@ -15,6 +15,7 @@ from dperm.audit import Pair, Training, replay
 from dperm.estimators import DPMLPClassifier
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
 from dperm.mechanisms import Gradient
+from dperm.privacy import Certificate
 from dperm.release import SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
 from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords
@@ -22,6 +23,7 @@ from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords
 RNG = np.random.default_rng(0)
 PERSONS, MOST = 200, 4
 GROUPS = RNG.permutation(np.repeat(np.arange(PERSONS), RNG.integers(1, 8, PERSONS)))
+ORDER = GROUPS[np.sort(np.unique(GROUPS, return_index=True)[1])]  # of first rows
 INPUTS = torch.from_numpy(RNG.normal(size=(len(GROUPS), 5)).astype(np.float32))
 TARGETS = (INPUTS[:, 0] > 0).long()
 CROSS_ENTROPY = nn.CrossEntropyLoss(reduction="none")
@@ -81,11 +83,11 @@ def test_a_person_s_gradient_is_the_mean_of_the_rows(kind: str, data: Any) -> No
         total += found.weighted_sum(torch.ones(len(found.norms)))
     norms = torch.cat(norms)
     expected = torch.zeros_like(total)
-    for person in range(PERSONS):
+    for place, person in enumerate(ORDER):
         rows = chosen(person)
         loss = CROSS_ENTROPY(model(INPUTS[rows]), TARGETS[rows]).mean()
         gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
-        assert float(norms[person]) == pytest.approx(float(gradient.norm()), rel=1e-4, abs=1e-6)
+        assert float(norms[place]) == pytest.approx(float(gradient.norm()), rel=1e-4, abs=1e-6)
         expected += gradient
     assert torch.allclose(total, expected, atol=1e-3)
     (few,) = next(records.stream([np.array([3, 77])]))
@@ -97,11 +99,11 @@ def test_rows_by_themselves_are_plain_records() -> None:
     drawn = np.arange(0, PERSONS * MOST, 3)
     parts = list(next(records.stream_rows([drawn])))
     inputs = torch.cat([part[0][:, 0] for part in parts])
-    expected = [row for number in drawn.tolist() for row in chosen(number // MOST)[number % MOST :][:1]]
+    expected = [row for number in drawn.tolist() for row in chosen(ORDER[number // MOST])[number % MOST :][:1]]
     assert torch.equal(inputs, INPUTS[expected]) and all(len(part[0]) <= 16 for part in parts)
     single = PersonRecords((INPUTS, TARGETS), GROUPS, most=1)
     (batch,) = single.batches()
-    assert torch.equal(batch[0], INPUTS[[int(np.flatnonzero(person == GROUPS)[-1]) for person in range(PERSONS)]])
+    assert torch.equal(batch[0], INPUTS[[int(np.flatnonzero(person == GROUPS)[-1]) for person in ORDER]])
     box = PersonRecords((INPUTS[:12].reshape(4, 3, 5), TARGETS[:12].reshape(4, 3)), None, most=3)
     assert len(box) == 4 and next(iter(box.batches()))[0].shape == (4, 3, 5)
 
@@ -176,6 +178,28 @@ def test_replay_on_neighbours(sampling: str) -> None:
     assert result.verdict == "consistent" and 0.3 < result.details["largest_movement"] <= 1 + 1e-6
 
 
+def test_what_protects_records_is_not_added_to_what_protects_persons(tmp_path: Any) -> None:
+    rows = trainer(network(), person_rows=None, public_size=len(GROUPS)).fit((INPUTS, TARGETS), progress=False)
+    assert rows.certificate is not None and not rows.certificate.of_persons
+    with pytest.raises(ValueError, match="protect the same"):
+        trainer(network(), spent=[rows.certificate])
+    persons = trainer(network()).fit((INPUTS, TARGETS), groups=GROUPS, progress=False)
+    assert persons.certificate is not None and persons.certificate.of_persons
+    with pytest.raises(ValueError, match="protect the same"):
+        Certificate.of_all([rows.certificate, persons.certificate])
+    both = trainer(network(), epsilon=4.0, spent=[persons.certificate])
+    assert both.fit((INPUTS, TARGETS), groups=GROUPS, progress=False).total_certificate.of_persons
+    # nor is a run of records continued as one of persons
+    first = trainer(network(), person_rows=None, public_size=len(GROUPS), checkpoint=tmp_path / "run")
+    for step in first.steps((INPUTS, TARGETS)):
+        first.optimizer.step()  # pyright: ignore[reportOptionalMemberAccess]
+        if step.number == 3:
+            first.save()
+            break
+    with pytest.raises(ValueError, match="person_rows = None, not 4"):
+        trainer(network(), checkpoint=tmp_path / "run").fit((INPUTS, TARGETS), groups=GROUPS, resume=True, progress=False)
+
+
 def test_what_has_no_proof_or_no_meaning_is_refused() -> None:
     model = network()
     importance = functools.partial(dpis, expected_batch_size=20.0, epochs=2, clipping_norm=1.0)
@@ -187,7 +211,7 @@ def test_what_has_no_proof_or_no_meaning_is_refused() -> None:
         ({"person_rows": None}, {"groups": GROUPS}, "Expected person_rows with groups"),
         ({}, {}, "Expected groups"),
         ({}, {"groups": GROUPS[1:]}, "one a row"),
-        ({}, {"groups": np.where(GROUPS == 3, np.nan, GROUPS)}, "some groups are missing"),
+        ({}, {"groups": np.where(GROUPS == 3, np.nan, GROUPS)}, "groups are missing"),
         ({"person_rows": 3}, {"groups": GROUPS}, "person_rows=4"),
     ]
     for settings, given, said in cases:
