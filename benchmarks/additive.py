@@ -1,8 +1,8 @@
 """The additive model of `dperm train` beside DP-EBM, on the same splits: Adult and Bank Marketing, ε = 0.1 to 4.
 
 `python benchmarks/additive.py [repeats]` needs both data sets (`DPERM_DATA`, or a download) and `interpret-core` (0.7.8 was
-measured). DP-EBM gets the public ranges and categories of the schema, its default settings, and the same δ. Results:
-results/additive.json.
+measured). DP-EBM gets the public ranges of the schema, finds categories by itself, and has its default settings and the same δ.
+Results: results/additive.json.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import platform
 import statistics
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -64,7 +65,7 @@ def models(epsilon: float, people: int, most: int) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
+def main(folder: str) -> None:
     data = load("adult")
     features, targets = np.asarray(data.features, dtype=np.float32), data.targets
     cells: dict[str, Any] = {}
@@ -80,7 +81,8 @@ def main() -> None:
                 held_out = (rng.random(people) < 0.2)[groups]
                 for name, model in models(epsilon, int(np.sum(~np.isin(np.arange(people), groups[held_out]))), most).items():
                     started = time.perf_counter()
-                    with warnings.catch_warnings(), spend_log(RESULTS.with_name("spend.jsonl")):
+                    log = spend_log(Path(folder) / "spend.jsonl")
+                    with warnings.catch_warnings(), log:
                         warnings.simplefilter("ignore")
                         model.fit(features[~held_out], targets[~held_out], groups=groups[~held_out])
                     seconds.setdefault(name, []).append(time.perf_counter() - started)
@@ -98,4 +100,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as folder:
+        main(folder)

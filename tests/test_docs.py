@@ -56,6 +56,8 @@ def test_readme_examples_run(number: int) -> None:
         ("last-iterate.md", "model"),
         ("curves.md", "linear"),
         ("regression.md", "model"),
+        ("persons.md", "model"),
+        ("finding.md", "model"),
     ],
 )
 def test_the_examples_in_pages_run(page: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

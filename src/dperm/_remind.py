@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-__all__ = ["remind_of_budget", "remind_of_delta", "remind_of_size", "weakness"]
+__all__ = ["remind_of_budget", "remind_of_delta", "remind_of_persons", "remind_of_size", "weakness"]
 
 _MUCH = 100.0  # of ε: odds of 1e-43 may become even
 _LIKELY = 0.25  # of δ
@@ -35,9 +35,20 @@ def remind_of_delta(delta: float, size: int, *, stacklevel: int) -> None:
         )
 
 
-def remind_of_size(public_size: int, records: int, consequence: str, *, stacklevel: int) -> None:
+def remind_of_persons(persons: int, rows: int, *, stacklevel: int) -> None:
+    """Of a column that tells persons apart, or does not."""
+    if persons == rows > 1:
+        text = "Every row is a person of its own by these groups: is that the column meant?"
+    elif persons == 1 < rows:
+        text = f"All {rows} rows are one person's by these groups: is that the column meant?"
+    else:
+        return
+    warnings.warn(text, UserWarning, stacklevel=stacklevel + 1)
+
+
+def remind_of_size(public_size: int, records: int, consequence: str, *, stacklevel: int, whom: str = "records") -> None:
     """`consequence` of a number that is stated and is far from the number of records."""
     if not records / 2 <= public_size <= 2 * records:
         warnings.warn(
-            f"public_size = {public_size}, but there are {records} records: {consequence}", UserWarning, stacklevel=stacklevel + 1
+            f"public_size = {public_size}, but there are {records} {whom}: {consequence}", UserWarning, stacklevel=stacklevel + 1
         )

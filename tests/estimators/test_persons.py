@@ -22,13 +22,17 @@ from dperm.estimators import (
     DPPoissonRegressor,
     DPRidge,
     DPSearch,
+    TableEncoder,
     model_from_json,
     model_to_json,
 )
 from dperm.gradient import PoissonRows
 from dperm.mechanisms import Budget, Gradient, GradientPerturbation, Objective
 from dperm.objectives import LinearObjective, Logistic, Task
+from dperm.privacy import Certificate
 from dperm.release import Channel, SpendLog
+from dperm.report.page import card_page
+from dperm.report.registry import Deployment, registry_entry
 from helpers.catalogue import DELTA, EPSILON
 
 RNG = np.random.default_rng(0)
@@ -122,6 +126,48 @@ def test_groups_that_cannot_be_are_refused_before_a_charge(settings: dict[str, A
     with pytest.raises((ValueError, TypeError), match=said):
         classifier(**settings).fit(ROWS, LABELS, groups=groups)
     assert not SpendLog.current().charges()
+
+
+def test_ids_that_would_not_tell_persons_apart_are_refused() -> None:
+    large = 2.0**53 + 2 * np.arange(len(GROUPS))
+    for groups, said in (
+        (large, "floats so large"),
+        (np.full(len(GROUPS), np.inf), "floats so large"),
+        ("who", "one a row"),
+        (3, "one a row"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            classifier().fit(ROWS, LABELS, groups=groups)
+    frame = pandas.DataFrame(ROWS, columns=list("abcd"))
+    with pytest.raises(ValueError, match="the index of X"):
+        classifier().fit(frame, LABELS, groups=pandas.Series(GROUPS).sort_values())
+    with pytest.warns(UserWarning, match="one person's"):
+        classifier(public_size=None).fit(ROWS, LABELS, groups=np.zeros(len(GROUPS)))
+    with pytest.raises(TypeError, match="person_rows"):
+        classifier(person_rows=True).fit(ROWS, LABELS, groups=GROUPS)
+
+
+def test_every_page_says_what_is_protected(tmp_path: Path) -> None:
+    rows = classifier(mechanism=Gradient(sampling="rows")).fit(ROWS, LABELS, groups=GROUPS)
+    assert "each is drawn and bounded by itself" in str(rows.certificate_) and "averaged" not in str(rows.certificate_)
+    records = DPLogisticRegression(classes=["no", "yes"]).fit(ROWS, LABELS)
+    page = card_page(rows.certificate_, "Stays")
+    assert "one person with all their rows is added or removed" in " ".join(page.split()) and "rows were used" in page
+    assert "one record is added or removed" in " ".join(card_page(records.certificate_, "Stays").split())
+    deployment = Deployment(name="Stays", curators=("A hospital",), intended_use="planning", region="Europe")
+    entry = json.loads(registry_entry(rows.certificate_, deployment))["deployment"]
+    assert entry["privacy_loss"]["privacy_unit"] == "user-level"
+    # nor are both added up
+    log = SpendLog.current()
+    assert [charge.persons for charge in log.charges()] == [True, False]
+    alone, together = log.total(1e-5), log.total(1e-5, persons=True)
+    relation = rows.certificate_.relation
+    assert alone[relation] == pytest.approx(records.certificate_.epsilon, rel=1e-6)
+    assert together[relation] == pytest.approx(rows.certificate_.epsilon, rel=1e-6)
+    said = CliRunner().invoke(app, ["account", "--log"]).output
+    assert "of persons" in said
+    with pytest.raises(ValueError, match="protect the same"):
+        Certificate.of_all([rows.certificate_, records.certificate_])
 
 
 def test_estimators_without_persons_say_so() -> None:
@@ -226,8 +272,24 @@ def test_a_schema_names_its_unit(table: Path) -> None:
     dataset, _ = read_dataset(table / "stays.csv", None, schema)
     assert dataset.groups is not None and dataset.person_rows == 5
     assert len(np.unique(dataset.groups)) + dataset.absent == PERSONS and dataset.absent >= 1
-    with pytest.raises(SchemaError, match="type ignore or no column"):
-        replace(schema, unit="x0")
+    for changes, said in (
+        ({"unit": "x0"}, "no feature and no target"),
+        ({"unit": 3}, "name of a column"),
+        ({"unit_rows": 0}, "unit_rows"),
+        ({"unit_rows": 10**6}, "from 1 to 8,192"),
+        ({"unit_rows": "many"}, "whole number"),
+        ({"unit_rows": True}, "whole number"),
+    ):
+        with pytest.raises(SchemaError, match=said):
+            replace(schema, **changes)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(SchemaError, match="unit with unit_rows"):
+        Schema.from_dict({**json.loads(schema.to_json()), "unit": ""})
+    with pytest.raises(ValueError, match="schema without a unit"):
+        TableEncoder(schema).fit(pandas.read_csv(table / "stays.csv"))
+    assert (
+        f"of {PERSONS - dataset.absent:,} persons" in dataset.described()
+        and "beyond 5 of a person are not used" in dataset.described()
+    )
     frame = pandas.read_csv(table / "stays.csv")
     with pytest.raises(SchemaError, match="is missing in 2 of"):
         frame.loc[[3, 8], "who"] = None

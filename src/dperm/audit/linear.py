@@ -29,7 +29,7 @@ def trained_at_once(
     """`curved`: whether the mechanism looks at Hessians, p × p for each training."""
 
     def outputs(data: Data, trials: int, progress: Progress | None = None) -> Array:
-        widest = max(len(data[1]) * objective.outputs, objective.dimension**2 if curved else objective.dimension, 1)
+        widest = max(np.size(data[1]) * objective.outputs, objective.dimension**2 if curved else objective.dimension, 1)
         at_once = max(1, min(trials, _AT_ONCE // widest))
         parts: list[Array] = []
         for start in range(0, trials, at_once):

@@ -17,6 +17,7 @@ __all__ = ["Pair", "extreme_pairs", "game_pairs", "influential_pair", "network_p
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
+_MOST_ROWS = 64  # of a made person
 #: (rows or inputs, targets), arrays or tensors with the records along the first axis
 Data = tuple[Any, Any]
 
@@ -194,9 +195,11 @@ def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
 
 
 def of_persons(pair: Pair, most: int, *, alike: bool) -> Pair:
-    """The same neighbours, each record a person of up to three rows: copies of it, or the record with its features in other
-    places, and of some persons the last row without a target. What a person has depends on that record alone."""
-    each = min(most, 3)
+    """The same neighbours, each record a person of as many rows as are used of one, at most 64: copies of it, or the record with
+    its features in other places, and of some persons the last row without a target. What a person has depends on that record
+    alone.
+    """
+    each = min(most, _MOST_ROWS)
 
     def persons(data: Data) -> Data:
         rows, targets = data

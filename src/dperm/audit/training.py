@@ -87,7 +87,8 @@ class Training:
             return mechanism.train(objective, records, channel)
 
         return cls(
-            name=f"{mechanism.name}, {objective.loss.name} loss, {objective.relation.value}",
+            name=f"{mechanism.name}, {objective.loss.name} loss, {objective.relation.value}"
+            + (f", persons of up to {objective.person_rows} rows" if objective.person_rows else ""),
             certificate=certificate,
             run=train,
             many=trained_at_once(train, objective, curved=mechanism.curved) if mechanism.vectorises(objective) else None,

@@ -111,7 +111,7 @@ def find(
     columns = {column: _read(frame[column]) for column in names}
     channel = Channel.open(random_state, label=name)
     certificate = _certificate(plan, channel, unit)
-    channel.charge(certificate.event, certificate.mechanism)
+    channel.charge(certificate.event, certificate.mechanism, persons=certificate.of_persons)
     replaced = plan.relation is Relation.REPLACE_ONE
     kinds = _kinds(columns, channel, plan, replaced)
     numeric = [column for column in names if kinds[column] == "number"]

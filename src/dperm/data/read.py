@@ -53,6 +53,15 @@ class Dataset:
     def __len__(self) -> int:
         return int(self.features.shape[0])
 
+    def described(self) -> str:
+        """How much there is, for the data holder alone."""
+        if self.groups is None or self.person_rows is None:
+            return f"{len(self):,} records"
+        counts = np.unique(self.groups, return_counts=True)[1]
+        left = int(np.maximum(counts - self.person_rows, 0).sum())
+        text = f"{len(self):,} rows of {len(counts):,} persons, up to {counts.max(initial=0):,} of one"
+        return text + (f"; {left:,} beyond {self.person_rows} of a person are not used" if left else "")
+
     def refuse_persons(self, what: str) -> None:
         """DataError for a table whose rows are not persons, where `what` knows rows alone."""
         if self.groups is not None:
@@ -65,6 +74,11 @@ class Dataset:
         notes = [schema.source] if schema.source else []
         left_out = absent = len(frame) - len(features)
         usable, persons = schema.usable(frame), None
+        if not usable.any():
+            worst = max((column.name for column in schema.feature_columns), key=lambda name: int(frame[name].isna().sum()))
+            raise SchemaError(
+                f'No record is left: column {worst!r} has most missing values, and "missing" is {schema.missing!r}.'
+            )
         if schema.unit:
             persons = schema.persons(frame)
             absent = int(persons.max()) + 1 - len(np.unique(persons[usable]))

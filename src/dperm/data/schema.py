@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Column", "Schema", "SchemaError", "propose"]
 
 _MOST_CATEGORIES = 50
+_MOST_ROWS = 8192  # of a person
 _COLUMN_KEYS = {"name", "type", "range", "categories", "scale", "other"}
 #: Entries of a schema file; the last four belong to the registry of named sets.
 _KEYS = {
@@ -79,11 +80,14 @@ class Schema:
         if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
             raise SchemaError(f"Expected at least two distinct classes, got {list(self.classes)}.")
         check.choice("missing", self.missing, ("error", "drop", "middle", "separate"))
+        if type(self.unit) is not str:
+            raise SchemaError(f"Expected the unit to be the name of a column, got {self.unit!r}.")
+        if type(self.unit_rows) is not int or not 1 <= self.unit_rows <= _MOST_ROWS:
+            raise SchemaError(f"Expected unit_rows to be a whole number from 1 to {_MOST_ROWS:,}, got {self.unit_rows!r}.")
         if self.unit and any(column.name == self.unit and column.type != "ignore" for column in self.columns):
             raise SchemaError(
-                f"Expected the unit {self.unit!r}, which tells persons apart, to be of type ignore or no column here."
+                f"Expected the unit {self.unit!r} to be no feature and no target: give it the type ignore, or leave it out."
             )
-        check.integer("unit_rows", self.unit_rows)
         if self.dimension == 0:
             raise SchemaError("Expected at least one feature column.")
 
@@ -150,7 +154,7 @@ class Schema:
             raise SchemaError(
                 f"Expected the unit's column {self.unit!r}, but the table has {list(map(str, frame.columns[:12]))} …"
             )
-        ids = frame[self.unit]
+        ids = texts(frame[self.unit], ()).replace("", None)
         if unknown := int(ids.isna().sum()):
             raise SchemaError(f"Expected to be told whose each row is, but {self.unit!r} is missing in {unknown} of {len(ids)}.")
         return ids.factorize()[0].astype(np.intp)
@@ -209,6 +213,8 @@ class Schema:
         unknown = set(data) - _KEYS
         if unknown:
             raise SchemaError(f"Expected only the entries {sorted(_KEYS)} in a schema, got {sorted(unknown)[:3]}.")
+        if "unit_rows" in data and not data.get("unit"):
+            raise SchemaError("Expected a unit with unit_rows: the column that tells persons apart.")
         if not isinstance(data.get("proposed", False), bool):
             raise SchemaError(f"Expected proposed to be true or false, got {data['proposed']!r}.")
         try:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from dperm import _validate as check
-from dperm._remind import remind_of_budget, remind_of_delta, remind_of_size
+from dperm._remind import remind_of_budget, remind_of_delta, remind_of_persons, remind_of_size
 from dperm.estimators.methods import TakesMethod
 from dperm.mechanisms import Mechanism, Method, Release, method_of
 from dperm.objectives import LinearObjective, Loss, Task
@@ -75,8 +75,11 @@ class PrivateLinearModel(TakesMethod):
         if self.person_rows is not None:
             admit_person_rows(self.person_rows)
 
-    def _validated(self, X: Any, y: Any, *, y_numeric: bool) -> tuple[Any, Any]:
+    def _validated(self, X: Any, y: Any, groups: Any = None, *, y_numeric: bool) -> tuple[Any, Any]:
         """Finite rows and targets of matching length: refused here, before anything is charged."""
+        mine, theirs = (getattr(table, "index", None) for table in (X, groups))
+        if hasattr(mine, "equals") and hasattr(theirs, "equals") and not mine.equals(theirs):  # pyright: ignore[reportOptionalMemberAccess]
+            raise ValueError("Expected groups with the index of X, in the same order: each is taken for the row at its place.")
         return validate_data(
             self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=y_numeric, ensure_min_samples=1
         )
@@ -98,8 +101,8 @@ class PrivateLinearModel(TakesMethod):
             targets = np.append(targets, np.full(absent, targets[0]))
             number = None if number is None else np.append(number, number.max() + 1 + np.arange(absent))
         # Under replace-one the number of records is public by definition.
+        whom = "records" if groups is None else "persons"
         if relation is Relation.REPLACE_ONE and self.public_size not in (None, records):
-            whom = "records" if groups is None else "persons"
             raise ValueError(f"Expected public_size={records}, the number of {whom}, under replace-one, got {self.public_size}.")
         size = records if relation is Relation.REPLACE_ONE else self.public_size
         if size is not None:
@@ -120,7 +123,7 @@ class PrivateLinearModel(TakesMethod):
         if classes:
             targets = task.targets(targets)
         if size is not None and method.needs_size:
-            remind_of_size(size, records, "what was chosen by it suits other data.", stacklevel=3)
+            remind_of_size(size, records, "what was chosen by it suits other data.", stacklevel=3, whom=whom)
         scale = objective.intercept_scale
         given = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
         kept = copy.deepcopy(given)  # lists may change; and what cannot be copied fails now
@@ -222,8 +225,8 @@ def admit_groups(groups: Any, rows: int, person_rows: int | None) -> tuple[NDArr
     if person_rows is None:
         raise ValueError("Expected person_rows with groups: the most rows used of a person, a public number such as 64.")
     number, persons = numbered(groups, rows)
-    if persons == rows > 1 and person_rows > 1:
-        warnings.warn("Every row is a person of its own by these groups: is that the column meant?", stacklevel=5)
+    if person_rows > 1:
+        remind_of_persons(persons, rows, stacklevel=5)
     return number, persons
 
 

@@ -44,7 +44,7 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         """
         self._check_parameters()
         with all_or_nothing(self):
-            X, y = self._validated(X, y, y_numeric=False)
+            X, y = self._validated(X, y, groups, y_numeric=False)
             self.classes_, index, labels = admit_labels(y, self.classes)
             self._fit(X, index, len(self.classes_), [labels], groups, absent)
         return self

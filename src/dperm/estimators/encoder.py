@@ -57,6 +57,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 'private. Correct it by what is publicly known, and set "proposed" to false.'
             )
         self.schema_ = schema if self.curves is None else schema.with_curves(self.curves)
+        if self.schema_.unit:
+            raise ValueError(
+                f"Expected a schema without a unit, got {self.schema_.unit!r}: a pipeline cannot tell a private estimator whose "
+                "each row is. Encode the table by Dataset.of, and pass its groups to fit."
+            )
         self.n_features_in_ = len(self.schema_.feature_columns)
         self._encoded(X)
         return self

@@ -66,7 +66,7 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
         check.positive("radius", self.radius)
         bound = check.positive("target_bound", self.target_bound)
         with all_or_nothing(self):
-            X, y = self._validated(X, y, y_numeric=True)
+            X, y = self._validated(X, y, groups, y_numeric=True)
             if np.any(np.asarray(y) < 0):
                 raise ValueError("Expected counts >= 0, got negative ones.")
             targets = np.minimum(np.asarray(y, dtype=np.float64), bound)

@@ -72,7 +72,7 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
             check.positive("radius", self.radius)
         bound = check.positive("target_bound", self.target_bound)
         with all_or_nothing(self):
-            X, y = self._validated(X, y, y_numeric=True)
+            X, y = self._validated(X, y, groups, y_numeric=True)
             targets = np.clip(np.asarray(y, dtype=np.float64), -bound, bound)
             self._fit(X, targets, 0, [clipped_targets(bound)], groups, absent)
             self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])

@@ -119,6 +119,10 @@ class Plan(Policy):
     def grouped(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.sampler.grouped and not self.anchored
 
+    @property
+    def by_rows(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.sampler.by_rows
+
     def refuse(self, objective: Any, records: int) -> None:
         self.sampler.refuse(records)
         rows = self.sampler.slots

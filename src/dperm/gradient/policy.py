@@ -100,6 +100,9 @@ class Policy(ABC):
     #: whether what is proved of a record holds of a person, whose loss is the mean of several rows'
     grouped: bool = False
 
+    #: whether rows of persons are drawn and bounded each by itself, and not averaged
+    by_rows: bool = False
+
     #: whether plans are made for a stated number of records only, not for one that was released with noise
     needs_size: bool = False
 

@@ -102,14 +102,20 @@ class Mechanism(ABC):
     #: whether what is proved of a record holds of a person, whose loss is the mean of several rows'
     grouped: ClassVar[bool] = False
 
+    @property
+    def averages(self) -> bool:
+        """Whether a person's rows are averaged; otherwise each counts by itself."""
+        return all(part.averages for part in self.inner())
+
     def refuse_groups(self, facts: PublicFacts) -> None:
         """ValueError where records are persons of several rows, and this, or a mechanism that it runs, has no proof for them."""
         if not facts.grouped:
             return
         if not self.grouped:
             raise ValueError(
-                f"Expected one row a person for {self.name}: it has no proof for persons of several rows. Use person_rows=1, or "
-                "objective, output or gradient perturbation by Poisson sampling or full batches."
+                f"Expected one row a person for {self.name}: it has no proof for persons of several rows. Use one of each "
+                "(person_rows=1; unit_rows in a schema), or objective, output or gradient perturbation by Poisson sampling or "
+                "full batches."
             )
         for part in self.inner():
             part.refuse_groups(facts)
@@ -151,7 +157,7 @@ class Mechanism(ABC):
         records = self.admit(objective, records)
         certificate = self.certificate(objective.facts, channel.provenance).with_assumptions(*foreign)
         admit_noise(certificate.event, objective.facts.dimension)
-        channel.charge(certificate.event, self.name)
+        channel.charge(certificate.event, self.name, persons=certificate.of_persons)
         theta, trace = self.train(objective, records, channel)
         return Release(theta, self.closed(certificate, trace), trace, channel.confided)
 
@@ -196,7 +202,7 @@ class Mechanism(ABC):
             delta=self.budget.delta,
             target_epsilon=self.budget.epsilon,
             paper=self.paper,
-            assumptions=[*self.assumptions(facts), *dict.fromkeys(self.strangers()), *_common_assumptions(facts)],
+            assumptions=[*self.assumptions(facts), *dict.fromkeys(self.strangers()), *_common_assumptions(facts, self.averages)],
             public_facts={**facts.to_dict(), **self.settings()},
             not_charged=_NOT_CHARGED,
             provenance=provenance,
@@ -213,8 +219,8 @@ def _strangers(objective: LinearObjective, records: Records) -> list[Assumption]
 _NOT_CHARGED = (statements.settings("hyper-parameters", "features", "ranges"), statements.INPUT_CHECKS)
 
 
-def _common_assumptions(facts: PublicFacts) -> list[Assumption]:
-    person = [statements.ONE_RECORD] if facts.person_rows is None else statements.persons(facts.person_rows)
+def _common_assumptions(facts: PublicFacts, averaged: bool) -> list[Assumption]:
+    person = [statements.ONE_RECORD] if facts.person_rows is None else statements.persons(facts.person_rows, averaged)
     assumptions = [*person, statements.row_norm(facts.data_norm)]
     if facts.public_size is not None:
         whom = "records" if facts.person_rows is None else "persons"

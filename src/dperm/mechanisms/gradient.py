@@ -78,11 +78,15 @@ class GradientPerturbation(Mechanism):
 
     curved = False
 
+    @property
+    def averages(self) -> bool:
+        return not self.plan.by_rows
+
     def refuse_groups(self, facts: PublicFacts) -> None:
         if facts.grouped and not self.plan.grouped:
             raise ValueError(
-                f"Expected one row a person for {self.name}: it has no proof for persons of several rows. Use person_rows=1, or "
-                "Poisson sampling or full batches."
+                f"Expected one row a person for {self.name}: it has no proof for persons of several rows. Use one row of "
+                "each (person_rows=1, unit_rows in a schema), or Poisson sampling or full batches."
             )
 
     def vectorises(self, objective: LinearObjective) -> bool:
@@ -166,6 +170,10 @@ class Gradient(Method):
 
     def at(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Mechanism:
         """With this noise, whatever it costs. To the rules the models of all classes are one."""
+        if self.sampling == "rows" and not facts.grouped:
+            raise ValueError(
+                "Expected persons of several rows with sampling='rows' (groups and person_rows, or a schema's unit)."
+            )
         whole = replace(facts, dimension=models * facts.dimension)
         epsilon = check.positive("epsilon", budget.epsilon)
         plan = gradient_plan(whole, epsilon, budget.delta, sampling=self.sampling, **self._settings())(noise_multiplier)

@@ -21,11 +21,14 @@ __all__ = ["GroupedRecords", "MeanPass", "admit_person_rows", "flattened", "grou
 
 Array = NDArray[np.float64]
 
+_WHOLE = {2: 2.0**11, 4: 2.0**24, 8: 2.0**53, 16: 2.0**53}  # up to which floats of so many bytes tell whole numbers apart
 _HAIR = 1 - 2.0**-40  # weights and lengths are a hair less than they might be: products with them are rounded
 
 
 def admit_person_rows(most: Any) -> int:
     """The most rows that are used of a person. ValueError for more than a batch holds."""
+    if isinstance(most, bool | np.bool_):
+        raise TypeError(f"Expected person_rows to be a number, got {most!r}.")
     most = check.integer("person_rows", most)
     if most > EXACT_ROWS:
         raise ValueError(
@@ -40,12 +43,16 @@ def numbered(groups: Any, rows: int) -> tuple[NDArray[np.intp], int]:
     """
     import pandas
 
+    if isinstance(groups, str) or not hasattr(groups, "__iter__"):
+        raise ValueError(f"Expected {rows} groups, one a row, got {groups!r}.")
     groups = groups if isinstance(groups, np.ndarray) else np.array([*groups, None], dtype=object)[:-1]
     if groups.shape != (rows,):
         raise ValueError(f"Expected {rows} groups, one a row, got shape {groups.shape}.")
     number, persons = pandas.factorize(groups)
     if missing := int((number < 0).sum()):
         raise ValueError(f"Expected to be told whose each row is, but {missing} groups are missing.")
+    if groups.dtype.kind in "fc" and not np.all(np.abs(persons) <= _WHOLE[groups.dtype.itemsize]):
+        raise ValueError("Expected groups as texts or whole numbers: of floats so large, several are one and the same.")
     return number.astype(np.intp), len(persons)
 
 

@@ -72,14 +72,13 @@ class Provenance:
 ONE_RECORD = Assumption("One person contributes at most one record.", "caller", "stated", "one record")
 
 
-def persons(rows: int) -> list[Assumption]:
-    """Of records that are persons with several rows each."""
+def persons(rows: int, averaged: bool = True) -> list[Assumption]:
+    """Of records that are persons with several rows each, which are `averaged` or count each by itself."""
     apart = "All rows of one person, and of nobody else, carry the same value in the column that tells persons apart."
     used = "Of each person one row is used, chosen by that person's rows alone."
     if rows > 1:
-        used = (
-            f"Of each person at most {rows:,} rows are used, chosen by that person's rows alone, and their losses are averaged."
-        )
+        counted = "and their losses are averaged" if averaged else "and each is drawn and bounded by itself"
+        used = f"Of each person at most {rows:,} rows are used, chosen by that person's rows alone, {counted}."
     return [
         Assumption(apart, "caller", "stated", "persons"),
         Assumption(used, "library", "enforced: others are left out", "rows of a person"),

@@ -117,8 +117,9 @@ class Channel:
     def __reduce__(self) -> NoReturn:
         self.__copy__()
 
-    def charge(self, event: Event, mechanism: str) -> str:
-        """Pay for `event`, on disk, before anything is released; returns the charge's id. Once per channel."""
+    def charge(self, event: Event, mechanism: str, *, persons: bool = False) -> str:
+        """Pay for `event`, on disk, before anything is released; returns the charge's id. Once per channel. `persons`: it
+        protects persons with all their rows, not records."""
         if self.event is not None:
             raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
         filter_of(event)  # what it refuses is not charged
@@ -130,6 +131,7 @@ class Channel:
             private=self.private,
             keeps_parts=self._keeps_parts,
             keeps_reservations=self._keeps_reservations,
+            persons=persons,
         )
         self.event = event
         self._admit(event)

@@ -49,6 +49,7 @@ class Charge:
     private: bool = True
     keeps_parts: bool = False
     keeps_reservations: bool = False
+    persons: bool = False
 
 
 class SpendLog:
@@ -80,11 +81,13 @@ class SpendLog:
         private: bool = True,
         keeps_parts: bool = False,
         keeps_reservations: bool = False,
+        persons: bool = False,
     ) -> str:
         """Append a charge and wait until it is on disk; returns its id. OSError where that fails: nothing may run.
 
         `private` = False marks a run with a fixed seed: its event does not bound what it gave away. `keeps_parts`: what its
         filter admits will be in this log; `keeps_reservations`: its steps, before they are drawn. So the run can be continued.
+        `persons`: neighbours differ in all rows of a person.
         """
         line: dict[str, Any] = {
             "id": uuid.uuid4().hex,
@@ -95,7 +98,8 @@ class SpendLog:
             "private": private,
             "event": event.to_dict(),
         }
-        line |= {name: True for name, kept in (("keeps_parts", keeps_parts), ("keeps_reservations", keeps_reservations)) if kept}
+        stated = {"keeps_parts": keeps_parts, "keeps_reservations": keeps_reservations, "persons": persons}
+        line |= {name: True for name, holds in stated.items() if holds}
         with self._opened() as descriptor:
             _append(descriptor, line)
         return line["id"]
@@ -176,7 +180,7 @@ class SpendLog:
                     continue
                 event = event_from_dict(data["event"])
                 said = (data["id"], data["time"], data["label"], data["mechanism"], event)
-                kept = (data.get(name, False) for name in ("keeps_parts", "keeps_reservations"))
+                kept = (data.get(name, False) for name in ("keeps_parts", "keeps_reservations", "persons"))
                 charge = Charge(*said, data.get("private", True), *kept)
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 raise ValueError(
@@ -187,16 +191,17 @@ class SpendLog:
                 charges.append(charge)
         return charges
 
-    def total(self, delta: float, label: str | None = None) -> dict[Relation, float]:
+    def total(self, delta: float, label: str | None = None, *, persons: bool = False) -> dict[Relation, float]:
         """ε of everything charged, composed, for each relation used: as if all fits saw the same records. inf with a run that is
-        only claimed, whatever else there is.
+        only claimed, whatever else there is. What protects `persons` with all their rows, and what protects records, are never
+        added up: the latter says nothing of a person with several.
 
         Runs with a fixed seed count as if their noise had been fresh; `charges` tells which they were.
         """
         groups: dict[Relation, list[Event]] = {}
         for charge in self.charges(label):
             relation = relation_of(charge.event)
-            if relation is not None:
+            if relation is not None and charge.persons == persons:
                 groups.setdefault(relation, []).append(charge.event)
         return {
             relation: math.inf if any(map(_claimed, events)) else _composed_epsilon(events, delta)

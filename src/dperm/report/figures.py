@@ -247,9 +247,10 @@ def risk_figure(certificate: Certificate) -> str:
     """ε and what it means: of 100 people each, whom the best attack accuses, where it accuses 1 in 100 wrongly."""
     assert certificate.epsilon is not None
     (found,) = certificate.attack_view((0.01,)).true_positive_rates
+    what = "rows were" if certificate.of_persons else "record was"
     groups = (
-        ("Their record was not used", 1, "1 is accused, wrongly"),
-        ("Their record was used", math.ceil(100 * found - 1e-9), f"at most {100 * found:.3g} are found"),
+        (f"Their {what} not used", 1, "1 is accused, wrongly"),
+        (f"Their {what} used", math.ceil(100 * found - 1e-9), f"at most {100 * found:.3g} are found"),
     )
     with matplotlib.rc_context(cast(Any, _STYLE)):
         figure = Figure(figsize=(6.6, 3.9), layout="constrained")

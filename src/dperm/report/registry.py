@@ -19,6 +19,10 @@ _UNIT = {
     Relation.ADD_OR_REMOVE_ONE: "One record, added or removed: of a person, where each contributes at most one.",
     Relation.REPLACE_ONE: "One record, replaced by any other: of a person, where each contributes at most one.",
 }
+_UNIT_OF_PERSONS = {
+    Relation.ADD_OR_REMOVE_ONE: "One person with all their rows, added or removed.",
+    Relation.REPLACE_ONE: "One person with all their rows, replaced by any other.",
+}
 _DISTANCE = {Relation.ADD_OR_REMOVE_ONE: "symmetric distance", Relation.REPLACE_ONE: "change-one distance"}
 
 
@@ -82,7 +86,7 @@ def registry_entry(certificate: Certificate, deployment: Deployment) -> str:
             "product": product,
             "dp_flavor": {
                 "name": "Pure DP" if pure else "Approximate DP",
-                "input_metric": _DISTANCE[certificate.relation],
+                "input_metric": _DISTANCE[certificate.relation] + (" between sets of persons" if certificate.of_persons else ""),
                 "bound_on_input_distance": "1",
                 "output_measure": "max divergence" if pure else "hockey-stick divergence",
                 "bound_on_output_distance": f"ε = {certificate.epsilon:.6g}" + ("" if pure else f", δ = {certificate.delta:g}"),
@@ -91,8 +95,8 @@ def registry_entry(certificate: Certificate, deployment: Deployment) -> str:
                 ),
             },
             "privacy_loss": {
-                "privacy_unit": "record-level",
-                "privacy_unit_description": _UNIT[certificate.relation],
+                "privacy_unit": "user-level" if certificate.of_persons else "record-level",
+                "privacy_unit_description": (_UNIT_OF_PERSONS if certificate.of_persons else _UNIT)[certificate.relation],
                 "privacy_parameters": parameters,
                 "privacy_parameters_description": " ".join([f"Accountant: {certificate.accountant}.", *stop, *views]),
             },

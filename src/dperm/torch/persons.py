@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dperm._remind import remind_of_persons
 from dperm.objectives.grouped import numbered, spread_rows
 from dperm.torch.records import TorchRecords
 from dperm.torch.structure import map_tensors, tensors
@@ -76,6 +77,8 @@ class PersonRecords(TorchRecords):
         self._rows = TorchRecords(data, **settings)
         number, self._size = numbered(groups, len(self._rows))
         self.most = most
+        if most > 1:
+            remind_of_persons(self._size, len(number), stacklevel=5)
         self._chosen, self._starts = spread_rows(number, np.ones(len(number), dtype=np.bool_), self._size, most)
         self._width = 1
 

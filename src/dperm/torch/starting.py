@@ -57,7 +57,8 @@ class Starter:
         # Under replace-one the number of records is public by definition.
         size = len(records) if self.relation is Relation.REPLACE_ONE else stated
         if self.relation is Relation.REPLACE_ONE and stated not in (None, size):
-            raise ValueError(f"Expected public_size={size}, the number of records, under replace-one, got {stated}.")
+            whom = "records" if self.objective.person_rows is None else "persons"
+            raise ValueError(f"Expected public_size={size}, the number of {whom}, under replace-one, got {stated}.")
         if size is not None:
             remind_of_delta(self.planner.delta, size, stacklevel=5)
             plan, event = self._planned(size, self.planner.epsilon, self.planner.delta)
@@ -108,7 +109,7 @@ class Starter:
             # nobody can tell what was drawn since
             rest = plan.rest(self.relation, done)
             channel.keep_parts()
-            charged = Charged((*events, rest), channel.charge(rest, "continued private training"), done)
+            charged = Charged((*events, rest), self._charge_rest(channel, rest), done)
             if not state["private"]:
                 channel.not_private_before()
         if len(charged.events) == 1:
@@ -187,7 +188,10 @@ class Starter:
         admit_tails(event, self.objective.flat.size, self.planner.delta, self.objective.flat.device)
         if self.folder is not None:
             channel.keep_parts()
-        channel.charge(event, certificate.mechanism)
+        channel.charge(event, certificate.mechanism, persons=certificate.of_persons)
+
+    def _charge_rest(self, channel: Channel, rest: Event) -> str:
+        return channel.charge(rest, "continued private training", persons=self.objective.person_rows is not None)
 
     def _refuse_groups(self, plan: Policy) -> None:
         if self.objective.facts.grouped and not plan.grouped:
@@ -217,7 +221,7 @@ class Starter:
             paper=(plan or self.planner.at(1.0, NOMINAL_SIZES[0])).paper,
             assumptions=[
                 *(foreign_parts(plan) if plan is not None else ()),
-                *self._assumptions(self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),
+                *self._assumptions(plan, self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),
             ],
             public_facts={**facts, **settings, "no_rule": list(self.objective.fallbacks)},
             not_charged=_NOT_CHARGED,
@@ -225,10 +229,11 @@ class Starter:
         )
         return self.certificate
 
-    def _assumptions(self, stated_size: int | None) -> list[Assumption]:
+    def _assumptions(self, plan: Policy | None, stated_size: int | None) -> list[Assumption]:
         """`stated_size`: the number of records that the caller gives away although it is private, or None."""
         rows = self.objective.person_rows
-        whose = [statements.ONE_RECORD] if rows is None else statements.persons(rows)
+        like = plan or self.planner.at(1.0, NOMINAL_SIZES[0])
+        whose = [statements.ONE_RECORD] if rows is None else statements.persons(rows, not like.by_rows)
         assumptions = [*whose, statements.RECORDS_APART, statements.MASKS, statements.SINGLE_PRECISION]
         if stated_size is not None:
             assumptions.append(statements.known_size(stated_size, whom="records" if rows is None else "persons"))

@@ -541,7 +541,8 @@ class PrivateTrainer:
         if size is not None:
             what = "steps" if self._planner.adaptive else "batches"  # DPIS sees to its batches
             consequence = f"{what} will be {records / size:.2g} times what is expected, and noise is for the expected ones."
-            remind_of_size(size, records, consequence, stacklevel=5)
+            whom = "records" if self.person_rows is None else "persons"
+            remind_of_size(size, records, consequence, stacklevel=5, whom=whom)
 
     def _scores(self, batches: Iterable[Any]) -> dict[str, float]:
         """Means over a held-out set of the model that `fit` would leave now."""

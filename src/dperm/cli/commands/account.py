@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -92,15 +92,24 @@ def _compare(noise: float, rate: float, steps: int, delta: float, relation: str,
             say(f"Page written to {output}.")
 
 
+def _kind(relation: Any, persons: bool) -> str:
+    return f"{relation}, of persons" if persons else str(relation)
+
+
 def _account_log(delta: float, label: str | None, as_json: bool) -> None:
     from dperm.privacy import ApproximateDP, Composed, Unsupported, epsilon
     from dperm.privacy.events import leaves, relation_of
     from dperm.release import SpendLog
 
     log = SpendLog.current()
-    charges, totals = log.charges(label), log.total(delta, label)
+    charges = log.charges(label)
+    totals = {
+        (relation, persons): value
+        for persons in (False, True)
+        for relation, value in log.total(delta, label, persons=persons).items()
+    }
     if as_json:
-        shown = {str(relation): value if value < float("inf") else None for relation, value in totals.items()}
+        shown = {_kind(*key): value if value < float("inf") else None for key, value in totals.items()}
         say(json.dumps({"log": str(log.path), "charges": len(charges), "delta": delta, "epsilon": shown}))
         return
     say(f"{log.path}: {len(charges)} charges" + (f" labelled {label!r}" if label else ""))
@@ -111,8 +120,8 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
         say(f"  {count:6d}  {name or '(no label)'}")
     if exposed := sum(not charge.private for charge in charges):
         say(f"{exposed} of them had a fixed seed and were not private at all; below they count as if their noise had been fresh.")
-    for relation, value in totals.items():
-        mine = [charge.event for charge in charges if relation_of(charge.event) is relation]
+    for (relation, persons), value in totals.items():
+        mine = [charge.event for charge in charges if relation_of(charge.event) is relation and charge.persons == persons]
         spent = sum(
             leaf.delta * count for event in mine for leaf, count in leaves(event).items() if isinstance(leaf, ApproximateDP)
         )
@@ -120,11 +129,11 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
         if len(certified) < len(mine):
             rest = f": ε = {epsilon(Composed(tuple(certified)), delta):.6g} at δ = {delta:g}" if certified else ""
             say(
-                f"{len(mine) - len(certified)} of the {len(mine)} charged under {relation} are only claimed and have no ε; "
-                f"the {len(certified)} others, as if on the same records{rest}"
+                f"{len(mine) - len(certified)} of the {len(mine)} charged under {_kind(relation, persons)} are only claimed and "
+                f"have no ε; the {len(certified)} others, as if on the same records{rest}"
             )
             continue
-        which = f"The {len(mine)} charged under {relation}, as if on the same records"
+        which = f"The {len(mine)} charged under {_kind(relation, persons)}, as if on the same records"
         if value < float("inf"):
             say(f"{which}: ε = {value:.6g} at δ = {delta:g}")
         else:

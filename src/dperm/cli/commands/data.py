@@ -93,7 +93,7 @@ def check_table(
 ) -> None:
     """Does a table fit its schema? Says so to the data holder; releases nothing."""
     dataset, _ = dataset_of(source, None, schema)
-    say(f"{source} fits: {len(dataset)} records, {dataset.features.shape[1]} features, {len(dataset.classes)} classes.")
+    say(f"{source} fits: {dataset.described()}, {dataset.features.shape[1]} features, {len(dataset.classes)} classes.")
 
 
 def register(app: typer.Typer) -> None:

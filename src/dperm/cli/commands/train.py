@@ -169,6 +169,8 @@ def train(
 
         found = Spending.of(fitted.private_trace_[0]["spent_by_record"], fitted.certificate_)
         write_atomically(private_report, spending_page(found, fitted.certificate_, dataset.title or dataset.name))
+    if dataset.groups is not None and not as_json:
+        say(f"For the data holder alone: {dataset.described()}.")
     if as_json:
         say(fitted.certificate_.to_json())
     else:
