@@ -127,7 +127,15 @@ class StudyResult:
     baseline: float
     cells: tuple[Cell, ...]
     seconds: float
+    rows: int = 0  # of the table: more than records, where these are persons
     curve: UtilityCurve | None = None  # of sharp objective perturbation on one split, for two classes
+
+    @property
+    def counted(self) -> str:
+        """How much there is, in words."""
+        if self.task.person_rows is None:
+            return f"{self.records:,} records"
+        return f"{self.records:,} persons with {self.rows:,} rows, at most {self.task.person_rows:,} of each in training"
 
     def cell(self, mechanism: str, epsilon: float | None) -> Cell:
         return next(cell for cell in self.cells if (cell.mechanism, cell.epsilon) == (mechanism, epsilon))
@@ -352,6 +360,7 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
         study=study,
         task=task,
         records=_count(dataset),
+        rows=len(dataset),
         notes=notes,
         metric="accuracy" if classes else "R²",
         baseline=_baseline(dataset, classes),

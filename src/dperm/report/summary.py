@@ -29,7 +29,8 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
     console = console or Console(highlight=False)
     repeated = "1 split" if result.study.repeats == 1 else f"{result.study.repeats} repeats"
     console.print(f"[bold]{result.title}[/]")
-    console.print(f"{result.metric} in % on held-out records, {repeated}, δ = {result.study.delta:g}")
+    whose = "rows of other persons" if result.task.person_rows else "records"
+    console.print(f"{result.metric} in % on held-out {whose}, {repeated}, δ = {result.study.delta:g}")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("Mechanism")
     for epsilon in result.study.epsilons:
