@@ -98,6 +98,8 @@ def test_nearly_everything_linear_is_vectorised() -> None:
         "greedy-coordinate",
         "last-iterate",
         "noisy size",
+        "persons, preconditioned",
+        "persons, private size",
         "preconditioned",
         "recipe dpis",
         "svrg",

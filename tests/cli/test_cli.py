@@ -521,7 +521,13 @@ def test_every_mechanism_is_compared_to_the_end(table: Path, schema: Path, tmp_p
 @pytest.mark.parametrize("sampling", sorted(SAMPLINGS))
 def test_every_sampling_that_help_names_trains(table: Path, schema: Path, tmp_path: Path, sampling: str) -> None:
     relation = "replace_one" if sampling == "fixed_size" else "add_or_remove_one"
-    arguments = ("train", table, "--schema", schema, "--accept-proposed", "--mechanism", "gradient", "--public-size", 300)
+    size = 300
+    if sampling == "rows":
+        size, stated = 100, json.loads(schema.read_text()) | {"unit": "who", "unit_rows": 3}
+        schema, whose = tmp_path / "persons.json", pd.read_csv(table).assign(who=np.arange(300) // 3)
+        schema.write_text(json.dumps(stated))
+        whose.to_csv(table := tmp_path / "persons.csv", index=False)
+    arguments = ("train", table, "--schema", schema, "--accept-proposed", "--mechanism", "gradient", "--public-size", size)
     dperm(*arguments, "--sampling", sampling, "--relation", relation, "-o", tmp_path / "m.json")
     assert model_from_json((tmp_path / "m.json").read_text())[0].certificate_.epsilon <= 1
     assert sampling in re.sub(r"\s+", "", dperm("train", "--help").stdout)

@@ -261,9 +261,10 @@ def test_linear_models(sampling: str) -> None:
     rows = RNG.normal(size=(3000, 4)) / 4
     labels = np.where(rows[:, 0] + 0.1 * RNG.normal(size=3000) > 0, 1, 0)
     relation = "replace_one" if sampling == "fixed_size" else "add_or_remove_one"
-    model = DPLogisticRegression(
-        epsilon=2.0, mechanism=Gradient(sampling=sampling, epochs=20), public_size=3000, classes=[0, 1], relation=relation
-    ).fit(rows, labels)
+    groups, persons = (np.arange(3000) // 3, {"public_size": 1000, "person_rows": 3}) if sampling == "rows" else (None, {})
+    settings: dict[str, Any] = {"public_size": 3000, "classes": [0, 1], "relation": relation} | persons
+    mechanism = Gradient(sampling=sampling, epochs=20)
+    model = DPLogisticRegression(epsilon=2.0, mechanism=mechanism, **settings).fit(rows, labels, groups=groups)
     assert model.score(rows, labels) > 0.85
     assert 1.9 < model.certificate_.epsilon <= 2.0
     assert model.certificate_.accountant == "PLD"
@@ -278,8 +279,10 @@ def test_networks(sampling: str) -> None:
     rows = RNG.normal(size=(400, 4))
     relation = "replace_one" if sampling == "fixed_size" else "add_or_remove_one"
     mechanism = Gradient(sampling=sampling, epochs=5, expected_batch_size=50)
-    model = DPMLPClassifier(epsilon=4.0, mechanism=mechanism, classes=[0, 1], public_size=400, relation=relation)
-    model.fit(rows, (rows[:, 0] > 0).astype(int))
+    groups, persons = (np.arange(400) // 2, {"public_size": 200, "person_rows": 2}) if sampling == "rows" else (None, {})
+    settings: dict[str, Any] = {"public_size": 400, "classes": [0, 1], "relation": relation} | persons
+    model = DPMLPClassifier(epsilon=4.0, mechanism=mechanism, **settings)
+    model.fit(rows, (rows[:, 0] > 0).astype(int), groups=groups)
     assert 3.9 < model.certificate_.epsilon <= 4.0
     assert model.certificate_.mechanism == f"gradient perturbation of a network ({mechanism.words})"
 
@@ -348,9 +351,11 @@ def test_no_epoch_is_drawn_twice_however_often_a_run_is_killed(tmp_path: Path, m
 
 def test_every_sampler_makes_the_steps_it_is_asked_for() -> None:
     for sampling in SAMPLINGS:
+        size, rows = (500, 2) if sampling == "rows" else (1000, None)
         mine = dp_sgd(
-            noise_multiplier=1.0, public_size=1000, expected_batch_size=100, epochs=3, clipping_norm=1.0, sampling=sampling
-        )
+            noise_multiplier=1.0, public_size=size, expected_batch_size=100, epochs=3, clipping_norm=1.0, sampling=sampling,
+            person_rows=rows,
+        )  # fmt: skip
         assert mine.steps == 30 and mine.expected_batch_size == pytest.approx(100)
     full = dp_sgd(noise_multiplier=1.0, public_size=100, expected_batch_size=200, epochs=3, clipping_norm=1.0)
     assert full.rate == 1.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,9 +13,6 @@ from dperm import _validate as check
 from dperm.objectives.per_example import Pass
 from dperm.objectives.records import EXACT_ROWS, Batch, Records
 from dperm.release.grid import power_below
-
-if TYPE_CHECKING:
-    from dperm.objectives.linear import LinearPass
 
 __all__ = ["GroupedRecords", "MeanPass", "admit_person_rows", "flattened", "grouped_records", "numbered", "spread_rows"]
 
@@ -233,8 +230,8 @@ class MeanPass(Pass):
 
     __slots__ = ("_losses", "_norms", "_vectors")
 
-    def __init__(self, rows: LinearPass, batch: Batch) -> None:
-        self._vectors, self._losses = rows.means(batch)
+    def __init__(self, vectors: Any, losses: Array) -> None:
+        self._vectors, self._losses = vectors, losses
         if sp.issparse(self._vectors):
             self._vectors.sort_indices()  # a product may have them in any order, by what else is in it
         lengths = _lengths(self._vectors)

@@ -216,7 +216,7 @@ class LinearObjective:
         """The closed-form pass; see `Pass`. It computes what it is asked for, so that `norms_only` makes no difference. Of
         persons with several rows it has one vector each."""
         rows = LinearPass(self, theta, batch, anchor)
-        return rows if batch.starts is None else MeanPass(rows, batch)
+        return rows if batch.starts is None else MeanPass(*rows.means(batch))
 
     def per_row(self, theta: Array, batch: Batch) -> LinearPass:
         """The pass of rows, whosever they are: weights are left out."""

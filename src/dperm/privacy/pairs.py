@@ -10,8 +10,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logsumexp, ndtr
-from scipy.stats import binom
+from scipy.special import betaln, expit, logsumexp, ndtr, xlog1py, xlogy
 
 from dperm.privacy import objective_perturbation
 from dperm.privacy.allocation import LEAST_NOISE, allocation_ratio
@@ -103,6 +102,12 @@ class _SampledGaussian:
         return (1 - self.q) * without + self.q * with_record, without
 
 
+def _log_binomial(counts: Array, trials: int, rate: float) -> Array:
+    """ln P(Binomial(trials, rate) = count)."""
+    choices = -np.log1p(trials) - betaln(trials - counts + 1, counts + 1)
+    return choices + xlogy(counts, rate) + xlog1py(trials - counts, -rate)
+
+
 @dataclass(frozen=True)
 class _RowsSampled:
     """P = Σ_j w_j·N(j/m, σ²) against Q = N(0, σ²), w_j = P(Binomial(m, q) = j): removing a person of m rows, each of which a sum
@@ -119,7 +124,7 @@ class _RowsSampled:
     def _parts(self) -> tuple[Array, Array]:
         """Shifts, and logarithms of their weights, beyond `lost`."""
         counts = np.arange(self.m + 1)
-        logs = binom.logpmf(counts, self.m, self.q)
+        logs = _log_binomial(counts, self.m, self.q)
         beyond = np.cumsum(np.exp(logs)[::-1])[::-1]  # P(as many or more)
         kept = (beyond > _LOST_ROWS) | (counts < 2)
         return counts[kept] / self.m, logs[kept]
@@ -127,7 +132,7 @@ class _RowsSampled:
     @functools.cached_property
     def lost(self) -> float:
         """P-mass that is left out."""
-        return float(np.exp(binom.logpmf(np.arange(len(self._parts[0]), self.m + 1), self.m, self.q)).sum())
+        return float(np.exp(_log_binomial(np.arange(len(self._parts[0]), self.m + 1), self.m, self.q)).sum())
 
     @property
     def support(self) -> tuple[float, float]:
