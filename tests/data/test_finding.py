@@ -18,7 +18,7 @@ from dperm.cli import app
 from dperm.data import Dataset, Schema, SchemaError, find
 from dperm.data import finding as module
 from dperm.data.finding import GRID
-from dperm.estimators import model_from_json
+from dperm.estimators import DPLogisticRegression, TableEncoder, model_from_json
 from dperm.privacy import Certificate, Provenance, Relation, epsilon
 from dperm.release import SpendLog
 
@@ -54,7 +54,7 @@ def test_what_is_found_is_charged_and_fits(relation: str) -> None:
     assert set(found["postcode"].categories) == {"010", "011", "012"}  # codes are no numbers
     assert found["note"].type == found["empty"].type == "ignore"
     assert schema.classes == ("0", "1") and not schema.proposed
-    certificate = schema.found_by(relation)
+    certificate = schema.found_by(relation, 1e-5)
     assert certificate is not None and certificate.status == "certified" and 1.9 < float(certificate.epsilon or 0) <= 2.0
     (charge,) = SpendLog.current().charges()
     assert charge.event == certificate.event and charge.label == "people"
@@ -86,9 +86,15 @@ def test_what_cannot_be_used_is_refused_before_a_charge() -> None:
         ((FRAME[["sick"]], "sick", 1.0), "at least one column"),
         ((FRAME, "sick", -1.0), "epsilon"),
         ((FRAME, "sick", 1.0, 0.0), "delta"),
+        ((FRAME, "", 1.0), "target ''"),
+        ((FRAME.set_axis(range(8), axis=1), "sick", 1.0), "with names"),
+        ((FRAME.set_axis([*"aabcdef", "sick"], axis=1), "sick", 1.0), "each once"),
     ):
         with pytest.raises(ValueError, match=said):
             find(*arguments)
+    for wrong in ({"unit": "sick"}, {"classes": ["yes"]}, {"classes": "yes"}):
+        with pytest.raises(SchemaError, match=r"(beside it|at least two labels)"):
+            find(FRAME, "sick", 1.0, **wrong)  # pyright: ignore[reportArgumentType]
     with pytest.raises(SchemaError, match="unit 'who'"):
         find(FRAME, "sick", 1.0, unit="who")
     with pytest.raises(SchemaError, match="told whose each row is"):
@@ -102,9 +108,47 @@ def test_one_row_of_a_person_is_looked_at() -> None:
     frame = pandas.concat([FRAME[["age", "ward", "sick"]].assign(who=np.arange(COUNT).astype(str)), many])
     schema = find(frame, "sick", 4.0, unit="who")
     assert columns(schema)["age"].range[1] <= 100 and "Z" not in columns(schema)["ward"].categories
-    assert schema.unit == "who" and "all their rows" in str(schema.found_by("add_or_remove_one"))
+    assert schema.unit == "who" and "all their rows" in str(schema.found_on_records())
     with pytest.raises(SchemaError, match="unit that this schema was found by"):
-        replace(schema, unit="").found_by("add_or_remove_one")
+        replace(schema, unit="").found_on_records()
+
+
+def test_a_person_is_one_however_the_id_is_written() -> None:
+    ids = np.array([f"p{number}" for number in range(COUNT)], dtype=object)
+    ids[:40] = [" " * space + "bob" for space in range(40)]
+    frame = FRAME[["age", "sick"]].assign(who=ids)
+    seen: list[int] = []
+    real = module._kinds
+
+    def kinds(columns: Any, *rest: Any) -> Any:
+        seen.append(len(columns["age"][1]))
+        return real(columns, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_kinds", kinds)
+        schema = find(frame, "sick", 2.0, unit="who")
+    assert seen == [COUNT - 39] and schema.persons(frame).max() + 1 == COUNT - 39
+    with pytest.raises(SchemaError, match="told whose each row is"):
+        find(frame.assign(who=np.where(ids == "p77", " ", ids)), "sick", 2.0, unit="who")
+
+
+def test_entries_that_do_not_fit_stop_nobody() -> None:
+    frame = FRAME[["age", "ward", "sick"]].astype(object)
+    frame.loc[0, "age"], frame.loc[1, "age"], frame.loc[2, "sick"] = "unknown", np.inf, "perhaps"
+    frame.loc[3, "ward"] = "x" * 500
+    schema = find(frame, "sick", 4.0)
+    dataset = Dataset.of(frame, schema)
+    assert len(dataset) == COUNT - 1 and np.isfinite(dataset.features).all()
+    assert dataset.features[2, schema.features.index("ward=(other)")] == 1  # row 3: the one before has no label
+    model = DPLogisticRegression(epsilon=1.0, classes=list(schema.classes)).fit(dataset.features, dataset.targets)
+    whole = dataset.certified(model.certificate_)
+    assert float(whole.epsilon or 0) > 1.0 and "found privately with the schema" in str(whole)
+    with pytest.raises(ValueError, match="a schema that is public"):
+        TableEncoder(schema).fit(frame)
+    with pytest.raises(SchemaError, match="Expected a delta above 1e-06"):
+        schema.found_by("add_or_remove_one", 1e-7)
+    with pytest.raises(SchemaError, match="Expected found to be"):
+        Schema.from_dict({**json.loads(schema.to_json()), "found": {}})
 
 
 def test_a_value_that_one_record_has_is_kept_hardly_ever() -> None:
@@ -206,6 +250,15 @@ def test_the_command_finds_and_models_pay_for_it(tmp_path: Path) -> None:
     assert len(charges) == 2 and epsilon(certificate.event, 1e-5) == pytest.approx(certificate.epsilon)
     other = runner.invoke(app, ["train", table, "--schema", schema, "--relation", "replace_one", "-o", model])
     assert other.exit_code != 0 and "under which this schema was found" in str(other.exception)
+    lower = runner.invoke(app, ["train", table, "--schema", schema, "--delta", "1e-7", "-o", model])
+    assert lower.exit_code != 0 and "Expected a delta above" in str(lower.exception)
+    assert len(SpendLog.current().charges()) == 2  # nothing was charged for either
+    drawn = runner.invoke(app, ["effects", model, "-o", str(tmp_path / "effects.html")])
+    assert drawn.exit_code == 0, drawn.output
+    page, few = str(tmp_path / "report.html"), ["--mechanisms", "objective-sharp", "--epsilons", "1", "--repeats", "2"]
+    compared = runner.invoke(app, ["compare", table, "--schema", schema, *few, "--output", page])
+    assert compared.exit_code == 0, compared.output
+    assert "a schema from noisy counts, then objective" in Path(page).read_text()
     audited = runner.invoke(app, ["audit", model, "--trials", "50", "-o", str(tmp_path / "audit.json")])
     assert audited.exit_code == 0, audited.output
     stated = ["data", "propose", table, "--target", "sick", "--classes", "0,1", "-o", schema]

@@ -80,9 +80,9 @@ def exact_delta(
     """∫ (p_first − e^ε p_second)₊ over θ: densities are φ_σ(b(θ))·det ∇²J(θ), persons' losses are means. `pull` is what others
     (many short rows) hold θ by, along −y."""
     reach = (max(len(first), len(second)) / 2 + 8 * sigma) / modulus
-    line = np.linspace(-reach, reach, 901)
+    line = np.linspace(-reach, reach, 601)
     # finer where slopes change
-    line = np.unique(np.concatenate([line, np.linspace(-min(reach, 20.0), min(reach, 20.0), 801)]))
+    line = np.unique(np.concatenate([line, np.linspace(-min(reach, 20.0), min(reach, 20.0), 501)]))
     theta = np.stack(np.meshgrid(line, line - pull / modulus, indexing="ij"))
     logs = []
     for persons in (first, second):

@@ -20,6 +20,7 @@ Scale = Literal["linear", "log", "cyclic"]
 
 _SCALES = ("linear", "log", "cyclic")
 _DECADES = 1000.0  # a range that spans as much is logarithmic where nothing is said of it
+_OTHER = "(other)"
 _FEWEST, _MOST = 3, 200  # knots
 _FARTHEST = 1e150  # ends of ranges: what is computed of them stays within doubles
 
@@ -34,11 +35,12 @@ class Encoding:
 
     `curves` = 0: a number is its place in its range, on [0, 1]. With K knots it is K features, a hat function for each: piecewise
     linear, two are not 0, and they add up to 1; their weights are the heights of a curve at the knots. `separate`: a missing
-    value is a category of its own, also of a number.
+    value is a category of its own, also of a number. `lenient`: what should be a number and is none counts as missing.
     """
 
     curves: int = 0
     separate: bool = False
+    lenient: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.curves, bool) or not isinstance(self.curves, int):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -73,6 +75,8 @@ class Column:
             object.__setattr__(self, "range", checked_range(self.range, f"column {self.name!r}"))
         if self.type == "category" and len(set(self.categories)) != max(1, len(self.categories)):
             raise SchemaError(f"Expected distinct categories for column {self.name!r}, got {list(self.categories)!r}.")
+        if self.other and _OTHER in self.categories:
+            raise SchemaError(f"Expected no category named {_OTHER!r} in {self.name!r}, which has others.")
         if type(self.other) is not bool or (self.other and self.type != "category"):
             raise SchemaError(f"Expected other to be true or false, of a category, got {self.other!r} for {self.name!r}.")
         if self.scale is not None:
@@ -135,7 +139,7 @@ class Column:
         if not self.is_feature:
             return []
         if self.type == "category":
-            names = [f"{self.name}={category}" for category in (*self.categories, *(("(other)",) if self.other else ()))]
+            names = [f"{self.name}={category}" for category in (*self.categories, *((_OTHER,) if self.other else ()))]
         else:
             names = [f"{self.name}≈{knot:.6g}" for knot in self.knots(encoding.curves)] if encoding.curves else [self.name]
         return [*names, f"{self.name} missing"] if encoding.separate else names
@@ -149,7 +153,7 @@ class Column:
             rows = np.flatnonzero(~missing)
             table[rows, codes[rows]] = 1.0
         else:
-            given = numbers(values, self.name)
+            given = numbers(values, self.name, lenient=encoding.lenient)
             missing = np.isnan(given)
             places = self.place(given, self.curve_scale if encoding.curves else (self.scale or "linear"))
             places = np.where(missing, 0.5, places)  # the middle, unless they are a category of their own
@@ -196,15 +200,17 @@ def checked_range(value: Any, what: str) -> tuple[float, float]:
     return low, high
 
 
-def numbers(values: pd.Series[Any], name: str) -> Array:
-    """(n,), NaN where missing. SchemaError where there is something else than a finite number."""
+def numbers(values: pd.Series[Any], name: str, *, lenient: bool = False) -> Array:
+    """(n,), NaN where missing. SchemaError where there is something else than a finite number, or, if `lenient`, NaN."""
     import pandas as pd
 
     given = pd.to_numeric(values, errors="coerce")
     broken = given.isna() & values.notna()
-    if broken.any():
+    if broken.any() and not lenient:
         raise SchemaError(f"Expected numbers in column {name!r}, got {values[broken].iloc[0]!r}.")
-    result = given.to_numpy(dtype=np.float64, na_value=np.nan)
+    result = given.to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
+    if lenient:
+        result[np.isinf(result)] = np.nan
     if np.isinf(result).any():
         raise SchemaError(f"Expected finite numbers in column {name!r}, got inf.")
     return result

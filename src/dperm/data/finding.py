@@ -20,7 +20,7 @@ from scipy.special import ndtri
 
 from dperm import _validate as check
 from dperm.data.columns import Column, SchemaError, texts
-from dperm.data.schema import Schema
+from dperm.data.schema import Schema, tell_persons
 from dperm.data.targets import TargetRange
 from dperm.privacy import (
     ApproximateDP,
@@ -95,19 +95,27 @@ def find(
     "other". The target is labels where it holds few different values, or where `classes` states them. `unit`: the column that
     tells persons apart, one row of each of whom is looked at. SchemaError for a table that cannot be used, before anything is
     charged; and afterwards for a target of which nothing common was found.
+
+    Entries must be read each by itself: `pandas.read_csv(…, dtype=str)`, as `read_frame` does. A type that pandas takes from a
+    whole column changes how all of its entries read when one is another.
     """
 
     plan = _planned(check.positive("epsilon", epsilon), check.fraction("delta", delta), Relation(relation))
-    for column, what in ((target, "target"), (unit, "unit")):
-        if column and column not in frame.columns:
-            raise SchemaError(f"Expected the {what} {column!r} among the columns {list(map(str, frame.columns[:20]))}.")
-    names = [str(column) for column in frame.columns if column != unit]
-    if len(names) < 2:
-        raise SchemaError("Expected at least one column beside the target.")
+    if not all(isinstance(column, str) for column in frame.columns) or frame.columns.duplicated().any():
+        raise SchemaError("Expected columns with names, each once.")
+    for column, what in ((target, "target"), *(((unit, "unit"),) if unit else ())):
+        if column not in frame.columns:
+            raise SchemaError(f"Expected the {what} {column!r} among the columns {list(frame.columns[:20])}.")
+    if isinstance(classes, str) or len(set(classes)) == 1:
+        raise SchemaError(f"Expected classes as a list of at least two labels, got {classes!r}.")
+    names = [column for column in frame.columns if column != unit]
+    if target not in names or len(names) < 2:
+        raise SchemaError("Expected a target, and at least one column beside it and the unit.")
     if unit:
-        if frame[unit].isna().any():
+        number = tell_persons(frame[unit])
+        if (number < 0).any():
             raise SchemaError(f"Expected to be told whose each row is, but {unit!r} is missing in some.")
-        frame = frame.loc[~frame[unit].duplicated()]
+        frame = frame.iloc[np.unique(number, return_index=True)[1]]
     columns = {column: _read(frame[column]) for column in names}
     channel = Channel.open(random_state, label=name)
     certificate = _certificate(plan, channel, unit)
@@ -151,12 +159,12 @@ def _planned(epsilon: float, delta: float, relation: Relation) -> _Plan:
 
 
 def _read(values: pd.Series[Any]) -> tuple[Array, Any]:
-    """Of a column: its finite numbers, and its entries as texts, those that are missing left out. Codes (a leading zero) are no
-    numbers."""
+    """Of a column: its finite numbers, and its entries as texts, without those that are missing or long. Codes (a leading zero)
+    are no numbers."""
     import pandas as pd
 
     words = texts(values.dropna(), ())
-    words = words[words != ""].map(lambda word: word[:_LONGEST])
+    words = words[(words != "") & (words.str.len() <= _LONGEST)]
     given = pd.to_numeric(words.where(~words.str.match(r"-?0\d")), errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     return given[np.isfinite(given)], words
 
@@ -240,12 +248,18 @@ def _is_whole(value: str) -> bool:
 def _certificate(plan: _Plan, channel: Channel, unit: str) -> Certificate:
     whose = statements.persons(1) if unit else [statements.ONE_RECORD]
     named = Assumption("The columns' names, and which is the target, are public.", "caller", "stated", "columns")
+    apart = Assumption(
+        "Each entry was read by itself, as text or a type fixed beforehand: no column's type was taken from its entries.",
+        "caller",
+        "so by `dperm data propose`; for frames of one's own, stated",
+        "entries apart",
+    )
     return Certificate.issue(
         mechanism="a schema from noisy counts",
         event=plan.event,
         delta=plan.delta,
         paper="exact Gaussian composition; Korolova, Kenthapadi, Mishra, Ntoulas 2009 (values kept by their noisy counts)",
-        assumptions=[*whose, named],
+        assumptions=[*whose, named, apart],
         public_facts={"person_rows": 1, "unit": unit} if unit else {},
         not_charged=("how the file was read: separator, encoding, header", statements.INPUT_CHECKS),
         provenance=channel.provenance,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dperm.data.schema import Schema, SchemaError, propose
 from dperm.data.targets import TargetRange
+from dperm.privacy import Certificate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,10 +49,18 @@ class Dataset:
     places: NDArray[np.intp] | None = None  # (n,) which rows of the table these are, from 0; None: not known, or all
     groups: NDArray[np.intp] | None = None  # (n,) whose each row is; None: each row is a person
     person_rows: int | None = None  # the most rows that are used of one
+    found: Certificate | None = None  # what finding the schema cost, on the same records
     public: bool = True  # False where ranges, categories or a target's range were read off the data
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
+
+    def certified(self, certificate: Certificate) -> Certificate:
+        """The certificate of what was trained on this: with what its schema cost, where that was found privately."""
+        if self.found is None:
+            return certificate
+        trained = certificate.checked_otherwise("labels", "found privately with the schema, and charged")
+        return Certificate.of_all([self.found, trained])
 
     def described(self) -> str:
         """How much there is, for the data holder alone."""
@@ -97,6 +106,7 @@ class Dataset:
             places=np.flatnonzero(usable),
             groups=None if persons is None else persons[usable],
             person_rows=schema.unit_rows if schema.unit else None,
+            found=schema.found_on_records(),
             public=not schema.proposed,
         )
 

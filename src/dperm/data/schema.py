@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.data.columns import Column, Encoding, SchemaError, checked_range, numbers, texts
 from dperm.data.targets import TargetRange
-from dperm.privacy import Certificate
+from dperm.privacy import Certificate, epsilon
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Column", "Schema", "SchemaError", "propose"]
+__all__ = ["Column", "Schema", "SchemaError", "propose", "tell_persons"]
 
 _MOST_CATEGORIES = 50
 _MOST_ROWS = 8192  # of a person
@@ -93,7 +93,7 @@ class Schema:
 
     @property
     def encoding(self) -> Encoding:
-        return Encoding(self.curves, self.missing == "separate")
+        return Encoding(self.curves, self.missing == "separate", lenient=self.found is not None)
 
     @property
     def feature_columns(self) -> list[Column]:
@@ -127,25 +127,39 @@ class Schema:
             raise SchemaError(
                 f"Expected the target column {self.target!r}, but the table has {list(map(str, frame.columns[:12]))} …"
             )
-        unlabelled = frame[self.target].isna().to_numpy()
+        unlabelled = self._unlabelled(frame)
         if unlabelled.any() and self.missing == "error":
             raise SchemaError(f"Expected no missing values in the target {self.target!r}, got {int(unlabelled.sum())}.")
         frame = frame.loc[~unlabelled]
         features, kept = self.encode_features(frame)
         return features, self._targets(frame.loc[kept, self.target])
 
-    def found_by(self, relation: str) -> Certificate | None:
-        """What finding it cost, where it was found privately. SchemaError where that was for other neighbours."""
+    def found_on_records(self) -> Certificate | None:
+        """What finding it cost, where it was found privately. SchemaError where that protects others than its unit does."""
         if self.found is None:
             return None
-        certificate = Certificate.from_json(json.dumps(self.found))
-        certificate.verify()
-        if certificate.relation != relation:
-            raise SchemaError(
-                f"Expected relation {certificate.relation.value!r}, under which this schema was found, got {relation!r}."
-            )
+        try:
+            certificate = Certificate.from_json(json.dumps(self.found))
+            certificate.verify()
+        except ValueError as error:
+            raise SchemaError(f"The schema's certificate of how it was found cannot be used: {error}") from None
         if self.unit != certificate.public_facts.get("unit", ""):
             raise SchemaError("Expected the unit that this schema was found by: it protects other neighbours. Find it again.")
+        return certificate
+
+    def found_by(self, relation: str, delta: float) -> Certificate | None:
+        """The same, to be added to a training under this relation and δ. SchemaError, before anything is charged, where it cannot
+        be."""
+        certificate = self.found_on_records()
+        if certificate is None:
+            return None
+        if certificate.relation != relation:
+            found = certificate.relation.value
+            raise SchemaError(f"Expected relation {found!r}, under which this schema was found, got {relation!r}.")
+        if not delta or not math.isfinite(epsilon(certificate.event, delta)):
+            raise SchemaError(
+                f"Expected a delta above {certificate.delta / 10:g}: finding the schema took that much, got {delta:g}."
+            )
         return certificate
 
     def persons(self, frame: pd.DataFrame) -> NDArray[np.intp]:
@@ -154,18 +168,29 @@ class Schema:
             raise SchemaError(
                 f"Expected the unit's column {self.unit!r}, but the table has {list(map(str, frame.columns[:12]))} …"
             )
-        ids = texts(frame[self.unit], ()).replace("", None)
-        if unknown := int(ids.isna().sum()):
-            raise SchemaError(f"Expected to be told whose each row is, but {self.unit!r} is missing in {unknown} of {len(ids)}.")
-        return ids.factorize()[0].astype(np.intp)
+        number = tell_persons(frame[self.unit])
+        if unknown := int((number < 0).sum()):
+            raise SchemaError(
+                f"Expected to be told whose each row is, but {self.unit!r} is missing in {unknown} of {len(frame)}."
+            )
+        return number
 
     def usable(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
         """(n,): which records `encode` keeps."""
-        mask = ~frame[self.target].isna().to_numpy()
+        mask = ~self._unlabelled(frame)
         if self.missing == "drop":
             for column in self.feature_columns:
                 mask &= ~frame[column.name].isna().to_numpy()
         return mask
+
+    def _unlabelled(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
+        """(n,) records without a target, or, where labels were found, with another one."""
+        values = frame[self.target]
+        if self.found is None:
+            return values.isna().to_numpy()
+        if self.classes:
+            return ~texts(values, self.classes).astype(str).isin(self.classes).to_numpy()
+        return np.isnan(numbers(values, self.target, lenient=True))
 
     def encode_features(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Features of the kept records, and which records (n,) were kept: all, unless `missing` is "drop"."""
@@ -215,6 +240,8 @@ class Schema:
             raise SchemaError(f"Expected only the entries {sorted(_KEYS)} in a schema, got {sorted(unknown)[:3]}.")
         if "unit_rows" in data and not data.get("unit"):
             raise SchemaError("Expected a unit with unit_rows: the column that tells persons apart.")
+        if "found" in data and not (isinstance(data["found"], dict) and data["found"]):
+            raise SchemaError("Expected found to be the certificate that the schema was found by, or no such entry.")
         if not isinstance(data.get("proposed", False), bool):
             raise SchemaError(f"Expected proposed to be true or false, got {data['proposed']!r}.")
         try:
@@ -284,6 +311,12 @@ class Schema:
                 entry["other"] = True
             lines.append("    " + json.dumps(entry, ensure_ascii=False))
         return head[:-2] + ',\n  "columns": [\n' + ",\n".join(lines) + "\n  ]\n}\n"
+
+
+def tell_persons(ids: pd.Series[Any]) -> NDArray[np.intp]:
+    """(n,) numbers of persons in the order of their first rows; −1 where nothing says whose a row is."""
+    words = texts(ids, ())
+    return words.where(words != "").factorize()[0].astype(np.intp)
 
 
 def propose(frame: pd.DataFrame, target: str, name: str = "table") -> Schema:

@@ -57,6 +57,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 'private. Correct it by what is publicly known, and set "proposed" to false.'
             )
         self.schema_ = schema if self.curves is None else schema.with_curves(self.curves)
+        if self.schema_.found is not None:
+            raise ValueError(
+                "Expected a schema that is public, got one that was found on records: a pipeline's certificate would leave out "
+                "what that cost. Encode the table by Dataset.of, and state what its certified() gives."
+            )
         if self.schema_.unit:
             raise ValueError(
                 f"Expected a schema without a unit, got {self.schema_.unit!r}: a pipeline cannot tell a private estimator whose "

@@ -123,7 +123,7 @@ class _RowsSampled:
     @functools.cached_property
     def _parts(self) -> tuple[Array, Array]:
         """Shifts, and logarithms of their weights, beyond `lost`."""
-        counts = np.arange(self.m + 1)
+        counts = np.arange(self.m + 1, dtype=np.float64)
         logs = _log_binomial(counts, self.m, self.q)
         beyond = np.cumsum(np.exp(logs)[::-1])[::-1]  # P(as many or more)
         kept = (beyond > _LOST_ROWS) | (counts < 2)
@@ -132,7 +132,7 @@ class _RowsSampled:
     @functools.cached_property
     def lost(self) -> float:
         """P-mass that is left out."""
-        return float(np.exp(_log_binomial(np.arange(len(self._parts[0]), self.m + 1), self.m, self.q)).sum())
+        return float(np.exp(_log_binomial(np.arange(len(self._parts[0]), self.m + 1, dtype=np.float64), self.m, self.q)).sum())
 
     @property
     def support(self) -> tuple[float, float]:

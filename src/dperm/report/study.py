@@ -317,6 +317,8 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     if _count(dataset) < 5:
         raise ValueError(f"Expected at least 5 records to split, got {_count(dataset)}.")
     entropy = secrets.randbits(64) if study.seed is None else study.seed
+    if dataset.found is not None and dataset.found.relation != study.relation:
+        raise ValueError(f"Expected relation {dataset.found.relation.value!r}, under which this schema was found.")
     if classes and len(np.unique(dataset.targets)) < 2:
         raise ValueError(f"Expected at least two classes among the records, got only {dataset.targets[0]!r}.")
     task = Task(
@@ -343,7 +345,7 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     cells = [_cell("non-private", None, rows, study, None)]
     for (key, epsilon), mechanism in mechanisms.items():
         certificate = mechanism.certificate(CANDIDATES[key].method.objective(task).facts, _provenance(study))
-        certificate = _with_size_read_off(certificate)
+        certificate = dataset.certified(_with_size_read_off(certificate))
         if not dataset.public:
             certificate = certificate.only_claimed("ranges, categories or labels were read off the data, not public")
         cells.append(_cell(key, epsilon, rows, study, certificate))

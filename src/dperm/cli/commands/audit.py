@@ -141,7 +141,9 @@ def _training(
 
     facts = {} if certificate is None else certificate.public_facts
     if found is not None:  # of two parts, the training is the last
-        facts = list(facts.values())[-1]
+        facts = list(facts.values())[-1] if facts else None
+        if not isinstance(facts, dict):
+            raise ValueError("The certificate leaves out what finding the model's schema cost: train by `dperm train`.")
     size = facts.get("public_size")
     if certificate is None and estimator.relation == "replace_one" and estimator.public_size is None:
         raise ValueError("Expected --public-size under replace_one, where the number of records is public.")

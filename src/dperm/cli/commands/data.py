@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, refuse_same, say
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, keep, probe_writable, refuse_same, say
 
 __all__ = ["register"]
 
@@ -72,7 +72,7 @@ def propose(
     else:
         stated = [label.strip() for label in classes.split(",")] if classes else []
         schema = data.find(frame, target, epsilon, delta, name=name, unit=unit, classes=stated, relation=relation)
-    write_atomically(output, schema.to_json())
+    (write_atomically if epsilon is None else keep)(output, schema.to_json())
     ignored = [column.name for column in schema.columns if column.type == "ignore"]
     say(f"{output}: {schema.dimension} features from {len(schema.columns) - 1} columns.")
     if epsilon is not None:

@@ -112,7 +112,8 @@ def train(
             else f"No public schema for {source}: ranges, categories and labels would be read off the data. Write one with "
             f"`dperm data propose {source} --target {used.target}`, confirm it and pass --schema, or pass --accept-proposed."
         )
-    found = None if used is None else used.found_by(relation)
+    if used is not None:
+        used.found_by(relation, delta)  # refused here, before anything is charged
     options: dict[str, Any] = {
         "epsilon": budget,
         "delta": delta,
@@ -156,8 +157,7 @@ def train(
         fitted.certificate_ = fitted.certificate_.only_claimed("the target's range was read off the data, not public")
     elif used is None:
         fitted.certificate_ = fitted.certificate_.with_assumptions(labels(None, stated=False))
-    if found is not None:  # the schema cost something, too
-        fitted.certificate_ = type(found).of_all([found, fitted.certificate_])
+    fitted.certificate_ = dataset.certified(fitted.certificate_)
     extra: dict[str, Any] = {
         "schema": json.loads(used.to_json()) if used else None,
         "target_range": dataset.target_range,
