@@ -97,7 +97,11 @@ def test_the_examples_for_contributors_run(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     "arguments",
-    [["dperm_loop.py"], ["lora.py", "--steps", "2", "--epochs", "1"], ["mnist.py", "--epochs", "0.05"]],
+    [
+        ["dperm_loop.py"],
+        pytest.param(["lora.py", "--steps", "2", "--epochs", "1"], marks=pytest.mark.slow),
+        pytest.param(["mnist.py", "--epochs", "0.05"], marks=pytest.mark.slow),
+    ],
     ids=lambda a: a[0],
 )
 def test_the_examples_run(arguments: list[str], request: pytest.FixtureRequest) -> None:

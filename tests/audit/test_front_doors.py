@@ -116,7 +116,12 @@ def test_a_trainer_that_leaks_is_refuted() -> None:
     [
         DPLogisticRegression(epsilon=4.0, classes=[0, 1]),
         DPLogisticRegression(epsilon=4.0, classes=[0, 1], mechanism=Gradient(epochs=5, expected_batch_size=10), public_size=30),
-        DPMLPClassifier((4,), epsilon=4.0, classes=[0, 1], public_size=30, mechanism=Gradient(epochs=2, expected_batch_size=10)),
+        pytest.param(
+            DPMLPClassifier(
+                (4,), epsilon=4.0, classes=[0, 1], public_size=30, mechanism=Gradient(epochs=2, expected_batch_size=10)
+            ),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["objective", "gradient", "network"],
 )
