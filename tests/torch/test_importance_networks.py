@@ -152,6 +152,7 @@ def test_data_sets_and_workers_that_read_ahead(workers: int) -> None:
     assert all(np.linalg.norm(step.query) <= count + 1e-4 for step, count in zip(steps, accepted, strict=True))
 
 
+@pytest.mark.slow
 def test_a_loop_of_ones_own() -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)

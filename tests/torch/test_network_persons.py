@@ -171,7 +171,7 @@ def test_replay_on_neighbours(sampling: str) -> None:
         model = network()
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         return PrivateTrainer(
-            model, CROSS_ENTROPY, sgd, plan, epsilon=3.0, delta=1e-5, public_size=20, person_rows=3, random_state=source
+            model, CROSS_ENTROPY, sgd, plan, noise_multiplier=1.0, delta=1e-5, public_size=20, person_rows=3, random_state=source
         )
 
     result = replay(Training.of_trainer(make, data, pairs))
