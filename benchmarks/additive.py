@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,9 @@ from interpret.privacy import DPExplainableBoostingClassifier
 
 import dperm
 from dperm.data import Dataset, registry, schema_of
-from dperm.data.knots import usual_knots
 from dperm.data.schema import Schema
-from dperm.estimators import DPLogisticRegression
 from dperm.release import spend_log
+from finding import accuracy
 
 RESULTS = Path(__file__).parent / "results" / "additive.json"
 EPSILONS, DELTA = (0.1, 0.5, 1.0, 2.0, 4.0), 1e-5
@@ -56,14 +56,6 @@ def boosted(frame: pd.DataFrame, schema: Schema, labels: Any, train: Any, epsilo
     return 100 * float(np.mean(model.predict(raw[~train]) == labels[~train]))
 
 
-def additive(frame: pd.DataFrame, schema: Schema, train: Any, epsilon: float) -> float:
-    """Accuracy of what `dperm train` does with this schema, in %."""
-    data = Dataset.of(frame, schema.with_curves(usual_knots(schema, epsilon, DELTA, None)))
-    model = DPLogisticRegression(epsilon=epsilon, delta=DELTA, classes=list(data.classes))
-    model.fit(data.features[train], data.targets[train])
-    return 100 * model.score(data.features[~train], data.targets[~train])
-
-
 def main(repeats: int) -> None:
     cells: dict[str, Any] = {}
     for name in ("adult", "bank"):
@@ -75,8 +67,8 @@ def main(repeats: int) -> None:
             for repeat in range(repeats):
                 train = np.random.default_rng(repeat).random(len(frame)) >= 0.2
                 for which, run in (
-                    ("dperm", lambda: additive(frame, schema, train, epsilon)),  # noqa: B023
-                    ("DP-EBM", lambda: boosted(frame, schema, labels, train, epsilon)),  # noqa: B023
+                    ("dperm", partial(accuracy, frame, schema, train, epsilon)),
+                    ("DP-EBM", partial(boosted, frame, schema, labels, train, epsilon)),
                 ):
                     started = time.perf_counter()
                     with (

@@ -136,6 +136,7 @@ def test_entries_that_do_not_fit_stop_nobody() -> None:
     frame = FRAME[["age", "ward", "sick"]].astype(object)
     frame.loc[0, "age"], frame.loc[1, "age"], frame.loc[2, "sick"] = "unknown", np.inf, "perhaps"
     frame.loc[3, "ward"] = "x" * 500
+    frame.loc[4:400, "ward"] = "(other)"  # common, and what others are called
     schema = find(frame, "sick", 4.0)
     dataset = Dataset.of(frame, schema)
     assert len(dataset) == COUNT - 1 and np.isfinite(dataset.features).all()
@@ -250,6 +251,19 @@ def test_the_command_finds_and_models_pay_for_it(tmp_path: Path) -> None:
     assert len(charges) == 2 and epsilon(certificate.event, 1e-5) == pytest.approx(certificate.epsilon)
     other = runner.invoke(app, ["train", table, "--schema", schema, "--relation", "replace_one", "-o", model])
     assert other.exit_code != 0 and "under which this schema was found" in str(other.exception)
+    few = [
+        "--mechanisms",
+        "objective-sharp",
+        "--epsilons",
+        "1",
+        "--repeats",
+        "2",
+        "--delta",
+        "1e-7",
+        "--output",
+        str(tmp_path / "r.html"),
+    ]
+    assert "Expected a larger delta" in str(runner.invoke(app, ["compare", table, "--schema", schema, *few]).exception)
     lower = runner.invoke(app, ["train", table, "--schema", schema, "--delta", "1e-7", "-o", model])
     assert lower.exit_code != 0 and "Expected a delta above" in str(lower.exception)
     assert len(SpendLog.current().charges()) == 2  # nothing was charged for either

@@ -196,7 +196,7 @@ def test_gains_are_what_they_say() -> None:
     for edge in (0.5, 3.0, 20.0):
         for z in (0.0, 0.4, 2.0, 5.0):
             if z <= edge:
-                truth = quad(lambda value: worst(edge, value), z, z + 14, limit=200)[0]  # noqa: B023
+                truth = quad(lambda value, edge=edge: worst(edge, value), z, z + 14, limit=200)[0]
                 assert TiedGain(edge).value(np.array([z]))[0] == pytest.approx(min(truth, 1 / math.sqrt(2 * math.pi)), rel=1e-5)
 
 

@@ -50,9 +50,9 @@ def network(kind: str = "mlp") -> nn.Module:
 
 def recipe(sampling: str = "poisson", **more: Any) -> Any:
     def plan(noise_multiplier: float, public_size: int) -> Any:
-        settings = {"expected_batch_size": 60.0, "epochs": 3, "clipping_norm": 1.0} | more
-        rows = MOST if sampling == "rows" else None
-        return dp_sgd(noise_multiplier=noise_multiplier, public_size=public_size, sampling=sampling, person_rows=rows, **settings)
+        settings: dict[str, Any] = {"expected_batch_size": 60.0, "epochs": 3, "clipping_norm": 1.0} | more
+        settings.setdefault("person_rows", MOST if sampling == "rows" else None)
+        return dp_sgd(noise_multiplier=noise_multiplier, public_size=public_size, sampling=sampling, **settings)
 
     return plan
 
@@ -163,11 +163,9 @@ def test_replay_on_neighbours(sampling: str) -> None:
     pairs = [Pair.adding(name, data, row, target) for name, row, target in rows]
 
     def make(source: Any) -> PrivateTrainer:
-        plan = lambda noise_multiplier, public_size: dp_sgd(  # noqa: E731
-            noise_multiplier=noise_multiplier, public_size=public_size, expected_batch_size=30.0 if sampling == "rows" else 8.0,
-            epochs=1, clipping_norm=0.5,
-            sampling=sampling, person_rows=3 if sampling == "rows" else None,
-        )  # fmt: skip
+        rows = 3 if sampling == "rows" else None
+        settings: dict[str, Any] = {"expected_batch_size": 30.0 if rows else 8.0, "epochs": 1, "clipping_norm": 0.5}
+        plan = recipe(sampling, person_rows=rows, **settings)
         model = network()
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         return PrivateTrainer(

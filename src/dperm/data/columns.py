@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Column", "Encoding", "SchemaError", "checked_range", "numbers", "texts"]
+__all__ = ["OTHER", "Column", "Encoding", "SchemaError", "checked_range", "numbers", "texts"]
 
 Array = NDArray[np.float64]
 Scale = Literal["linear", "log", "cyclic"]
 
 _SCALES = ("linear", "log", "cyclic")
 _DECADES = 1000.0  # a range that spans as much is logarithmic where nothing is said of it
-_OTHER = "(other)"
+OTHER = "(other)"
 _FEWEST, _MOST = 3, 200  # knots
 _FARTHEST = 1e150  # ends of ranges: what is computed of them stays within doubles
 
@@ -75,8 +75,8 @@ class Column:
             object.__setattr__(self, "range", checked_range(self.range, f"column {self.name!r}"))
         if self.type == "category" and len(set(self.categories)) != max(1, len(self.categories)):
             raise SchemaError(f"Expected distinct categories for column {self.name!r}, got {list(self.categories)!r}.")
-        if self.other and _OTHER in self.categories:
-            raise SchemaError(f"Expected no category named {_OTHER!r} in {self.name!r}, which has others.")
+        if self.other and OTHER in self.categories:
+            raise SchemaError(f"Expected no category named {OTHER!r} in {self.name!r}, which has others.")
         if type(self.other) is not bool or (self.other and self.type != "category"):
             raise SchemaError(f"Expected other to be true or false, of a category, got {self.other!r} for {self.name!r}.")
         if self.scale is not None:
@@ -139,7 +139,7 @@ class Column:
         if not self.is_feature:
             return []
         if self.type == "category":
-            names = [f"{self.name}={category}" for category in (*self.categories, *((_OTHER,) if self.other else ()))]
+            names = [f"{self.name}={category}" for category in (*self.categories, *((OTHER,) if self.other else ()))]
         else:
             names = [f"{self.name}≈{knot:.6g}" for knot in self.knots(encoding.curves)] if encoding.curves else [self.name]
         return [*names, f"{self.name} missing"] if encoding.separate else names

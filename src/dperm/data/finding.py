@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from dperm import _validate as check
-from dperm.data.columns import Column, SchemaError, texts
+from dperm.data.columns import OTHER, Column, SchemaError, texts
 from dperm.data.schema import Schema, tell_persons
 from dperm.data.targets import TargetRange
 from dperm.privacy import (
@@ -159,12 +159,13 @@ def _planned(epsilon: float, delta: float, relation: Relation) -> _Plan:
 
 
 def _read(values: pd.Series[Any]) -> tuple[Array, Any]:
-    """Of a column: its finite numbers, and its entries as texts, without those that are missing or long. Codes (a leading zero)
+    """Of a column: its finite numbers, and its entries as texts, without those that are missing, long, or
+    the word for others. Codes (a leading zero)
     are no numbers."""
     import pandas as pd
 
     words = texts(values.dropna(), ())
-    words = words[(words != "") & (words.str.len() <= _LONGEST)]
+    words = words[(words != "") & (words != OTHER) & (words.str.len() <= _LONGEST)]
     given = pd.to_numeric(words.where(~words.str.match(r"-?0\d")), errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     return given[np.isfinite(given)], words
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.data import Schema
+from dperm.data.columns import OTHER
 from dperm.report.figures import effects_figure
 from dperm.report.page import environment, machine
 
@@ -72,7 +73,7 @@ def effects(model: Any, schema: Schema, label: Any = None) -> list[Effect]:
         missing = None
         if schema.encoding.separate:
             own, missing = own[:-1], float(own[-1])
-        places: tuple[Any, ...] = (*column.categories, *(("(other)",) if column.other else ()))
+        places: tuple[Any, ...] = (*column.categories, *((OTHER,) if column.other else ()))
         log = False
         middle = float(own.mean()) if column.type != "number" or schema.curves else float(own[0]) / 2
         if column.type == "number" and schema.curves:

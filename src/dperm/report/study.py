@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import secrets
@@ -25,6 +26,7 @@ from dperm.data import Dataset
 from dperm.mechanisms import Budget, Mechanism
 from dperm.objectives import LinearObjective, Logistic, Records, RegularisedSum, Squared, Task
 from dperm.privacy import Certificate, Provenance, Relation
+from dperm.privacy import epsilon as event_epsilon
 from dperm.privacy.statements import EXACT_NOISE
 from dperm.release import Channel
 from dperm.report.candidates import CANDIDATES, USUAL
@@ -319,6 +321,8 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     entropy = secrets.randbits(64) if study.seed is None else study.seed
     if dataset.found is not None and dataset.found.relation != study.relation:
         raise ValueError(f"Expected relation {dataset.found.relation.value!r}, under which this schema was found.")
+    if dataset.found is not None and not math.isfinite(event_epsilon(dataset.found.event, study.delta)):
+        raise ValueError(f"Expected a larger delta than {study.delta:g}: finding the schema took as much.")
     if classes and len(np.unique(dataset.targets)) < 2:
         raise ValueError(f"Expected at least two classes among the records, got only {dataset.targets[0]!r}.")
     task = Task(

@@ -158,7 +158,10 @@ class PersonRecords(TorchRecords):
         if self.most == 1:  # a record like any other
             return batch
         inputs, targets = self._rows._moved(batch, weights.numel())
-        several = lambda tensor: tensor.unflatten(0, tuple(weights.shape))  # noqa: E731
+
+        def several(tensor: Tensor) -> Tensor:
+            return tensor.unflatten(0, tuple(weights.shape))
+
         return map_tensors(several, inputs), (map_tensors(several, targets), weights.to(self.device))
 
 
