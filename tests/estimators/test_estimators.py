@@ -37,6 +37,7 @@ from dperm.mechanisms import Gradient, Objective
 from dperm.mechanisms.tuning import GradientSettings
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Certificate, Relation, epsilon
+from dperm.privacy.signing import digest_of
 from dperm.release import SpendLog
 
 X, Y = load_breast_cancer(return_X_y=True)
@@ -334,6 +335,7 @@ def test_multiclass_probabilities() -> None:
         DPLogisticRegression(mechanism="gradient"),
         DPLogisticRegression(mechanism=Gradient(sampling="importance", epochs=3), epsilon=8.0, public_size=150),
         DPLogisticRegression(mechanism=Objective(calibration="generic", strong_convexity=3.0)),
+        DPLogisticRegression(mechanism=Objective(margin=1.5)),
     ],
     ids=repr,
 )
@@ -348,6 +350,39 @@ def test_saved_models_predict_the_same(model: Any) -> None:
     assert restored.objective_ == model.objective_  # loss, ball, intercept and all
     text = json.loads(model_to_json(model))
     assert "random_state" not in text["settings"]
+
+
+def test_a_margin_is_saved_with_the_model() -> None:
+    """And a file of before there were margins has none."""
+    model = DPLogisticRegression(epsilon=5.0, classes=[0, 1]).fit(X / 1e4, Y)
+    assert model.objective_.loss == Logistic(2.0)
+    text = model_to_json(model)
+    restored, _ = model_from_json(text)
+    assert restored.objective_.loss == Logistic(2.0)
+    assert np.array_equal(restored.predict_proba(X / 1e4), model.predict_proba(X / 1e4))
+    old = json.loads(text)
+    assert old["objective"].pop("loss_settings") == {"margin": 2.0}
+    old["objective"]["loss"] = "logistic"
+    del old["digest"]
+    old["digest"] = digest_of(old)
+    assert model_from_json(json.dumps(old))[0].objective_.loss == Logistic()
+
+
+def test_probabilities_of_a_margin_are_calibrated() -> None:
+    """Near the truth, where there is next to no noise: as near as a line of scores can be, since log-odds bend in them."""
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(-1, 1, size=(40_000, 2)) / np.sqrt(2)
+    truth = 1 / (1 + np.exp(-4 * rows[:, 0]))
+    labels = (rng.random(len(rows)) < truth).astype(int)
+    raw = {}
+    for margin in (0.0, 2.0):
+        fitted = DPLogisticRegression(50.0, classes=[0, 1], mechanism=Objective(margin=margin), random_state=0).fit(rows, labels)
+        found = fitted.predict_proba(rows)[:, 1]
+        assert np.abs(found - truth).mean() < (0.06 if margin else 0.02)
+        assert abs(found.mean() - labels.mean()) < 0.02
+        assert np.array_equal(found > 0.5, fitted.predict(rows) == 1)
+        raw[margin] = np.abs(1 / (1 + np.exp(-fitted.decision_function(rows))) - truth).mean()
+    assert raw[0.0] < 0.02 < 0.1 < raw[2.0]  # scores of a margin are no log-odds
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 1, "kind": "os.system"}'])

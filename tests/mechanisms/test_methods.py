@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -89,7 +90,34 @@ def test_one_model_or_one_for_each() -> None:
     joint = Gradient().build(three, BUDGET)
     assert joint[1].loss == Softmax(3) and "one against" not in joint[0].name
     apart = Objective().build(three, BUDGET)
-    assert apart[1].loss == Logistic() and "one against the rest of 3" in apart[0].name
+    assert apart[1].loss == Logistic(2.0) and "one against the rest of 3" in apart[0].name
+
+
+def test_the_margin_is_the_method_s() -> None:
+    """2 unless it is said, or the loss has one; 0 where published calibrations are asked for. Other losses have none."""
+    for method, margin in (
+        (Objective(), 2.0),
+        (Objective(margin=0), 0.0),
+        (Objective(margin=3.5), 3.5),
+        (Objective(calibration="kifer"), 0.0),
+        (Objective(calibration="generic", margin=1.0), 1.0),
+        (Gradient(), 0.0),
+        (Output(), 0.0),
+    ):
+        mechanism, objective = method.build(TASK, BUDGET)
+        assert objective.loss == Logistic(margin)
+        plain = replace(objective, loss=Logistic())
+        assert objective.facts == replace(plain.facts, loss_at_zero=objective.facts.loss_at_zero)
+        assert mechanism.event(objective.facts) == mechanism.event(plain.facts)  # it costs nothing
+    own = Task(**{**vars(TASK), "loss": Logistic(1.0)})
+    assert Objective().objective(own).loss == Logistic(1.0) and Objective(margin=0.0).objective(own).loss == Logistic()
+    svm = Task(**{**vars(TASK), "loss": Huber(0.5)})
+    assert Objective().objective(svm).loss == Huber(0.5)
+    with pytest.raises(ValueError, match="no margin with the huber loss"):
+        Objective(margin=1.0).objective(svm)
+    for wrong in (-1.0, 1e3, float("nan"), "2"):
+        with pytest.raises((ValueError, TypeError), match="margin"):
+            Objective(margin=wrong).build(TASK, BUDGET)  # type: ignore[arg-type]
 
 
 def test_what_a_method_cannot_do_is_refused() -> None:

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import expit
 
 from dperm.objectives import Huber, LinearObjective, Logistic, Loss, PoissonLoss, SmoothedHinge, Softmax, Squared
 from dperm.objectives.checking import refuse_contradictions
 
-BINARY: list[Loss] = [Logistic(), Huber(0.1), Huber(0.5), SmoothedHinge(0.1), SmoothedHinge(1.0)]
+BINARY: list[Loss] = [Logistic(), Logistic(0.3), Logistic(3.0), Huber(0.1), Huber(0.5), SmoothedHinge(0.1), SmoothedHinge(1.0)]
 GRID = np.linspace(-6, 6, 1201) + 1e-4  # off the joints of Huber's loss
 
 
@@ -37,7 +38,7 @@ def test_slope_and_curvature_stay_within_the_constants(loss: Loss, t: float, y: 
     assert slope * y <= 0  # the sign the sharp bound relies on
 
 
-@pytest.mark.parametrize("loss", [Logistic(), SmoothedHinge(0.3)], ids=repr)
+@pytest.mark.parametrize("loss", [Logistic(), Logistic(2.0), SmoothedHinge(0.3)], ids=repr)
 def test_slope_ties_curvature(loss: Loss) -> None:
     """The sharp bound's premise: slope −p·y gives curvature p(1 − p)·4β (B = 1)."""
     p = np.abs(loss.slope(GRID, np.ones_like(GRID)))
@@ -70,6 +71,39 @@ def test_the_slope_of_counts_is_as_exact_as_stated() -> None:
             for at, target, slope in zip(t, y, found, strict=True):
                 wrong = abs(mpmath.exp(mpmath.mpf(at)) - mpmath.mpf(target) - mpmath.mpf(slope))
                 assert wrong <= loss.slope_error(abs(at), abs(slope), np.inf)
+
+
+@pytest.mark.parametrize("margin", [0.0, 2.0, 40.0])
+def test_the_slope_of_a_margin_is_as_exact_as_stated(margin: float) -> None:
+    loss, rng = Logistic(margin), np.random.default_rng(0)
+    t = np.concatenate([rng.uniform(-60, 60, 200), margin + rng.uniform(-1e-6, 1e-6, 50), rng.normal(0, 1e3, 50)])
+    for y in (np.ones_like(t), -np.ones_like(t)):
+        found = loss.slope(t, y)
+        with mpmath.workdps(60):
+            for at, target, slope in zip(t, y, found, strict=True):
+                p = 1 / (1 + mpmath.exp(mpmath.mpf(target) * mpmath.mpf(at) - mpmath.mpf(margin)))
+                assert abs(-target * p - mpmath.mpf(slope)) <= loss.slope_error(abs(at), max(abs(slope), 2.0**-400), 0.25)
+
+
+@pytest.mark.parametrize("loss", [*BINARY, Logistic(100.0)], ids=repr)
+def test_a_probability_is_that_of_its_best_answer(loss: Loss) -> None:
+    """With labels of probability p, t is where the mean slope is 0: exactly the larger half of a smooth loss's answers."""
+    t = np.linspace(-5, 5, 101)
+    p = loss.probability(t)
+    ones = np.ones_like(t)
+    assert np.allclose(p * loss.slope(t, ones) + (1 - p) * loss.slope(t, -ones), 0.0, atol=1e-12)
+    assert np.all(np.diff(p) >= -1e-12)
+    assert np.allclose(p + loss.probability(-t), 1.0)
+    assert np.array_equal(np.isfinite(loss.probability(np.array([-1e300, -800.0, 800.0, 1e300]))), [True] * 4)
+
+
+def test_probabilities_of_margins() -> None:
+    t = np.linspace(-5, 5, 101)
+    assert np.array_equal(Logistic().probability(t), expit(t))
+    assert np.allclose(Logistic(1e-9).probability(t), expit(t))
+    # by hand: σ(3)/(σ(3) + σ(1)) at t = 1, a = 2
+    assert Logistic(2.0).probability(np.ones(1))[0] == pytest.approx(0.952574 / (0.952574 + 0.731059), rel=1e-5)
+    assert np.array_equal(Logistic(2.0).probability(np.array([-1e4, 1e4])), [0.0, 1.0])
 
 
 def test_a_loss_s_ball_is_required() -> None:
@@ -111,7 +145,17 @@ def test_extreme_margins_stay_finite() -> None:
             assert np.all(np.isfinite(values))
 
 
-@pytest.mark.parametrize("make", [lambda: Huber(0.0), lambda: SmoothedHinge(-1.0), lambda: Squared(0.0), lambda: Softmax(1)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Huber(0.0),
+        lambda: SmoothedHinge(-1.0),
+        lambda: Squared(0.0),
+        lambda: Softmax(1),
+        lambda: Logistic(-1.0),
+        lambda: Logistic(101.0),
+    ],
+)
 def test_bad_constants_are_refused(make: object) -> None:
     with pytest.raises(ValueError, match="Expected"):
         make()

@@ -61,6 +61,9 @@ def slope_and_curvature(loss: str, theta: np.ndarray, x: float, y: float) -> tup
     if loss == "logistic":
         p = expit(-y * x * theta)
         return -y * x * p, x * x * p * (1 - p)
+    if loss == "margin":  # of 3
+        p = expit(3 - y * x * theta)
+        return -y * x * p, x * x * p * (1 - p)
     if loss == "smoothed_hinge":  # temperature 0.5
         p = expit((1 - y * x * theta) / 0.5)
         return -y * x * p, x * x * p * (1 - p) / 0.5
@@ -69,7 +72,7 @@ def slope_and_curvature(loss: str, theta: np.ndarray, x: float, y: float) -> tup
     return -y * x * np.clip((gap + half) / (2 * half), 0, 1), np.where(np.abs(gap) <= half, x * x / (2 * half), 0.0)
 
 
-SMOOTHNESS = {"logistic": 0.25, "smoothed_hinge": 0.5, "huber": 1.0}
+SMOOTHNESS = {"logistic": 0.25, "margin": 0.25, "smoothed_hinge": 0.5, "huber": 1.0}
 
 
 def exact_delta(
@@ -99,7 +102,7 @@ NEIGHBOURS = [
 ]
 
 
-@pytest.mark.parametrize("loss", ["logistic", "smoothed_hinge", "huber"])
+@pytest.mark.parametrize("loss", ["logistic", "margin", "smoothed_hinge", "huber"])
 @pytest.mark.parametrize("scale", [0.05, 0.25, 1.0, 4.0])
 @pytest.mark.parametrize("target", [0.1, 1.0, 4.0])
 def test_never_below_the_exact_density(loss: str, scale: float, target: float) -> None:
@@ -107,7 +110,7 @@ def test_never_below_the_exact_density(loss: str, scale: float, target: float) -
     beta = SMOOTHNESS[loss]
     modulus = 4 * beta * scale / target
     sigma = 0.7 / gaussian_mu(target, 1e-4) + 0.3 / target
-    named = ObjectivePerturbationEvent(sigma, 1.0, beta, modulus, loss=loss)
+    named = ObjectivePerturbationEvent(sigma, 1.0, beta, modulus, loss="logistic" if loss == "margin" else loss)
     generic = ObjectivePerturbationEvent(sigma, 1.0, beta, modulus)
     largest = 0.0
     for small, large in NEIGHBOURS:

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, softmax
+from scipy.special import softmax
 from sklearn.base import ClassifierMixin, clone
 from sklearn.model_selection import train_test_split
 from sklearn.utils.validation import validate_data
@@ -116,8 +116,8 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         attacker may achieve at most: `Risk(advantage=0.1)`.
     mechanism : "objective", "output" or "gradient", by public rules, or a method of `dperm.mechanisms` with settings:
         `Gradient(sampling="importance", epochs=20)`, `Objective(calibration="kifer")`, `Output(strong_convexity=10.0)`.
-        "auto" (default): objective perturbation for two classes, gradient perturbation of a softmax model for more, pure
-        output perturbation for `delta` = 0.
+        "auto" (default): objective perturbation for two classes, with a margin (docs/margin.md): `Objective(margin=0)` for scores
+        that are log-odds. Gradient perturbation of a softmax model for more classes, pure output perturbation for `delta` = 0.
     penalty, alpha : "l1", "l2" or "elasticnet" (half of each): alpha times the penalty beside the *mean* loss, by coordinate
         descent. None: what the mechanism has by its public rule.
     data_norm : public bound on a row's L2 norm; longer rows are scaled down to it. Never learned.
@@ -191,14 +191,14 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         return Coordinate(l1=alpha * share, l2=alpha * (1 - share))
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities (n, K): the logistic function for two classes, normalised one-vs-rest or softmax otherwise."""
+        """Probabilities (n, K): what the loss makes of a score for two classes, normalised one-vs-rest or softmax otherwise."""
         scores = self._scores(X)
         if scores.ndim == 1:
-            positive = expit(scores)
+            positive = self.objective_.loss.probability(scores)
             return np.column_stack([1 - positive, positive])
         if self.objective_.outputs > 1:
             return softmax(scores, axis=1)
-        separate = expit(scores)
+        separate = self.objective_.loss.probability(scores)
         total = separate.sum(axis=1, keepdims=True)
         return np.where(total > 0, separate / np.where(total > 0, total, 1.0), 1.0 / scores.shape[1])
 

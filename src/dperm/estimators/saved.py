@@ -41,7 +41,7 @@ def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None
         "format": _FORMAT,
         "kind": type(model).__name__,
         "settings": {name: plain(_setting_to_json(value)) for name, value in model.fitted_params_.items()},
-        "objective": {"loss": model.objective_.loss.name} | {name: getattr(model.objective_, name) for name in _OF_OBJECTIVE},
+        "objective": _stated(model),
         "coef": np.asarray(model.coef_).tolist(),
         "intercept": np.asarray(model.intercept_).tolist(),
         "classes": plain(getattr(model, "classes_", None)),
@@ -85,6 +85,14 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
         raise ValueError(f"Not a dperm model: {error}") from None
 
 
+def _stated(model: PrivateLinearModel) -> dict[str, Any]:
+    """What was minimised, with the settings of its loss that are not the estimator's own: a method may choose them."""
+    objective = model.objective_
+    loss, own = objective.loss, model.task(model.n_features_in_, len(getattr(model, "classes_", ()))).loss
+    chosen = {name: value for name, value in vars(loss).items() if type(loss) is type(own) and value != getattr(own, name)}
+    return {"loss": loss.name, "loss_settings": chosen, **{name: getattr(objective, name) for name in _OF_OBJECTIVE}}
+
+
 def _setting_to_json(value: Any) -> Any:
     """A stranger's method is shown, and not made again when the file is read."""
     if isinstance(value, Risk):
@@ -125,6 +133,7 @@ def _objective(model: PrivateLinearModel, classes: int, stated: dict[str, Any]) 
     """What the model minimised: with the numbers of its own, whatever method set them."""
     task = model.task(model.n_features_in_, classes, model.certificate_.public_facts.get("public_size"))
     objective = task.objective(joint=stated["outputs"] > 1)
+    objective = replace(objective, loss=replace(objective.loss, **stated.get("loss_settings", {})), radius=stated["radius"])
     if (objective.loss.name, objective.outputs) != (stated["loss"], stated["outputs"]):
         raise ValueError(f"it minimised the loss {stated['loss']} of {stated['outputs']} outputs, which {model!r} does not have")
     return replace(objective, **{name: stated[name] for name in _OF_OBJECTIVE if name != "outputs"})

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism, Stage
+from dperm.mechanisms.margin import USUAL_MARGIN, with_margin
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.tuning import objective_strong_convexity
-from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.objectives import LinearObjective, PublicFacts, Records, Task
 from dperm.privacy import (
     Assumption,
     Composed,
@@ -175,10 +176,15 @@ class ObjectivePerturbation(Mechanism):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Objective(Method):
-    """Objective perturbation by `calibration` "sharp", "generic" or "kifer"; `strong_convexity` is Λ of (Λ/2)‖θ‖²."""
+    """Objective perturbation by `calibration` "sharp", "generic" or "kifer"; `strong_convexity` is Λ of (Λ/2)‖θ‖².
+
+    `margin` is that of the logistic loss: 2 unless it is said, or 0 where calibrations before the sharp one are asked for as they
+    were published. 0 makes scores log-odds.
+    """
 
     calibration: Calibration = "sharp"
     strong_convexity: float | None = None
+    margin: float | None = None
 
     key = "objective"
 
@@ -187,6 +193,12 @@ class Objective(Method):
         check.choice("calibration", self.calibration, _PAPERS)
         if self.strong_convexity is not None:
             check.positive("strong_convexity", self.strong_convexity)
+        if self.margin is not None:
+            check.non_negative("margin", self.margin)
+
+    def objective(self, task: Task) -> LinearObjective:
+        usual = USUAL_MARGIN if self.calibration == "sharp" else 0.0
+        return with_margin(super().objective(task), self.margin, usual)
 
     def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         part = ObjectivePerturbation.calibrate(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, logsumexp, softmax
+from scipy.special import expit, log_expit, logsumexp, softmax
 
 from dperm import _validate as check
 
@@ -30,6 +30,7 @@ def admit_classes(targets: Array, classes: int) -> Array:
 
 
 _SMALL, _LARGE = 1e-50, 1e50  # bounds whose squares stay within doubles
+_LARGEST_MARGIN = 100.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,17 @@ class Loss(ABC):
     def bend(self, data_norm: float) -> float:
         """Bound on how fast one record's Hessian changes: B³ times that of the third derivative. inf: none is known."""
         return math.inf
+
+    def probability(self, t: Array) -> Array:
+        """P(y = 1), shape of t, for which t is the best answer: p·ℓ'(t, 1) + (1 − p)·ℓ'(t, −1) = 0. For losses of one output and
+        targets ±1; 1/2 where no answer nearby is better."""
+        right, wrong = np.abs(self.slope(t, np.ones_like(t))), np.abs(self.slope(t, -np.ones_like(t)))
+        both = right + wrong
+        return np.divide(wrong, both, out=np.full_like(both, 0.5), where=both > 0)
+
+    def judged(self, t: Array, y: Array) -> Array:
+        """How wrong answers are, shape of t, whatever training made easier for itself: here the loss."""
+        return self.value(t, y)
 
     def slope_error(self, largest: float, steepest: float, curvature: float) -> float:
         """Bound on the rounding error of `slope` at |t| ≤ `largest`, where no slope is larger than `steepest` and no curvature
@@ -126,11 +138,22 @@ class Loss(ABC):
 
 @dataclass(frozen=True)
 class Logistic(Loss):
-    """ln(1 + e^{−yt}): L = B, β = B²/4."""
+    """ln(1 + e^{a − yt}) with the `margin` a ≥ 0: L = B, β = B²/4, whatever a is.
+
+    a = 0 is the logistic loss; with a larger one an answer counts as right from yt = a on. At θ = 0 a record pulls with
+    1/(1 + e^{−a}) of the slope that noise has to hide, in place of a half (docs/margin.md). The best answer is on the same side
+    of 0; `probability` knows what it stands for.
+    """
+
+    margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        if check.non_negative("margin", self.margin) > _LARGEST_MARGIN:
+            raise ValueError(f"Expected a margin of at most {_LARGEST_MARGIN:g}, got {self.margin!r}.")
 
     @property
     def name(self) -> str:
-        return "logistic"
+        return f"logistic of margin {self.margin:g}" if self.margin else "logistic"
 
     @property
     def sharp(self) -> str | None:
@@ -140,21 +163,34 @@ class Logistic(Loss):
         return Softmax(classes)
 
     def slope_error(self, largest: float, steepest: float, curvature: float) -> float:
+        if self.margin:
+            return super().slope_error(largest + self.margin, steepest, curvature)
         return 2.0**-49 * steepest  # nothing is done to t but a change of sign
 
     def value(self, t: Array, y: Array) -> Array:
-        return np.logaddexp(0.0, -y * t)
+        return np.logaddexp(0.0, self.margin - y * t)
 
     def slope(self, t: Array, y: Array) -> Array:
         z = y * t  # in place from here on: the inner loop of DP-SGD
-        np.negative(z, out=z)
+        np.subtract(self.margin, z, out=z)
         expit(z, out=z)
         z *= y
         return np.negative(z, out=z)
 
     def curvature(self, t: Array, y: Array) -> Array:
-        p = expit(t)
+        p = expit(self.margin - y * t) if self.margin else expit(t)
         return p * (1 - p)
+
+    def probability(self, t: Array) -> Array:
+        """σ(a + t)/(σ(a + t) + σ(a − t)), σ the logistic function; σ(t) where a = 0."""
+        return expit(self._log_odds(t))
+
+    def judged(self, t: Array, y: Array) -> Array:
+        """−ln of the label's probability: the loss itself where a = 0."""
+        return np.logaddexp(0.0, -y * self._log_odds(t))
+
+    def _log_odds(self, t: Array) -> Array:
+        return log_expit(self.margin + t) - log_expit(self.margin - t) if self.margin else t
 
     def lipschitz(self, data_norm: float) -> float:
         return data_norm

@@ -55,7 +55,8 @@ class UtilityCurve:
     """What objective perturbation gives at k values of ε, for m draws of the noise: (m, k) each. Not private.
 
     `accuracy`, `auc` (the probability that a record of the second class is scored above one of the first; nan where one is
-    missing) and `loss` (mean) are of held-out records, `training_loss` of those that were trained on.
+    missing) and `loss` (mean; of the logistic loss with a margin the log loss of its probabilities) are of held-out records,
+    `training_loss` is the mean of what was minimised, on those that were trained on.
     """
 
     curve: EpsilonCurve
@@ -124,4 +125,4 @@ def _scored(objective: LinearObjective, predictions: Array, signs: Array) -> Arr
     ranks = rankdata(predictions, axis=0)[positive].sum(axis=0)
     count = int(positive.sum())
     auc = (ranks - count * (count + 1) / 2) / (count * (len(signs) - count))
-    return np.stack([right, auc, objective.loss.value(predictions, signs[:, None]).mean(axis=0)], axis=1)
+    return np.stack([right, auc, objective.loss.judged(predictions, signs[:, None]).mean(axis=0)], axis=1)

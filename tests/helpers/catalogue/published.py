@@ -42,7 +42,7 @@ def methods() -> Iterator[Entry]:
 def entries() -> Iterator[Entry]:
     for relation in (ADD, REPLACE):
         logistic = objective(relation=relation)
-        for loss in (Logistic(), Huber(0.5), SmoothedHinge(0.5)):
+        for loss in (Logistic(), Logistic(2.0), Huber(0.5), SmoothedHinge(0.5)):
             o = objective(loss, relation)
             yield f"output, {loss.name}, {relation}", OutputPerturbation.calibrate(o.facts, EPSILON, DELTA), o
             yield f"objective, {loss.name}, {relation}", ObjectivePerturbation.calibrate(o.facts, EPSILON, DELTA), o

@@ -1,0 +1,24 @@
+"""The margin of the logistic loss, for methods whose noise hides its steepest slope (docs/margin.md)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dperm.objectives import LinearObjective, Logistic
+
+__all__ = ["USUAL_MARGIN", "with_margin"]
+
+#: where none is asked for: near the best from 300 records to 40,000, by docs/margin.md
+USUAL_MARGIN = 2.0
+
+
+def with_margin(objective: LinearObjective, asked: float | None, usual: float) -> LinearObjective:
+    """The objective with the margin that was asked for; where none was, with the `usual` one, unless its loss has one already.
+    Other losses have none: ValueError where one was asked for."""
+    loss = objective.loss
+    if type(loss) is not Logistic:  # of a stranger's, derived from it, nothing is known
+        if asked is not None:
+            raise ValueError(f"Expected no margin with the {loss.name} loss: the logistic loss has one.")
+        return objective
+    margin = (loss.margin or usual) if asked is None else asked
+    return replace(objective, loss=replace(loss, margin=margin))
