@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.pipeline import make_pipeline
 
-from dperm.data import Column, Schema, SchemaError
+from dperm.data import Column, Schema, SchemaError, schema_of
 from dperm.data.columns import Encoding
 from dperm.data.knots import usual_knots
 from dperm.estimators import DPLogisticRegression, DPRidge, TableEncoder
@@ -150,6 +150,11 @@ def test_knots_by_rule_grow_with_what_can_be_told_apart() -> None:
     assert sizes == [0, 5, 8, 12]
     assert usual_knots(SCHEMA, 0.01, 1e-5, 3000) == 0 and usual_knots(SCHEMA, 1.0, 1e-5) == 8
     assert usual_knots(SCHEMA, 1.0, 0.0, 100_000) == 12
+    # ten classes of 64 numbers are too many for what is not known to be large
+    assert usual_knots(schema_of("digits"), 1.0, 1e-5) == 0
+    assert usual_knots(schema_of("iris"), 1.0, 1e-5) == usual_knots(schema_of("breast_cancer"), 1.0, 1e-5) == 8
+    wide = replace(schema_of("breast_cancer"), classes=tuple("abcde"))
+    assert usual_knots(wide, 1.0, 1e-5) == 5
     words = Schema("w", "ill", (COLUMNS[3], COLUMNS[5]), ("no", "yes"))
     assert usual_knots(words, 1.0, 1e-5, 100_000) == 0
 

@@ -378,11 +378,11 @@ def test_probabilities_of_a_margin_are_calibrated() -> None:
     for margin in (0.0, 2.0):
         fitted = DPLogisticRegression(50.0, classes=[0, 1], mechanism=Objective(margin=margin), random_state=0).fit(rows, labels)
         found = fitted.predict_proba(rows)[:, 1]
-        assert np.abs(found - truth).mean() < (0.06 if margin else 0.02)
+        assert np.abs(found - truth).mean() < (0.07 if margin else 0.04)
         assert abs(found.mean() - labels.mean()) < 0.02
         assert np.array_equal(found > 0.5, fitted.predict(rows) == 1)
         raw[margin] = np.abs(1 / (1 + np.exp(-fitted.decision_function(rows))) - truth).mean()
-    assert raw[0.0] < 0.02 < 0.1 < raw[2.0]  # scores of a margin are no log-odds
+    assert raw[0.0] < 0.04 < 0.1 < raw[2.0]  # scores of a margin are no log-odds
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": 1, "kind": "os.system"}'])

@@ -11,6 +11,7 @@ import typer
 from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, progress, refuse_same, say, warn
 
 if TYPE_CHECKING:
+    from dperm.data import Schema
     from dperm.report import StudyResult
 
 __all__ = ["register"]
@@ -36,7 +37,7 @@ def compare(
     ] = None,
     curves: Annotated[
         int | None,
-        typer.Option(help="Knots of the curve that each number of a schema gets [default: as the schema says, or lines]."),
+        typer.Option(help="Knots of the curve that each number gets, 0 for straight lines [default: by `dperm train`'s rule]."),
     ] = None,
     relation: Relation = "add_or_remove_one",
     repeats: Annotated[int, typer.Option(help="Repeats, on paired random splits.")] = 10,
@@ -56,6 +57,7 @@ def compare(
       dperm compare people.csv --target income --audit
     """
     from dperm.audit import overall
+    from dperm.data.knots import usual_knots
     from dperm.report import Study, run_study, write_atomically
     from dperm.report.audits import audit_study
     from dperm.report.candidates import USUAL
@@ -74,7 +76,11 @@ def compare(
     probe_writable(output)
     jobs = jobs or os.cpu_count() or 1
     results: list[StudyResult] = []
-    knots = None if curves is None else lambda _: curves
+    def knots(found: Schema) -> int:
+        if curves is not None:
+            return curves
+        return found.curves or usual_knots(found, study.epsilons[len(study.epsilons) // 2], delta)
+
     loaded = [(source, *dataset_of(source, target, schema, knots)) for source in sources or _BUNDLED]  # all, before any charge
     for source, dataset, used in loaded:
         if used is not None and used.proposed:
