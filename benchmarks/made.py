@@ -13,9 +13,9 @@ def made_table(
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Rows (records, d), encoded as curves are, and labels ±1.
 
-    Numbers are even, skewed, rounded, or 0 for most, and partly correlated; two fifths of them say nothing. The others say a line,
-    a step, a bump or a wave. Categories have 2 to 15 values of unequal shares. `shift` moves the log-odds: below 0 the second
-    class is rare.
+    Numbers are even, skewed, rounded, or 0 for most, and partly correlated; two fifths of them say nothing. The others say a
+    line, a step, a bump or a wave. Categories have 2 to 15 values of unequal shares. `shift` moves the log-odds: below 0 the
+    second class is rare.
     """
     rng = np.random.default_rng([19, seed])
     score, common, blocks = np.zeros(records), rng.normal(size=records), list[NDArray[np.float32]]()

@@ -1,6 +1,6 @@
 """What a margin of the logistic loss adds to objective perturbation, on made tables. Writes results/margin.md.
 
-    python benchmarks/margin.py [--jobs 2]
+    OMP_NUM_THREADS=1 python benchmarks/margin.py [--jobs 2]
 
 64 tables of 300 to 10,000 records, three draws of the noise each, at four ε: accuracy and log loss on 8,000 others, by margin and
 by multiple of the rule's Λ. The margin and Λ's constant in `dperm.mechanisms` were chosen by such tables alone.
@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import math
-import os
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
-
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
 
 import numpy as np
 
@@ -86,14 +83,14 @@ def main() -> None:
     columns = [(margin, factor) for margin in MARGINS for factor in FACTORS]
     names = " | ".join(f"a = {margin:g}, {factor:g}Λ" for margin, factor in columns)
     lines = [f"| signal | tables × ε | {names} |", "|" + " --- |" * (2 + len(columns))]
-    for low, high in zip(SIGNALS, SIGNALS[1:], strict=False):
+    for low, high in itertools.pairwise(SIGNALS):
         here = [cells for signal, cells in found if low <= signal < high]
         values = [np.mean([cells[column] for cells in here], axis=0) for column in columns]
         title = f"{low:g} to {high:g}" if high < math.inf else f"from {low:g}"
         lines.append(f"| {title} | {len(here)} | " + " | ".join(f"{a:.1f}, {b:.3f}" for a, b in values) + " |")
     text = (
-        "# The margin of the logistic loss\n\n`python benchmarks/margin.py`: accuracy in % and log loss on others, means over made "
-        "tables by the signal S = nμ/√d; Λ as multiples of the rule's, objective perturbation, the number of records private.\n\n"
+        "# The margin of the logistic loss\n\n`python benchmarks/margin.py`: accuracy in % and log loss on others, means over "
+        "made tables by the signal S = nμ/√d; Λ as multiples of the rule's, the number of records private.\n\n"
     )
     about = "\n".join(f"- {key}: {value}" for key, value in machine().items())
     RESULTS.write_text(text + "\n".join(lines) + "\n\n" + about + "\n")

@@ -18,6 +18,8 @@ import pytest
 import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.linear_model import QuantileRegressor
+from sklearn.metrics import d2_pinball_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -28,6 +30,7 @@ from dperm.estimators import (
     DPLinearSVC,
     DPLogisticRegression,
     DPPoissonRegressor,
+    DPQuantileRegressor,
     DPRidge,
     PublicRangeScaler,
     model_from_json,
@@ -55,6 +58,7 @@ ESTIMATORS = [
     DPElasticNet(),
     DPLasso(),
     DPPoissonRegressor(),
+    DPQuantileRegressor(),
     PublicRangeScaler(),
 ]
 
@@ -332,6 +336,7 @@ def test_multiclass_probabilities() -> None:
         DPLinearSVC(epsilon=3.0, half_width=0.3),
         DPRidge(fit_intercept=False, radius=2.0),
         DPPoissonRegressor(target_bound=3.0),
+        DPQuantileRegressor(target_bound=3.0, half_width=0.2),
         DPLogisticRegression(mechanism="gradient"),
         DPLogisticRegression(mechanism=Gradient(sampling="importance", epochs=3), epsilon=8.0, public_size=150),
         DPLogisticRegression(mechanism=Objective(calibration="generic", strong_convexity=3.0)),
@@ -501,3 +506,35 @@ def test_a_regulariser_of_one_s_own_does_not_overshoot(sampling: str) -> None:
         classes=[0, 1], delta=1e-3,
     ).fit(rows, np.arange(60) % 2)  # fmt: skip
     assert np.abs(model.coef_).max() < 100
+
+
+@pytest.mark.parametrize("mechanism", ["auto", "gradient", "output", Gradient(sampling="full")])
+@pytest.mark.parametrize("quantile", [0.5, 0.9])
+def test_quantiles_are_learned(mechanism: Any, quantile: float) -> None:
+    """Of targets whose spread grows with the row: the share below is what was asked for, and much is saved against a constant."""
+    rng = np.random.default_rng(1)
+    rows = rng.random((8000, 3)) / 2
+    targets = 10 * (rows[:, 0] + rows[:, 1] * rng.exponential(0.5, 8000))
+    model = DPQuantileRegressor(epsilon=8.0, quantile=quantile, target_bound=20.0, mechanism=mechanism, random_state=0)
+    model.fit(rows, targets)
+    best = QuantileRegressor(quantile=quantile, alpha=0.0).fit(rows, targets).predict(rows)
+    assert abs((targets < model.predict(rows)).mean() - quantile) < (0.3 if mechanism == "output" else 0.12)
+    if mechanism != "output":
+        assert model.score(rows, targets) > 0.6 * d2_pinball_score(targets, best, alpha=quantile) > 0.05
+    assert model.certificate_.epsilon <= 8.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"quantile": 0.0}, "quantile"),
+        ({"quantile": 1.5}, "quantile"),
+        ({"half_width": -1.0}, "half_width"),
+        ({"target_bound": float("inf")}, "target_bound"),
+        ({"mechanism": "preconditioned"}, "squared loss"),
+    ],
+)
+def test_bad_quantiles_are_refused_before_any_charge(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DPQuantileRegressor(**changes).fit(np.eye(4), np.arange(4.0))
+    assert SpendLog.current().charges() == []

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
+from sklearn.metrics import mean_pinball_loss
 
-from dperm.objectives import Huber, LinearObjective, Logistic, Loss, PoissonLoss, SmoothedHinge, Softmax, Squared
+from dperm.objectives import Huber, LinearObjective, Logistic, Loss, PoissonLoss, QuantileLoss, SmoothedHinge, Softmax, Squared
 from dperm.objectives.checking import refuse_contradictions
 
 BINARY: list[Loss] = [Logistic(), Logistic(0.3), Logistic(3.0), Huber(0.1), Huber(0.5), SmoothedHinge(0.1), SmoothedHinge(1.0)]
 GRID = np.linspace(-6, 6, 1201) + 1e-4  # off the joints of Huber's loss
 
 
-@pytest.mark.parametrize("loss", [*BINARY, Squared(2.0, 3.0)], ids=repr)
+@pytest.mark.parametrize("loss", [*BINARY, Squared(2.0, 3.0), QuantileLoss(0.8, 2.0), QuantileLoss(0.1, 1.0, 0.5)], ids=repr)
 @pytest.mark.parametrize("label", [-1.0, 1.0])
 def test_derivatives_by_differences(loss: Loss, label: float) -> None:
     h, y = 1e-5, np.full_like(GRID, label)
@@ -46,7 +47,11 @@ def test_slope_ties_curvature(loss: Loss) -> None:
 
 
 @pytest.mark.parametrize("norm", [0.1, 1.0, 3.0])
-@pytest.mark.parametrize("loss", [*BINARY, Squared(2.0, 1.5), PoissonLoss(5.0, 1.5), PoissonLoss(0.3, 0.2)], ids=repr)
+@pytest.mark.parametrize(
+    "loss",
+    [*BINARY, Squared(2.0, 1.5), PoissonLoss(5.0, 1.5), PoissonLoss(0.3, 0.2), QuantileLoss(0.9, 3.0), QuantileLoss(0.5, 1e-3)],
+    ids=repr,
+)
 def test_our_own_losses_pass_what_a_stranger_s_must(loss: Loss, norm: float) -> None:
     refuse_contradictions(loss, norm, loss.ball)
     objective = LinearObjective(loss, 3, data_norm=norm, radius=loss.ball)
@@ -106,6 +111,24 @@ def test_probabilities_of_margins() -> None:
     assert np.array_equal(Logistic(2.0).probability(np.array([-1e4, 1e4])), [0.0, 1.0])
 
 
+@pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
+def test_the_least_mean_is_at_the_quantile(quantile: float) -> None:
+    """Near it: smoothed over h. With a small h it is the pinball loss itself."""
+    y = np.random.default_rng(0).uniform(-1, 1, 4001)
+    t = np.linspace(-1, 1, 801)
+    sharp = QuantileLoss(quantile, 1.0, 1e-4)
+    mean = np.array([sharp.value(np.full_like(y, at), y).mean() for at in t])
+    pinball = np.array([mean_pinball_loss(y, np.full_like(y, at), alpha=quantile) for at in t])
+    assert np.allclose(mean, pinball, atol=1e-4)
+    for width in (1e-4, 0.1):
+        loss = QuantileLoss(quantile, 1.0, width)
+        mean = np.array([loss.value(np.full_like(y, at), y).mean() for at in t])
+        assert t[mean.argmin()] == pytest.approx(np.quantile(y, quantile), abs=0.02)
+    assert QuantileLoss(quantile, 5.0).half_width == 0.5
+    assert (sharp.lipschitz(2.0), QuantileLoss(quantile, 1.0, 0.5).smoothness(2.0)) == (2 * max(quantile, 1 - quantile), 4.0)
+    assert np.array_equal(sharp.admit(np.array([-9.0, 0.3, 9.0])), [-1.0, 0.3, 1.0])
+
+
 def test_a_loss_s_ball_is_required() -> None:
     for radius in (None, 3.0):
         with pytest.raises(ValueError, match="at most 2, the ball in which the poisson loss's constants hold"):
@@ -154,6 +177,10 @@ def test_extreme_margins_stay_finite() -> None:
         lambda: Softmax(1),
         lambda: Logistic(-1.0),
         lambda: Logistic(101.0),
+        lambda: QuantileLoss(0.0),
+        lambda: QuantileLoss(1.0),
+        lambda: QuantileLoss(0.5, 0.0),
+        lambda: QuantileLoss(0.5, 1.0, 0.0),
     ],
 )
 def test_bad_constants_are_refused(make: object) -> None:

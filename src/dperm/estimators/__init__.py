@@ -6,6 +6,7 @@ from dperm.estimators.encoder import TableEncoder
 from dperm.estimators.lasso import DPLasso
 from dperm.estimators.networks import DPMLPClassifier, DPTorchClassifier
 from dperm.estimators.poisson import DPPoissonRegressor
+from dperm.estimators.quantile import DPQuantileRegressor
 from dperm.estimators.ridge import DPRidge
 from dperm.estimators.saved import model_from_json, model_to_json
 from dperm.estimators.scaler import PublicRangeScaler
@@ -18,6 +19,7 @@ __all__ = [
     "DPLogisticRegression",
     "DPMLPClassifier",
     "DPPoissonRegressor",
+    "DPQuantileRegressor",
     "DPRidge",
     "DPSearch",
     "DPTorchClassifier",

@@ -113,7 +113,8 @@ class GradientSettings:
         else:
             steps = math.ceil((epochs or 60.0) * size / batch)
         if facts.target_bound is not None:
-            bound = clipping_norm or facts.data_norm * facts.target_bound  # the largest gradient at θ = 0
+            # the largest gradient at θ = 0, if not everywhere
+            bound = clipping_norm or min(facts.data_norm * facts.target_bound, facts.lipschitz)
             step_size = 2.0 / facts.smoothness
         else:
             bound = clipping_norm or 0.3 * facts.data_norm

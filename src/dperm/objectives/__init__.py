@@ -8,6 +8,7 @@ from dperm.objectives.losses import Huber, Logistic, Loss, SmoothedHinge, Softma
 from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.poisson import PoissonLoss
 from dperm.objectives.problem import RegularisedSum
+from dperm.objectives.quantile import QuantileLoss
 from dperm.objectives.records import Batch, Records
 from dperm.objectives.task import Task
 
@@ -26,6 +27,7 @@ __all__ = [
     "PoissonLoss",
     "PublicFacts",
     "QNormHinge",
+    "QuantileLoss",
     "Records",
     "RegularisedSum",
     "SmoothedHinge",

@@ -76,6 +76,7 @@ def compare(
     probe_writable(output)
     jobs = jobs or os.cpu_count() or 1
     results: list[StudyResult] = []
+
     def knots(found: Schema) -> int:
         if curves is not None:
             return curves

@@ -1,0 +1,17 @@
+"""Quantile regression: a loss of bounded slope whose sign says nothing of curvature."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dperm.mechanisms import ObjectivePerturbation, OutputPerturbation
+from dperm.objectives import QuantileLoss
+from helpers.catalogue.common import ADD, DELTA, EPSILON, REPLACE, Entry, gradient, objective
+
+
+def entries() -> Iterator[Entry]:
+    for relation in (ADD, REPLACE):
+        problem = objective(QuantileLoss(0.8, 2.0, 0.5), relation)
+        yield f"output, quantile loss, {relation}", OutputPerturbation.calibrate(problem.facts, EPSILON, DELTA), problem
+        yield f"objective, quantile loss, {relation}", ObjectivePerturbation.calibrate(problem.facts, EPSILON, DELTA), problem
+        yield f"gradient, quantile loss, {relation}", gradient(problem.facts), problem
