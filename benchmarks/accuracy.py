@@ -21,7 +21,7 @@ from dperm import data
 from dperm.data.knots import usual_knots
 from dperm.release import spend_log
 from dperm.report import Study, StudyResult, run_study
-from dperm.report.candidates import CANDIDATES
+from dperm.report.candidates import CANDIDATES, USUAL
 from dperm.report.page import machine
 from dperm.report.summary import results_json
 
@@ -42,7 +42,7 @@ def table(result: StudyResult) -> str:
     """Means, and the paired difference of sharp objective perturbation from each mechanism."""
     reference = result.cell("non-private", None)
     lines = [
-        f"## {result.title}: {result.records:,} records, {result.problem.features} features",
+        f"## {result.title}: {result.records:,} records, {result.task.features} features",
         "",
         f"Without privacy {100 * reference.mean:.2f} ± {100 * reference.spread:.2f}; {result.study.repeats} repeats, "
         f"δ = {result.study.delta:g}, {result.seconds:.0f} s.",
@@ -50,10 +50,10 @@ def table(result: StudyResult) -> str:
         "| mechanism | " + " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS) + " |",
         "| --- |" + " --- |" * len(EPSILONS),
     ]
-    for key, candidate in CANDIDATES.items():
+    for key, candidate in ((key, CANDIDATES[key]) for key in USUAL):
         cells = [result.cell(key, epsilon) for epsilon in EPSILONS]
         lines.append(f"| {candidate.title} | " + " | ".join(f"{100 * c.mean:.2f} ± {100 * c.spread:.2f}" for c in cells) + " |")
-    for key, candidate in CANDIDATES.items():
+    for key, candidate in ((key, CANDIDATES[key]) for key in USUAL):
         if key != "objective-sharp":
             pairs = [result.cell("objective-sharp", epsilon).paired(result.cell(key, epsilon)) for epsilon in EPSILONS]
             lines.append(
