@@ -1,8 +1,8 @@
-"""Test accuracy of every mechanism at its public rule, paired over random splits: Adult, Bank and KDD Cup 99 (30,000 records).
+"""Test accuracy of every mechanism at its public rule, paired over random splits: Adult and Bank.
 
 Numbers have curves, as `dperm compare` and `dperm train` give them by default.
 
-    DPERM_DATA=folder python benchmarks/accuracy.py [--repeats 10] [--jobs 2] [--sets adult,bank,kddcup99]
+    DPERM_DATA=folder python benchmarks/accuracy.py [--repeats 10] [--jobs 2] [--sets adult,bank]
 
 Writes benchmarks/results/accuracy.md and .json.
 """
@@ -66,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--sets", default="adult,bank,kddcup99")
+    parser.add_argument("--sets", default="adult,bank")
     options = parser.parse_args()
     results: list[StudyResult] = []
     with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.jsonl"):
