@@ -538,3 +538,29 @@ def test_bad_quantiles_are_refused_before_any_charge(changes: dict[str, Any], me
     with pytest.raises(ValueError, match=message):
         DPQuantileRegressor(**changes).fit(np.eye(4), np.arange(4.0))
     assert SpendLog.current().charges() == []
+
+
+@pytest.mark.parametrize("mechanism", ["auto", "gradient", "output", Gradient(sampling="full")])
+def test_quantiles_know_no_units(mechanism: Any) -> None:
+    """The same targets in thousandths or thousands give the same model in those units."""
+    rng = np.random.default_rng(0)
+    rows = rng.random((2000, 2)) / 2
+    targets = np.clip(rows[:, 0] + rng.exponential(0.1, 2000), 0, 1)
+
+    def fitted(unit: float) -> Any:
+        width = None if mechanism == "auto" else 0.25 * unit
+        settings: dict[str, Any] = {"quantile": 0.9, "target_bound": unit, "half_width": width, "public_size": 2000}
+        return DPQuantileRegressor(4.0, 1e-6, mechanism=mechanism, random_state=0, **settings).fit(rows, unit * targets)
+
+    model = fitted(1.0)
+    for unit in (2.0**-10, 2.0**12):
+        assert np.allclose(fitted(unit).predict(rows), unit * model.predict(rows), rtol=1e-9)
+    if mechanism != "output":
+        assert 0.8 < (targets < model.predict(rows)).mean() < 0.99
+
+
+def test_a_model_is_saved_as_it_was_fitted_whatever_was_set_since() -> None:
+    model = DPQuantileRegressor(target_bound=3.0).fit(X / 1e4, Y)
+    text = model_to_json(model)
+    model.set_params(quantile=7.0, target_bound=-1.0)
+    assert model_to_json(model) == text

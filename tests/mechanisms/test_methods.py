@@ -117,7 +117,7 @@ def test_the_margin_is_the_method_s() -> None:
         Objective(margin=1.0).objective(svm)
     for wrong in (-1.0, 1e3, float("nan"), "2"):
         with pytest.raises((ValueError, TypeError), match="margin"):
-            Objective(margin=wrong).build(TASK, BUDGET)  # type: ignore[arg-type]
+            Objective(margin=wrong)  # type: ignore[arg-type]
 
 
 def test_what_a_method_cannot_do_is_refused() -> None:

@@ -25,9 +25,10 @@ class DPQuantileRegressor(RegressorMixin, PrivateLinearModel):
     """Differentially private quantile regression: the `quantile` of targets in ±`target_bound` given a row, 0.5 for the median.
 
     `mechanism` "auto" is objective perturbation, by the bound that holds for any loss of bounded slope and curvature; "gradient"
-    and "output" are others. The loss is smoothed over `half_width` (by default a tenth of target_bound): a smaller one is nearer
-    the quantile, and needs more regularisation. Targets outside ±target_bound are clipped to it. Two quantiles are two models,
-    and both are paid for. Other parameters as for `DPLogisticRegression`.
+    and "output" are others. What is minimised is in units of target_bound, coefficients are not. The loss is smoothed over
+    `half_width` (by default a tenth of target_bound): a smaller one is nearer the quantile, and needs more regularisation.
+    Targets outside ±target_bound are clipped to it. Two quantiles are two models, and both are paid for. Other parameters as for
+    `DPLogisticRegression`.
 
     Examples
     --------
@@ -77,15 +78,13 @@ class DPQuantileRegressor(RegressorMixin, PrivateLinearModel):
     def fit(self, X: Any, y: Any, groups: Any = None, *, absent: int = 0) -> Self:
         """Train privately on rows X (n, d), dense or CSR, and targets y (n,); see `DPLogisticRegression.fit`."""
         self._check_parameters()
-        check.fraction("quantile", self.quantile)
-        if self.half_width is not None:
-            check.positive("half_width", self.half_width)
-        bound = check.positive("target_bound", self.target_bound)
+        self._loss()  # refuses what it cannot be made of
+        bound = self.target_bound
         with all_or_nothing(self):
             X, y = self._validated(X, y, groups, y_numeric=True)
-            targets = np.clip(np.asarray(y, dtype=np.float64), -bound, bound)
+            targets = np.clip(np.asarray(y, dtype=np.float64), -bound, bound) / bound  # rules know no units
             self._fit(X, targets, 0, [clipped_targets(bound)], groups, absent)
-            self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
+            self.coef_, self.intercept_ = bound * self.coef_[0], bound * float(np.ravel(self.intercept_)[0])
         return self
 
     def _classes(self, classes: int) -> int:
@@ -97,7 +96,10 @@ class DPQuantileRegressor(RegressorMixin, PrivateLinearModel):
         return tags
 
     def _loss(self) -> Loss:
-        return QuantileLoss(self.quantile, self.target_bound, self.half_width)
+        """Of targets in units of their bound."""
+        bound = check.scale("target_bound", self.target_bound)
+        width = None if self.half_width is None else check.positive("half_width", self.half_width) / bound
+        return QuantileLoss(self.quantile, 1.0, width)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Quantiles, shape (n,)."""

@@ -88,7 +88,8 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
 def _stated(model: PrivateLinearModel) -> dict[str, Any]:
     """What was minimised, with the settings of its loss that are not the estimator's own: a method may choose them."""
     objective = model.objective_
-    loss, own = objective.loss, model.task(model.n_features_in_, len(getattr(model, "classes_", ()))).loss
+    fitted = type(model)(**model.fitted_params_)  # settings may have changed since
+    loss, own = objective.loss, fitted.task(model.n_features_in_, len(getattr(model, "classes_", ()))).loss
     chosen = {name: value for name, value in vars(loss).items() if type(loss) is type(own) and value != getattr(own, name)}
     return {"loss": loss.name, "loss_settings": chosen, **{name: getattr(objective, name) for name in _OF_OBJECTIVE}}
 

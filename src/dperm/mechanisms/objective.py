@@ -17,7 +17,7 @@ from dperm.mechanisms.margin import USUAL_MARGIN, with_margin
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.tuning import objective_strong_convexity
-from dperm.objectives import LinearObjective, PublicFacts, Records, Task
+from dperm.objectives import LinearObjective, Logistic, PublicFacts, Records, Task
 from dperm.privacy import (
     Assumption,
     Composed,
@@ -194,7 +194,7 @@ class Objective(Method):
         if self.strong_convexity is not None:
             check.positive("strong_convexity", self.strong_convexity)
         if self.margin is not None:
-            check.non_negative("margin", self.margin)
+            Logistic(self.margin)  # refuses what is no margin
 
     def objective(self, task: Task) -> LinearObjective:
         usual = USUAL_MARGIN if self.calibration == "sharp" else 0.0

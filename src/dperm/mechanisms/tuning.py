@@ -22,6 +22,7 @@ from dperm.privacy.gaussian import gaussian_mu
 __all__ = ["GradientSettings", "gradient_plan", "importance_plan", "objective_strong_convexity", "output_strong_convexity"]
 
 TYPICAL_NORM = 40.0
+_PER_TARGET = 4.0  # of a regression's, in place of it, for each unit of the bound on targets
 _MOMENTUM = 0.9
 _AVERAGED = 0.5  # of the steps, the later ones: the problems are convex
 _NORM_FLOOR = 0.01  # of importance sampling
@@ -29,12 +30,13 @@ _MOST_STEPS = 100_000  # of 60 epochs: a number of records released with much no
 
 
 def objective_strong_convexity(facts: PublicFacts, noise_at: Callable[[float], float], least: float) -> float:
-    """Λ that minimises σ(Λ)²·d/Λ + Λ·T², T = TYPICAL_NORM/B: what bᵀθ can add to the risk against what Λ‖θ‖²/2 does.
+    """Λ that minimises σ(Λ)²·d/Λ + Λ·T², T = TYPICAL_NORM/B (4Y/B of targets in ±Y): what bᵀθ can add to the risk against what
+    Λ‖θ‖²/2 does. Of a regression at least β/4, so that what hides the solver's error stays small beside targets.
 
     `noise_at` maps Λ to the noise σ(Λ) that the budget then needs (inf where none suffices): it falls to the Gaussian
     mechanism's as Λ grows past B²/(2ε), so the rule leaves that region only where it pays. `least` starts the search.
     """
-    typical = TYPICAL_NORM / facts.data_norm
+    typical = (TYPICAL_NORM if facts.target_bound is None else _PER_TARGET * facts.target_bound) / facts.data_norm
     floor = noise_at(1e6 * least)
 
     def risk(modulus: float) -> float:
@@ -50,7 +52,7 @@ def objective_strong_convexity(facts: PublicFacts, noise_at: Callable[[float], f
         while (value := risk(candidate)) < best_risk or (best_risk == math.inf and direction > 1):
             best, best_risk = candidate, value
             candidate *= direction
-    return best
+    return best if facts.target_bound is None else max(best, facts.smoothness / 4)
 
 
 def output_strong_convexity(facts: PublicFacts, noise_multiplier: float) -> float:

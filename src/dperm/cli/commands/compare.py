@@ -37,7 +37,7 @@ def compare(
     ] = None,
     curves: Annotated[
         int | None,
-        typer.Option(help="Knots of the curve that each number gets, 0 for straight lines [default: by `dperm train`'s rule]."),
+        typer.Option(help="Knots of the curve that each number gets, 0 for straight lines [default: as in `dperm train`]."),
     ] = None,
     relation: Relation = "add_or_remove_one",
     repeats: Annotated[int, typer.Option(help="Repeats, on paired random splits.")] = 10,
@@ -80,9 +80,12 @@ def compare(
     def knots(found: Schema) -> int:
         if curves is not None:
             return curves
-        return found.curves or usual_knots(found, study.epsilons[len(study.epsilons) // 2], delta)
+        return found.curves or usual_knots(found, 1.0, delta)  # as where the number of records is private, at any ε
 
     loaded = [(source, *dataset_of(source, target, schema, knots)) for source in sources or _BUNDLED]  # all, before any charge
+    for source, _, used in loaded:
+        if used is None and curves:
+            raise ValueError(f"Expected a table with columns for --curves, got {source}, whose features have no ranges.")
     for source, dataset, used in loaded:
         if used is not None and used.proposed:
             warn(f"No schema for {source}: ranges, categories and labels were read off the data, which is not private.")
