@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python benchmarks/margin.py [--jobs 2]
 
 64 tables of 300 to 10,000 records, three draws of the noise each, at four ε: accuracy and log loss on 8,000 others, by margin and
-by multiple of the rule's Λ. The margin and Λ's constant in `dperm.mechanisms` were chosen by such tables alone.
+by multiple of the rule's Λ. The margin in `dperm.mechanisms` was chosen by such tables, see docs/margin.md.
 """
 
 from __future__ import annotations

@@ -554,6 +554,8 @@ def test_curves_are_trained_drawn_and_predicted_with(table: Path, schema: Path, 
     assert "3 to 200 knots" in dperm(*train, "--curves", "2", expect=1).stderr
     np.savez(tmp_path / "a.npz", X=np.eye(4), y=np.arange(4) % 2)
     assert "--curves" in dperm("train", tmp_path / "a.npz", "--curves", "5", expect=1).stderr
+    assert "--curves" in dperm("compare", tmp_path / "a.npz", "--curves", "5", "-o", tmp_path / "r.html", expect=1).stderr
+    assert not (tmp_path / "r.html").exists()
     assert len(SpendLog.current().charges()) == charges
 
 

@@ -115,9 +115,10 @@ def test_the_margin_is_the_method_s() -> None:
     assert Objective().objective(svm).loss == Huber(0.5)
     with pytest.raises(ValueError, match="no margin with the huber loss"):
         Objective(margin=1.0).objective(svm)
-    for wrong in (-1.0, 1e3, float("nan"), "2"):
+    bad: list[Any] = [-1.0, 1e3, float("nan"), "2"]
+    for wrong in bad:
         with pytest.raises((ValueError, TypeError), match="margin"):
-            Objective(margin=wrong)  # type: ignore[arg-type]
+            Objective(margin=wrong)
 
 
 def test_what_a_method_cannot_do_is_refused() -> None:

@@ -92,7 +92,7 @@ def test_the_slope_of_a_margin_is_as_exact_as_stated(margin: float) -> None:
 
 @pytest.mark.parametrize("loss", [*BINARY, Logistic(100.0)], ids=repr)
 def test_a_probability_is_that_of_its_best_answer(loss: Loss) -> None:
-    """With labels of probability p, t is where the mean slope is 0: exactly the larger half of a smooth loss's answers."""
+    """With labels of that probability, the mean slope is 0 at t."""
     t = np.linspace(-5, 5, 101)
     p = loss.probability(t)
     ones = np.ones_like(t)

@@ -8,7 +8,7 @@ from dperm.objectives import LinearObjective, Logistic
 
 __all__ = ["USUAL_MARGIN", "with_margin"]
 
-#: where none is asked for: near the best from 300 records to 40,000, by docs/margin.md
+#: where none is asked for: near the best from 300 records to 10,000 and beyond, see docs/margin.md
 USUAL_MARGIN = 2.0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dperm.mechanisms import Gradient, Method, Objective, Output, known_methods
+from dperm.mechanisms.margin import USUAL_MARGIN
 
 __all__ = ["CANDIDATES", "USUAL", "Candidate"]
 
@@ -47,7 +48,7 @@ CANDIDATES = {
             "objective-sharp",
             "Objective perturbation, sharp",
             "Objective, sharp",
-            _LAMBDA,
+            f"{_LAMBDA}; a margin of {USUAL_MARGIN:g} for the logistic loss",
             Objective(),
         ),
         Candidate(

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.audit.statistics import area_under_curve
 from dperm.data import Dataset
-from dperm.mechanisms import Budget, Mechanism
+from dperm.mechanisms import Budget, Mechanism, Objective
 from dperm.objectives import LinearObjective, Logistic, Records, RegularisedSum, Squared, Task
 from dperm.privacy import Certificate, Provenance, Relation
 from dperm.privacy import epsilon as event_epsilon
@@ -240,8 +240,9 @@ def _repeat(
     held_out = rows.records(dataset.features[test], targets[test])
     groups = dataset.groups
     fit = members if groups is None else objective.records(members.rows, targets[train], groups=groups[train])
-    best = _non_private(objective, fit, task)
-    least = _risk(objective, members, best, task)
+    plain = objective if objective.outputs > 1 else replace(objective, loss=task.loss)  # without a margin
+    best = _non_private(plain, fit, task)
+    least = _risk(plain, members, best, task)
     if not private:
         attack = _attack(objective, members, held_out, best, task)
         yield _Fit(job.mechanism, None, job.repeat, _score(objective, held_out, best, task), 0.0, attack, {})
@@ -295,9 +296,9 @@ def _losses(objective: LinearObjective, records: Records, theta: Array, task: Ta
     """(n,) losses; one-vs-rest: the mean over classes."""
     t, y = _predictions(objective, records, theta), records.targets
     if t.ndim == 2 and objective.outputs == 1:
-        separate = [objective.loss.value(t[:, k], records.one_against_rest(k).targets) for k in range(task.classes)]
+        separate = [objective.loss.judged(t[:, k], records.one_against_rest(k).targets) for k in range(task.classes)]
         return np.mean(separate, axis=0)
-    return objective.loss.value(t, y)
+    return objective.loss.judged(t, y)
 
 
 def _attack(objective: LinearObjective, members: Records, others: Records, theta: Array, task: Task) -> tuple[float, float]:
@@ -397,7 +398,7 @@ def _curve(dataset: Dataset, study: Study, task: Task, entropy: int) -> UtilityC
     train, test = _split(dataset, study, entropy, 0)
     if low == high or len(np.unique(dataset.targets[test])) < 2:
         return None
-    targets, objective = _targets(dataset, task), task.objective()
+    targets, objective = _targets(dataset, task), Objective().objective(task)
     path = UtilityPath(
         objective,
         objective.records(dataset.features[train], targets[train]),
