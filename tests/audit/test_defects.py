@@ -19,7 +19,7 @@ from dperm.audit import AuditResult, Pair, Training, attack, distinguish, overal
 from dperm.gradient import Clip, Plan
 from dperm.mechanisms import GradientPerturbation, ObjectivePerturbation, OutputPerturbation
 from dperm.mechanisms import minimiser as minimisers
-from dperm.objectives import LinearObjective, RegularisedSum
+from dperm.objectives import LinearObjective, RegularisedSum, Roughness
 from dperm.privacy import ApproximateDP, Relation
 from dperm.release import Source, SystemSource
 from dperm.release.draws import Draw
@@ -81,6 +81,19 @@ def test_norm_bounds_read_from_the_data() -> None:
     mechanism = OutputPerturbation.calibrate(LOGISTIC.facts, EPSILON, DELTA)
     results = audited(NormsFromData(**vars(mechanism)))
     assert overall(results) == "refuted" and "sensitivity" in kinds(results)
+
+
+class PenaltyFromData(ObjectivePerturbation):
+    """Draws neighbouring weights together more strongly, the more records there are."""
+
+    def train(self, objective: Any, records: Any, channel: Any) -> Any:
+        return super().train(replace(objective, roughness=Roughness(((0, 1),), 1e-3 + 0.2 * len(records))), records, channel)
+
+
+def test_penalties_read_from_the_data() -> None:
+    mechanism = ObjectivePerturbation.calibrate(LOGISTIC.facts, EPSILON, DELTA)
+    results = audited(PenaltyFromData(**vars(mechanism)))
+    assert overall(results) == "refuted" and "solver" in kinds(results)
 
 
 def shuffled(self: SystemSource, draw: Draw, records: int, steps: int) -> Iterator[Any]:

@@ -250,11 +250,14 @@ def test_an_encoder_leaves_nobody_out() -> None:
     assert SpendLog.current().charges() == []
 
 
-def test_roughness_is_the_sum_of_squared_second_differences() -> None:
-    heights = np.random.default_rng(0).normal(size=6)
-    line, ring = (column.roughness(Encoding(curves=6)) for column in (COLUMNS[0], COLUMNS[2]))
-    assert line is not None and ring is not None and COLUMNS[3].roughness(Encoding(curves=6)) is None
-    assert heights @ line @ heights == pytest.approx(np.square(np.diff(heights, 2)).sum())
-    around = np.concatenate([heights, heights[:2]])
-    assert heights @ ring @ heights == pytest.approx(np.square(np.diff(around, 2)).sum())
-    assert COLUMNS[0].roughness(Encoding()) is None
+def test_neighbours_are_next_to_each_other_on_a_curve() -> None:
+    knots, ring, job = COLUMNS[0], COLUMNS[2], COLUMNS[3]
+    assert knots.neighbours(Encoding(curves=4)) == [(0, 1), (1, 2), (2, 3)]
+    assert ring.curve_scale == "cyclic" and ring.neighbours(Encoding(curves=4)) == [(0, 1), (1, 2), (2, 3), (3, 0)]
+    assert job.type == "category" and job.neighbours(Encoding(curves=4)) == [] == knots.neighbours(Encoding())
+    schema = SCHEMA.with_curves(5)
+    names = schema.features
+    pairs = [(names[first], names[second]) for first, second in schema.neighbours]
+    assert len(pairs) == sum(4 + (c.curve_scale == "cyclic") for c in schema.columns if c.type == "number")
+    assert all(first.split("≈")[0] == second.split("≈")[0] for first, second in pairs)
+    assert SCHEMA.with_curves(0).neighbours == ()

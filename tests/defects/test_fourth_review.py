@@ -143,7 +143,7 @@ def test_review_4_4_noise_that_falls_with_a_private_size_is_not_refuted() -> Non
 class Short(Objective):
     """Trains on rows cut at another norm than the estimator's."""
 
-    def objective(self, task: Task) -> LinearObjective:
+    def objective(self, task: Task, budget: Budget | None = None) -> LinearObjective:
         return replace(task, data_norm=0.05, intercept_scale=0.0).objective()
 
 

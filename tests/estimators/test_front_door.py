@@ -61,6 +61,7 @@ SETTINGS: dict[str, list[Any]] = {
     "sampling": ["poisson", "importance", "full", "balls_and_bins", "truncated_poisson", "fixed_size"],
     "strong_convexity": [None, 1e-3, 1.0, 10, 100.0],
     "margin": [None, 0.0, 2.0, 5, 1e3],
+    "roughness": [0.0, 0, None, 1.0],
     "expected_batch_size": [None, 5.5, 20, 100],
     "epochs": [None, 1, 2.5, 5],
     "clipping_norm": [None, 1e-3, 0.1, 1.0, 10.0],

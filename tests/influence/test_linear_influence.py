@@ -18,6 +18,7 @@ from dperm.objectives import (
     Loss,
     PoissonLoss,
     RegularisedSum,
+    Roughness,
     SmoothedHinge,
     Softmax,
     Squared,
@@ -45,6 +46,7 @@ CASES = [
     (objective(SmoothedHinge(0.5)), LABELS),
     (objective(Logistic(), intercept_scale=0.0, strong_convexity=0.1), LABELS),
     (objective(Squared(1.0, 50.0), radius=50.0), NUMBERS),
+    (objective(strong_convexity=0.5, roughness=Roughness(((0, 1), (1, 2), (4, 5)), 4.0)), LABELS),
 ]
 
 

@@ -75,10 +75,17 @@ Person = np.ndarray  # (k, 2) rows times labels
 
 
 def exact_delta(
-    loss: str, sigma: float, modulus: float, first: list[Person], second: list[Person], target: float, pull: float = 0.0
+    loss: str,
+    sigma: float,
+    modulus: float,
+    first: list[Person],
+    second: list[Person],
+    target: float,
+    pull: float = 0.0,
+    rough: float = 0.0,
 ) -> float:
     """∫ (p_first − e^ε p_second)₊ over θ: densities are φ_σ(b(θ))·det ∇²J(θ), persons' losses are means. `pull` is what others
-    (many short rows) hold θ by, along −y."""
+    (many short rows) hold θ by, along −y; `rough` is the weight of a penalty (θ₁ − θ₂)² in units of Λ."""
     reach = (max(len(first), len(second)) / 2 + 8 * sigma) / modulus
     line = np.linspace(-reach, reach, 601)
     # finer where slopes change
@@ -87,10 +94,10 @@ def exact_delta(
     logs = []
     for persons in (first, second):
         b, xx, yy, xy = (
-            -modulus * theta - np.array([0.0, pull])[:, None, None],
-            np.full(theta.shape[1:], modulus),
-            np.full(theta.shape[1:], modulus),
-            np.zeros(theta.shape[1:]),
+            -modulus * (theta + rough * (theta - theta[::-1])) - np.array([0.0, pull])[:, None, None],
+            np.full(theta.shape[1:], modulus * (1 + rough)),
+            np.full(theta.shape[1:], modulus * (1 + rough)),
+            np.full(theta.shape[1:], -modulus * rough),
         )
         for rows in persons:
             for row in rows:
@@ -146,6 +153,27 @@ def test_persons_are_never_below_the_exact_density(loss: str, target: float, sca
     assert bounds[0] <= bounds[1] * (1 + 1e-9)
     if scale == 1.0:  # not by much, either
         assert largest > (0.97 if loss == "logistic" else 0.15) * bounds[0]
+
+
+@pytest.mark.parametrize("rough", [0.5, 5.0])
+@pytest.mark.parametrize("loss", ["logistic", "huber"])
+def test_a_penalty_on_roughness_costs_nothing(loss: str, rough: float) -> None:
+    """Only W ⪰ ΛI enters the proofs: with θᵀRθ beside ‖θ‖² nothing is below the exact density, of records, persons, and those
+    that are replaced."""
+    target, beta, largest = 1.0, SMOOTHNESS[loss], 0.0
+    modulus, sigma = 4 * beta * 0.3 / target, 1 / gaussian_mu(target, 1e-3)
+    rows = [([fan(180, 270)], [fan(180, 270), fan(0, 90)]), ([], [fan(45)]), ([], [fan(0)]), ([fan(45)] * 3, [fan(45)] * 4)]
+    for small, large in rows:
+        many = any(len(person) > 1 for person in large)
+        event = ObjectivePerturbationEvent(sigma, 1.0, beta, modulus, loss=loss, many=many)
+        for first, second in ((small, large), (large, small)):
+            true = exact_delta(loss, sigma, modulus, first, second, target, rough=rough)
+            largest = max(largest, true / delta(event, target))
+            assert true <= delta(event, target) * (1 + 1e-3) + 1e-9
+    event = ObjectivePerturbationEvent(2 * sigma, 1.0, beta, 2 * modulus, Relation.REPLACE_ONE, loss)
+    true = exact_delta(loss, 2 * sigma, 2 * modulus, [fan(20)], [fan(160)], target, pull=60 * modulus, rough=rough)
+    assert true <= delta(event, target) * (1 + 1e-3) + 1e-9
+    assert largest > (0.1 if loss == "logistic" else 0.01)  # near enough to see a bound that is too low
 
 
 def test_the_bound_of_a_record_does_not_hold_for_a_person() -> None:

@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from dperm.objectives import Hinge, Huber, LinearObjective, Logistic, Loss, Records, RegularisedSum, SmoothedHinge, Softmax
+from dperm.objectives import (
+    Hinge,
+    Huber,
+    LinearObjective,
+    Logistic,
+    Loss,
+    Records,
+    RegularisedSum,
+    Roughness,
+    SmoothedHinge,
+    Softmax,
+)
 from dperm.solvers import SolverError, minimise
 from dperm.utility import EpsilonCurve, FirstOrder, UtilityPath, first_order
 
@@ -83,9 +94,9 @@ def test_scores_of_other_rows_are_those_of_the_models() -> None:
     assert path.scores(EPSILONS, sp.csr_array(other), accuracy) == pytest.approx(found, abs=0.004)
 
 
-@pytest.mark.parametrize("kind", ["sparse", "single precision", "few", "one", "absent", "one class", "sorted", "copies"])
+@pytest.mark.parametrize("kind", ["sparse", "single precision", "few", "one", "absent", "one class", "sorted", "copies", "rough"])
 def test_whatever_the_records_are(kind: str) -> None:
-    problem = objective()
+    problem = objective(roughness=Roughness(((0, 1), (2, 3)), 5.0) if kind == "rough" else None)
     rows, targets = table()
     if kind == "sparse":
         rows = sp.csr_array(rows)

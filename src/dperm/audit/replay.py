@@ -350,7 +350,6 @@ def _minimiser_findings(mine: Stage, theirs: Stage, first: Recording, second: Re
     mechanism, objective = mine.mechanism, mine.objective
     perturbs = mechanism.minimiser == 1  # after the release of a linear term
     findings: list[Finding] = []
-    modulus = objective.strong_convexity
     place = mine.first_release + (mechanism.minimiser or 0)
     for item, recording in ((mine, first), (theirs, second)):
         linear = recording.releases[mine.first_release].released if perturbs else 0.0
@@ -368,14 +367,14 @@ def _minimiser_findings(mine: Stage, theirs: Stage, first: Recording, second: Re
     if not perturbs:
         return 0.0, findings
     theta = first.releases[place].query
-    sides = [item.objective.evaluate(theta, item.records, hessian=True) for item in (mine, theirs)]
+    # with their regularisers: one that follows the records shows
+    sides = [RegularisedSum(item.objective, item.records).evaluate(theta, hessian=True) for item in (mine, theirs)]
     moves = 1 if objective.relation is Relation.ADD_OR_REMOVE_ONE else 2
     charged = first.releases[mine.first_release].sensitivity * moves
     ratio = float(np.linalg.norm(sides[0][1] - sides[1][1])) / charged
-    eye: Any = modulus * np.eye(objective.dimension)
-    logdets = [float(np.linalg.slogdet(np.asarray(side[2]) + eye)[1]) for side in sides]
+    logdets = [float(np.linalg.slogdet(np.asarray(side[2]))[1]) for side in sides]
     rank = objective.facts.person_rows or 1  # of a person's Hessian, whose trace is as bounded as a record's
-    allowed = rank * float(np.log1p(objective.facts.smoothness / (rank * modulus)))
+    allowed = rank * float(np.log1p(objective.facts.smoothness / (rank * objective.strong_convexity)))
     # the Hessian may be of single precision
     return max(ratio, abs(logdets[0] - logdets[1]) / (allowed * (1 + 1e-5) + 1e-6)), findings
 

@@ -166,17 +166,12 @@ class Column:
             table[missing, -1] = 1.0
         return table
 
-    def roughness(self, encoding: Encoding) -> Array | None:
-        """(width, width) R such that θᵀRθ is the sum of squared second differences of its curve; None where there is no curve."""
+    def neighbours(self, encoding: Encoding) -> list[tuple[int, int]]:
+        """Which of its features are next to each other on its curve; none where it has no curve."""
         if self.type != "number" or not encoding.curves:
-            return None
-        count = encoding.curves
-        bends = np.diff(np.eye(count), n=2, axis=0)
-        if self.curve_scale == "cyclic":
-            bends = np.eye(count) - 2 * np.roll(np.eye(count), 1, axis=1) + np.roll(np.eye(count), 2, axis=1)
-        matrix = np.zeros((self.width(encoding),) * 2)
-        matrix[:count, :count] = bends.T @ bends
-        return matrix
+            return []
+        pairs = [(knot, knot + 1) for knot in range(encoding.curves - 1)]
+        return [*pairs, (encoding.curves - 1, 0)] if self.curve_scale == "cyclic" else pairs
 
 
 def _add_hats(table: NDArray[np.float32], places: Array, count: int, *, cyclic: bool) -> None:

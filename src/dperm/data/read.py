@@ -50,6 +50,7 @@ class Dataset:
     groups: NDArray[np.intp] | None = None  # (n,) whose each row is; None: each row is a person
     person_rows: int | None = None  # the most rows that are used of one
     found: Certificate | None = None  # what finding the schema cost, on the same records
+    neighbours: tuple[tuple[int, int], ...] = ()  # features that are next to each other on a curve
     public: bool = True  # False where ranges, categories or a target's range were read off the data
 
     def __len__(self) -> int:
@@ -107,6 +108,7 @@ class Dataset:
             groups=None if persons is None else persons[usable],
             person_rows=schema.unit_rows if schema.unit else None,
             found=schema.found_on_records(),
+            neighbours=schema.neighbours,
             public=not schema.proposed,
         )
 

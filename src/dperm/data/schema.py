@@ -114,6 +114,15 @@ class Schema:
         """What features are divided by: with curves a hair more than the root of their columns' number."""
         return math.sqrt(len(self.feature_columns)) * (1 + 2.0**-20) if self.curves else 1.0
 
+    @property
+    def neighbours(self) -> tuple[tuple[int, int], ...]:
+        """Features that are next to each other on a curve, by their numbers: for a penalty on roughness."""
+        found, at = list[tuple[int, int]](), 0
+        for column in self.columns:
+            found += [(at + first, at + second) for first, second in column.neighbours(self.encoding)]
+            at += column.width(self.encoding)
+        return tuple(found)
+
     def with_curves(self, knots: int = 12) -> Schema:
         """The same with curves of so many knots; 0: with straight lines."""
         return replace(self, curves=knots)

@@ -45,6 +45,7 @@ class PrivateLinearModel(TakesMethod):
     relation: str
     public_size: int | None
     person_rows: int | None = None  # of estimators without that parameter
+    neighbours: Any = None  # likewise
     fit_intercept: bool
     intercept_scale: float | None
     label: str
@@ -165,6 +166,7 @@ class PrivateLinearModel(TakesMethod):
             relation=Relation(self.relation),
             public_size=public_size or self.public_size,
             person_rows=self.person_rows,
+            neighbours=self.neighbours or (),
         )
 
     def mechanism_for(self, features: int, classes: int = 2, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:

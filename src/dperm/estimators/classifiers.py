@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -127,6 +128,8 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         a formula needs it (`Gradient`, and `Output` without `strong_convexity`).
     person_rows : with `groups` in `fit`, the most rows that are used of a person; public. Neighbours then differ in all rows of
         one person.
+    neighbours : pairs (i, j) of columns that are next to each other on a curve, such as `Schema.neighbours`: where the number of
+        records is public and the signal weak, objective perturbation draws their weights together (`Objective.roughness`).
     fit_intercept, intercept_scale : a constant feature of this value (default data_norm/2), regularised like the others.
     label : names the data set in the spend log.
     random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
@@ -158,6 +161,7 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         classes: ArrayLike | None = None,
         public_size: int | None = None,
         person_rows: int | None = None,
+        neighbours: Sequence[tuple[int, int]] | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
         label: str = "",
@@ -173,6 +177,7 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         self.classes = classes
         self.public_size = public_size
         self.person_rows = person_rows
+        self.neighbours = neighbours
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale
         self.label = label
@@ -223,6 +228,7 @@ class DPLinearSVC(_PrivateLinearClassifier):
         classes: ArrayLike | None = None,
         public_size: int | None = None,
         person_rows: int | None = None,
+        neighbours: Sequence[tuple[int, int]] | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
         label: str = "",
@@ -237,6 +243,7 @@ class DPLinearSVC(_PrivateLinearClassifier):
         self.classes = classes
         self.public_size = public_size
         self.person_rows = person_rows
+        self.neighbours = neighbours
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale
         self.label = label

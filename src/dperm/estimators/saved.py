@@ -6,7 +6,7 @@ A digest binds what a file holds; a signature, where there is one, says who made
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from dperm._family import members, ours
 from dperm.estimators.base import PrivateLinearModel, plain
 from dperm.mechanisms import Method, method_from_dict
-from dperm.objectives import LinearObjective
+from dperm.objectives import LinearObjective, Roughness
 from dperm.privacy import Certificate, Risk
 from dperm.privacy.signing import check_signature, digest_of, sign
 
@@ -91,7 +91,9 @@ def _stated(model: PrivateLinearModel) -> dict[str, Any]:
     fitted = type(model)(**model.fitted_params_)  # settings may have changed since
     loss, own = objective.loss, fitted.task(model.n_features_in_, len(getattr(model, "classes_", ()))).loss
     chosen = {name: value for name, value in vars(loss).items() if type(loss) is type(own) and value != getattr(own, name)}
-    return {"loss": loss.name, "loss_settings": chosen, **{name: getattr(objective, name) for name in _OF_OBJECTIVE}}
+    rough = None if objective.roughness is None else asdict(objective.roughness)
+    numbers = {name: getattr(objective, name) for name in _OF_OBJECTIVE}
+    return {"loss": loss.name, "loss_settings": chosen, "roughness": rough, **numbers}
 
 
 def _setting_to_json(value: Any) -> Any:
@@ -137,4 +139,6 @@ def _objective(model: PrivateLinearModel, classes: int, stated: dict[str, Any]) 
     objective = replace(objective, loss=replace(objective.loss, **stated.get("loss_settings", {})), radius=stated["radius"])
     if (objective.loss.name, objective.outputs) != (stated["loss"], stated["outputs"]):
         raise ValueError(f"it minimised the loss {stated['loss']} of {stated['outputs']} outputs, which {model!r} does not have")
+    rough = stated.get("roughness")
+    objective = replace(objective, roughness=None if rough is None else Roughness(**rough))
     return replace(objective, **{name: stated[name] for name in _OF_OBJECTIVE if name != "outputs"})

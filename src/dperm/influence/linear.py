@@ -1,4 +1,4 @@
-"""Influence of records on a linear model's minimiser θ̂ = argmin J, J = Σ_j ℓ_j + (Λ/2)‖θ‖².
+"""Influence of records on a linear model's minimiser θ̂ = argmin J, J = Σ_j ℓ_j + (Λ/2)(‖θ‖² + θᵀRθ).
 
 Where record i leaves, J loses ℓ_i: θ̂ moves by about H⁻¹∇ℓ_i, H = ∇²J(θ̂) (Koh & Liang 2017; "first order"), and by one step of
 Newton's method on what is left by (H − ∇²ℓ_i)⁻¹∇ℓ_i, which is exact for the squared loss ("step"). With ∇ℓ_i = x_i ⊗ s_i and
@@ -169,8 +169,8 @@ class LinearInfluence:
 
     @functools.cached_property
     def _few(self) -> bool:
-        """Whether there are fewer records than parameters: then their Gram matrix is factored."""
-        return len(self.records) * self.objective.outputs < self.objective.dimension
+        """Whether there are fewer records than parameters: then their Gram matrix is factored, if the regulariser is ‖θ‖²."""
+        return self.objective.roughness is None and len(self.records) * self.objective.outputs < self.objective.dimension
 
     @functools.cached_property
     def _all_thin(self) -> Any:
@@ -192,7 +192,10 @@ class LinearInfluence:
                 for other in range(k):
                     table[k, other] = table[other, k]
             matrix = table.transpose(2, 0, 3, 1).reshape(self.objective.dimension, -1)
-        matrix[np.diag_indices_from(matrix)] += modulus
+        if self._few:
+            matrix[np.diag_indices_from(matrix)] += modulus
+        else:
+            matrix += modulus * self.objective.penalty_hessian()
         try:
             factor = la.cho_factor(matrix, lower=True)
         except la.LinAlgError:

@@ -165,7 +165,7 @@ class Gradient(Method):
         """How it trains, as plans call it."""
         return SAMPLINGS[self.sampling]
 
-    def objective(self, task: Task) -> LinearObjective:
+    def objective(self, task: Task, budget: Budget | None = None) -> LinearObjective:
         return task.objective(joint=True, strong_convexity=self.strong_convexity or 0.0)
 
     def at(self, facts: PublicFacts, budget: Budget, models: int, noise_multiplier: float) -> Mechanism:

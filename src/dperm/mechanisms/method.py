@@ -57,7 +57,8 @@ class Method(ABC):
         """The mechanism where the number of records is needed and private."""
         raise ValueError(f"Expected public_size with mechanism={self.key!r}: it does not release the number of records.")
 
-    def objective(self, task: Task) -> LinearObjective:
+    def objective(self, task: Task, budget: Budget | None = None) -> LinearObjective:
+        """What is minimised: it may follow the budget by a public rule. None: without what follows from a budget."""
         return task.objective(joint=self.joint)
 
     def chosen(self, task: Task, budget: Budget) -> Method:
@@ -89,7 +90,7 @@ class Method(ABC):
         if budget.delta == 0 and not self.pure:
             pure = ", ".join(repr(key) for key, kind in known_methods().items() if kind.pure)
             raise ValueError(f"Expected delta in (0, 1) for mechanism={self.key!r}, got 0; a pure form have {pure}.")
-        objective = self.objective(task)
+        objective = self.objective(task, budget)
         facts = objective.facts
         sizes = self.needs_size and facts.public_size is None
         if sizes and facts.relation is Relation.REPLACE_ONE:

@@ -43,7 +43,7 @@ def certain_tolerance(facts: PublicFacts, strong_convexity: float, noise_std: fl
     farthest *= 2  # descent stays that near
     steep, curved, size = facts.lipschitz, facts.smoothness, facts.size_limit * (facts.person_rows or 1)  # each row rounds
     record = 16 * steep + 9 * curved * farthest + 4 * curved / facts.data_norm
-    others = 8 * (strong_convexity * farthest + linear)
+    others = 8 * (strong_convexity * (1 + facts.roughness) * farthest + linear)
     drawn = NORMAL_ERROR * noise_std * math.sqrt(facts.dimension)  # of the linear term
     return max(_LEAST * steep, _MARGIN * (2 * _ROUNDING * (size * record + others) + drawn))
 
@@ -69,7 +69,7 @@ def solve(objective: LinearObjective, records: Records, linear: Any, tolerance: 
         return minimise_many(problem, np.zeros_like(linear), tolerance / 2, objective.radius)
     facts, modulus = objective.facts, objective.strong_convexity
     assert facts.size_limit is not None
-    condition = facts.smoothness * facts.size_limit / modulus + 1
+    condition = facts.smoothness * facts.size_limit / modulus + 1 + facts.roughness
     _, farthest = _farthest(facts, modulus, noise_std)
     steps = math.ceil(condition * max(1.0, math.log(4 * farthest * modulus / tolerance)))
     return minimise(problem, tolerance, objective.radius, descent_steps=steps)

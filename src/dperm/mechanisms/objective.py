@@ -16,8 +16,9 @@ from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.margin import USUAL_MARGIN, with_margin
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
+from dperm.mechanisms.roughness import with_roughness
 from dperm.mechanisms.tuning import objective_strong_convexity
-from dperm.objectives import LinearObjective, Logistic, PublicFacts, Records, Task
+from dperm.objectives import LinearObjective, Logistic, PublicFacts, Records, RegularisedSum, Task
 from dperm.privacy import (
     Assumption,
     Composed,
@@ -153,12 +154,10 @@ class ObjectivePerturbation(Mechanism):
         which is tiny."""
         if objective.radius is not None:
             return None
-        modulus = self.strong_convexity
-        _, gradient, hessian = objective.with_strong_convexity(modulus).evaluate(outputs, records, hessian=True)
+        problem = RegularisedSum(objective.with_strong_convexity(self.strong_convexity), records)
+        _, gradient, hessian = problem.evaluate(outputs, hessian=True)
         assert hessian is not None
-        whole = gradient + modulus * outputs
-        determinants = np.linalg.slogdet(hessian + modulus * np.eye(outputs.shape[1]))[1]
-        return determinants - np.square(whole).sum(axis=1) / (2 * self.noise_std**2)
+        return np.linalg.slogdet(hessian)[1] - np.square(gradient).sum(axis=1) / (2 * self.noise_std**2)
 
     def most_records(self, facts: PublicFacts) -> int | None:
         return facts.size_limit
@@ -179,12 +178,14 @@ class Objective(Method):
     """Objective perturbation by `calibration` "sharp", "generic" or "kifer"; `strong_convexity` is Λ of (Λ/2)‖θ‖².
 
     `margin` is that of the logistic loss: 2 unless it is said, or 0 where calibrations before the sharp one are asked for as they
-    were published. 0 makes scores log-odds.
+    were published. 0 makes scores log-odds. `roughness` is the weight of the penalty on roughness, of neighbouring features: 1
+    where the number of records is public and the signal weak, otherwise 0, unless it is said (docs/curves.md).
     """
 
     calibration: Calibration = "sharp"
     strong_convexity: float | None = None
     margin: float | None = None
+    roughness: float | None = None
 
     key = "objective"
 
@@ -195,10 +196,13 @@ class Objective(Method):
             check.positive("strong_convexity", self.strong_convexity)
         if self.margin is not None:
             Logistic(self.margin)  # refuses what is no margin
+        if self.roughness is not None:
+            check.non_negative("roughness", self.roughness)
 
-    def objective(self, task: Task) -> LinearObjective:
+    def objective(self, task: Task, budget: Budget | None = None) -> LinearObjective:
         usual = USUAL_MARGIN if self.calibration == "sharp" else 0.0
-        return with_margin(super().objective(task), self.margin, usual)
+        made = with_margin(super().objective(task), self.margin, usual)
+        return with_roughness(made, task, budget if self.calibration == "sharp" else None, self.roughness)
 
     def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:
         part = ObjectivePerturbation.calibrate(

@@ -16,8 +16,9 @@ from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.noisy_size import NoisySize
+from dperm.mechanisms.roughness import with_roughness
 from dperm.mechanisms.tuning import output_strong_convexity
-from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.objectives import LinearObjective, PublicFacts, Records, Task
 from dperm.privacy import Assumption, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate, statements
 from dperm.release import Channel
 
@@ -138,9 +139,11 @@ def _least_noise(epsilon: float, delta: float, relation: Relation, copies: int, 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Output(Method):
-    """Output perturbation. `strong_convexity` is Λ of (Λ/2)‖θ‖²; its rule needs the number of records."""
+    """Output perturbation. `strong_convexity` is Λ of (Λ/2)‖θ‖²; its rule needs the number of records. `roughness` is the
+    weight of the penalty on roughness, of features that are neighbours."""
 
     strong_convexity: float | None = None
+    roughness: float = 0.0
 
     key = "output"
     pure = True
@@ -149,6 +152,10 @@ class Output(Method):
         super().__post_init__()
         if self.strong_convexity is not None:
             check.positive("strong_convexity", self.strong_convexity)
+        check.non_negative("roughness", self.roughness)
+
+    def objective(self, task: Task, budget: Budget | None = None) -> LinearObjective:
+        return with_roughness(super().objective(task), task, budget, self.roughness)
 
     @property
     def needs_size(self) -> bool:

@@ -43,7 +43,7 @@ class PublishedPidp(Method):
     def needs_size(self) -> bool:
         return True
 
-    def objective(self, task: Task) -> LinearObjective:
+    def objective(self, task: Task, budget: Budget | None = None) -> LinearObjective:
         return task.objective(strong_convexity=self.strong_convexity or 0.0)
 
     def calibrated(self, facts: PublicFacts, budget: Budget, models: int) -> Mechanism:

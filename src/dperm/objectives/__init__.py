@@ -10,6 +10,7 @@ from dperm.objectives.poisson import PoissonLoss
 from dperm.objectives.problem import RegularisedSum
 from dperm.objectives.quantile import QuantileLoss
 from dperm.objectives.records import Batch, Records
+from dperm.objectives.roughness import Roughness
 from dperm.objectives.task import Task
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "QuantileLoss",
     "Records",
     "RegularisedSum",
+    "Roughness",
     "SmoothedHinge",
     "Softmax",
     "Squared",

@@ -21,7 +21,8 @@ class PublicFacts:
     `loss` names a loss with a sharp bound; `target_bound` bounds a regression target; `public_size` is None where the
     number of records is private and unstated. `size_limit` is the number of records up to which the rounding of a minimiser is
     bounded, `loss_at_zero` bounds how far a record's loss at θ = 0 lies above its least. `foreign_loss` names a loss that dperm
-    did not write. With `person_rows` a record is a person of at most so many rows. ValueError for finite constants of a loss
+    did not write. With `person_rows` a record is a person of at most so many rows. `roughness` bounds the penalty on roughness:
+    its largest eigenvalue, and what rounding makes of it (`Roughness.rounding`). ValueError for finite constants of a loss
     with which doubles cannot work.
     """
 
@@ -39,6 +40,7 @@ class PublicFacts:
     loss_at_zero: float | None = None
     foreign_loss: str | None = None
     person_rows: int | None = None
+    roughness: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("lipschitz", "smoothness"):

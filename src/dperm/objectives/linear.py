@@ -1,4 +1,4 @@
-"""Linear models: the objective Σ_i ℓ(x_iᵀθ, y_i) + (strong_convexity/2)·‖θ‖² over ℝ^d or an L2 ball.
+"""Linear models: the objective Σ_i ℓ(x_iᵀθ, y_i) + (strong_convexity/2)·(‖θ‖² + θᵀRθ) over ℝ^d or an L2 ball.
 
 An intercept is a constant feature appended after row scaling: the last parameter (or the last row of parameters of a
 softmax model), regularised like the others.
@@ -22,6 +22,7 @@ from dperm.objectives.grouped import MeanPass, admit_person_rows, flattened, gro
 from dperm.objectives.losses import Loss
 from dperm.objectives.per_example import Pass
 from dperm.objectives.records import EXACT_ROWS, ROW_BITS, Batch, Records
+from dperm.objectives.roughness import Roughness, admit_neighbours
 from dperm.objectives.sums import RunningSum
 from dperm.privacy.events import Relation
 from dperm.release.grid import power_below
@@ -44,7 +45,8 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LinearObjective:
-    """A loss, the public bounds of its data, the quadratic regulariser and an optional L2 ball of `radius`.
+    """A loss, the public bounds of its data, the quadratic regulariser and an optional L2 ball of `radius`. R of the regulariser
+    is that of `roughness`, or 0.
 
     `features` is d without the intercept; `intercept_scale` is the value of the constant feature (0: no intercept). `size_limit`
     is the public number of records up to which a minimiser's rounding is bounded (None: four times `public_size`, at least a
@@ -62,6 +64,7 @@ class LinearObjective:
     public_size: int | None = None
     size_limit: int | None = None
     person_rows: int | None = None
+    roughness: Roughness | None = None
 
     def __post_init__(self) -> None:
         check.plain_numbers(self, list(vars(self)))
@@ -90,6 +93,8 @@ class LinearObjective:
 
         if self.person_rows is not None:
             object.__setattr__(self, "person_rows", admit_person_rows(self.person_rows))
+        if self.roughness is not None:
+            admit_neighbours(self.roughness.neighbours, self.features)
 
     @property
     def grouped(self) -> bool:
@@ -131,10 +136,27 @@ class LinearObjective:
             radius=self.radius,
             target_bound=None if self.loss.classification else max(map(abs, self.loss.extremes)),
             person_rows=self.person_rows,
+            roughness=0.0 if self.roughness is None else self.roughness.rounding,
         )
 
     def with_strong_convexity(self, strong_convexity: float) -> LinearObjective:
         return replace(self, strong_convexity=strong_convexity)
+
+    def penalty_gradient(self, theta: Array) -> Array:
+        """(I + R)θ (…, p): times the strong convexity, it is the regulariser's gradient; times θ/2 in addition, its value."""
+        if self.roughness is None:
+            return theta
+        table = theta.reshape(*theta.shape[:-1], -1, self.outputs).copy()
+        table[..., : self.features, :] += self.roughness.times(table[..., : self.features, :])
+        return table.reshape(theta.shape)
+
+    def penalty_hessian(self) -> Array:
+        """I + R (p, p): times the strong convexity, the regulariser's Hessian."""
+        matrix = np.eye(self.dimension)
+        if self.roughness is not None:
+            wide = self.features * self.outputs
+            matrix[:wide, :wide] += sp.kron(self.roughness.matrix(self.features), np.eye(self.outputs)).toarray()
+        return matrix
 
     def records(
         self, rows: Any, targets: Any, *, groups: Any = None, present: NDArray[np.bool_] | None = None, keep: bool = True

@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RegularisedSum:
-    """J(θ) = Σ_i ℓ_i(θ) + (strong_convexity/2)·‖θ‖² + linearᵀθ."""
+    """J(θ) = Σ_i ℓ_i(θ) + (strong_convexity/2)·(‖θ‖² + θᵀRθ) + linearᵀθ."""
 
     objective: LinearObjective
     records: Records
@@ -34,30 +34,32 @@ class RegularisedSum:
     def evaluate(self, theta: Array, hessian: bool) -> tuple[float, Array, Array | None]:
         """Value, gradient (p,), Hessian (p, p) if asked; with a leading axis each for m problems, θ (m, p), at once."""
         value, gradient, matrix = self.objective.evaluate(theta, self.records, hessian)
-        modulus = self.strong_convexity
-        if theta.ndim > 1:
-            value += (modulus / 2 * theta * theta + self.linear * theta).sum(axis=1)
-        else:
-            value += modulus / 2 * float(theta @ theta) + float(np.sum(self.linear * theta))
-        gradient += modulus * theta + self.linear
+        penalty = self.strong_convexity * self.objective.penalty_gradient(theta)
+        added = ((penalty / 2 + self.linear) * theta).sum(axis=-1)
+        value += added if theta.ndim > 1 else float(added)
+        gradient += penalty + self.linear
         if matrix is not None:
-            np.einsum("...ii->...i", matrix)[...] += modulus
+            matrix += self.strong_convexity * self.objective.penalty_hessian()
         return value, gradient, matrix
 
     def certified_gradient(self, theta: Array) -> tuple[Array, float]:
         """The gradient (p,) and a bound on its distance from the true one: sums over records are exact, see
         `LinearObjective.exact_gradient`."""
         total, error = self.objective.exact_gradient(theta, self.records)
-        gradient = total + self.strong_convexity * theta + self.linear
-        # the last three operations, and the sum's own rounding to a double
-        sizes = [total, self.strong_convexity * theta, np.asarray(self.linear)]
+        penalty = self.strong_convexity * self.objective.penalty_gradient(theta)
+        gradient = total + penalty + self.linear
+        # the last three operations, the sum's own rounding to a double, and the penalty's
+        rough = self.strong_convexity * self.objective.facts.roughness * theta
+        sizes = [total, penalty, rough, np.asarray(self.linear)]
         return gradient, error + 2.0**-51 * sum(float(np.linalg.norm(size)) for size in sizes)
 
     @property
     def curvature_bound(self) -> float:
         """A Lipschitz constant of the gradient: what the records' norms give."""
         squares = sum(float(batch.norms @ batch.counted(batch.norms)) for batch in self.records.batches())
-        return (self.objective.curvature * squares + self.strong_convexity) * (1 + 2.0**-30)
+        regulariser = self.strong_convexity * (1 + self.objective.facts.roughness)
+        return (self.objective.curvature * squares + regulariser) * (1 + 2.0**-30)
 
     def hessian_product(self, theta: Array, vector: Array) -> Array:
-        return self.objective.hessian_product(theta, self.records, vector) + self.strong_convexity * vector
+        penalty = self.strong_convexity * self.objective.penalty_gradient(vector)
+        return self.objective.hessian_product(theta, self.records, vector) + penalty

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dperm.objectives.linear import LinearObjective
 from dperm.objectives.losses import Loss
+from dperm.objectives.roughness import Neighbours, admit_neighbours
 from dperm.privacy.events import Relation
 
 __all__ = ["Task"]
@@ -18,7 +19,8 @@ __all__ = ["Task"]
 class Task:
     """A linear model of `features` numbers. `loss` is that of one model; `classes` = 0 stands for regression.
 
-    Other fields as in `LinearObjective`. `public_size` is None where the number of records is private.
+    Other fields as in `LinearObjective`. `public_size` is None where the number of records is private. `neighbours`: which
+    features are next to each other on a curve, for methods with a penalty on roughness; others have no use for it.
     """
 
     loss: Loss
@@ -29,6 +31,10 @@ class Task:
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
     public_size: int | None = None
     person_rows: int | None = None
+    neighbours: Neighbours = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "neighbours", admit_neighbours(self.neighbours, self.features))
 
     @property
     def grouped(self) -> bool:

@@ -168,7 +168,9 @@ class _Job:
     repeat: int
 
 
-_worker: tuple[Dataset, Study, Task, dict[tuple[str, float], Mechanism], int]
+#: What runs and what it minimises, by method and ε.
+_Built = dict[tuple[str, float], tuple[Mechanism, LinearObjective]]
+_worker: tuple[Dataset, Study, Task, _Built, int]
 
 
 def _start_process(path: str) -> None:
@@ -227,20 +229,20 @@ def _repeat(
     dataset: Dataset,
     study: Study,
     task: Task,
-    mechanisms: dict[tuple[str, float], Mechanism],
+    mechanisms: _Built,
     job: _Job,
     split: tuple[NDArray[np.intp], NDArray[np.intp]],
 ) -> Iterator[_Fit]:
     train, test = split
     targets = _targets(dataset, task)
     private = job.mechanism != "non-private"
-    objective = CANDIDATES[job.mechanism].method.objective(task) if private else task.objective(joint=True)
+    objective = CANDIDATES[job.mechanism].method.objective(task) if private else task.objective(joint=True)  # whatever ε is
     rows = replace(objective, person_rows=None)  # answers are judged by themselves, whosever they are
     members = rows.records(dataset.features[train], targets[train])
     held_out = rows.records(dataset.features[test], targets[test])
     groups = dataset.groups
     fit = members if groups is None else objective.records(members.rows, targets[train], groups=groups[train])
-    plain = objective if objective.outputs > 1 else replace(objective, loss=task.loss)  # without a margin
+    plain = objective if objective.outputs > 1 else replace(objective, loss=task.loss, roughness=None)  # without a margin
     best = _non_private(plain, fit, task)
     least = _risk(plain, members, best, task)
     if not private:
@@ -250,7 +252,8 @@ def _repeat(
     for epsilon in study.epsilons:
         seed = None if study.seed is None else f"{study.seed}/{job.mechanism}/{epsilon}/{job.repeat}"
         channel = Channel.open(seed, label=f"compare {dataset.name}")
-        release = mechanisms[job.mechanism, epsilon].release(objective, fit, channel)
+        mechanism, objective = mechanisms[job.mechanism, epsilon]
+        release = mechanism.release(objective, fit, channel)
         score = _score(objective, held_out, release.theta, task)
         risk = _risk(objective, members, release.theta, task)
         attack = _attack(objective, members, held_out, release.theta, task)
@@ -335,6 +338,7 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
         relation=Relation(study.relation),
         public_size=_trained_on(dataset, study),
         person_rows=dataset.person_rows,
+        neighbours=dataset.neighbours,
     )
     mechanisms, left_out = _built(study, task)
     keys = [key for key in study.mechanisms if key not in left_out]
@@ -348,8 +352,8 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
         if progress is not None:
             progress(number, len(work))
     cells = [_cell("non-private", None, rows, study, None)]
-    for (key, epsilon), mechanism in mechanisms.items():
-        certificate = mechanism.certificate(CANDIDATES[key].method.objective(task).facts, _provenance(study))
+    for (key, epsilon), (mechanism, objective) in mechanisms.items():
+        certificate = mechanism.certificate(objective.facts, _provenance(study))
         certificate = dataset.certified(_with_size_read_off(certificate))
         if not dataset.public:
             certificate = certificate.only_claimed("ranges, categories or labels were read off the data, not public")
@@ -359,6 +363,8 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     if "objective-sharp" in keys and classes == 2 and not task.grouped:
         try:
             curve = _curve(dataset, study, task, entropy)
+            if any(made.roughness for (key, _), (_, made) in mechanisms.items() if key == "objective-sharp"):
+                notes = (*notes, "Utility along ε is without the penalty on roughness, which the mechanism has where ε is small.")
         except SolverError as error:  # nothing else is lost by it
             notes = (*notes, f"Utility along ε is left out: {error}")
     return StudyResult(
@@ -377,19 +383,19 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     )
 
 
-def _built(study: Study, task: Task) -> tuple[dict[tuple[str, float], Mechanism], dict[str, str]]:
-    """By method and ε, what runs; and why methods that refuse this task, or one of the budgets, are left out."""
-    mechanisms: dict[tuple[str, float], Mechanism] = {}
+def _built(study: Study, task: Task) -> tuple[_Built, dict[str, str]]:
+    """What runs; and why methods that refuse this task, or one of the budgets, are left out."""
+    mechanisms: _Built = {}
     left_out: dict[str, str] = {}
     for key in study.mechanisms:
         try:
             for epsilon in study.epsilons:
                 mechanism, objective = CANDIDATES[key].method.build(task, Budget(study.delta, epsilon))
                 mechanism.event(objective.facts)
-                mechanisms[key, epsilon] = mechanism
+                mechanisms[key, epsilon] = mechanism, objective
         except ValueError as error:
             left_out[key] = str(error)
-    return {both: mechanism for both, mechanism in mechanisms.items() if both[0] not in left_out}, left_out
+    return {both: made for both, made in mechanisms.items() if both[0] not in left_out}, left_out
 
 
 def _curve(dataset: Dataset, study: Study, task: Task, entropy: int) -> UtilityCurve | None:

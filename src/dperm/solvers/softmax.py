@@ -22,8 +22,8 @@ def minimise_softmax(objective: LinearObjective, records: Records, iterations: i
             at_theta = objective.per_example(theta, batch)
             total += float(at_theta.losses.sum())
             gradient += at_theta.weighted_sum(np.ones(len(at_theta.norms)))
-        modulus = objective.strong_convexity
-        return total + modulus / 2 * float(theta @ theta), gradient + modulus * theta
+        penalty = objective.strong_convexity * objective.penalty_gradient(theta)
+        return total + float(penalty @ theta) / 2, gradient + penalty
 
     options = {"maxiter": iterations, "ftol": 1e-15, "gtol": 1e-9}
     return minimize(value, np.zeros(objective.dimension), jac=True, method="L-BFGS-B", options=options).x

@@ -86,7 +86,7 @@ def measured_excess(
 
 def _risk(objective: LinearObjective, records: Records, theta: Array) -> float:
     size = len(records)
-    return (objective.evaluate(theta, records)[0] + objective.strong_convexity / 2 * float(theta @ theta)) / size
+    return RegularisedSum(objective, records).evaluate(theta, False)[0] / size
 
 
 def _slope(at: Array | NDArray[np.intp], values: Array) -> float:

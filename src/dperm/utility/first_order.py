@@ -89,8 +89,8 @@ def first_order(
         linear = noise * direction
         theta = minimise(RegularisedSum(objective, records, linear), _TOLERANCE * float(np.linalg.norm(linear))).theta
         value, gradient, _ = objective.evaluate(theta, records)
-        factor = la.cho_factor(objective.hessian(theta, records) + modulus * np.eye(len(theta)), lower=True)
-        change = -la.cho_solve(factor, noise_slope * direction + modulus_slope * theta)
+        factor = la.cho_factor(objective.hessian(theta, records) + modulus * objective.penalty_hessian(), lower=True)
+        change = -la.cho_solve(factor, noise_slope * direction + modulus_slope * objective.penalty_gradient(theta))
         thetas[draw], theta_slopes[draw] = theta, change
         losses.append(value / size)
         slopes.append(float(gradient @ change) / size)

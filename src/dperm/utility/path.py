@@ -193,7 +193,7 @@ class UtilityPath:
         for step in range(_STEPS):
             values, slopes = self._evaluate(thetas)
             guessed = guessed if step else values
-            gradients = slopes + moduli[:, None] * thetas + linear
+            gradients = slopes + moduli[:, None] * self.objective.penalty_gradient(thetas) + linear
             left = float(np.linalg.norm(gradients, axis=-1).max())
             if step:
                 pairs.append((moves, gradients - was))
@@ -204,9 +204,10 @@ class UtilityPath:
             kept, before, was = left / before, left, gradients
             solve = functools.partial(self._curvature.solve, thetas=thetas, places=places, moduli=moduli)
             moves = -_corrected(solve, pairs, gradients)
-            # how far losses go, to second order: Hv = −gradient − Λv
+            # how far losses go, to second order: Hv = −gradient − Λ(I + R)v
             tilts = (slopes * moves).sum(axis=-1)
-            bends = -(moves * (gradients + moduli[:, None] * moves)).sum(axis=-1) / 2
+            penalties = moduli[:, None] * self.objective.penalty_gradient(moves)
+            bends = -(moves * (gradients + penalties)).sum(axis=-1) / 2
             astray = _largest_share(np.abs(tilts) + np.abs(bends), values)
             thetas = thetas + moves
             # what losses say of a step may be small by chance: gradients have a say, too
@@ -251,7 +252,7 @@ class _Curvature:
             self._matrices = np.stack(made) / share
 
     def solve(self, gradients: Array, thetas: Array, places: Array, moduli: Array) -> Array:
-        """(∇²Σℓ + ΛI)⁻¹·gradient (m, k, p), nearly."""
+        """(∇²Σℓ + Λ(I + R))⁻¹·gradient (m, k, p), nearly."""
         found = np.empty_like(gradients)
         for number, modulus in enumerate(moduli):
             if not self._dense:
@@ -266,7 +267,7 @@ class _Curvature:
         anchors = _points(2)
         quadratic = np.tensordot(_barycentric(anchors, np.array([place]))[0], self._matrices, axes=1)
         nearest = self._matrices[int(np.argmin(np.abs(anchors - place)))]
-        lift = modulus * np.eye(len(nearest))
+        lift = modulus * self._objective.penalty_hessian()
         try:
             return la.cho_factor(quadratic + lift, lower=True, check_finite=False)
         except la.LinAlgError:  # which positive matrices between three others need not be
@@ -274,7 +275,8 @@ class _Curvature:
 
     def _by_products(self, theta: Array, modulus: float, gradient: Array) -> Array:
         def product(vector: Array) -> Array:
-            return self._objective.hessian_product(theta, self._records, np.ravel(vector)) + modulus * np.ravel(vector)
+            penalty = modulus * self._objective.penalty_gradient(np.ravel(vector))
+            return self._objective.hessian_product(theta, self._records, np.ravel(vector)) + penalty
 
         return cg(LinearOperator((len(theta), len(theta)), matvec=product, dtype=np.float64), gradient, rtol=_FORCING)[0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from dperm.gradient import AdaptiveClip, AdaptiveNorm, ExponentialDecay, FullBatch, Normalise, PerLayer
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
@@ -16,7 +17,7 @@ from dperm.mechanisms import (
     Output,
     OutputPerturbation,
 )
-from dperm.objectives import Huber, LinearObjective, Logistic, SmoothedHinge, Softmax, Squared, Task
+from dperm.objectives import Huber, LinearObjective, Logistic, Roughness, SmoothedHinge, Softmax, Squared, Task
 from helpers.catalogue.common import ADD, BUDGET, DELTA, EPSILON, REPLACE, SIZE, Entry, gradient, objective
 
 
@@ -46,6 +47,9 @@ def entries() -> Iterator[Entry]:
             o = objective(loss, relation)
             yield f"output, {loss.name}, {relation}", OutputPerturbation.calibrate(o.facts, EPSILON, DELTA), o
             yield f"objective, {loss.name}, {relation}", ObjectivePerturbation.calibrate(o.facts, EPSILON, DELTA), o
+        rough = replace(logistic, roughness=Roughness(((0, 1), (1, 2)), 3.0))
+        yield f"output, penalty on roughness, {relation}", OutputPerturbation.calibrate(rough.facts, EPSILON, DELTA), rough
+        yield f"objective, penalty on roughness, {relation}", ObjectivePerturbation.calibrate(rough.facts, EPSILON, DELTA), rough
         yield f"pure output, {relation}", OutputPerturbation.calibrate(logistic.facts, EPSILON, 0.0), logistic
         generic = ObjectivePerturbation.calibrate(logistic.facts, EPSILON, DELTA, calibration="generic")
         yield f"generic objective, {relation}", generic, logistic
