@@ -51,7 +51,8 @@ def main(repeats: int) -> None:
                 warnings.simplefilter("ignore")
                 schemas = {"public": replace(public, missing="middle")}
                 for epsilon in FOUND:
-                    schemas[f"found at {epsilon:g}"] = find(frame[train], public.target, epsilon, DELTA)
+                    found_one = find(frame[train], public.target, epsilon, DELTA)
+                    schemas[f"found at {epsilon:g}"] = replace(found_one, missing="middle")
                 for which, schema in schemas.items():
                     for epsilon in TRAINED:
                         scores.setdefault(f"{name}|{which}|{epsilon:g}", []).append(accuracy(frame, schema, train, epsilon))

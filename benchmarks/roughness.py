@@ -2,8 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/roughness.py [--jobs 2]
 
-64 tables of 300 to 10,000 records with curves of 8 knots, three draws of the noise each, at four ε: accuracy and log loss on 8,000
-others, by weight of the penalty. The rule in `dperm.mechanisms.roughness` was chosen by such tables, see docs/curves.md.
+64 tables of 300 to 10,000 records with curves of 8 knots, three draws of the noise each, at four ε: accuracy and log loss on
+8,000 others, by weight of the penalty. The rule in `dperm.mechanisms.roughness` was chosen by such tables, see docs/curves.md.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main() -> None:
         lines.append(f"| {title} | {len(here)} | " + " | ".join(f"{a:.1f}, {b:.3f}" for a, b in values) + f" | {gain} |")
     text = (
         "# A penalty on roughness\n\n`python benchmarks/roughness.py`: accuracy in % and log loss on others, means over made "
-        "tables by the signal S = nμ/√d, and the gain in accuracy with its standard error; κ is the penalty's weight beside ‖θ‖².\n\n"
+        "tables by the signal S = nμ/√d, and the gain in accuracy with its standard error; κ is its weight beside ‖θ‖².\n\n"
     )
     about = "\n".join(f"- {key}: {value}" for key, value in machine().items())
     RESULTS.write_text(text + "\n".join(lines) + "\n\n" + about + "\n")

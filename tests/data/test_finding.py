@@ -278,3 +278,35 @@ def test_the_command_finds_and_models_pay_for_it(tmp_path: Path) -> None:
     stated = ["data", "propose", table, "--target", "sick", "--classes", "0,1", "-o", schema]
     assert runner.invoke(app, stated).exit_code != 0
     assert runner.invoke(app, [*stated, "--epsilon", "1"]).exit_code == 0
+
+
+def test_gaps_are_a_category_of_their_own_where_there_are_some() -> None:
+    """Whether values are missing is told by a third noisy count of each column, within the same length."""
+    assert find(FRAME[["age", "ward", "sick"]], "sick", 4.0).missing == "middle"
+    frame = FRAME[["age", "ward", "sick"]].astype(object)
+    frame.loc[frame.index % 3 == 0, "age"] = np.nan
+    frame.loc[frame.index % 3 == 1, "ward"] = " "
+    schema = find(frame, "sick", 4.0)
+    assert schema.missing == "separate" and schema.features[-1].endswith("missing")
+    dataset = Dataset.of(frame, schema)
+    assert len(dataset) == COUNT and dataset.features[0, schema.features.index("age missing")] > 0
+    labels = FRAME[["age", "ward"]].astype(object).assign(sick=np.where(FRAME.index % 2 == 0, None, FRAME["sick"].astype(object)))
+    assert find(labels, "sick", 4.0).missing == "middle"  # of labels alone: such records are left out
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_no_record_moves_the_first_counts_by_more_than_is_charged(replaced: bool) -> None:
+    entries = [5.0, "5", "a", "A", None, np.nan, "", " ", "007", "x" * 500, "(other)", np.inf, "nan", True]
+    columns = {f"c{place}": place for place in range(3)}
+
+    def counts(values: list[Any]) -> np.ndarray:
+        read = {name: module._read(pandas.Series(values, dtype=object)) for name in columns}
+        return np.array([[len(given), len(words) - len(given), missing] for given, words, missing in read.values()])
+
+    before = ["a", 1, None]
+    for one in entries:
+        added = counts([*before, one]) - counts(before)
+        assert np.linalg.norm(added) <= np.sqrt(len(columns)) and (added >= 0).all()
+        for other in entries if replaced else ():
+            moved = counts([*before, one]) - counts([*before, other])
+            assert np.linalg.norm(moved) <= np.sqrt(2 * len(columns)) * (1 + 1e-12)

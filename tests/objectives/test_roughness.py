@@ -108,7 +108,7 @@ def test_a_penalty_without_neighbours_is_refused() -> None:
 
 
 def test_the_rule_goes_by_signal() -> None:
-    """1 below a signal of 50, where the number of records is public; what it costs is the same."""
+    """0.3 below a signal of 50, where the number of records is public; what it costs is the same."""
     budget, pairs = Budget(1e-5, 1.0), ((0, 1), (1, 2))
 
     def task(size: int | None) -> Task:
@@ -116,7 +116,7 @@ def test_the_rule_goes_by_signal() -> None:
 
     edge = 50 * math.sqrt(9) / gaussian_mu(1.0, 1e-5)
     weak, strong = (Objective().build(task(size), budget) for size in (math.floor(edge), math.ceil(edge)))
-    assert weak[1].roughness == Roughness(pairs, 1.0) and strong[1].roughness is None
+    assert weak[1].roughness == Roughness(pairs, 0.3) and strong[1].roughness is None
     assert weak[0].event(weak[1].facts) == replace(weak[0]).event(strong[1].facts)
     assert Objective().build(task(None), budget)[1].roughness is None
     assert Objective(roughness=0).build(task(100), budget)[1].roughness is None
@@ -130,7 +130,7 @@ def test_the_rule_goes_by_signal() -> None:
 def test_models_with_it_are_kept_whole(kind: type) -> None:
     given = {"epsilon": 2.0, "delta": 1e-3, "public_size": 40, "neighbours": [[0, 1], [1, 2]], "classes": [-1.0, 1.0]}
     model = kind(**given, random_state=1).fit(X, Y)
-    assert model.objective_.roughness == Roughness(((0, 1), (1, 2)), 1.0)
+    assert model.objective_.roughness == Roughness(((0, 1), (1, 2)), 0.3)
     again: Any = model_from_json(model_to_json(model))[0]
     assert again.objective_ == model.objective_ and np.array_equal(again.predict(X), model.predict(X))
     without = kind(**given | {"neighbours": None}, random_state=1).fit(X, Y)

@@ -1,9 +1,9 @@
 """A schema found privately: which columns are numbers, their ranges, categories and labels, from noisy counts.
 
 Three rounds of counts with Gaussian noise, so that the whole costs one Gaussian and a little δ. How many entries of each column
-read as numbers; for each end of each range, by bisection over a fixed grid of round numbers, how many records lie beyond; and how
-often each text occurs, of which those are kept that a value nobody else has would reach with a chance of at most δ/10 in all
-columns together (Korolova and others 2009). Nothing needs to be known beforehand but the columns' names.
+read as numbers, as texts, and are missing; for each end of each range, by bisection over a fixed grid of round numbers, how many
+records lie beyond; and how often each text occurs, of which those are kept that a value nobody else has would reach with a chance
+of at most δ/10 in all columns together (Korolova and others 2009). Nothing needs to be known beforehand but the columns' names.
 """
 
 from __future__ import annotations
@@ -92,9 +92,10 @@ def find(
     """A schema of a table's columns, found within (ε, δ) and charged; its certificate is in `found`.
 
     Numbers get the least range of round ends beyond which few records lie; other columns the values that are common enough, and
-    "other". The target is labels where it holds few different values, or where `classes` states them. `unit`: the column that
-    tells persons apart, one row of each of whom is looked at. SchemaError for a table that cannot be used, before anything is
-    charged; and afterwards for a target of which nothing common was found.
+    "other". Where some column has missing values, these are a category of their own. The target is labels where it holds few
+    different values, or where `classes` states them. `unit`: the column that tells persons apart, one row of each of whom is
+    looked at. SchemaError for a table that cannot be used, before anything is charged; and afterwards for a target of which
+    nothing common was found.
 
     Entries must be read each by itself: `pandas.read_csv(…, dtype=str)`, as `read_frame` does. A type that pandas takes from a
     whole column changes how all of its entries read when one is another.
@@ -121,7 +122,7 @@ def find(
     certificate = _certificate(plan, channel, unit)
     channel.charge(certificate.event, certificate.mechanism, persons=certificate.of_persons)
     replaced = plan.relation is Relation.REPLACE_ONE
-    kinds = _kinds(columns, channel, plan, replaced)
+    kinds, gaps = _kinds(columns, channel, plan, replaced)
     numeric = [column for column in names if kinds[column] == "number"]
     ranges = dict(zip(numeric, _ends([columns[column][0] for column in numeric], channel, plan), strict=True))
     worded = [column for column in names if kinds[column] == "text" or column == target]
@@ -146,7 +147,7 @@ def find(
         columns=tuple(found),
         classes=labels,
         target_range=bounds,
-        missing="middle",
+        missing="separate" if gaps - {target} else "middle",
         unit=unit,
         source=f"Found privately, at epsilon = {certificate.epsilon:.4g} and delta = {delta:g}.",
         found=json.loads(certificate.to_json()),
@@ -158,28 +159,33 @@ def _planned(epsilon: float, delta: float, relation: Relation) -> _Plan:
     return _Plan(noise, delta, relation)
 
 
-def _read(values: pd.Series[Any]) -> tuple[Array, Any]:
-    """Of a column: its finite numbers, and its entries as texts, without those that are missing, long, or
-    the word for others. Codes (a leading zero)
-    are no numbers."""
+def _read(values: pd.Series[Any]) -> tuple[Array, Any, int]:
+    """Of a column: its finite numbers, its entries as texts, without those that are missing, long, or the word for others, and
+    how many are missing. Codes (a leading zero) are no numbers."""
     import pandas as pd
 
     words = texts(values.dropna(), ())
-    words = words[(words != "") & (words != OTHER) & (words.str.len() <= _LONGEST)]
+    words = words[words != ""]
+    missing = len(values) - len(words)
+    words = words[(words != OTHER) & (words.str.len() <= _LONGEST)]
     given = pd.to_numeric(words.where(~words.str.match(r"-?0\d")), errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    return given[np.isfinite(given)], words
+    return given[np.isfinite(given)], words, missing
 
 
-def _kinds(columns: dict[str, Any], channel: Channel, plan: _Plan, replaced: bool) -> dict[str, str]:
-    """Which columns hold numbers, texts, or hardly anything."""
-    counts = np.array([[len(given), len(words) - len(given)] for given, words in columns.values()], dtype=np.float64)
-    # in each column a record counts once; one that is replaced moves at most two of the numbers by 1
+def _kinds(columns: dict[str, Any], channel: Channel, plan: _Plan, replaced: bool) -> tuple[dict[str, str], set[str]]:
+    """Which columns hold numbers, texts, or hardly anything; and in which values are missing."""
+    each = [[len(given), len(words) - len(given), missing] for given, words, missing in columns.values()]
+    counts = np.array(each, dtype=np.float64)
+    # in each column a record counts at most once; one that is replaced moves at most two of the numbers by 1
     moved = math.sqrt(len(columns) * (2 if replaced else 1))
     noise = plan.of("kinds")
-    noisy = np.asarray(channel.release(counts.ravel(), moved, noise)).reshape(-1, 2)
-    enough = noisy.max(axis=1) > _CERTAIN * noise * moved
+    noisy = np.asarray(channel.release(counts.ravel(), moved, noise)).reshape(-1, 3)
+    enough = noisy > _CERTAIN * noise * moved
     named = np.where(noisy[:, 0] >= noisy[:, 1], "number", "text")
-    return {column: str(kind) if there else "ignore" for column, kind, there in zip(columns, named, enough, strict=True)}
+    kinds = {
+        column: str(kind) if known.any() else "ignore" for column, kind, known in zip(columns, named, enough[:, :2], strict=True)
+    }
+    return kinds, {column for column, known in zip(columns, enough[:, 2], strict=True) if known}
 
 
 def _ends(columns: list[Array], channel: Channel, plan: _Plan) -> list[tuple[float, float]]:

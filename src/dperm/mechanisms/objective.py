@@ -178,7 +178,7 @@ class Objective(Method):
     """Objective perturbation by `calibration` "sharp", "generic" or "kifer"; `strong_convexity` is Λ of (Λ/2)‖θ‖².
 
     `margin` is that of the logistic loss: 2 unless it is said, or 0 where calibrations before the sharp one are asked for as they
-    were published. 0 makes scores log-odds. `roughness` is the weight of the penalty on roughness, of neighbouring features: 1
+    were published. 0 makes scores log-odds. `roughness` is the weight of the penalty on roughness, of neighbouring features: 0.3
     where the number of records is public and the signal weak, otherwise 0, unless it is said (docs/curves.md).
     """
 

@@ -13,13 +13,13 @@ from dperm.privacy.gaussian import gaussian_mu
 __all__ = ["with_roughness"]
 
 #: where the signal S = nμ/√d is below the first number: chosen on made tables, see docs/curves.md
-_WEAK, _USUAL = 50.0, 1.0
+_WEAK, _USUAL = 50.0, 0.3
 
 
 def with_roughness(objective: LinearObjective, task: Task, budget: Budget | None, asked: float | None) -> LinearObjective:
     """The objective with a penalty on roughness of the weight that was asked for, where features of the task are neighbours.
 
-    None: 1 where the number of records is public and the signal weak, otherwise 0. What the budget is must be known for that.
+    None: 0.3 where the number of records is public and the signal weak, otherwise 0. What the budget is must be known for that.
     """
     if not task.neighbours:
         if asked:
