@@ -539,10 +539,12 @@ def test_curves_are_trained_drawn_and_predicted_with(table: Path, schema: Path, 
     assert "a curve of 8 knots" in dperm(*train).stdout  # the number of records is private
     fitted, extra = model_from_json(model.read_text())
     assert extra["schema"]["curves"] == 8 and fitted.coef_.shape == (1, 8 + 2 + 8)
+    assert len(fitted.neighbours) == 7 + 7 and fitted.objective_.roughness is None
     told = dperm("effects", model, "-o", page).stdout
     assert "age" in told and "<svg" in page.read_text()
     drawn = json.loads(dperm("effects", model, "-o", page, "--json").stdout)
-    assert [len(each["heights"]) for each in drawn["columns"]] == [8, 2, 8]
+    assert [len(each["heights"]) for each in drawn["columns"]] == [8, 2, 8] and drawn["columns"][0]["noise"] is None
+    assert "PRIVATE" in dperm("effects", model, "--records", table, "-o", page).stdout and "PRIVATE" in page.read_text()
     dperm("predict", model, table, "-o", tmp_path / "p.csv")
     assert len(pd.read_csv(tmp_path / "p.csv")) == 300
     for given, features in (("0", 4), ("5", 12)):
@@ -550,6 +552,8 @@ def test_curves_are_trained_drawn_and_predicted_with(table: Path, schema: Path, 
         assert model_from_json(model.read_text())[0].coef_.shape == (1, features)
     dperm(*train, "--public-size", 300, "--epsilon", "0.1")
     assert model_from_json(model.read_text())[0].coef_.shape == (1, 4)  # too few for curves
+    dperm(*train, "--public-size", 300, "--curves", "6", "--epsilon", "1")
+    assert model_from_json(model.read_text())[0].objective_.roughness.weight == 0.3  # few for curves
     charges = len(SpendLog.current().charges())
     assert "3 to 200 knots" in dperm(*train, "--curves", "2", expect=1).stderr
     np.savez(tmp_path / "a.npz", X=np.eye(4), y=np.arange(4) % 2)

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.pipeline import make_pipeline
 
-from dperm.data import Column, Schema, SchemaError, schema_of
+from dperm.data import Column, Dataset, Schema, SchemaError, schema_of
 from dperm.data.columns import Encoding
 from dperm.data.knots import usual_knots
 from dperm.estimators import DPLogisticRegression, DPRidge, TableEncoder
-from dperm.mechanisms import Output
+from dperm.mechanisms import Gradient, Objective, Output
 from dperm.release import SpendLog
 from dperm.report.effects import effects, effects_page, plot_effects
 
@@ -199,13 +199,36 @@ def test_bands_are_free_after_output_perturbation_and_true() -> None:
     frame = people(2000)
     features, labels = SCHEMA.encode(frame)
     method = Output(strong_convexity=20.0)
-    heights, noise = [], 0.0
+    heights, band = [], 0.0
     for _ in range(200):
         model = DPLogisticRegression(epsilon=2.0, classes=["no", "yes"], mechanism=method).fit(features, labels)
         age = effects(model, SCHEMA)[0]
-        heights.append(age.heights[2] - age.heights[1])
-        noise = age.noise or 0.0
-    assert np.std(heights) == pytest.approx(np.sqrt(2) * noise, rel=0.25)
+        heights.append(age.heights)
+        assert age.noise is not None
+        band = age.noise
+    assert np.std(heights, axis=0) == pytest.approx(band, rel=0.25)
+
+
+@pytest.mark.parametrize("roughness", [0.0, 3.0])
+def test_bands_of_objective_perturbation_are_told_by_the_records(roughness: float) -> None:
+    """And are what the noise does, draw by draw."""
+    frame = people(2000)
+    dataset = Dataset.of(frame, SCHEMA)
+    given = {"epsilon": 2.0, "classes": ["no", "yes"], "neighbours": SCHEMA.neighbours}
+    heights, bands = list[Any](), list[Any]()
+    for _ in range(150):
+        model = DPLogisticRegression(mechanism=Objective(roughness=roughness), **given).fit(dataset.features, dataset.targets)
+        found = effects(model, SCHEMA, records=dataset)
+        heights.append(np.concatenate([effect.heights for effect in found]))
+        bands.append(np.concatenate([effect.noise for effect in found if effect.noise is not None]))
+    assert np.std(heights, axis=0) == pytest.approx(np.mean(bands, axis=0), rel=0.3)
+    assert "PRIVATE" in effects_page(model, SCHEMA, records=dataset) and "PRIVATE" not in effects_page(model, SCHEMA)
+    assert effects(model, SCHEMA)[0].noise is None
+    with pytest.raises(ValueError, match="labels"):
+        effects(model, SCHEMA, records=replace(dataset, targets=np.full(len(dataset), "perhaps")))
+    other = DPLogisticRegression(mechanism=Gradient(), **given).fit(dataset.features, dataset.targets)
+    with pytest.raises(ValueError, match="objective perturbation"):
+        effects(other, SCHEMA, records=dataset)
 
 
 def test_pages_and_pictures() -> None:
@@ -213,7 +236,7 @@ def test_pages_and_pictures() -> None:
     features, labels = SCHEMA.encode(frame)
     model = DPLogisticRegression(epsilon=8.0, classes=["no", "yes"]).fit(features, labels)
     page = effects_page(model, SCHEMA)
-    assert "log-odds of yes" in page and plot_effects(model, SCHEMA).count("<svg") == 1 and "(8, 1e-05)" in page
+    assert "scores of yes" in page and plot_effects(model, SCHEMA).count("<svg") == 1 and "(8, 1e-05)" in page
     regression = replace(SCHEMA, classes=(), target_range=(0.0, 1.0), curves=0)
     ridge = DPRidge(epsilon=8.0).fit(regression.encode_features(frame)[0], (labels == "yes") * 1.0)
     assert [len(effect.places) for effect in effects(ridge, regression)] == [2, 2, 2, 2]

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.data import Schema
-from dperm.data.columns import OTHER
+from dperm.data import Column, Dataset, Schema
+from dperm.data.columns import OTHER, Encoding
+from dperm.objectives import Logistic
+from dperm.report.bands import weight_noise
 from dperm.report.figures import effects_figure
 from dperm.report.page import environment, machine
 
@@ -20,10 +22,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Effect:
-    """Of one column on the prediction (log-odds of the later class, or the target on [−1, 1]), 0 on average over `places`.
+    """Of one column on the prediction (the score of the later class, or the target on [−1, 1]), 0 on average over `places`.
 
     `heights` (k,) at `places`: numbers in the column's own units, or its categories; `missing` is the height of a missing value,
-    None where it has none of its own. `noise`: the standard deviation of a height's noise, where it is public.
+    None where it has none of its own. `noise` (k,): the standard deviations of the heights' noise, where they are known.
     """
 
     column: str
@@ -31,7 +33,7 @@ class Effect:
     heights: Array
     log: bool = False
     missing: float | None = None
-    noise: float | None = None
+    noise: Array | None = None
 
     @property
     def is_curve(self) -> bool:
@@ -43,12 +45,14 @@ class Effect:
         return float(self.heights.max() - self.heights.min())
 
 
-def effects(model: Any, schema: Schema, label: Any = None) -> list[Effect]:
+def effects(model: Any, schema: Schema, label: Any = None, records: Dataset | None = None) -> list[Effect]:
     """One for each feature column of a fitted linear estimator, in the schema's order, for `label`: of two classes the later
     one by default.
 
-    A straight line is a curve of two points. The noise of heights is public after output perturbation by Gaussian noise; other
-    mechanisms carry theirs through the records' Hessian, which is private. ValueError where the model has other features.
+    A straight line is a curve of two points. The noise of heights is public after output perturbation by Gaussian noise. After
+    objective perturbation it reaches the model through the records' Hessian W, as W⁻¹b to first order: with the `records` that
+    the model was trained on it is told, and what is returned is then for the data holder alone (NOT PRIVATE). ValueError where
+    the model has other features, and for records where its noise is not known.
     """
     table = np.atleast_2d(model.coef_)
     if table.shape[1] != schema.dimension:
@@ -62,41 +66,48 @@ def effects(model: Any, schema: Schema, label: Any = None) -> list[Effect]:
     row = known.index(label) if len(table) > 1 else 0  # pyright: ignore[reportArgumentType]
     sign = -1.0 if len(table) == 1 and known and label == known[0] else 1.0
     weights = sign * table[row] / schema.divisor
-    spread = model.trace_.get("noise_std") if "sensitivity" in model.trace_ else None
-    noise = None if spread is None else float(spread) / schema.divisor
+    noise = weight_noise(model, records)
     found: list[Effect] = []
     at = 0
     for column in schema.feature_columns:
-        width = column.width(schema.encoding)
-        own = weights[at : at + width]
-        at += width
-        missing = None
-        if schema.encoding.separate:
-            own, missing = own[:-1], float(own[-1])
-        places: tuple[Any, ...] = (*column.categories, *((OTHER,) if column.other else ()))
-        log = False
-        middle = float(own.mean()) if column.type != "number" or schema.curves else float(own[0]) / 2
-        if column.type == "number" and schema.curves:
-            knots = column.knots(schema.curves)
-            places, log = tuple(knots.tolist()), column.curve_scale == "log"
-            if column.curve_scale == "cyclic":  # the end is the start
-                places, own = (*places, column.ends[1]), np.append(own, own[0])
-        elif column.type == "number":
-            places, own = column.ends, np.array([0.0, float(own[0])])
-        found.append(Effect(column.name, places, own - middle, log, None if missing is None else missing - middle, noise))
+        part = slice(at, at + column.width(schema.encoding))
+        at = part.stop
+        places, levels, middle = _reading(column, schema.encoding)
+        above = levels - middle
+        missing = float(weights[part][-1] - middle @ weights[part]) if schema.encoding.separate else None
+        spread = None if noise is None else np.linalg.norm(above @ noise[part], axis=1) / schema.divisor
+        log = column.type == "number" and bool(schema.curves) and column.curve_scale == "log"
+        found.append(Effect(column.name, places, above @ weights[part], log, missing, spread))
     return found
 
 
-def plot_effects(model: Any, schema: Schema, label: Any = None) -> str:
-    """An SVG picture of all effects."""
-    return effects_figure(effects(model, schema, label))
+def _reading(column: Column, encoding: Encoding) -> tuple[tuple[Any, ...], Array, Array]:
+    """Of a column its places, which of its features make up the height at each (k, width), and those that make up the average
+    (width,)."""
+    features = np.eye(column.width(encoding))
+    own = features[: len(features) - encoding.separate]
+    if column.type != "number":
+        return (*column.categories, *((OTHER,) if column.other else ())), own, own.mean(axis=0)
+    if not encoding.curves:
+        return column.ends, np.stack([0 * own[0], own[0]]), own[0] / 2
+    places = tuple(column.knots(encoding.curves).tolist())
+    if column.curve_scale == "cyclic":  # the end is the start
+        return (*places, column.ends[1]), np.concatenate([own, own[:1]]), own.mean(axis=0)
+    return places, own, own.mean(axis=0)
 
 
-def effects_page(model: Any, schema: Schema, label: Any = None) -> str:
-    """The same as a page, the columns that can do most first."""
-    found = sorted(effects(model, schema, label), key=lambda effect: -effect.spread)
+def plot_effects(model: Any, schema: Schema, label: Any = None, records: Dataset | None = None) -> str:
+    """An SVG picture of all effects; with `records` NOT PRIVATE, see `effects`."""
+    return effects_figure(effects(model, schema, label, records))
+
+
+def effects_page(model: Any, schema: Schema, label: Any = None, records: Dataset | None = None) -> str:
+    """The same as a page, the columns that can do most first; with `records` NOT PRIVATE, see `effects`."""
+    found = sorted(effects(model, schema, label, records), key=lambda effect: -effect.spread)
     classes: list[Any] = list(getattr(model, "classes_", ()))
-    what = f"log-odds of {classes[-1] if label is None else label}" if classes else f"{schema.target}, on [−1, 1]"
+    loss = model.objective_.loss
+    score = "log-odds" if (isinstance(loss, Logistic) and not loss.margin) or loss.outputs > 1 else "scores"
+    what = f"{score} of {classes[-1] if label is None else label}" if classes else f"{schema.target}, on [−1, 1]"
     return (
         environment()
         .get_template("effects.html")
@@ -107,6 +118,7 @@ def effects_page(model: Any, schema: Schema, label: Any = None) -> str:
             found=found,
             certificate=model.certificate_,
             curves=schema.curves,
+            looked=records is not None,
             machine=machine(),
         )
     )

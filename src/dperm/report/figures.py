@@ -346,8 +346,9 @@ def effects_figure(found: Sequence[Any]) -> str:
     """A small picture for each column of an additive model, all on one scale; see `dperm.report.effects.Effect`."""
     across = min(3, len(found))
     down = -(-len(found) // across)
-    low = min(float(effect.heights.min()) for effect in found)
-    high = max(float(effect.heights.max()) for effect in found)
+    bands = [0.0 if effect.noise is None else 2 * effect.noise for effect in found]
+    low = min(float((effect.heights - band).min()) for effect, band in zip(found, bands, strict=True))
+    high = max(float((effect.heights + band).max()) for effect, band in zip(found, bands, strict=True))
     room = 0.06 * (high - low) or 1.0
     style: dict[Any, Any] = {**_STYLE, "font.size": 9}
     with matplotlib.rc_context(style):
@@ -393,7 +394,9 @@ def _draw_bars(axes: Any, effect: Any) -> None:
     names, heights = [names[place] for place in order], [heights[place] for place in order]
     if effect.missing is not None:
         names, heights = ["missing", *names], [effect.missing, *heights]
-    error = None if effect.noise is None else [2 * effect.noise] * len(heights)
+    error = None if effect.noise is None else [2 * effect.noise[place] for place in order]
+    if error is not None and effect.missing is not None:
+        error = [0.0, *error]  # of a missing value's own nothing is said
     axes.barh(range(len(names)), heights, xerr=error, color=_COLOURS[1], ecolor=_INK, error_kw={"linewidth": 0.8})
     axes.set_yticks(range(len(names)), [name if len(name) <= 18 else name[:17] + "…" for name in names], fontsize=7)
     axes.axvline(0.0, color=_INK, linewidth=0.6, alpha=0.5)

@@ -15,23 +15,28 @@ __all__ = ["register"]
 
 def effects(
     model: Annotated[Path, typer.Argument(help="A model of a table, written by `dperm train`.")],
+    records: Annotated[
+        Path | None, typer.Option(help="The table it was trained on: bands of its noise are drawn, and the page is PRIVATE.")
+    ] = None,
     label: Annotated[str | None, typer.Option(help="Of more than two classes: for which.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("effects.html"),
     verify_key: VerifyKey = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Draw what a model says of each column: a curve or bars. Made from the model alone: it costs no privacy.
+    """Draw what a model says of each column: a curve or bars. Made from the model alone: it costs no privacy. With --records it
+    looks at these, and is for the data holder alone.
 
     \b
     Example:
       dperm effects model.json -o effects.html
+      dperm effects model.json --records people.csv -o private-effects.html
     """
     from dperm import data
     from dperm.estimators import model_from_json
     from dperm.report import effects as report
     from dperm.report import write_atomically
 
-    refuse_same(model, output)
+    refuse_same(model, output, records)
     probe_writable(output)
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)
     fitted, extra = loaded
@@ -41,17 +46,28 @@ def effects(
     known = list(getattr(fitted, "classes_", ()))
     if label is None and len(known) > 2:
         raise ValueError(f"Expected --label, one of {', '.join(map(str, known[:8]))}: each class has effects of its own.")
-    found = report.effects(fitted, schema, label)
-    write_atomically(output, report.effects_page(fitted, schema, label))
+    table = None
+    if records is not None:
+        table = data.load(str(records), schema) if str(records) in data.named() else data.read_dataset(records, None, schema)[0]
+    found = report.effects(fitted, schema, label, table)
+    write_atomically(output, report.effects_page(fitted, schema, label, table))
     if as_json:
         columns = [
-            {"column": each.column, "places": list(each.places), "heights": each.heights.tolist(), "missing": each.missing}
+            {
+                "column": each.column,
+                "places": list(each.places),
+                "heights": each.heights.tolist(),
+                "missing": each.missing,
+                "noise": None if each.noise is None else each.noise.tolist(),
+            }
             for each in found
         ]
         say(json.dumps({"curves": schema.curves, "columns": columns}))
         return
     for each in sorted(found, key=lambda effect: -effect.spread)[:10]:
         say(f"  {each.spread:7.2f}  {each.column}")
+    if table is not None:
+        say(f"PRIVATE, for the data holder only: {output} shows how noisy the model is on these records.")
     say(f"How much each column can do, the first ten. Page written to {output}.")
 
 

@@ -140,6 +140,7 @@ def train(
         raise ValueError(f"Expected labels as target for --model {model}, got numbers; use --model ridge.")
     else:
         options["classes"] = list(dataset.classes)
+        options["neighbours"] = list(dataset.neighbours) or None
     probe_writable(output)
     if private_report is not None:
         if mechanism != "individual" or public_size is None or len(dataset.classes) > 2:
