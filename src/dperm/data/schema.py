@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.data.columns import Column, Encoding, SchemaError, checked_range, numbers, texts
+from dperm.data.pairs import Pair, admit_pairs
 from dperm.data.targets import TargetRange
 from dperm.privacy import Certificate, epsilon
 
@@ -27,8 +28,8 @@ _MOST_ROWS = 8192  # of a person
 _COLUMN_KEYS = {"name", "type", "range", "categories", "scale", "other"}
 #: Entries of a schema file; the last four belong to the registry of named sets.
 _KEYS = {
-    "name", "target", "columns", "classes", "target_range", "missing", "curves", "unit", "unit_rows", "proposed", "found",
-    "title", "source", "licence", "format", "dimension", "files", "bundled", "openml",
+    "name", "target", "columns", "classes", "target_range", "missing", "curves", "pairs", "unit", "unit_rows", "proposed",
+    "found", "title", "source", "licence", "format", "dimension", "files", "bundled", "openml",
 }  # fmt: skip
 
 
@@ -40,7 +41,8 @@ class Schema:
     middle of its range and a category at all zeros, "separate" makes a category of them. Each decides record by record, so
     neighbours stay neighbours; where the number of records is public, those that were left out count: see `Dataset.absent`.
     `curves`: knots of the curve that each number gets, see `Encoding`; 0: a straight line. With curves features are divided by
-    the root of the number of columns, so that no row is longer than 1.
+    the root of the number of columns and pairs, so that no row is longer than 1.
+    `pairs`: two columns' names each, of which a model says something together where it has curves; see `Pair`.
     `unit`: the column that tells persons apart, where one may have several rows; it is no feature. At most `unit_rows` rows of a
     person are used. "": each row is a person.
     `found`: the certificate, as its JSON, of how ranges, categories and labels were found on these records privately (`find`):
@@ -55,6 +57,7 @@ class Schema:
     target_range: TargetRange | None = None
     missing: Literal["error", "drop", "middle", "separate"] = "error"
     curves: int = 0
+    pairs: tuple[tuple[str, str], ...] = ()
     unit: str = ""
     unit_rows: int = 64
     proposed: bool = False
@@ -88,6 +91,7 @@ class Schema:
             raise SchemaError(
                 f"Expected the unit {self.unit!r} to be no feature and no target: give it the type ignore, or leave it out."
             )
+        object.__setattr__(self, "pairs", admit_pairs(self.pairs, self.feature_columns, self.encoding))
         if self.dimension == 0:
             raise SchemaError("Expected at least one feature column.")
 
@@ -101,26 +105,33 @@ class Schema:
         return [column for column in self.columns if column.is_feature]
 
     @property
+    def parts(self) -> list[Column | Pair]:
+        """What features are made of, in order: columns, and with curves pairs."""
+        known = {column.name: column for column in self.feature_columns}
+        pairs = [Pair(known[first], known[second]) for first, second in self.pairs if self.curves]
+        return [*self.feature_columns, *pairs]
+
+    @property
     def features(self) -> list[str]:
         """Names of the encoded features, `column=category` for one-hot ones, `column≈knot` for those of a curve."""
-        return [name for column in self.columns for name in column.features(self.encoding)]
+        return [name for part in self.parts for name in part.features(self.encoding)]
 
     @property
     def dimension(self) -> int:
-        return sum(column.width(self.encoding) for column in self.columns)
+        return sum(part.width(self.encoding) for part in self.parts)
 
     @property
     def divisor(self) -> float:
-        """What features are divided by: with curves a hair more than the root of their columns' number."""
-        return math.sqrt(len(self.feature_columns)) * (1 + 2.0**-20) if self.curves else 1.0
+        """What features are divided by: with curves a hair more than the root of how many parts there are."""
+        return math.sqrt(len(self.parts)) * (1 + 2.0**-20) if self.curves else 1.0
 
     @property
     def neighbours(self) -> tuple[tuple[int, int], ...]:
         """Features that are next to each other on a curve, by their numbers: for a penalty on roughness."""
         found, at = list[tuple[int, int]](), 0
-        for column in self.columns:
-            found += [(at + first, at + second) for first, second in column.neighbours(self.encoding)]
-            at += column.width(self.encoding)
+        for part in self.parts:
+            found += [(at + first, at + second) for first, second in part.neighbours(self.encoding)]
+            at += part.width(self.encoding)
         return tuple(found)
 
     def with_curves(self, knots: int = 12) -> Schema:
@@ -220,9 +231,10 @@ class Schema:
         frame = frame.loc[~missing]
         features = np.zeros((len(frame), self.dimension), dtype=np.float32)
         at = 0
-        for column in used:
-            width = column.width(self.encoding)
-            features[:, at : at + width] = column.encode(frame[column.name], self.encoding)
+        for part in self.parts:
+            width = part.width(self.encoding)
+            given = frame if isinstance(part, Pair) else frame[part.name]
+            features[:, at : at + width] = part.encode(given, self.encoding)
             at += width
         features /= np.float32(self.divisor)
         return features, ~missing
@@ -277,6 +289,7 @@ class Schema:
                 target_range=bounds,
                 missing=data.get("missing", "error"),
                 curves=data.get("curves", 0),
+                pairs=data.get("pairs", ()),
                 unit=data.get("unit", ""),
                 unit_rows=data.get("unit_rows", 64),
                 proposed=bool(data.get("proposed", False)),

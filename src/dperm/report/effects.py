@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dperm.data import Column, Dataset, Schema
 from dperm.data.columns import OTHER, Encoding
+from dperm.data.pairs import Pair
 from dperm.objectives import Logistic
 from dperm.report.bands import weight_noise
 from dperm.report.figures import effects_figure
@@ -25,7 +26,8 @@ class Effect:
     """Of one column on the prediction (the score of the later class, or the target on [−1, 1]), 0 on average over `places`.
 
     `heights` (k,) at `places`: numbers in the column's own units, or its categories; `missing` is the height of a missing value,
-    None where it has none of its own. `noise` (k,): the standard deviations of the heights' noise, where they are known.
+    None where it has none of its own. `noise` (k,): the standard deviations of the heights' noise, where they are known. Of a
+    pair of columns, what it adds to theirs: `places` are the features' names, `sides` what the first column and the second have.
     """
 
     column: str
@@ -34,6 +36,7 @@ class Effect:
     log: bool = False
     missing: float | None = None
     noise: Array | None = None
+    sides: tuple[list[str], list[str]] | None = None
 
     @property
     def is_curve(self) -> bool:
@@ -46,8 +49,8 @@ class Effect:
 
 
 def effects(model: Any, schema: Schema, label: Any = None, records: Dataset | None = None) -> list[Effect]:
-    """One for each feature column of a fitted linear estimator, in the schema's order, for `label`: of two classes the later
-    one by default.
+    """One for each feature column of a fitted linear estimator, in the schema's order, then its pairs, for `label`: of two
+    classes the later one by default.
 
     A straight line is a curve of two points. The noise of heights is public after output perturbation by Gaussian noise. After
     objective perturbation it reaches the model through the records' Hessian W, as W⁻¹b to first order: with the `records` that
@@ -69,9 +72,15 @@ def effects(model: Any, schema: Schema, label: Any = None, records: Dataset | No
     noise = weight_noise(model, records)
     found: list[Effect] = []
     at = 0
-    for column in schema.feature_columns:
+    for column in schema.parts:
         part = slice(at, at + column.width(schema.encoding))
         at = part.stop
+        if isinstance(column, Pair):
+            above = np.eye(part.stop - part.start) - 1 / (part.stop - part.start)
+            spread = None if noise is None else np.linalg.norm(above @ noise[part], axis=1) / schema.divisor
+            names = tuple(column.features(schema.encoding))
+            found.append(Effect(column.name, names, above @ weights[part], noise=spread, sides=column.sides(schema.encoding)))
+            continue
         places, levels, middle = _reading(column, schema.encoding)
         above = levels - middle
         missing = float(weights[part][-1] - middle @ weights[part]) if schema.encoding.separate else None
@@ -119,6 +128,7 @@ def effects_page(model: Any, schema: Schema, label: Any = None, records: Dataset
             certificate=model.certificate_,
             curves=schema.curves,
             looked=records is not None,
+            surfaces=any(effect.sides is not None for effect in found),
             machine=machine(),
         )
     )

@@ -355,7 +355,9 @@ def effects_figure(found: Sequence[Any]) -> str:
         figure = Figure(figsize=(3.4 * across, 2.5 * down), layout="constrained")
         for place, effect in enumerate(found):
             axes = figure.add_subplot(down, across, place + 1)
-            if effect.is_curve:
+            if effect.sides is not None:
+                _draw_surface(axes, effect, max(-low, high))
+            elif effect.is_curve:
                 _draw_curve(axes, effect)
                 axes.set_ylim(low - room, high + room)
             else:
@@ -384,6 +386,18 @@ def _draw_curve(axes: Any, effect: Any) -> None:
         axes.set_xticks([0.0, *ticks] if places[0] == 0 else ticks)
         axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlim(places[0], places[-1])
+
+
+def _draw_surface(axes: Any, effect: Any, most: float) -> None:
+    """The first column upwards, the second across; violet speaks for, orange against."""
+    first, second = ([name.split("≈")[-1].split("=")[-1][:12] for name in side] for side in effect.sides)
+    heights = effect.heights.reshape(len(first), len(second))
+    drawn = axes.imshow(heights, cmap="PuOr", vmin=-most, vmax=most, aspect="auto", origin="lower")
+    rows, columns = (range(0, len(side), 1 + (len(side) - 1) // 8) for side in (first, second))
+    axes.set_yticks(rows, [first[place] for place in rows], fontsize=7)
+    axes.set_xticks(columns, [second[place] for place in columns], fontsize=7, rotation=45, ha="right")
+    axes.grid(False)
+    axes.figure.colorbar(drawn, ax=axes, shrink=0.85).ax.tick_params(labelsize=7)
 
 
 def _draw_bars(axes: Any, effect: Any) -> None:
