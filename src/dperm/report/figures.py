@@ -390,7 +390,7 @@ def _draw_curve(axes: Any, effect: Any) -> None:
 
 def _draw_surface(axes: Any, effect: Any, most: float) -> None:
     """The first column upwards, the second across; violet speaks for, orange against."""
-    first, second = ([name.split("≈")[-1].split("=")[-1][:12] for name in side] for side in effect.sides)
+    first, second = ([_short(name) for name in side] for side in effect.sides)
     heights = effect.heights.reshape(len(first), len(second))
     drawn = axes.imshow(heights, cmap="PuOr", vmin=-most, vmax=most, aspect="auto", origin="lower")
     rows, columns = (range(0, len(side), 1 + (len(side) - 1) // 8) for side in (first, second))
@@ -398,6 +398,11 @@ def _draw_surface(axes: Any, effect: Any, most: float) -> None:
     axes.set_xticks(columns, [second[place] for place in columns], fontsize=7, rotation=45, ha="right")
     axes.grid(False)
     axes.figure.colorbar(drawn, ax=axes, shrink=0.85).ax.tick_params(labelsize=7)
+
+
+def _short(feature: str) -> str:
+    """What a feature's name says beside its column's."""
+    return "missing" if feature.endswith(" missing") else feature.split("≈")[-1].split("=")[-1][:12]
 
 
 def _draw_bars(axes: Any, effect: Any) -> None:
