@@ -96,6 +96,16 @@ def test_penalties_read_from_the_data() -> None:
     assert overall(results) == "refuted" and "solver" in kinds(results)
 
 
+def test_a_penalty_that_takes_convexity_away() -> None:
+    """Whatever made it so: half of what noise is made for is left of the curvature."""
+    mechanism = ObjectivePerturbation.calibrate(LOGISTIC.facts, EPSILON, DELTA)
+    for part in (mechanism, OutputPerturbation.calibrate(LOGISTIC.facts, EPSILON, DELTA)):
+        rough = Roughness(((0, 1),), 1.0)
+        object.__setattr__(rough, "weight", -0.2501)
+        results = audited(part, replace(LOGISTIC, roughness=rough), trials=100)
+        assert overall(results) == "refuted" and "curvature" in kinds(results)
+
+
 def shuffled(self: SystemSource, draw: Draw, records: int, steps: int) -> Iterator[Any]:
     """Each epoch a random partition into batches of ⌈1/rate⌉ parts."""
     parts = max(1, round(1 / draw.rate))

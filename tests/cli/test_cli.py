@@ -544,7 +544,9 @@ def test_curves_are_trained_drawn_and_predicted_with(table: Path, schema: Path, 
     assert "age" in told and "<svg" in page.read_text()
     drawn = json.loads(dperm("effects", model, "-o", page, "--json").stdout)
     assert [len(each["heights"]) for each in drawn["columns"]] == [8, 2, 8] and drawn["columns"][0]["noise"] is None
+    assert not drawn["private"]
     assert "PRIVATE" in dperm("effects", model, "--records", table, "-o", page).stdout and "PRIVATE" in page.read_text()
+    assert json.loads(dperm("effects", model, "--records", table, "-o", page, "--json").stdout)["private"]
     dperm("predict", model, table, "-o", tmp_path / "p.csv")
     assert len(pd.read_csv(tmp_path / "p.csv")) == 300
     for given, features in (("0", 4), ("5", 12)):

@@ -101,6 +101,35 @@ def test_weights_are_positive_and_finite(weight: float) -> None:
     assert SpendLog.current().charges() == []
 
 
+@pytest.mark.parametrize("given", [np.float16(0.5), np.float32(0.5), np.array(0.5), Fraction(1, 2), np.int8(100), np.uint8(100)])
+def test_weights_of_any_kind_are_doubles(given: Any) -> None:
+    """R is made by their own arithmetic otherwise: an int8 of 100 overflows where two neighbours meet."""
+    made = Roughness(((0, 1), (1, 2)), given)
+    assert type(made.weight) is float and made.matrix(3).dtype == np.float64
+    assert made.matrix(3).toarray() == pytest.approx(float(given) * np.array([[1, -1, 0], [-1, 2, -1], [0, -1, 1]]))
+
+
+@pytest.mark.parametrize("given", [True, np.True_])
+def test_truth_values_are_no_weights(given: Any) -> None:
+    """Of truth values a Laplacian is no Laplacian, and what it leaves is not strongly convex."""
+    for mechanism in (Objective(roughness=given), Output(roughness=given, strong_convexity=5.0)):
+        with pytest.raises(ValueError, match="weight"):
+            DPLogisticRegression(neighbours=[(0, 1), (1, 2), (2, 3)], mechanism=mechanism).fit(X, Y)
+    assert SpendLog.current().charges() == []
+
+
+def test_a_stranger_s_penalty_is_refused() -> None:
+    class Hollow(Roughness):
+        def matrix(self, features: int) -> Any:
+            return -0.999 * super().matrix(features)
+
+    with pytest.raises(TypeError, match="to be a Roughness"):
+        LinearObjective(Logistic(), 3, roughness=Hollow(((0, 1),), 1.0))
+    pairs = np.array([[0, 1], [1, 2]])
+    model = DPLogisticRegression(neighbours=pairs, public_size=40, classes=[-1.0, 1.0]).fit(X, Y)
+    assert model.objective_.roughness is not None and type(model.objective_.roughness) is Roughness
+
+
 def test_a_penalty_without_neighbours_is_refused() -> None:
     for mechanism in (Objective(roughness=1.0), Output(roughness=1.0, strong_convexity=1.0)):
         with pytest.raises(ValueError, match="neighbours"):

@@ -364,11 +364,16 @@ def _minimiser_findings(mine: Stage, theirs: Stage, first: Recording, second: Re
         if residual > limit * (1 + 1e-6) + rounded:
             text = f"its solver stopped at a gradient norm of {residual:.3g}, {limit:.3g} is what noise was made for"
             findings.append(Finding("solver", text))
-    if not perturbs:
-        return 0.0, findings
     theta = first.releases[place].query
     # with their regularisers: one that follows the records shows
     sides = [RegularisedSum(item.objective, item.records).evaluate(theta, hessian=True) for item in (mine, theirs)]
+    for side in sides:
+        curvatures = np.linalg.eigvalsh(np.asarray(side[2]))
+        if curvatures[0] < objective.strong_convexity * (1 - 1e-5) - 1e-6 * curvatures[-1]:  # it may be of single precision
+            text = f"what it minimises is curved by {curvatures[0]:.3g}, and {objective.strong_convexity:.3g} is charged for"
+            findings.append(Finding("curvature", text))
+    if not perturbs:
+        return 0.0, findings
     moves = 1 if objective.relation is Relation.ADD_OR_REMOVE_ONE else 2
     charged = first.releases[mine.first_release].sensitivity * moves
     ratio = float(np.linalg.norm(sides[0][1] - sides[1][1])) / charged

@@ -166,7 +166,7 @@ class PrivateLinearModel(TakesMethod):
             relation=Relation(self.relation),
             public_size=public_size or self.public_size,
             person_rows=self.person_rows,
-            neighbours=self.neighbours or (),
+            neighbours=() if self.neighbours is None else self.neighbours,
         )
 
     def mechanism_for(self, features: int, classes: int = 2, public_size: int | None = None) -> tuple[Mechanism, LinearObjective]:

@@ -66,7 +66,8 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
 
         Trained on X (n, d) and y (n,) of two classes, short of a random share `held_out` that it is measured on; or measured on
         other rows and labels. `epsilon_for` of what is returned finds the ε that a target asks for. The mechanism is "objective"
-        (or "auto") or an `Objective`; this estimator's ε is not used, and it is not fitted. `tolerance` as of `UtilityPath`.
+        (or "auto") or an `Objective`, with the penalty on roughness that it states: what the rule has by ε is left out. This
+        estimator's ε is not used, and it is not fitted. `tolerance` as of `UtilityPath`.
 
         NOT PRIVATE, and nothing is charged: it looks at the records. ValueError for other mechanisms and more than two classes.
         """

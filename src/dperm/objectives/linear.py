@@ -94,6 +94,8 @@ class LinearObjective:
         if self.person_rows is not None:
             object.__setattr__(self, "person_rows", admit_person_rows(self.person_rows))
         if self.roughness is not None:
+            if type(self.roughness) is not Roughness:  # of a stranger's, derived from it, nothing is known
+                raise TypeError(f"Expected roughness to be a Roughness, got {self.roughness!r}.")
             admit_neighbours(self.roughness.neighbours, self.features)
 
     @property

@@ -50,8 +50,11 @@ class Roughness:
     def __post_init__(self) -> None:
         highest = max((max(pair) for pair in self.neighbours), default=0)
         object.__setattr__(self, "neighbours", admit_neighbours(self.neighbours, highest + 1))
-        if not check.positive("the roughness penalty's weight", self.weight) <= _MOST_WEIGHT:
+        # a number of another kind would make R by its own arithmetic: that of truth values, or of few bits
+        weight = check.positive("the roughness penalty's weight", self.weight)
+        if isinstance(self.weight, bool | np.bool_) or not weight <= _MOST_WEIGHT:
             raise ValueError(f"Expected a weight of the roughness penalty up to {_MOST_WEIGHT:g}, got {self.weight!r}.")
+        object.__setattr__(self, "weight", weight)
 
     @functools.cached_property
     def _degree(self) -> int:
@@ -82,7 +85,7 @@ class Roughness:
 def _laplacian(roughness: Roughness, features: int) -> Any:
     first, second = np.array(roughness.neighbours, dtype=np.intp).reshape(-1, 2).T
     one_end, other_end = np.concatenate([first, second]), np.concatenate([second, first])
-    weights = np.full(len(one_end), roughness.weight)
+    weights = np.full(len(one_end), roughness.weight, dtype=np.float64)
     shape = (features, features)
     diagonal = sp.coo_array((weights, (one_end, one_end)), shape=shape)
     return sp.csr_array(diagonal - sp.coo_array((weights, (one_end, other_end)), shape=shape))

@@ -107,7 +107,7 @@ def _reading(column: Column, encoding: Encoding) -> tuple[tuple[Any, ...], Array
 
 def plot_effects(model: Any, schema: Schema, label: Any = None, records: Dataset | None = None) -> str:
     """An SVG picture of all effects; with `records` NOT PRIVATE, see `effects`."""
-    return effects_figure(effects(model, schema, label, records))
+    return effects_figure(effects(model, schema, label, records), private=records is not None)
 
 
 def effects_page(model: Any, schema: Schema, label: Any = None, records: Dataset | None = None) -> str:
@@ -123,7 +123,7 @@ def effects_page(model: Any, schema: Schema, label: Any = None, records: Dataset
         .render(
             title=schema.title or schema.name,
             what=what,
-            figure=effects_figure(found),
+            figure=effects_figure(found, private=records is not None),
             found=found,
             certificate=model.certificate_,
             curves=schema.curves,

@@ -342,8 +342,9 @@ def curve_figure(result: AuditResult) -> str:
         return _svg(figure, f"{result.attack}: true against false positives")
 
 
-def effects_figure(found: Sequence[Any]) -> str:
-    """A small picture for each column of an additive model, all on one scale; see `dperm.report.effects.Effect`."""
+def effects_figure(found: Sequence[Any], *, private: bool = False) -> str:
+    """A small picture for each column of an additive model, all on one scale; see `dperm.report.effects.Effect`. `private`: it
+    says so in itself."""
     across = min(3, len(found))
     down = -(-len(found) // across)
     bands = [0.0 if effect.noise is None else 2 * effect.noise for effect in found]
@@ -364,6 +365,8 @@ def effects_figure(found: Sequence[Any]) -> str:
                 _draw_bars(axes, effect)
                 axes.set_xlim(low - room, high + room)
             axes.set_title(effect.column, fontsize=10, loc="left")
+        if private:
+            figure.suptitle("PRIVATE: for the data holder alone", fontsize=9, x=0.99, ha="right")
         return _svg(figure, f"effects of {len(found)} columns")
 
 

@@ -19,7 +19,10 @@ def effects(
         Path | None, typer.Option(help="The table it was trained on: bands of its noise are drawn, and the page is PRIVATE.")
     ] = None,
     label: Annotated[str | None, typer.Option(help="Of more than two classes: for which.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("effects.html"),
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Page to write [default: effects.html; with --records private-effects.html]."),
+    ] = None,
     verify_key: VerifyKey = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -36,6 +39,7 @@ def effects(
     from dperm.report import effects as report
     from dperm.report import write_atomically
 
+    output = output or Path("effects.html" if records is None else "private-effects.html")
     refuse_same(model, output, records)
     probe_writable(output)
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)
@@ -62,7 +66,7 @@ def effects(
             }
             for each in found
         ]
-        say(json.dumps({"curves": schema.curves, "columns": columns}))
+        say(json.dumps({"curves": schema.curves, "private": table is not None, "columns": columns}))
         return
     for each in sorted(found, key=lambda effect: -effect.spread)[:10]:
         say(f"  {each.spread:7.2f}  {each.column}")
