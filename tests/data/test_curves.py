@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.pipeline import make_pipeline
 
-from dperm.data import Column, Dataset, Schema, SchemaError, schema_of
+from dperm.data import Column, Dataset, Schema, SchemaError, find, schema_of
 from dperm.data.columns import Encoding
 from dperm.data.knots import usual_knots
-from dperm.estimators import DPLogisticRegression, DPRidge, TableEncoder
+from dperm.estimators import DPLogisticRegression, DPRidge, TableEncoder, model_from_json, model_to_json
 from dperm.mechanisms import Gradient, Objective, Output
 from dperm.release import SpendLog
 from dperm.report.effects import effects, effects_page, plot_effects
@@ -231,6 +231,27 @@ def test_bands_of_objective_perturbation_are_told_by_the_records(roughness: floa
         effects(other, SCHEMA, records=dataset)
 
 
+def test_bands_of_a_model_whose_schema_was_found(tmp_path: Path) -> None:
+    frame = people(3000)[["age", "job", "ill"]]
+    schema = find(frame.astype(object), "ill", 4.0).with_curves(5)
+    dataset = Dataset.of(frame, schema)
+    model = DPLogisticRegression(epsilon=2.0, classes=list(schema.classes)).fit(dataset.features, dataset.targets)
+    model.certificate_ = dataset.certified(model.certificate_)
+    again, _ = model_from_json(model_to_json(model))
+    for each in (model, again):
+        assert all(effect.noise is not None for effect in effects(each, schema, records=dataset))
+
+
+def test_a_line_in_logarithms_is_drawn_as_one() -> None:
+    columns = (Column("income", "number", (1_000, 200_000), scale="log"), Column("paid", "label"))
+    schema = Schema("t", "paid", columns, ("no", "yes"))
+    features, _ = schema.encode(pd.DataFrame({"income": [1e3, 200e3] * 50, "paid": ["no", "yes"] * 50}))
+    model = DPLogisticRegression(epsilon=8.0, classes=["no", "yes"]).fit(features, ["no", "yes"] * 50)
+    (effect,) = effects(model, schema)
+    assert effect.log and "<svg" in plot_effects(model, schema)
+    assert "scaled down before" in effects_page(model, schema)
+
+
 def test_pages_and_pictures() -> None:
     frame = people(1000)
     features, labels = SCHEMA.encode(frame)
@@ -240,7 +261,7 @@ def test_pages_and_pictures() -> None:
     regression = replace(SCHEMA, classes=(), target_range=(0.0, 1.0), curves=0)
     ridge = DPRidge(epsilon=8.0).fit(regression.encode_features(frame)[0], (labels == "yes") * 1.0)
     assert [len(effect.places) for effect in effects(ridge, regression)] == [2, 2, 2, 2]
-    assert "on [−1, 1]" in effects_page(ridge, regression)
+    assert "0 to 1 are −1 to 1" in effects_page(ridge, regression)
     with pytest.raises(ValueError, match="features"):
         effects(model, SCHEMA.with_curves(5))
     three = replace(SCHEMA, classes=("a", "b", "c"))

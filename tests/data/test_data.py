@@ -172,7 +172,7 @@ def test_array_formats(tmp_path: Path) -> None:
         ("none.csv", None, "No file"),
         ("empty.csv", b"", "is empty"),
         ("header.csv", b"a,b\n", "no records"),
-        ("table.xls", b"x", "ending in"),
+        ("table.xls", b"x", "save it as"),
         ("broken.parquet", b"not parquet", "Cannot read"),
         ("broken.csv.gz", b"not gzip", "Cannot read"),
         ("binary.csv", b"\xff\xfe\x00\x01,\xff", "Cannot read|no records"),
@@ -330,7 +330,45 @@ def test_rows_of_more_fields_than_the_header_are_refused(tmp_path: Path) -> None
     """They would be read moved by one column, and nobody would know. A separator at the end of all rows is no field."""
     path = tmp_path / "t.csv"
     path.write_text("a,b,y\n1,2,yes,5\n3,4,no,6\n")
-    with pytest.raises(data.DataError, match="more fields than its header"):
+    with pytest.raises(data.DataError, match="line 2 has 4 fields in place of 3"):
         data.read_frame(path)
     path.write_text("a,b,y\n1,2,yes,\n3,4,no,\n")
     assert data.read_frame(path).to_dict("list") == {"a": ["1", "3"], "b": ["2", "4"], "y": ["yes", "no"]}
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"pairs": None}, "pairs to be a list, got None"),
+        ({"classes": "high"}, "classes to be a list, got 'high'"),
+        ({"title": [3]}, "title to be text"),
+        ({"format": 3}, "format to be an object"),
+        ({"name": 5}, "name to be text, got 5"),
+        ({"columns": {"a": 1}}, "columns to be a list"),
+        ({"columns": [[1]]}, "Expected a column with name"),
+        ({"columns": [{"name": 5, "type": "number", "range": [0, 1]}]}, "name to be text, got 5"),
+        ({"columns": [{"name": "x", "type": "number", "range": "18"}]}, "range .low, high. for column 'x'"),
+        ({"columns": [{"name": "x", "type": "number", "range": [False, True]}]}, "range .low, high. for column 'x'"),
+        ({"columns": [{"name": "x", "type": "number", "range": ["1", "2"]}]}, "range .low, high. for column 'x'"),
+        ({"columns": [{"name": "x", "type": "category", "categories": [["a"], "b"]}]}, "texts or numbers, got .'a'."),
+        ({"columns": [{"name": "x", "type": "category", "categories": ["a", None]}]}, "texts or numbers, got None"),
+    ],
+)
+def test_entries_of_other_kinds_are_named(entry: dict[str, Any], message: str) -> None:
+    stated: dict[str, Any] = {
+        "name": "t",
+        "target": "y",
+        "columns": [{"name": "x", "type": "number", "range": [0, 1]}, {"name": "y", "type": "label"}],
+        "classes": ["a", "b"],
+    }
+    assert Schema.from_dict(stated).dimension == 1
+    if "columns" in entry and isinstance(entry["columns"], list):
+        entry = {"columns": [*entry["columns"], stated["columns"][1]]}
+    with pytest.raises(SchemaError, match=message):
+        Schema.from_dict(stated | entry)
+
+
+def test_files_that_hold_no_schema_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text("[1, 2]")
+    with pytest.raises(SchemaError, match="to hold an object"):
+        Schema.load(tmp_path / "s.json")

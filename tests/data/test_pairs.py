@@ -103,3 +103,11 @@ def test_effects_add_up_and_are_drawn() -> None:
     surface = dict(zip(job.places, job.heights, strict=True))
     assert surface["age≈100 × job=nurse"] > surface["age≈0 × job=nurse"]
     assert "<svg" in plot_effects(model, SCHEMA) and "the first upwards" in effects_page(model, SCHEMA)
+
+
+def test_no_record_left_is_said_with_its_reason() -> None:
+    frame = people(20)
+    with pytest.raises(SchemaError, match="none has one of the labels"):
+        Dataset.of(frame.assign(ill=None), SCHEMA)
+    with pytest.raises(SchemaError, match="column 'age' has most missing"):
+        Dataset.of(frame.assign(age=np.nan), replace(SCHEMA, missing="drop"))

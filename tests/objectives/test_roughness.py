@@ -87,7 +87,9 @@ def test_the_solver_finds_the_minimiser() -> None:
     assert wide.penalty_gradient(found) == pytest.approx(wide.penalty_hessian() @ found)
 
 
-@pytest.mark.parametrize("wrong", [((0, 0),), ((0, 5),), ((-1, 0),), ((0, 1), (1, 0)), ((0.5, 1),), (1, 2), "ab", ((0, 1, 2),)])
+@pytest.mark.parametrize(
+    "wrong", [((0, 0),), ((0, 5),), ((-1, 0),), ((0, 1), (1, 0)), ((0.5, 1),), ((True, 2),), (1, 2), "ab", ((0, 1, 2),)]
+)
 def test_what_are_no_neighbours_is_refused_before_a_charge(wrong: Any) -> None:
     with pytest.raises(ValueError, match=r"neighbours|pairs"):
         DPLogisticRegression(neighbours=wrong).fit(X, Y)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from dperm.audit import AuditResult
     from dperm.data import Dataset, Schema
     from dperm.privacy import Certificate, Risk
@@ -61,6 +63,12 @@ VerifyKey = Annotated[Path | None, typer.Option(help="Public key whose owner mus
 
 def say(text: str = "") -> None:
     sys.stdout.write(text + "\n")
+
+
+def told(name: str, frame: pd.DataFrame) -> str:
+    """What was read, for the data holder."""
+    written = f" ({frame.attrs['written']})" if frame.attrs.get("written") else ""
+    return f"Read {name}: {len(frame):,} rows of {len(frame.columns)} columns{written}."
 
 
 def dataset_of(

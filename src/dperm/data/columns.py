@@ -185,6 +185,8 @@ def _add_hats(table: NDArray[np.float32], places: Array, count: int, *, cyclic: 
 def checked_range(value: Any, what: str) -> tuple[float, float]:
     """SchemaError for anything but two finite numbers in order."""
     try:
+        if isinstance(value, str) or any(isinstance(end, str | bool) for end in value):
+            raise TypeError
         low, high = (float(end) for end in value)
     except (TypeError, ValueError):
         raise SchemaError(f"Expected range [low, high] for {what}, got {value!r}.") from None
@@ -202,7 +204,11 @@ def numbers(values: pd.Series[Any], name: str, *, lenient: bool = False) -> Arra
     given = pd.to_numeric(values, errors="coerce")
     broken = given.isna() & values.notna()
     if broken.any() and not lenient:
-        raise SchemaError(f"Expected numbers in column {name!r}, got {values[broken].iloc[0]!r}.")
+        wrong = str(values[broken].iloc[0])
+        hint = ' Where decimal marks are commas, say "decimal": "," in the schema\'s format.'
+        if "," not in wrong:
+            hint = ' If it stands for a missing value, say so in the schema: "format": {"missing": …}.'
+        raise SchemaError(f"Expected numbers in column {name!r}, got {wrong!r}.{hint}")
     result = given.to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
     if lenient:
         result[np.isinf(result)] = np.nan

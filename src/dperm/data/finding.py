@@ -101,6 +101,7 @@ def find(
     whole column changes how all of its entries read when one is another.
     """
 
+    written = frame.attrs.get("format", {})
     plan = _planned(check.positive("epsilon", epsilon), check.fraction("delta", delta), Relation(relation))
     if not all(isinstance(column, str) for column in frame.columns) or frame.columns.duplicated().any():
         raise SchemaError("Expected columns with names, each once.")
@@ -147,6 +148,7 @@ def find(
         columns=tuple(found),
         classes=labels,
         target_range=bounds,
+        extra=written,
         missing="separate" if gaps - {target} else "middle",
         unit=unit,
         source=f"Found privately, at epsilon = {certificate.epsilon:.4g} and delta = {delta:g}.",
@@ -268,6 +270,6 @@ def _certificate(plan: _Plan, channel: Channel, unit: str) -> Certificate:
         paper="exact Gaussian composition; Korolova, Kenthapadi, Mishra, Ntoulas 2009 (values kept by their noisy counts)",
         assumptions=[*whose, named, apart],
         public_facts={"person_rows": 1, "unit": unit} if unit else {},
-        not_charged=("how the file was read: separator, encoding, header", statements.INPUT_CHECKS),
+        not_charged=(statements.WRITTEN, statements.INPUT_CHECKS),
         provenance=channel.provenance,
     )

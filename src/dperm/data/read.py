@@ -1,10 +1,12 @@
-"""Reading tables: CSV, Parquet, Arrow, NumPy and libsvm files into one form."""
+"""Reading tables: texts, sheets, Parquet, Arrow, NumPy and libsvm files into one form."""
 
 from __future__ import annotations
 
+import io
 import os
-import warnings
-from collections.abc import Callable
+import re
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +16,18 @@ from numpy.typing import NDArray
 
 from dperm.data.schema import Schema, SchemaError, propose
 from dperm.data.targets import TargetRange
-from dperm.privacy import Certificate
+from dperm.data.text import TextError, read_bytes, read_text
+from dperm.privacy import Certificate, statements
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["DataError", "Dataset", "read_dataset", "read_frame"]
 
-_TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".arrow", ".feather")
+_TABLES = (".parquet", ".arrow", ".feather", ".xlsx", ".xlsm")
 _ARRAYS = (".npy", ".npz", ".libsvm", ".svm", ".svmlight")
+_TEXTS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.bz2", ".csv.xz", ".csv.zip", ".txt")
+_LIBSVM = rb"[+-]?[\d.eE+-]+(,[\d.eE+-]+)*(\s+\d+:[^\s:]+)+\s*(#.*)?"
 
 
 class DataError(ValueError):
@@ -51,13 +56,17 @@ class Dataset:
     person_rows: int | None = None  # the most rows that are used of one
     found: Certificate | None = None  # what finding the schema cost, on the same records
     neighbours: tuple[tuple[int, int], ...] = ()  # features that are next to each other on a curve
+    written: str = ""  # how its file was written, in words, where that was found out
     public: bool = True  # False where ranges, categories or a target's range were read off the data
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
 
     def certified(self, certificate: Certificate) -> Certificate:
-        """The certificate of what was trained on this: with what its schema cost, where that was found privately."""
+        """The certificate of what was trained on this: with what its schema cost, where that was found privately, and with what
+        was found out of how its file was written."""
+        if self.written:
+            certificate = certificate.not_charging(statements.WRITTEN)
         if self.found is None:
             return certificate
         trained = certificate.checked_otherwise("labels", "found privately with the schema, and charged")
@@ -65,12 +74,14 @@ class Dataset:
 
     def described(self) -> str:
         """How much there is, for the data holder alone."""
+        written = f", read as {self.written}" if self.written else ""
         if self.groups is None or self.person_rows is None:
-            return f"{len(self):,} records"
+            left_out = f", {self.absent:,} left out" if self.absent else ""
+            return f"{len(self):,} records{left_out}{written}"
         counts = np.unique(self.groups, return_counts=True)[1]
         left = int(np.maximum(counts - self.person_rows, 0).sum())
         text = f"{len(self):,} rows of {len(counts):,} persons, up to {counts.max(initial=0):,} of one"
-        return text + (f"; {left:,} beyond {self.person_rows} of a person are not used" if left else "")
+        return text + (f"; {left:,} beyond {self.person_rows} of a person are not used" if left else "") + written
 
     def refuse_persons(self, what: str) -> None:
         """DataError for a table whose rows are not persons, where `what` knows rows alone."""
@@ -85,6 +96,9 @@ class Dataset:
         left_out = absent = len(frame) - len(features)
         usable, persons = schema.usable(frame), None
         if not usable.any():
+            if not schema.labelled(frame).any():
+                labels = f"one of the labels {list(schema.classes)[:8]}" if schema.classes else "a number"
+                raise SchemaError(f"No record is left: none has {labels} in {schema.target!r}.")
             worst = max((column.name for column in schema.feature_columns), key=lambda name: int(frame[name].isna().sum()))
             raise SchemaError(
                 f'No record is left: column {worst!r} has most missing values, and "missing" is {schema.missing!r}.'
@@ -109,16 +123,33 @@ class Dataset:
             person_rows=schema.unit_rows if schema.unit else None,
             found=schema.found_on_records(),
             neighbours=schema.neighbours,
+            written=frame.attrs.get("written", ""),
             public=not schema.proposed,
         )
 
 
-def _suffix(path: Path) -> str:
+def _kind(path: Path) -> str:
+    """What a file holds, by its ending or, where that says nothing, by its first bytes: an ending of those above, "" for text."""
     name = path.name.lower()
-    for suffix in sorted(_TABLES + _ARRAYS, key=len, reverse=True):
+    for suffix in (*_TABLES, *_ARRAYS):
         if name.endswith(suffix):
             return suffix
-    raise DataError(f"Expected a file ending in {', '.join(_TABLES + _ARRAYS)}, got {path.name!r}.")
+    _check_file(path)
+    if name.endswith(".xls"):
+        raise DataError(f"Cannot read {path}: save it as .xlsx or as CSV.")
+    with path.open("rb") as file:
+        magic = file.read(8)
+    if magic.startswith(b"PAR1"):
+        return ".parquet"
+    if magic.startswith(b"ARROW1"):
+        return ".arrow"
+    if name.endswith(_TEXTS):
+        return ""
+    try:
+        lines = read_bytes(path)[:100_000].splitlines()
+    except TextError as error:
+        raise DataError(f"Cannot read {path}: {error}.") from None
+    return ".libsvm" if re.fullmatch(_LIBSVM, next(filter(None, lines), b"").strip()) else ""
 
 
 def _check_file(path: Path) -> None:
@@ -138,55 +169,56 @@ def _check_file(path: Path) -> None:
         )
 
 
-def read_frame(path: str | Path, schema: Schema | None = None) -> pd.DataFrame:
-    """A CSV, TSV, Parquet, Arrow or Feather table. Raises DataError for what cannot be read.
+def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mapping[str, Any] | None = None) -> pd.DataFrame:
+    """A table: text of any separator, encoding and compression, Excel's first sheet, Parquet, Arrow or Feather.
 
-    With a schema its columns are read as text or numbers as it says; the schema's format names a separator, a missing
-    mark and whether there is a header.
+    Entries of texts and sheets are texts; how a text is written is found out, and in `attrs["written"]` in words. The format of a
+    schema, or `written`, states what it should not find out: `separator`, `encoding`, `decimal`, `header`, `skip_lines`,
+    `missing`, `strip`.
+    DataError for what cannot be read, with the line where there is one: no row is left out in silence.
     """
     import pandas as pd
     import pyarrow as pa
 
     path = Path(path)
-    suffix = _suffix(path)
-    if suffix in _ARRAYS:
+    kind = _kind(path)
+    if kind in _ARRAYS:
         raise DataError(f"Expected a table, got the array file {path.name!r}.")
     _check_file(path)
-    options = dict(schema.extra) if schema else {}
+    names = None if schema is None else [column.name for column in schema.columns]
+    options = {**(schema.extra if schema else {}), **(written or {})}
+    words = ""
     try:
-        if suffix == ".parquet":
+        if kind == ".parquet":
             frame = pd.read_parquet(path)
-        elif suffix in (".arrow", ".feather"):
+        elif kind in (".arrow", ".feather"):
             frame = pd.read_feather(path)
+        elif kind:
+            frame = _sheet(path)
         else:
-            header = options.get("header", True)
-            with warnings.catch_warnings():  # a row of more fields than the header would move all of them by one, or lose one
-                warnings.simplefilter("error", pd.errors.ParserWarning)
-                frame = pd.read_csv(
-                    path,
-                    index_col=False,
-                    sep=options.get("separator", "\t" if suffix.startswith(".tsv") else ","),
-                    header=0 if header else None,
-                    names=None if header or not schema else [c.name for c in schema.columns],
-                    skiprows=options.get("skip_lines", 0),
-                    na_values=options.get("missing"),
-                    skipinitialspace=bool(options.get("strip", False)),
-                    dtype=str,  # a schema says what is a number; guesses would turn codes into numbers
-                    low_memory=False,
-                )
-    except pd.errors.ParserWarning:
-        raise DataError(
-            f"Cannot read {path}: its rows have more fields than its header. Is there a separator at the end?"
-        ) from None
-    except (OSError, ValueError, UnicodeError, EOFError, pa.ArrowException) as error:
+            frame, dialect = read_text(path, options, names)
+            words = "" if {"separator", "encoding", "decimal"} <= set(options) else str(dialect)
+            found = {"decimal": dialect.decimal} if dialect.decimal != "." else {}
+            frame.attrs["format"] = {**found, **(written or {})}
+    except (OSError, ValueError, UnicodeError, EOFError, zlib.error, pa.ArrowException) as error:
         raise DataError(f"Cannot read {path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
     if frame.empty:
         raise DataError(f"The table {path} has no records.")
     doubled = frame.columns[frame.columns.duplicated()].tolist()
-    marked = [name for name in map(str, frame.columns) if name.endswith(".1") and name[:-2] in frame.columns]
-    if doubled or marked:
-        raise DataError(f"Expected distinct column names in {path}, got {(doubled or [name[:-2] for name in marked])[:5]} twice.")
+    if doubled:
+        raise DataError(f"Expected distinct column names in {path}, got {doubled[:5]} twice.")
+    frame.attrs["written"] = words
     return frame
+
+
+def _sheet(path: Path) -> pd.DataFrame:
+    """The first sheet of a workbook, all entries as texts."""
+    import pandas as pd
+
+    try:
+        return pd.read_excel(path, dtype=str)
+    except ImportError:
+        raise DataError(f"Reading {path.name} needs openpyxl: `pip install openpyxl`, or save it as CSV.") from None
 
 
 def read_dataset(
@@ -204,10 +236,10 @@ def read_dataset(
     target; libsvm, sparse. Their values are used as they are: `data_norm` alone bounds them.
     """
     path = Path(path)
-    suffix = _suffix(path)
-    if suffix in _ARRAYS:
+    kind = _kind(path)
+    if kind in _ARRAYS:
         _check_file(path)
-        return _read_arrays(path, suffix, target), None
+        return _read_arrays(path, kind, target), None
     frame = read_frame(path, schema)
     if schema is None:
         if target is None:
@@ -236,7 +268,7 @@ def _read_arrays(path: Path, suffix: str, target: str | None) -> Dataset:
         else:
             from sklearn.datasets import load_svmlight_file
 
-            features, targets = load_svmlight_file(str(path))
+            features, targets = load_svmlight_file(io.BytesIO(read_bytes(path)))
     except (OSError, ValueError, KeyError, IndexError, EOFError) as error:
         raise DataError(f"Cannot read {path}: {error}") from error
     if features.dtype not in (np.float64, np.float32):

@@ -7,16 +7,14 @@ publisher. Either way the checksum decides.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dperm.data.fetch import cache_folder, fetch
+from dperm.data.fetch import fetch
 from dperm.data.read import DataError, Dataset, read_frame
 from dperm.data.schema import Schema
 
@@ -71,21 +69,9 @@ def _bundled(loader: str, schema: Schema) -> Any:
 
 def _read(item: dict[str, Any], entry: dict[str, Any], schema: Schema) -> Any:
     path = fetch(item, entry["name"])
-    options = {**schema.extra, "skip_lines": item.get("skip_lines", 0)}
-    # Plain copies of CSV files go by many endings: hand the reader a name it knows.
-    return read_frame(_as_csv(path), replace(schema, extra=options))
-
-
-def _as_csv(path: Path) -> Path:
-    ending = ".csv.gz" if path.suffix == ".gz" else ".csv"
-    if path.name.endswith(ending):
-        return path
-    link = cache_folder() / (path.name.removesuffix(".gz") + ending)
-    link.parent.mkdir(parents=True, exist_ok=True)
-    temporary = link.with_name(f"{link.name}.{os.getpid()}")
-    temporary.symlink_to(path.absolute())
-    temporary.replace(link)
-    return link
+    usual = {"separator": ",", "encoding": "utf-8", "decimal": "."}
+    options = {**usual, **schema.extra, "skip_lines": item.get("skip_lines", 0)}
+    return read_frame(path, replace(schema, extra=options))
 
 
 def _openml(number: int, name: str) -> Any:

@@ -33,6 +33,15 @@ _KEYS = {
 }  # fmt: skip
 
 
+#: What entries of a file are.
+_KINDS: tuple[tuple[type, tuple[str, ...], str], ...] = (
+    (str, ("name", "target", "missing", "unit", "title", "source", "licence"), "text"),
+    (list, ("columns", "classes", "pairs"), "a list"),
+    (dict, ("format",), "an object"),
+    (bool, ("proposed",), "true or false"),
+)
+
+
 @dataclass(frozen=True)
 class Schema:
     """Columns in order, the target's labels (or range, for regression), and what to do about missing values.
@@ -147,7 +156,7 @@ class Schema:
             raise SchemaError(
                 f"Expected the target column {self.target!r}, but the table has {list(map(str, frame.columns[:12]))} …"
             )
-        unlabelled = self._unlabelled(frame)
+        unlabelled = ~self.labelled(frame)
         if unlabelled.any() and self.missing == "error":
             raise SchemaError(f"Expected no missing values in the target {self.target!r}, got {int(unlabelled.sum())}.")
         frame = frame.loc[~unlabelled]
@@ -197,20 +206,20 @@ class Schema:
 
     def usable(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
         """(n,): which records `encode` keeps."""
-        mask = ~self._unlabelled(frame)
+        mask = self.labelled(frame).copy()
         if self.missing == "drop":
             for column in self.feature_columns:
                 mask &= ~frame[column.name].isna().to_numpy()
         return mask
 
-    def _unlabelled(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
-        """(n,) records without a target, or, where labels were found, with another one."""
+    def labelled(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
+        """(n,) records with a target; where labels were found, with one of those."""
         values = frame[self.target]
         if self.found is None:
-            return values.isna().to_numpy()
+            return values.notna().to_numpy()
         if self.classes:
-            return ~texts(values, self.classes).astype(str).isin(self.classes).to_numpy()
-        return np.isnan(numbers(values, self.target, lenient=True))
+            return texts(values, self.classes).astype(str).isin(self.classes).to_numpy()
+        return ~np.isnan(numbers(values, self.target, lenient=True))
 
     def encode_features(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Features of the kept records, and which records (n,) were kept: all, unless `missing` is "drop"."""
@@ -263,12 +272,18 @@ class Schema:
             raise SchemaError("Expected a unit with unit_rows: the column that tells persons apart.")
         if "found" in data and not (isinstance(data["found"], dict) and data["found"]):
             raise SchemaError("Expected found to be the certificate that the schema was found by, or no such entry.")
-        if not isinstance(data.get("proposed", False), bool):
-            raise SchemaError(f"Expected proposed to be true or false, got {data['proposed']!r}.")
+        for kind, names, what in _KINDS:
+            for name in names:
+                if name in data and type(data[name]) is not kind:
+                    raise SchemaError(f"Expected {name} to be {what}, got {data[name]!r}.")
         try:
             for item in data["columns"]:
-                if set(item) - _COLUMN_KEYS or not isinstance(item.get("categories", []), list):
+                if not isinstance(item, dict) or set(item) - _COLUMN_KEYS or not isinstance(item.get("categories", []), list):
                     raise SchemaError(f"Expected a column with name, type, range or a list of categories, got {item!r}.")
+                if type(item.get("name")) is not str:
+                    raise SchemaError(f"Expected a column's name to be text, got {item.get('name')!r}.")
+                if odd := [value for value in item.get("categories", ()) if not isinstance(value, str | int | float)]:
+                    raise SchemaError(f"Expected categories of {item['name']!r} to be texts or numbers, got {odd[0]!r}.")
             columns = tuple(
                 Column(
                     item["name"],
@@ -305,7 +320,10 @@ class Schema:
     @classmethod
     def load(cls, path: str | Path) -> Schema:
         try:
-            return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            if not isinstance(data, dict):
+                raise SchemaError(f"Expected {path} to hold an object, a schema, got {str(data)[:40]!r}.")
+            return cls.from_dict(data)
         except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
             raise SchemaError(f"Cannot read the schema {path}: {error}") from None
 
@@ -375,6 +393,7 @@ def propose(frame: pd.DataFrame, target: str, name: str = "table") -> Schema:
         target_range=target_range,
         missing="middle" if frame.drop(columns=[target]).isna().any(axis=None) else "error",
         proposed=True,
+        extra=frame.attrs.get("format", {}),
         source="Proposed by looking at the data: ranges, categories and labels are not public until confirmed.",
     )
 

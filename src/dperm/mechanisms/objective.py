@@ -138,7 +138,11 @@ class ObjectivePerturbation(Mechanism):
         solution = solve(objective, records, linear, tolerance, self.noise_std)
         sensitivity = 2 * tolerance / self.strong_convexity
         theta = channel.release(solution.theta, sensitivity, self.output_multiplier)
-        return theta, {"noise_std": self.noise_std, "output_noise_std": self.output_multiplier * sensitivity}
+        return theta, {
+            "noise_std": self.noise_std,
+            "output_noise_std": self.output_multiplier * sensitivity,
+            "strong_convexity": self.strong_convexity,
+        }
 
     grouped = True
     minimiser = 1  # after the linear term

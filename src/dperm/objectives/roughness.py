@@ -28,9 +28,11 @@ def admit_neighbours(given: Any, features: int) -> Neighbours:
         whole = all(first == pair[0] and second == pair[1] for (first, second), pair in zip(pairs, given, strict=True))
     except (TypeError, ValueError):
         raise ValueError(f"Expected neighbours as pairs (i, j) of features' numbers, got {given!r}.") from None
-    for pair in pairs:
-        if not (whole and min(pair) >= 0 and max(pair) < features and pair[0] != pair[1]):
-            raise ValueError(f"Expected pairs of different features among 0 to {features - 1} as neighbours, got {pair!r}.")
+    for pair, stated in zip(pairs, given, strict=True):
+        named = whole and not any(isinstance(end, bool | np.bool_) for end in stated)
+        if not (named and min(pair) >= 0 and max(pair) < features and pair[0] != pair[1]):
+            numbers = f"0 to {features - 1}"
+            raise ValueError(f"Expected pairs of different features among {numbers} as neighbours, got {tuple(stated)!r}.")
     if len({frozenset(pair) for pair in pairs}) < len(pairs):
         raise ValueError("Expected each pair of neighbours once.")
     return pairs

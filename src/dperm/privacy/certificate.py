@@ -189,6 +189,10 @@ class Certificate:
         assumptions = tuple(replace(item, checked=checked) if item.key == key else item for item in self.assumptions)
         return replace(self, assumptions=assumptions)
 
+    def not_charging(self, *more: str) -> Certificate:
+        """A copy that names more of what is not charged."""
+        return replace(self, not_charged=tuple(dict.fromkeys((*self.not_charged, *more))))
+
     def only_claimed(self, reason: str) -> Certificate:
         """A copy without a number, for a run whose premises are known to fail; `reason` completes "claimed, because"."""
         if self.epsilon is None:

@@ -18,6 +18,7 @@ __all__ = [
     "RECORDS_APART",
     "SINGLE_PRECISION",
     "VALIDATION",
+    "WRITTEN",
     "Assumption",
     "Provenance",
     "clipped_counts",
@@ -205,6 +206,7 @@ def settings(*what: str) -> str:
     return f"settings chosen by looking at the same data ({', '.join(what)}), if any were"
 
 
+WRITTEN = "how the file was read, where its separator, encoding and decimal mark were found out from it"
 INPUT_CHECKS = "errors and warnings raised by input validation, which speak to the data holder only"
 NETWORK_CHECKS = (
     "errors and warnings of the checks on records, before training and for batches of a new shape: for the data holder only"

@@ -25,12 +25,12 @@ def weight_noise(model: Any, records: Dataset | None = None) -> Array | None:
     trace, features = model.trace_, model.n_features_in_
     if records is None:
         return trace["noise_std"] * np.eye(features) if {"noise_std", "sensitivity"} <= set(trace) else None
-    objective, facts = model.objective_, model.certificate_.public_facts
+    objective = model.objective_
     known = list(getattr(model, "classes_", ()))
-    if not {"noise_std", "output_noise_std"} <= set(trace) or len(np.atleast_2d(model.coef_)) > 1:
+    if not {"noise_std", "output_noise_std", "strong_convexity"} <= set(trace) or len(np.atleast_2d(model.coef_)) > 1:
         raise ValueError(
-            "Expected one model by objective perturbation, whose noise its records tell: of output perturbation it is public, of "
-            "others not known."
+            "Expected one model by objective perturbation, whose noise its records tell. That of output perturbation is public, "
+            "and drawn without them; that of others is not known."
         )
     if records.features.shape[1] != features:
         raise ValueError(
@@ -44,6 +44,6 @@ def weight_noise(model: Any, records: Dataset | None = None) -> Array | None:
     rows = objective.records(records.features, targets, groups=records.groups if objective.person_rows else None)
     constant = np.ravel(model.intercept_) / objective.intercept_scale if objective.intercept_scale else []
     theta = np.concatenate([np.ravel(model.coef_), constant])
-    modulus = float(facts["strong_convexity"])
+    modulus = float(trace["strong_convexity"])
     hessian = objective.with_strong_convexity(modulus).hessian(theta, rows) + modulus * objective.penalty_hessian()
     return float(trace["noise_std"]) * la.inv(hessian)[:features]

@@ -23,7 +23,8 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Effect:
-    """Of one column on the prediction (the score of the later class, or the target on [−1, 1]), 0 on average over `places`.
+    """Of one column on the prediction (the score of the later class, or the target in the units that the model was trained on), 0
+    on average over `places`.
 
     `heights` (k,) at `places`: numbers in the column's own units, or its categories; `missing` is the height of a missing value,
     None where it has none of its own. `noise` (k,): the standard deviations of the heights' noise, where they are known. Of a
@@ -63,7 +64,9 @@ def effects(model: Any, schema: Schema, label: Any = None, records: Dataset | No
     known = list(getattr(model, "classes_", ()))
     label = known[-1] if label is None and len(known) == 2 else label
     if known and label not in known:
-        raise ValueError(f"Expected one of the labels {known[:8]} for a model of {len(known)} classes, got {label!r}.")
+        raise ValueError(
+            f"Expected one of the labels {list(map(str, known[:8]))} for a model of {len(known)} classes, got {label!r}."
+        )
     if label is not None and not known:
         raise ValueError(f"Expected no label for a regression, got {label!r}.")
     row = known.index(label) if len(table) > 1 else 0  # pyright: ignore[reportArgumentType]
@@ -85,7 +88,7 @@ def effects(model: Any, schema: Schema, label: Any = None, records: Dataset | No
         above = levels - middle
         missing = float(weights[part][-1] - middle @ weights[part]) if schema.encoding.separate else None
         spread = None if noise is None else np.linalg.norm(above @ noise[part], axis=1) / schema.divisor
-        log = column.type == "number" and bool(schema.curves) and column.curve_scale == "log"
+        log = column.type == "number" and (column.curve_scale if schema.curves else column.scale) == "log"
         found.append(Effect(column.name, places, above @ weights[part], log, missing, spread))
     return found
 
@@ -116,13 +119,14 @@ def effects_page(model: Any, schema: Schema, label: Any = None, records: Dataset
     classes: list[Any] = list(getattr(model, "classes_", ()))
     loss = model.objective_.loss
     score = "log-odds" if (isinstance(loss, Logistic) and not loss.margin) or loss.outputs > 1 else "scores"
-    what = f"{score} of {classes[-1] if label is None else label}" if classes else f"{schema.target}, on [−1, 1]"
+    what = f"{score} of {classes[-1] if label is None else label}" if classes else schema.target
     return (
         environment()
         .get_template("effects.html")
         .render(
             title=schema.title or schema.name,
             what=what,
+            range=schema.target_range,
             figure=effects_figure(found, private=records is not None),
             found=found,
             certificate=model.certificate_,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, keep, probe_writable, refuse_same, say
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, keep, probe_writable, refuse_same, say, told
 
 __all__ = ["register"]
 
@@ -43,6 +43,10 @@ def propose(
     unit: Annotated[str, typer.Option(help="The column that tells persons apart, where one may have several rows.")] = "",
     classes: Annotated[str | None, typer.Option(help="With --epsilon: all labels, if they are public (a,b,c).")] = None,
     relation: Relation = "add_or_remove_one",
+    separator: Annotated[str | None, typer.Option(help="Of a text [default: found out]. It goes into the schema.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="Of a text: utf-8, cp1252 … [default: found out].")] = None,
+    decimal: Annotated[str | None, typer.Option(help="Of its numbers: . or , [default: found out].")] = None,
+    skip_lines: Annotated[int | None, typer.Option(help="Lines above its header.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Schema to write [default: NAME.schema.json].")] = None,
 ) -> None:
     """Propose a schema by looking at the data; confirm or correct it before use. With --epsilon: find one privately.
@@ -61,7 +65,9 @@ def propose(
     output = output or source.with_name(f"{name}.schema.json")
     refuse_same(source, output)
     probe_writable(output)
-    frame = data.read_frame(source)
+    stated = {"separator": separator, "encoding": encoding, "decimal": decimal, "skip_lines": skip_lines}
+    frame = data.read_frame(source, written={name: value for name, value in stated.items() if value is not None})
+    say(told(source.name, frame))
     if epsilon is None:
         if classes is not None:
             raise ValueError("Expected --epsilon with --classes: otherwise edit the schema.")
@@ -70,14 +76,14 @@ def propose(
             schema = replace(schema, unit=unit)
             schema.persons(frame)
     else:
-        stated = [label.strip() for label in classes.split(",")] if classes else []
-        schema = data.find(frame, target, epsilon, delta, name=name, unit=unit, classes=stated, relation=relation)
+        labels = [label.strip() for label in classes.split(",")] if classes else []
+        schema = data.find(frame, target, epsilon, delta, name=name, unit=unit, classes=labels, relation=relation)
     (write_atomically if epsilon is None else keep)(output, schema.to_json())
     ignored = [column.name for column in schema.columns if column.type == "ignore"]
     say(f"{output}: {schema.dimension} features from {len(schema.columns) - 1} columns.")
     if epsilon is not None:
         if ignored:
-            say(f"Left out (nothing in them was common enough): {', '.join(ignored)}.")
+            say(f"Left out (one value, or nothing common enough): {', '.join(ignored)}.")
         say(f"{schema.source} It is charged, and on the certificate of every model that is trained by it.")
         say('Ranges are of round numbers, beyond which few records lie; values in no list are "other".')
         return

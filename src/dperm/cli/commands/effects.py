@@ -68,11 +68,12 @@ def effects(
         ]
         say(json.dumps({"curves": schema.curves, "private": table is not None, "columns": columns}))
         return
+    say("How much each column can do, from its lowest to its highest place:")
     for each in sorted(found, key=lambda effect: -effect.spread)[:10]:
         say(f"  {each.spread:7.2f}  {each.column}")
     if table is not None:
         say(f"PRIVATE, for the data holder only: {output} shows how noisy the model is on these records.")
-    say(f"How much each column can do, the first ten. Page written to {output}.")
+    say(f"Page written to {output}.")
 
 
 def register(app: typer.Typer) -> None:

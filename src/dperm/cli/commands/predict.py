@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, read, refuse_same, say
+from dperm.cli.shared import JsonFlag, VerifyKey, read, refuse_same, say, told
 
 __all__ = ["register"]
 
@@ -40,7 +40,10 @@ def predict(
         if source in data.named() and not Path(source).exists():
             features, kept = data.load(source, schema).features, None
         else:
-            features, kept = schema.encode_features(data.read_frame(source, schema))
+            frame = data.read_frame(source, schema)
+            if not as_json:
+                say(told(Path(source).name, frame))
+            features, kept = schema.encode_features(frame)
     else:
         features, kept = data.read_dataset(source)[0].features, None
     answers = fitted.predict(features)

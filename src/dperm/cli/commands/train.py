@@ -170,7 +170,7 @@ def train(
 
         found = Spending.of(fitted.private_trace_[0]["spent_by_record"], fitted.certificate_)
         write_atomically(private_report, spending_page(found, fitted.certificate_, dataset.title or dataset.name))
-    if dataset.groups is not None and not as_json:
+    if (dataset.groups is not None or dataset.written) and not as_json:
         say(f"For the data holder alone: {dataset.described()}.")
     if as_json:
         say(fitted.certificate_.to_json())
@@ -180,6 +180,8 @@ def train(
         say(str(fitted.certificate_))
         if used is not None and used.curves:
             say(f"Each number has a curve of {used.curves} knots: see them by `dperm effects {output}`.")
+        if used is not None and used.pairs and not used.curves:
+            say("Its numbers have straight lines, and pairs of columns are left out with curves: --curves says how many knots.")
         say(f"Model written to {output}.")
 
 
