@@ -239,7 +239,7 @@ def test_predictions_stay_in_line_with_their_records(table: Path, schema: Path, 
     holes.to_csv(tmp_path / "new.csv", index=False)
     done = dperm("predict", tmp_path / "m.json", tmp_path / "new.csv", "-o", tmp_path / "a.csv")
     assert "299 predictions" in done.stdout
-    assert "1 records have missing values" in done.stdout
+    assert "Left blank: 1. Row 1: column 'age' is missing" in done.stdout
     found = pd.read_csv(tmp_path / "a.csv")
     assert len(found) == 300
     assert found["prediction"].isna().tolist() == [True] + [False] * 299
@@ -570,3 +570,32 @@ def test_a_mechanism_named_twice_is_compared_once(table: Path, schema: Path, tmp
     compare = ("compare", table, "--schema", schema, "--epsilons", "1", "--repeats", "2", "--jobs", "1", "-o", page)
     assert dperm(*compare, "--mechanisms", "tgp,tgp").stdout.count("Traditional") == 1
     assert "mechanism" in dperm(*compare, "--mechanisms", "", expect=1).stderr
+
+
+def test_rows_that_do_not_fit_do_not_take_the_file_with_them(table: Path, schema: Path, tmp_path: Path) -> None:
+    model, new, out = tmp_path / "m.json", tmp_path / "new.csv", tmp_path / "a.csv"
+    dperm("train", table, "--schema", schema, "--accept-proposed", "-o", model)
+    frame = pd.read_csv(table).head(6).astype(object)
+    numbers = [column["name"] for column in json.loads(schema.read_text())["columns"] if column["type"] == "number"]
+    words = [column["name"] for column in json.loads(schema.read_text())["columns"] if column["type"] == "category"]
+    frame.loc[1, numbers[0]], frame.loc[3, words[0]], frame.loc[4, numbers[1]] = "unknown", "nowhere", None
+    frame.to_csv(new, index=False)
+    refused = dperm("predict", model, new, "-o", out, expect=1).stderr
+    assert "3 of 6 rows do not fit the schema. Row 2: column" in refused and "--on-error skip" in refused
+    assert not out.exists()
+    told = dperm("predict", model, new, "-o", out, "--on-error", "skip").stdout
+    answers = pd.read_csv(out)
+    assert "Left blank: 3. Row 2" in told and "Read new.csv: 6 rows of" in told
+    assert answers["prediction"].isna().tolist() == [False, True, False, True, True, False]
+    reasons = answers["left blank because"].dropna().tolist()
+    assert "'unknown', which is no finite number" in reasons[0] and "none of its" in reasons[1] and "is missing" in reasons[2]
+    whole = tmp_path / "whole.csv"
+    pd.read_csv(table).head(6).to_csv(new, index=False)
+    dperm("predict", model, new, "-o", whole)
+    good = [0, 2, 5]
+    assert pd.read_csv(whole)["prediction"].loc[good].tolist() == answers["prediction"].loc[good].tolist()
+    counted = json.loads(dperm("predict", model, new, "-o", whole, "--json").stdout)
+    assert counted == {"predictions": 6, "blank": 0, "output": str(whole)}
+    assert "'fail', 'skip'" in dperm("predict", model, new, "--on-error", "ignore", expect=1).stderr
+    pd.read_csv(new).assign(**{words[0]: "nowhere"}).to_csv(new, index=False)
+    assert "No row fits" in dperm("predict", model, new, "--on-error", "skip", expect=1).stderr

@@ -166,6 +166,20 @@ class Column:
             table[missing, -1] = 1.0
         return table
 
+    def faults(self, values: pd.Series[Any], encoding: Encoding) -> dict[int, str]:
+        """By row, from 0, what `encode` would refuse, in words."""
+        import pandas as pd
+
+        if self.type == "category":
+            text = texts(values, self.categories)
+            broken = text.notna().to_numpy() & ~text.isin(self.categories).to_numpy() & (not self.other)
+            what = f"which is none of its {len(self.categories)} categories"
+        else:
+            given = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+            broken = values.notna().to_numpy() & ~np.isfinite(given) & (not encoding.lenient)
+            what = "which is no finite number"
+        return {int(row): f"column {self.name!r} holds {str(values.iloc[row])!r}, {what}" for row in np.flatnonzero(broken)}
+
     def neighbours(self, encoding: Encoding) -> list[tuple[int, int]]:
         """Which of its features are next to each other on its curve; none where it has no curve."""
         if self.type != "number" or not encoding.curves:

@@ -248,6 +248,21 @@ class Schema:
         features /= np.float32(self.divisor)
         return features, ~missing
 
+    def faults(self, frame: pd.DataFrame) -> dict[int, str]:
+        """By row, from 0, why `encode_features` would refuse it or leave it out: the first reason, in words. SchemaError where a
+        column is not there."""
+        absent = [column.name for column in self.feature_columns if column.name not in frame.columns]
+        if absent:
+            raise SchemaError(f"Expected columns {absent[:5]}, but the table has {list(map(str, frame.columns[:12]))} …")
+        found: dict[int, str] = {}
+        for column in self.feature_columns:
+            faults = column.faults(frame[column.name], self.encoding)
+            if self.missing in ("error", "drop"):
+                rows = np.flatnonzero(frame[column.name].isna().to_numpy())
+                faults |= {int(row): f"column {column.name!r} is missing" for row in rows}
+            found = faults | found
+        return dict(sorted(found.items()))
+
     def _targets(self, values: pd.Series[Any]) -> NDArray[Any]:
         if self.target_range is not None:
             return np.clip(numbers(values, self.target), *self.target_range)

@@ -17,6 +17,9 @@ def predict(
     model: Annotated[Path, typer.Argument(help="A model written by `dperm train`.")],
     source: Annotated[str, typer.Argument(help="A table with the columns of the model's schema; the target may be absent.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="CSV file to write.")] = Path("predictions.csv"),
+    on_error: Annotated[
+        str, typer.Option(help="Rows that do not fit the schema: fail, or skip, which leaves them blank and says why.")
+    ] = "fail",
     verify_key: VerifyKey = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -25,27 +28,43 @@ def predict(
     \b
     Example:
       dperm predict model.json new.csv -o answers.csv
+      dperm predict model.json new.csv --on-error skip -o answers.csv
     """
     import pandas as pd
 
     from dperm import data
+    from dperm._validate import choice
     from dperm.estimators import model_from_json
     from dperm.report import write_atomically
 
+    choice("--on-error", on_error, ("fail", "skip"))
     refuse_same(model, source, output)
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)  # of any kind
     fitted, extra = loaded
-    if extra.get("schema"):
+    faults: dict[int, str] = {}
+    rows = 0
+    if not extra.get("schema"):
+        features = data.read_dataset(source)[0].features
+    else:
         schema = data.Schema.from_dict(extra["schema"])
         if source in data.named() and not Path(source).exists():
-            features, kept = data.load(source, schema).features, None
+            features = data.load(source, schema).features
         else:
             frame = data.read_frame(source, schema)
             if not as_json:
                 say(told(Path(source).name, frame))
-            features, kept = schema.encode_features(frame)
-    else:
-        features, kept = data.read_dataset(source)[0].features, None
+            faults, rows = schema.faults(frame), len(frame)
+            gaps = schema.missing == "drop"  # the schema's word: such rows are left blank
+            wrong = {row: why for row, why in faults.items() if not (gaps and why.endswith("is missing"))}
+            if wrong and on_error == "fail":
+                first = next(iter(wrong))
+                raise ValueError(
+                    f"{len(wrong):,} of {rows:,} rows do not fit the schema. Row {first + 1}: {wrong[first]}. "
+                    "--on-error skip leaves them blank."
+                )
+            if len(faults) == rows:
+                raise ValueError(f"No row fits the schema. Row 1: {faults[0]}.")
+            features, _ = schema.encode_features(frame.drop(index=frame.index[list(faults)]))
     answers = fitted.predict(features)
     if extra.get("target_range"):
         answers = data.TargetRange(*extra["target_range"]).restored(answers)
@@ -53,15 +72,19 @@ def predict(
     if hasattr(fitted, "predict_proba"):
         for name, column in zip(fitted.classes_, fitted.predict_proba(features).T, strict=True):
             table[f"probability of {name}"] = column
-    blank = 0
-    if kept is not None and not kept.all():  # one line for every record of the input, blank where values are missing
-        blank = int((~kept).sum())
-        table.index = pd.Index(kept.nonzero()[0])
-        table = table.reindex(range(len(kept)))
+    if faults:  # one line for every record of the input
+        table.index = pd.Index([row for row in range(rows) if row not in faults])
+        table = table.reindex(range(rows))
+        table["left blank because"] = pd.Series(faults)
     write_atomically(output, table.to_csv(index=False))
-    summary = {"predictions": len(table) - blank, "blank": blank, "output": str(output)}
-    left_blank = f" {blank} records have missing values and were left blank." if blank else ""
-    say(json.dumps(summary) if as_json else f"{len(table) - blank} predictions written to {output}.{left_blank}")
+    summary = {"predictions": len(table) - len(faults), "blank": len(faults), "output": str(output)}
+    if as_json:
+        say(json.dumps(summary))
+        return
+    say(f"{len(table) - len(faults):,} predictions written to {output}.")
+    if faults:
+        first = next(iter(faults))
+        say(f"Left blank: {len(faults):,}. Row {first + 1}: {faults[first]}. Each row's reason stands in its line.")
 
 
 def register(app: typer.Typer) -> None:
