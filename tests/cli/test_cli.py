@@ -599,3 +599,24 @@ def test_rows_that_do_not_fit_do_not_take_the_file_with_them(table: Path, schema
     assert "'fail', 'skip'" in dperm("predict", model, new, "--on-error", "ignore", expect=1).stderr
     pd.read_csv(new).assign(**{words[0]: "nowhere"}).to_csv(new, index=False)
     assert "No row fits" in dperm("predict", model, new, "--on-error", "skip", expect=1).stderr
+
+
+def test_models_are_judged_on_test_records(table: Path, schema: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.json"
+    dperm("train", table, "--schema", schema, "--accept-proposed", "--epsilon", "5", "-o", model)
+    charges = len(SpendLog.current().charges())
+    told = dperm("evaluate", model, table, "--test-data", "private").stdout
+    assert told.startswith("PRIVATE") and "balanced accuracy" in told and "recall of" in told
+    word = next(column["name"] for column in json.loads(schema.read_text())["columns"] if column["type"] == "category")
+    found = json.loads(dperm("evaluate", model, table, "--test-data", "public", "--by", word, "--json").stdout)
+    assert found["test_data"] == "public" and found["records"] == 300
+    assert sum(part["records"] for part in found["by"].values()) == 300
+    dperm("predict", model, table, "-o", tmp_path / "a.csv")
+    right = pd.read_csv(tmp_path / "a.csv")["prediction"].astype(str) == pd.read_csv(table)["income"].astype(str)
+    assert found["scores"]["accuracy"] == pytest.approx(right.mean())
+    assert "'public', 'private'" in dperm("evaluate", model, table, "--test-data", "both", expect=1).stderr
+    assert "--by one of the columns" in dperm("evaluate", model, table, "--test-data", "public", "--by", "x", expect=1).stderr
+    strange = tmp_path / "strange.csv"
+    pd.read_csv(table).assign(income="perhaps").to_csv(strange, index=False)
+    assert "labels" in dperm("evaluate", model, strange, "--test-data", "public", expect=1).stderr
+    assert len(SpendLog.current().charges()) == charges

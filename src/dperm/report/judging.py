@@ -1,0 +1,87 @@
+"""How good answers are, beside the truth: by exact numbers of test records, which no noise hides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Judgement", "judge_classes", "judge_numbers"]
+
+Array = NDArray[np.float64]
+
+_BINS = 10  # of probabilities, for calibration
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Scores by name, what stands out about them, and for classes the share of each that was recognised."""
+
+    records: int
+    scores: dict[str, float]
+    recalls: dict[str, float]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; what is not defined on these records is None."""
+        scores, recalls = (
+            {name: None if np.isnan(value) else float(value) for name, value in table.items()}
+            for table in (self.scores, self.recalls)
+        )
+        return {"records": self.records, "scores": scores, "recalls": recalls, "warnings": list(self.warnings)}
+
+
+def judge_classes(truth: NDArray[Any], answers: NDArray[Any], probabilities: Array | None, classes: list[Any]) -> Judgement:
+    """Labels (n,) beside predicted ones (n,), and probabilities (n, K) of the classes in their order, where there are some."""
+    from sklearn.metrics import log_loss, recall_score, roc_auc_score
+
+    present = [label for label in classes if (truth == label).any()]
+    each = recall_score(truth, answers, labels=classes, average=None, zero_division=np.nan)
+    recalls = {str(label): float(value) for label, value in zip(classes, np.atleast_1d(each), strict=True)}
+    accuracy = float(np.mean(truth == answers))
+    majority = max(float(np.mean(truth == label)) for label in present)
+    scores = {
+        "accuracy": accuracy,
+        "most frequent class": majority,
+        "balanced accuracy": float(np.nanmean(list(recalls.values()))),
+    }
+    if probabilities is not None:
+        auc = np.nan
+        if len(classes) == 2 and len(present) == 2:
+            auc = roc_auc_score(truth == classes[1], probabilities[:, 1])
+        elif len(present) == len(classes) > 2:
+            auc = roc_auc_score(truth, probabilities, labels=classes, multi_class="ovr")
+        scores["AUC"] = float(auc)
+        scores["log loss"] = float(log_loss(truth, probabilities, labels=classes))
+        scores["calibration error"] = _calibration(truth == answers, probabilities.max(axis=1))
+    warnings: list[str] = []
+    if accuracy < majority:
+        warnings.append(f"Worse than always saying the most frequent class: {100 * accuracy:.1f} against {100 * majority:.1f} %.")
+    if len(np.unique(answers)) == 1 and len(present) > 1:
+        warnings.append(f"It says {answers[0]} of every record.")
+    return Judgement(len(truth), scores, recalls, tuple(warnings))
+
+
+def judge_numbers(truth: Array, answers: Array) -> Judgement:
+    """Numbers (n,) beside predicted ones (n,)."""
+    off = answers - truth
+    spread = float(np.square(truth - truth.mean()).sum())
+    r2 = 1 - float(np.square(off).sum()) / spread if spread > 0 else np.nan
+    scores = {
+        "R²": r2,
+        "mean absolute error": float(np.abs(off).mean()),
+        "root mean squared error": float(np.sqrt(np.square(off).mean())),
+        "of the mean, absolute": float(np.abs(truth - truth.mean()).mean()),
+    }
+    worse = r2 < 0
+    return Judgement(len(truth), scores, {}, ("Worse than always saying the mean: R² is below 0.",) if worse else ())
+
+
+def _calibration(right: NDArray[np.bool_], confidence: Array) -> float:
+    """Mean distance of confidence from accuracy over bins of equal width, by their records (expected calibration error)."""
+    bins = np.minimum((confidence * _BINS).astype(np.intp), _BINS - 1)
+    counts = np.bincount(bins, minlength=_BINS)
+    apart = np.bincount(bins, right - confidence, minlength=_BINS)
+    return float(np.abs(apart[counts > 0]).sum() / len(right))
