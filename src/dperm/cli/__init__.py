@@ -33,6 +33,7 @@ Examples:
   dperm data propose people.csv --target income      a schema to confirm
   dperm train people.csv --schema people.schema.json --epsilon 1 -o model.json
   dperm predict model.json new.csv -o answers.csv
+  dperm evaluate model.json test.csv --test-data private   how good it is, for your eyes
   dperm audit model.json                             try to refute its certificate
   dperm card model.json --audit audit.json           the page for whoever signs
   dperm account --noise 1.1 --rate 0.01 --steps 5000 --delta 1e-5
