@@ -179,3 +179,82 @@ def test_certificates_say_that_it_was_found_out(tmp_path: Path) -> None:
         read_dataset(path, schema=wrong)
     assert find(read_frame(path), "y", 8.0).extra == {"decimal": ","}
     assert isinstance(Dataset.of(read_frame(path), schema), Dataset)
+
+
+@pytest.mark.parametrize(
+    ("raw", "columns", "rows"),
+    [
+        ("a,b\r1,2\r3,4\r", ["a", "b"], [["1", "2"], ["3", "4"]]),  # an old Macintosh
+        ("a,b\r1,2,\n3,4,\n5,6,\n", ["a", "b"], [["1", "2"], ["3", "4"], ["5", "6"]]),  # ends of both kinds, and a separator
+        ('"a\nx",b\n1,2,\n3,4,\n', ["a\nx", "b"], [["1", "2"], ["3", "4"]]),
+        ("Preis, netto;Menge\n1,5;3\n2,5;4\n", ["Preis, netto", "Menge"], [["1.5", "3"], ["2.5", "4"]]),
+        ("sep=;\na;b\n1;2\n", ["a", "b"], [["1", "2"]]),  # Excel's own
+        ("x\ty\n1,234\ta\n1,000\tb\n", ["x", "y"], [["1,234", "a"], ["1,000", "b"]]),  # thousands, maybe: left as they are
+        ("x;y\n0,5;a\n0.123;c\n", ["x", "y"], [["0.5", "a"], ["0.123", "c"]]),
+        ("q;y\nNA ;a\n  ;b\n", ["q", "y"], [[None, "a"], [None, "b"]]),
+        ('text,label\n"Good, but\nslow, noisy,\nsad",1\n', ["text", "label"], [["Good, but\nslow, noisy,\nsad", "1"]]),
+        ("a,b\r" + "1,2\r" * 80_000, ["a", "b"], None),
+        (",".join(f"gene_{i:06d}" for i in range(23_000)) + "\n" + ",".join("1" * 23_000) + "\n", None, None),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_odd_texts_are_read_whole(raw: str, columns: Any, rows: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(raw.encode())
+    frame = read_frame(path)
+    assert columns is None or frame.columns.tolist() == columns
+    assert rows is None or frame.astype(object).where(frame.notna(), None).to_numpy().tolist() == rows
+    assert len(frame) == (len(rows) if rows else 80_000 if columns else 1)
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "shift_jis", "gb18030"])
+def test_encodings_are_told_by_the_lines_that_need_one(encoding: str, tmp_path: Path) -> None:
+    words = {
+        "cp1252": ["Müller", "l’été à Paris – 5 €", "Özil"],
+        "shift_jis": ["名前", "田中", "鈴木"],
+        "gb18030": ["姓名", "李明", "王伟"],
+    }
+    path = tmp_path / "t.csv"
+    path.write_bytes(
+        b"name;b\n" + b"Meier;1\n" * 150_000 + "".join(f"{word};2\n" for word in words[encoding] * 3).encode(encoding)
+    )
+    frame = read_frame(path)
+    assert frame["name"].tolist()[-3:] == words[encoding] and frame.attrs["written"].startswith(encoding)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ('a,b\n1,"x\n2,"y\n3,z\n', "a quote in line 2 does not close, or closes within a field"),
+        ("a,b\n" + "Müller,1\n" * 50, "line 52 is not UTF-8, as 50 others are"),
+    ],
+)
+def test_mistakes_that_would_change_other_rows_are_refused(raw: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(raw.encode() + (b"M\xfcller,2\n" if "UTF" in message else b""))
+    with pytest.raises(DataError, match=message):
+        read_frame(path)
+
+
+def test_what_is_no_file_or_no_workbook_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="got the folder"):
+        read_frame(tmp_path)
+    (tmp_path / "b.xlsx").write_text("no workbook")
+    with pytest.raises(DataError, match=r"is no workbook|needs openpyxl"):
+        read_frame(tmp_path / "b.xlsx")
+    with zipfile.ZipFile(tmp_path / "two.zip", "w") as archive:
+        archive.writestr("a.csv", "a,b\n1,2\n")
+        archive.writestr("__MACOSX/a.csv", "x")
+        archive.writestr("b.csv", "a,b\n1,2\n")
+    with pytest.raises(DataError, match="expected one file in the archive, got 2"):
+        read_frame(tmp_path / "two.zip")
+    with pytest.raises(SchemaError, match=r"in a format, got \['seperator'\]"):
+        Schema.from_dict({"name": "t", "target": "y", "columns": [], "format": {"seperator": ";"}})
+
+
+def test_marks_of_missing_values_may_be_several(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,-999\n?,3\n-,4\n")
+    assert read_frame(path, written={"missing": ["?", "-"]})["a"].isna().tolist() == [False, True, True]
+    assert read_frame(path, written={"missing": -999})["b"].isna().tolist() == [True, False, False]
+    assert read_frame(path, written={"separator": None, "encoding": None, "decimal": None}).attrs["written"] != ""

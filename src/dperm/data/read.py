@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -153,8 +154,12 @@ def _kind(path: Path) -> str:
 
 
 def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise DataError(f"Expected a file, got the folder {path}.")
     if not path.is_file():
         raise DataError(f"No file {path}.")
+    if not os.access(path, os.R_OK):
+        raise DataError(f"The file {path} may not be read by you.")
     size = path.stat().st_size
     if size == 0:
         raise DataError(f"The file {path} is empty.")
@@ -186,7 +191,8 @@ def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mappi
         raise DataError(f"Expected a table, got the array file {path.name!r}.")
     _check_file(path)
     names = None if schema is None else [column.name for column in schema.columns]
-    options = {**(schema.extra if schema else {}), **(written or {})}
+    given = {**(schema.extra if schema else {}), **(written or {})}
+    options = {name: value for name, value in given.items() if value is not None}
     words = ""
     try:
         if kind == ".parquet":
@@ -216,9 +222,11 @@ def _sheet(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        return pd.read_excel(path, dtype=str)
+        return pd.read_excel(path, dtype=str, engine="openpyxl")
     except ImportError:
         raise DataError(f"Reading {path.name} needs openpyxl: `pip install openpyxl`, or save it as CSV.") from None
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise DataError(f"{path.name} is no workbook: {error}.") from None
 
 
 def read_dataset(
@@ -269,7 +277,7 @@ def _read_arrays(path: Path, suffix: str, target: str | None) -> Dataset:
             from sklearn.datasets import load_svmlight_file
 
             features, targets = load_svmlight_file(io.BytesIO(read_bytes(path)))
-    except (OSError, ValueError, KeyError, IndexError, EOFError) as error:
+    except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"Cannot read {path}: {error}") from error
     if features.dtype not in (np.float64, np.float32):
         try:

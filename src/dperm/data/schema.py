@@ -33,6 +33,8 @@ _KEYS = {
 }  # fmt: skip
 
 
+#: Entries of a format: how a text is written, and labels of named sets.
+_FORMAT = {"separator", "encoding", "decimal", "header", "skip_lines", "missing", "strip", "label_suffix", "other_label"}
 #: What entries of a file are.
 _KINDS: tuple[tuple[type, tuple[str, ...], str], ...] = (
     (str, ("name", "target", "missing", "unit", "title", "source", "licence"), "text"),
@@ -291,6 +293,8 @@ class Schema:
             for name in names:
                 if name in data and type(data[name]) is not kind:
                     raise SchemaError(f"Expected {name} to be {what}, got {data[name]!r}.")
+        if odd := sorted(set(data.get("format", {})) - _FORMAT):
+            raise SchemaError(f"Expected the entries {sorted(_FORMAT)} in a format, got {odd[:3]}.")
         try:
             for item in data["columns"]:
                 if not isinstance(item, dict) or set(item) - _COLUMN_KEYS or not isinstance(item.get("categories", []), list):

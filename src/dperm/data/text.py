@@ -28,16 +28,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Dialect", "TextError", "read_bytes", "read_text"]
 
-_SEPARATORS = (",", ";", "\t", "|")
+_SEPARATORS = (";", "\t", "|", ",")  # the comma last: it may stand in numbers
 _SAMPLE = 200  # rows that a separator is told from
 _LETTERS = 1 << 18  # that they may take
 _BYTES = 1 << 20  # that an encoding is told from
+_BROKEN = 0.1  # of the lines beyond ASCII: fewer that are not UTF-8 are mistakes in a text that is
+_ENCODINGS = ["cp1252", "cp1251", "cp1253", "shift_jis", "gb18030", "big5", "euc_kr"]  # others must be stated
 _BLOCK = 1 << 24  # bytes parsed at once: no row is longer
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zip")
 _ALIKE = 0.9  # of rows, in how many fields they have
 #: a number with a decimal comma, or with points between thousands
-_COMMA = r"^\s*[+-]?(\d{1,3}(\.\d{3})+(,\d+)?|\d*,\d+)\s*$"
-_POINT = r"^\s*[+-]?\d*\.\d+\s*$"
+_COMMA = r"^\s*[+-]?([1-9]\d{0,2}(\.\d{3})+(,\d+)?|\d*,\d+)\s*$"
+#: numbers that tell which mark is the decimal one: three digits behind it may be thousands
+_TELLING = {",": r"^\s*[+-]?[\d.]*,(\d{1,2}|\d{4,})\s*$", ".": r"^\s*[+-]?[\d,]*\.(\d{1,2}|\d{4,})\s*$"}
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
@@ -86,7 +89,10 @@ def read_text(path: Path, options: Mapping[str, Any], names: Sequence[str] | Non
     text = text.split(b"\n", skipped)[-1] if skipped else text
     body = text.lstrip(b"\r\n")
     skipped += text[: len(text) - len(body)].count(b"\n")
-    separator = options.get("separator") or _separator(body)
+    stated = re.match(rb"sep=(.)\r?\n", body)  # Excel's own
+    if stated and not options.get("separator"):
+        body, skipped = body[stated.end() :], skipped + 1
+    separator = options.get("separator") or (stated.group(1).decode() if stated else _separator(body))
     sample = _sample(body, separator)
     if not sample:
         raise TextError("it has no lines")
@@ -95,20 +101,26 @@ def read_text(path: Path, options: Mapping[str, Any], names: Sequence[str] | Non
     if dialect.header and not all(first):
         raise TextError(f"column {first.index('') + 1} of its header has no name: is there a separator at the end?")
     known = first if dialect.header else list(names or (f"column_{place + 1}" for place in range(len(first))))
-    if doubled := sorted({name for name in known if known.count(name) > 1}):
+    if doubled := sorted(name for name, count in Counter(known).items() if count > 1):
         raise TextError(f"expected distinct column names, got {doubled[:5]} twice")
     trailing = len(sample) > 1 and all(len(row) == len(known) + 1 and not row[-1] for row in sample[1 if dialect.header else 0 :])
     table = _parsed(body, dialect, [*known, ""] if trailing else known, skipped)
     _refuse_swallowed(table, body, dialect, skipped)
-    return _as_frame(table, dialect, {*_MISSING, options.get("missing") or ""}, strip=bool(options.get("strip"))), dialect
+    marks = options.get("missing", ())
+    missing = {*_MISSING, *map(str, marks if isinstance(marks, list | tuple) else [marks])}
+    return _as_frame(table, dialect, missing, strip=bool(options.get("strip"))), dialect
 
 
 def _admit(options: Mapping[str, Any]) -> None:
     separator, decimal, skipped = options.get("separator"), options.get("decimal"), options.get("skip_lines", 0)
-    if separator is not None and not (isinstance(separator, str) and len(separator) == 1 and separator not in '"\r\n'):
+    plain = isinstance(separator, str) and len(separator) == 1 and separator.isascii() and separator not in '"\r\n'
+    if separator is not None and not plain:
         raise TextError(f"expected a separator of one letter, got {separator!r}")
     if decimal not in (None, ".", ","):
         raise TextError(f'expected a decimal mark of "." or ",", got {decimal!r}')
+    for name, kind in (("encoding", str), ("header", bool), ("strip", bool)):
+        if options.get(name) is not None and type(options[name]) is not kind:
+            raise TextError(f"expected {name} to be {'text' if kind is str else 'true or false'}, got {options[name]!r}")
     if type(skipped) is not int or skipped < 0:
         raise TextError(f"expected skip_lines to be a number of lines, got {skipped!r}")
 
@@ -126,12 +138,14 @@ def read_bytes(path: Path) -> bytes:
             return lzma.decompress(path.read_bytes())
         if magic.startswith(b"PK\x03\x04"):
             with zipfile.ZipFile(path) as archive:
-                inner = [name for name in archive.namelist() if not name.endswith("/")]
+                inner = [name for name in archive.namelist() if not (name.endswith("/") or name.startswith("__MACOSX/"))]
                 if len(inner) != 1:
                     raise TextError(f"expected one file in the archive, got {len(inner)}")
                 return archive.read(inner[0])
     except TextError:
         raise
+    except (RuntimeError, NotImplementedError) as error:  # a password, or a method that nobody else has
+        raise TextError(f"it is compressed in a way that cannot be read: {error}") from None
     except (EOFError, OSError, ValueError, zipfile.BadZipFile, lzma.LZMAError, zlib.error) as error:
         raise TextError(f"it is compressed and broken: {error}") from None
     if path.suffix.lower() in _COMPRESSED:
@@ -146,14 +160,19 @@ def _decoded(raw: bytes, encoding: str | None) -> tuple[bytes, str]:
     if encoding is None:
         encoding = "utf-8" if _is_utf8(raw) else _encoding(raw)
     if encoding == "utf-8" and _is_utf8(raw):
-        return raw.removeprefix(codecs.BOM_UTF8), encoding
+        return _lines(raw.removeprefix(codecs.BOM_UTF8)), encoding
     try:
-        return raw.decode(encoding).removeprefix("\ufeff").encode(), encoding
+        return _lines(raw.decode(encoding).removeprefix("\ufeff").encode()), encoding
     except LookupError:
         raise TextError(f"expected an encoding that Python knows, got {encoding!r}") from None
     except UnicodeError as error:
         where = f": byte {error.start} cannot be read" if isinstance(error, UnicodeDecodeError) else ""
         raise TextError(f"it is not {encoding}{where}") from None
+
+
+def _lines(text: bytes) -> bytes:
+    """Line ends of an old Macintosh as everybody else's."""
+    return text if b"\n" in text else text.replace(b"\r", b"\n")
 
 
 def _is_utf8(raw: bytes) -> bool:
@@ -165,15 +184,20 @@ def _is_utf8(raw: bytes) -> bool:
 
 
 def _encoding(raw: bytes) -> str:
+    """Of a text that is not UTF-8, told from the lines that are more than ASCII."""
     from charset_normalizer import from_bytes
 
     if b"\x00" in raw:
         raise TextError("it is no text: it has bytes of value 0")
-    found = from_bytes(raw[:_BYTES], cp_isolation=["cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp850", "mac_roman"]).best()
-    if found is None:
-        return "cp1252"
-    western = raw.decode("cp1252", errors="replace")  # the commoner name, where both say the same
-    return "cp1252" if western == raw.decode(found.encoding, errors="replace") else found.encoding
+    lines = [(place, line) for place, line in enumerate(raw.split(b"\n"), start=1) if not line.isascii()]
+    broken = [place for place, line in lines if not _is_utf8(line)]
+    if len(broken) < _BROKEN * len(lines):
+        raise TextError(
+            f"line {broken[0]} is not UTF-8, as {len(lines) - len(broken):,} others are: mend it, or state the encoding"
+        )
+    telling = b"\n".join(line for _, line in lines)[:_BYTES]
+    found = from_bytes(telling, cp_isolation=_ENCODINGS).best()
+    return "cp1252" if found is None else found.encoding
 
 
 def _rows(text: bytes, separator: str, *, strict: bool = False) -> Any:
@@ -183,7 +207,7 @@ def _rows(text: bytes, separator: str, *, strict: bool = False) -> Any:
 
 def _sample(text: bytes, separator: str) -> list[list[str]]:
     """The first rows that are not blank."""
-    part = text[:_LETTERS]
+    part = text[: max(_LETTERS, text.find(b"\n", 0) + 1)]
     if len(part) < len(text):
         part = part[: part.rfind(b"\n") + 1]
     rows = _rows(part, separator)
@@ -197,7 +221,10 @@ def _separator(text: bytes) -> str:
     """The one by which most rows have as many fields as the header, the more fields the better; a comma where none does."""
     best, score = ",", 0.0
     for separator in _SEPARATORS:
-        rows = _sample(text, separator)
+        try:
+            rows = _sample(text, separator)
+        except TextError:  # a field as long as its reader has none
+            continue
         if rows and len(rows[0]) > 1:
             alike = Counter(map(len, rows))[len(rows[0])] / len(rows)
             if alike >= _ALIKE or len(rows) < 10:
@@ -208,7 +235,7 @@ def _separator(text: bytes) -> str:
 
 def _decimal(rows: list[list[str]], separator: str) -> str:
     fields = [field for row in rows for field in row] if separator != "," else []
-    commas, points = (sum(bool(re.match(pattern, field)) for field in fields) for pattern in (r"^\s*[+-]?[\d.]*,\d+\s*$", _POINT))
+    commas, points = (sum(bool(re.match(_TELLING[mark], field)) for field in fields) for mark in ",.")
     return "," if commas > points else "."
 
 
@@ -224,7 +251,7 @@ def _parsed(text: bytes, dialect: Dialect, names: list[str], skipped: int) -> An
     beside = not names[-1]  # a separator at the end of all rows is no field
     try:
         table = arrow.read_csv(
-            io.BytesIO(text[text.find(b"\n") + 1 :] if dialect.header and beside else text),
+            io.BytesIO(text[_header(text, dialect.separator) :] if dialect.header and beside else text),
             arrow.ReadOptions(block_size=_BLOCK, column_names=names),
             arrow.ParseOptions(delimiter=dialect.separator, newlines_in_values=b'"' in text, ignore_empty_lines=len(names) > 1),
             arrow.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False),
@@ -237,6 +264,13 @@ def _parsed(text: bytes, dialect: Dialect, names: list[str], skipped: int) -> An
     if any(table.column(len(names) - 1).to_pylist()):
         raise TextError(f"some rows have {len(names)} fields, and the header {len(names) - 1}")
     return table.drop_columns([""])
+
+
+def _header(text: bytes, separator: str) -> int:
+    """How many bytes the header has, its line end included."""
+    rows = _rows(text, separator)
+    next(rows)
+    return sum(len(line) for line in text[:_LETTERS].splitlines(keepends=True)[: rows.line_num])
 
 
 def _fault(text: bytes, separator: str, width: int, skipped: int) -> str | None:
@@ -260,17 +294,22 @@ def _refuse_swallowed(table: Any, text: bytes, dialect: Dialect, skipped: int) -
     commas = table.num_columns - 1
     if not commas or b'"' not in text:
         return
-    for column in table.columns:
-        several = column.filter(pc.match_substring(column, "\n")).to_pylist()
-        if any(line.count(dialect.separator) >= commas for entry in several for line in entry.split("\n")[1:-1]):
-            rows = _rows(text, dialect.separator)
-            start = skipped + 1
-            for row in rows:
-                if any(entry in row for entry in several):
-                    raise TextError(
-                        f"a quote in line {start} closes in line {skipped + rows.line_num}, behind what looks like rows"
-                    )
-                start = skipped + rows.line_num + 1
+    several = [entry for column in table.columns for entry in column.filter(pc.match_substring(column, "\n")).to_pylist()]
+    if not several:
+        return
+    if fault := _fault(text, dialect.separator, commas + 1, skipped):  # as a strict reader has it
+        raise TextError(fault)
+    swallowed = {entry for entry in several if commas > 1 and _like_rows(entry, dialect.separator, commas)}
+    rows, start = _rows(text, dialect.separator), skipped + 1
+    for row in rows if swallowed else ():
+        if swallowed & set(row):
+            raise TextError(f"a quote in line {start} closes in line {skipped + rows.line_num}, behind what looks like rows")
+        start = skipped + rows.line_num + 1
+
+
+def _like_rows(entry: str, separator: str, commas: int) -> bool:
+    inner = entry.split("\n")[1:-1]
+    return bool(inner) and all(line.count(separator) == commas for line in inner)
 
 
 def _as_frame(table: Any, dialect: Dialect, missing: set[str], *, strip: bool) -> pd.DataFrame:
@@ -284,5 +323,6 @@ def _as_frame(table: Any, dialect: Dialect, missing: set[str], *, strip: bool) -
         if dialect.decimal == ",":
             plain = pc.replace_substring(pc.replace_substring(values, ".", ""), ",", ".")
             values = pc.if_else(pc.match_substring_regex(values, _COMMA), plain, values)
-        columns.append(pc.if_else(pc.is_in(values, marks), pa.scalar(None, pa.string()), values))
+        gone = pc.is_in(pc.utf8_trim_whitespace(values), marks)
+        columns.append(pc.if_else(gone, pa.scalar(None, pa.string()), values))
     return pa.table(columns, names=table.column_names).to_pandas()
