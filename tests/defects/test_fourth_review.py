@@ -300,3 +300,13 @@ def test_recipes_that_return_no_plan_are_named() -> None:
         with pytest.raises((ValueError, TypeError), match=text):
             PrivateTrainer(model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), plan, **SETTINGS).fit(DATA)
     assert SpendLog.current().charges() == []
+
+
+@pytest.mark.parametrize("sampling", ["balls_and_bins", "poisson"])
+def test_a_noisy_size_refuses_no_batch_that_was_paid_for(sampling: str) -> None:
+    """Two records, and batches of a hundred: the noisy number is released before anybody knows."""
+    rows = np.random.default_rng(0).normal(size=(2, 6))
+    for _ in range(10):
+        method = Gradient(sampling=sampling, expected_batch_size=100, epochs=2)
+        model = DPLogisticRegression(epsilon=1.0, classes=[0, 1], mechanism=method).fit(rows, [0, 1])
+        assert model.certificate_.epsilon is not None and model.certificate_.epsilon <= 1.0

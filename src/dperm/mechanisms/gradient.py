@@ -210,12 +210,20 @@ class Gradient(Method):
             filter = rdp_budget(check.positive("epsilon", budget.epsilon), budget.delta)
             return NoisySize.filtered(lambda facts: self.within(facts, budget, filter), facts, filter, budget, label=label)
         return NoisySize.below(
-            lambda facts, noise: self.at(facts, budget, models, noise),
+            lambda facts, noise: self._for_noisy(facts).at(facts, budget, models, noise),
             facts,
             budget,
             label=label,
             classes=models if models > 1 else 0,
         )
+
+    def _for_noisy(self, facts: PublicFacts) -> Gradient:
+        """With batches that a noisy number of records allows: it is paid for, and refuses nobody any more."""
+        size, batch = facts.public_size, self.expected_batch_size
+        if batch is None or size is None or self.sampling not in ("balls_and_bins", "rows"):
+            return self
+        most = size * (facts.person_rows or 1 if self.sampling == "rows" else 1) / 1.5
+        return replace(self, expected_batch_size=most) if batch > most else self
 
     def _one_model(self, models: int) -> None:
         if models > 1:
