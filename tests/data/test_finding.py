@@ -300,7 +300,7 @@ def test_no_record_moves_the_first_counts_by_more_than_is_charged(replaced: bool
     columns = {f"c{place}": place for place in range(3)}
 
     def counts(values: list[Any]) -> np.ndarray:
-        read = {name: module._read(pandas.Series(values, dtype=object)) for name in columns}
+        read = {name: module._read(pandas.Series(values, dtype=object), ".") for name in columns}
         return np.array([[len(given), len(words) - len(given), missing] for given, words, missing in read.values()])
 
     before = ["a", 1, None]

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm.data.entries import SchemaError, as_numbers, numbers, texts
+
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["OTHER", "Column", "Encoding", "SchemaError", "checked_range", "numbers", "texts"]
+__all__ = ["OTHER", "Column", "Encoding", "checked_range"]
 
 Array = NDArray[np.float64]
 Scale = Literal["linear", "log", "cyclic"]
@@ -25,22 +27,20 @@ _FEWEST, _MOST = 3, 200  # knots
 _FARTHEST = 1e150  # ends of ranges: what is computed of them stays within doubles
 
 
-class SchemaError(ValueError):
-    """A schema is inconsistent, or a table does not fit it."""
-
-
 @dataclass(frozen=True)
 class Encoding:
     """How columns become features.
 
     `curves` = 0: a number is its place in its range, on [0, 1]. With K knots it is K features, a hat function for each: piecewise
     linear, two are not 0, and they add up to 1; their weights are the heights of a curve at the knots. `separate`: a missing
-    value is a category of its own, also of a number. `lenient`: what should be a number and is none counts as missing.
+    value is a category of its own, also of a number. `lenient`: what should be a number and is none counts as missing. `decimal`:
+    the mark of numbers that are texts.
     """
 
     curves: int = 0
     separate: bool = False
     lenient: bool = False
+    decimal: str = "."
 
     def __post_init__(self) -> None:
         if isinstance(self.curves, bool) or not isinstance(self.curves, int):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -153,7 +153,7 @@ class Column:
             rows = np.flatnonzero(~missing)
             table[rows, codes[rows]] = 1.0
         else:
-            given = numbers(values, self.name, lenient=encoding.lenient)
+            given = numbers(values, self.name, decimal=encoding.decimal, lenient=encoding.lenient)
             missing = np.isnan(given)
             places = self.place(given, self.curve_scale if encoding.curves else (self.scale or "linear"))
             places = np.where(missing, 0.5, places)  # the middle, unless they are a category of their own
@@ -168,14 +168,12 @@ class Column:
 
     def faults(self, values: pd.Series[Any], encoding: Encoding) -> dict[int, str]:
         """By row, from 0, what `encode` would refuse, in words."""
-        import pandas as pd
-
         if self.type == "category":
             text = texts(values, self.categories)
             broken = text.notna().to_numpy() & ~text.isin(self.categories).to_numpy() & (not self.other)
             what = f"which is none of its {len(self.categories)} categories"
         else:
-            given = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+            given = as_numbers(values, encoding.decimal)
             broken = values.notna().to_numpy() & ~np.isfinite(given) & (not encoding.lenient)
             what = "which is no finite number"
         return {int(row): f"column {self.name!r} holds {str(values.iloc[row])!r}, {what}" for row in np.flatnonzero(broken)}
@@ -209,45 +207,6 @@ def checked_range(value: Any, what: str) -> tuple[float, float]:
     if not low < high:
         raise SchemaError(f"Expected range [low, high] with low < high for {what}, got {value!r}.")
     return low, high
-
-
-def numbers(values: pd.Series[Any], name: str, *, lenient: bool = False) -> Array:
-    """(n,), NaN where missing. SchemaError where there is something else than a finite number, or, if `lenient`, NaN."""
-    import pandas as pd
-
-    given = pd.to_numeric(values, errors="coerce")
-    broken = given.isna() & values.notna()
-    if broken.any() and not lenient:
-        wrong = str(values[broken].iloc[0])
-        hint = ' Where decimal marks are commas, say "decimal": "," in the schema\'s format.'
-        if "," not in wrong:
-            hint = ' If it stands for a missing value, say so in the schema: "format": {"missing": …}.'
-        raise SchemaError(f"Expected numbers in column {name!r}, got {wrong!r}.{hint}")
-    result = given.to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
-    if lenient:
-        result[np.isinf(result)] = np.nan
-    if np.isinf(result).any():
-        raise SchemaError(f"Expected finite numbers in column {name!r}, got inf.")
-    return result
-
-
-def texts(values: pd.Series[Any], known: Sequence[str]) -> pd.Series[Any]:
-    """Values as texts, missing ones as they are: each by itself. A whole number reads the same whether another value of the
-    column is missing or not, which pandas tells by making all of them floats; True and False as the `known` texts spell them."""
-    import pandas as pd
-
-    spelt = {name.lower(): name for name in known}
-
-    def text(value: Any) -> Any:
-        if pd.isna(value):
-            return value
-        if isinstance(value, bool | np.bool_):
-            return spelt.get(str(value).lower(), str(value))
-        if isinstance(value, float | np.floating) and float(value).is_integer():
-            return str(int(value))
-        return str(value).strip()
-
-    return values.astype("object").map(text)
 
 
 def _codes(values: pd.Series[Any], name: str, categories: Sequence[str], *, other: bool) -> NDArray[np.int64]:

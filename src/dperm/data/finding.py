@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from dperm import _validate as check
-from dperm.data.columns import OTHER, Column, SchemaError, texts
+from dperm.data.columns import OTHER, Column
+from dperm.data.entries import SchemaError, as_numbers, decimal_of, texts
 from dperm.data.schema import Schema, tell_persons
 from dperm.data.targets import TargetRange
 from dperm.privacy import (
@@ -118,7 +119,8 @@ def find(
         if (number < 0).any():
             raise SchemaError(f"Expected to be told whose each row is, but {unit!r} is missing in some.")
         frame = frame.iloc[np.unique(number, return_index=True)[1]]
-    columns = {column: _read(frame[column]) for column in names}
+    decimal = decimal_of(frame, ".")
+    columns = {column: _read(frame[column], decimal) for column in names}
     channel = Channel.open(random_state, label=name)
     certificate = _certificate(plan, channel, unit)
     channel.charge(certificate.event, certificate.mechanism, persons=certificate.of_persons)
@@ -161,16 +163,14 @@ def _planned(epsilon: float, delta: float, relation: Relation) -> _Plan:
     return _Plan(noise, delta, relation)
 
 
-def _read(values: pd.Series[Any]) -> tuple[Array, Any, int]:
+def _read(values: pd.Series[Any], decimal: str) -> tuple[Array, Any, int]:
     """Of a column: its finite numbers, its entries as texts, without those that are missing, long, or the word for others, and
     how many are missing. Codes (a leading zero) are no numbers."""
-    import pandas as pd
-
     words = texts(values.dropna(), ())
     words = words[words != ""]
     missing = len(values) - len(words)
     words = words[(words != OTHER) & (words.str.len() <= _LONGEST)]
-    given = pd.to_numeric(words.where(~words.str.match(r"-?0\d")), errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    given = as_numbers(words.where(~words.str.match(r"-?0\d")), decimal)
     return given[np.isfinite(given)], words, missing
 
 

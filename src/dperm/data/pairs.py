@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.data.columns import Column, Encoding, SchemaError
+from dperm.data.columns import Column, Encoding
+from dperm.data.entries import SchemaError
 
 if TYPE_CHECKING:
     import pandas as pd

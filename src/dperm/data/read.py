@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm.data.decode import TextError, free_memory, read_bytes
 from dperm.data.schema import Schema, SchemaError, propose
 from dperm.data.targets import TargetRange
-from dperm.data.text import TextError, read_bytes, read_text
+from dperm.data.text import marks_of, read_text
 from dperm.privacy import Certificate, statements
 
 if TYPE_CHECKING:
@@ -129,8 +130,9 @@ class Dataset:
         )
 
 
-def _kind(path: Path) -> str:
-    """What a file holds, by its ending or, where that says nothing, by its first bytes: an ending of those above, "" for text."""
+def _kind(path: Path, *, text: bool = False) -> str:
+    """What a file holds, by its ending or, where that says nothing, by its first bytes: an ending of those above, "" for text.
+    `text`: it is no array, somebody said."""
     name = path.name.lower()
     for suffix in (*_TABLES, *_ARRAYS):
         if name.endswith(suffix):
@@ -146,11 +148,13 @@ def _kind(path: Path) -> str:
         return ".arrow"
     if name.endswith(_TEXTS):
         return ""
+    if text:
+        return ""
     try:
-        lines = read_bytes(path)[:100_000].splitlines()
+        start = read_bytes(path, 100_000)
     except TextError as error:
         raise DataError(f"Cannot read {path}: {error}.") from None
-    return ".libsvm" if re.fullmatch(_LIBSVM, next(filter(None, lines), b"").strip()) else ""
+    return ".libsvm" if re.fullmatch(_LIBSVM, next(filter(None, start.splitlines()), b"").strip()) else ""
 
 
 def _check_file(path: Path) -> None:
@@ -163,10 +167,7 @@ def _check_file(path: Path) -> None:
     size = path.stat().st_size
     if size == 0:
         raise DataError(f"The file {path} is empty.")
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # no such question on this platform
-        return
+    free = free_memory()
     if size > free / 2 and not path.name.endswith(".npy"):
         raise DataError(
             f"The file {path} has {size / 1e9:.1f} GB, too much for the {free / 1e9:.1f} GB of free memory. "
@@ -186,12 +187,13 @@ def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mappi
     import pyarrow as pa
 
     path = Path(path)
-    kind = _kind(path)
+    given = {**(schema.extra if schema else {}), **(written or {})}
+    kind = _kind(path, text=schema is not None or bool(given))
     if kind in _ARRAYS:
         raise DataError(f"Expected a table, got the array file {path.name!r}.")
     _check_file(path)
-    names = None if schema is None else [column.name for column in schema.columns]
-    given = {**(schema.extra if schema else {}), **(written or {})}
+    names = [] if schema is None else [column.name for column in schema.columns]
+    named = [names, [name for name in names if schema and name != schema.target]] if names else []
     options = {name: value for name, value in given.items() if value is not None}
     words = ""
     try:
@@ -200,12 +202,12 @@ def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mappi
         elif kind in (".arrow", ".feather"):
             frame = pd.read_feather(path)
         elif kind:
-            frame = _sheet(path)
+            frame = _sheet(path, marks_of(options.get("missing", ())))
         else:
-            frame, dialect = read_text(path, options, names)
+            frame, dialect = read_text(path, options, named)
             words = "" if {"separator", "encoding", "decimal"} <= set(options) else str(dialect)
-            found = {"decimal": dialect.decimal} if dialect.decimal != "." else {}
-            frame.attrs["format"] = {**found, **(written or {})}
+            frame.attrs["decimal"] = dialect.decimal
+            frame.attrs["format"] = {**dialect.found(), **(written or {})}
     except (OSError, ValueError, UnicodeError, EOFError, zlib.error, pa.ArrowException) as error:
         raise DataError(f"Cannot read {path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
     if frame.empty:
@@ -217,16 +219,21 @@ def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mappi
     return frame
 
 
-def _sheet(path: Path) -> pd.DataFrame:
-    """The first sheet of a workbook, all entries as texts."""
+def _sheet(path: Path, missing: set[str]) -> pd.DataFrame:
+    """The first sheet of a workbook, its first row the header, all entries as texts."""
     import pandas as pd
 
     try:
-        return pd.read_excel(path, dtype=str, engine="openpyxl")
+        table = pd.read_excel(path, dtype=str, engine="openpyxl", header=None, na_filter=False)
     except ImportError:
         raise DataError(f"Reading {path.name} needs openpyxl: `pip install openpyxl`, or save it as CSV.") from None
     except (zipfile.BadZipFile, KeyError) as error:
         raise DataError(f"{path.name} is no workbook: {error}.") from None
+    names = [str(name).strip() for name in table.iloc[0]] if len(table) else []
+    if not all(names):
+        raise DataError(f"Column {names.index('') + 1} of the first row of {path.name} has no name: is there something above?")
+    frame = table.iloc[1:].reset_index(drop=True).set_axis(names, axis=1)
+    return frame.mask(frame.apply(lambda column: column.str.strip().isin(missing)))
 
 
 def read_dataset(
@@ -244,7 +251,7 @@ def read_dataset(
     target; libsvm, sparse. Their values are used as they are: `data_norm` alone bounds them.
     """
     path = Path(path)
-    kind = _kind(path)
+    kind = _kind(path, text=schema is not None)
     if kind in _ARRAYS:
         _check_file(path)
         return _read_arrays(path, kind, target), None

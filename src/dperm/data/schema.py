@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm.data.columns import Column, Encoding, SchemaError, checked_range, numbers, texts
+from dperm.data.columns import Column, Encoding, checked_range
+from dperm.data.entries import SchemaError, as_numbers, decimal_of, numbers, texts
 from dperm.data.pairs import Pair, admit_pairs
 from dperm.data.targets import TargetRange
+from dperm.data.text import OPTIONS
 from dperm.privacy import Certificate, epsilon
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ _KEYS = {
 
 
 #: Entries of a format: how a text is written, and labels of named sets.
-_FORMAT = {"separator", "encoding", "decimal", "header", "skip_lines", "missing", "strip", "label_suffix", "other_label"}
+_FORMAT = {*OPTIONS, "label_suffix", "other_label"}
 #: What entries of a file are.
 _KINDS: tuple[tuple[type, tuple[str, ...], str], ...] = (
     (str, ("name", "target", "missing", "unit", "title", "source", "licence"), "text"),
@@ -110,6 +112,12 @@ class Schema:
     def encoding(self) -> Encoding:
         return Encoding(self.curves, self.missing == "separate", lenient=self.found is not None)
 
+    def _decimal(self, frame: pd.DataFrame) -> str:
+        return decimal_of(frame, self.extra.get("decimal", "."))
+
+    def _encoding_of(self, frame: pd.DataFrame) -> Encoding:
+        return replace(self.encoding, decimal=self._decimal(frame))
+
     @property
     def feature_columns(self) -> list[Column]:
         """Those that features are made of, in order."""
@@ -163,7 +171,7 @@ class Schema:
             raise SchemaError(f"Expected no missing values in the target {self.target!r}, got {int(unlabelled.sum())}.")
         frame = frame.loc[~unlabelled]
         features, kept = self.encode_features(frame)
-        return features, self._targets(frame.loc[kept, self.target])
+        return features, self._targets(frame.loc[kept, self.target], self._decimal(frame))
 
     def found_on_records(self) -> Certificate | None:
         """What finding it cost, where it was found privately. SchemaError where that protects others than its unit does."""
@@ -221,7 +229,7 @@ class Schema:
             return values.notna().to_numpy()
         if self.classes:
             return texts(values, self.classes).astype(str).isin(self.classes).to_numpy()
-        return ~np.isnan(numbers(values, self.target, lenient=True))
+        return ~np.isnan(numbers(values, self.target, decimal=self._decimal(frame), lenient=True))
 
     def encode_features(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Features of the kept records, and which records (n,) were kept: all, unless `missing` is "drop"."""
@@ -241,11 +249,11 @@ class Schema:
             )
         frame = frame.loc[~missing]
         features = np.zeros((len(frame), self.dimension), dtype=np.float32)
-        at = 0
+        encoding, at = self._encoding_of(frame), 0
         for part in self.parts:
-            width = part.width(self.encoding)
+            width = part.width(encoding)
             given = frame if isinstance(part, Pair) else frame[part.name]
-            features[:, at : at + width] = part.encode(given, self.encoding)
+            features[:, at : at + width] = part.encode(given, encoding)
             at += width
         features /= np.float32(self.divisor)
         return features, ~missing
@@ -258,16 +266,16 @@ class Schema:
             raise SchemaError(f"Expected columns {absent[:5]}, but the table has {list(map(str, frame.columns[:12]))} …")
         found: dict[int, str] = {}
         for column in self.feature_columns:
-            faults = column.faults(frame[column.name], self.encoding)
+            faults = column.faults(frame[column.name], self._encoding_of(frame))
             if self.missing in ("error", "drop"):
                 rows = np.flatnonzero(frame[column.name].isna().to_numpy())
                 faults |= {int(row): f"column {column.name!r} is missing" for row in rows}
             found = faults | found
         return dict(sorted(found.items()))
 
-    def _targets(self, values: pd.Series[Any]) -> NDArray[Any]:
+    def _targets(self, values: pd.Series[Any], decimal: str) -> NDArray[Any]:
         if self.target_range is not None:
-            return np.clip(numbers(values, self.target), *self.target_range)
+            return np.clip(numbers(values, self.target, decimal=decimal), *self.target_range)
         labels = texts(values, self.classes).astype(str)
         suffix, other = self.extra.get("label_suffix", ""), self.extra.get("other_label")
         if suffix:
@@ -391,7 +399,7 @@ def propose(frame: pd.DataFrame, target: str, name: str = "table") -> Schema:
     target_range: TargetRange | None = None
     for column in map(str, frame.columns):
         values = frame[column].dropna()
-        numbers = _as_numbers(values)
+        numbers = _all_numbers(values, decimal_of(frame, "."))
         texts = sorted({str(value).strip() for value in values.unique()})
         if column == target:
             if numbers is not None and (len(texts) > 20 or not np.all(np.mod(numbers, 1) == 0)):
@@ -417,17 +425,15 @@ def propose(frame: pd.DataFrame, target: str, name: str = "table") -> Schema:
     )
 
 
-def _as_numbers(values: pd.Series[Any]) -> NDArray[np.float64] | None:
+def _all_numbers(values: pd.Series[Any], decimal: str) -> NDArray[np.float64] | None:
     """The values as numbers, or None where some are not, or read like codes (a leading zero, as in postal codes)."""
-    import pandas as pd
-
     if len(values) == 0 or values.dtype.kind == "b":
         return None
     text = values.astype(str).str.strip()
     if text.str.match(r"-?0\d").any():
         return None
-    numbers = pd.to_numeric(text, errors="coerce")
-    return None if numbers.isna().any() else numbers.to_numpy(dtype=np.float64)
+    numbers = as_numbers(text, decimal)
+    return None if np.isnan(numbers).any() else numbers
 
 
 def _outwards(column: str, numbers: NDArray[np.float64]) -> tuple[float, float]:

@@ -206,7 +206,9 @@ def settings(*what: str) -> str:
     return f"settings chosen by looking at the same data ({', '.join(what)}), if any were"
 
 
-WRITTEN = "how the file was read, where its separator, encoding and decimal mark were found out from it"
+WRITTEN = (
+    "how the file was read, where separator, encoding and decimal mark were found out from it, and which of its lines are rows"
+)
 INPUT_CHECKS = "errors and warnings raised by input validation, which speak to the data holder only"
 NETWORK_CHECKS = (
     "errors and warnings of the checks on records, before training and for batches of a new shape: for the data holder only"

@@ -47,6 +47,9 @@ def propose(
     encoding: Annotated[str | None, typer.Option(help="Of a text: utf-8, cp1252 … [default: found out].")] = None,
     decimal: Annotated[str | None, typer.Option(help="Of its numbers: . or , [default: found out].")] = None,
     skip_lines: Annotated[int | None, typer.Option(help="Lines above its header.")] = None,
+    missing: Annotated[list[str] | None, typer.Option(help="How a missing value is written; repeat it.")] = None,
+    header: Annotated[bool | None, typer.Option(help="Without one, columns are called column_1 and so on.")] = None,
+    line_breaks: Annotated[bool | None, typer.Option(help="Whether quoted entries go on in further lines.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Schema to write [default: NAME.schema.json].")] = None,
 ) -> None:
     """Propose a schema by looking at the data; confirm or correct it before use. With --epsilon: find one privately.
@@ -65,7 +68,15 @@ def propose(
     output = output or source.with_name(f"{name}.schema.json")
     refuse_same(source, output)
     probe_writable(output)
-    stated = {"separator": separator, "encoding": encoding, "decimal": decimal, "skip_lines": skip_lines}
+    stated = {
+        "separator": "\t" if separator in ("tab", "\\t") else separator,
+        "encoding": encoding,
+        "decimal": decimal,
+        "skip_lines": skip_lines,
+        "missing": missing or None,
+        "header": header,
+        "line_breaks": line_breaks,
+    }
     frame = data.read_frame(source, written={name: value for name, value in stated.items() if value is not None})
     say(told(source.name, frame))
     if epsilon is None:

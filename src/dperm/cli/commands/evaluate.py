@@ -36,7 +36,7 @@ def evaluate(
     """
     from dperm import data
     from dperm._validate import choice
-    from dperm.data.columns import texts
+    from dperm.data.entries import texts
     from dperm.estimators import model_from_json
 
     choice("--test-data", test_data, _MODES)

@@ -1,0 +1,87 @@
+"""Entries of a table as numbers and as texts: each by itself, whatever else its column holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["SchemaError", "as_numbers", "decimal_of", "numbers", "texts"]
+
+Array = NDArray[np.float64]
+
+#: with a decimal comma, or with points between thousands
+_COMMA = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d*,\d+)(?:[eE][+-]?\d+)?")
+
+
+class SchemaError(ValueError):
+    """A schema is inconsistent, or a table does not fit it."""
+
+
+def decimal_of(frame: pd.DataFrame, stated: str) -> str:
+    """The decimal mark of a table's texts: as its file was read, or as stated where that is not known."""
+    return frame.attrs.get("decimal", stated)
+
+
+def as_numbers(values: pd.Series[Any], decimal: str = ".") -> Array:
+    """(n,), NaN for what is missing or no number. Under decimal commas points stand between thousands, and only there."""
+    import pandas as pd
+
+    if decimal == "," and values.dtype.kind not in "biuf":
+        values = values.map(_plain)
+    return pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
+
+
+def _plain(entry: Any) -> Any:
+    """An entry with a decimal comma, as one with a point; what has a point that no thousands explain is no number."""
+    if not isinstance(entry, str) or not ("," in entry or "." in entry):
+        return entry
+    entry = entry.strip()
+    return entry.replace(".", "").replace(",", ".") if _COMMA.fullmatch(entry) else None
+
+
+def numbers(values: pd.Series[Any], name: str, *, decimal: str = ".", lenient: bool = False) -> Array:
+    """(n,), NaN where missing. SchemaError where there is something else than a finite number, or, if `lenient`, NaN."""
+    result = as_numbers(values, decimal)
+    broken = np.isnan(result) & values.notna().to_numpy()
+    if broken.any() and not lenient:
+        wrong = str(values[broken].iloc[0])
+        raise SchemaError(f"Expected numbers in column {name!r}, got {wrong!r}.{_hint(wrong, decimal)}")
+    infinite = np.isinf(result)
+    if infinite.any() and not lenient:
+        raise SchemaError(f"Expected finite numbers in column {name!r}, got inf.")
+    result[infinite] = np.nan
+    return result
+
+
+def _hint(wrong: str, decimal: str) -> str:
+    if decimal == "," and re.fullmatch(r"\s*[+-]?\d*\.\d+\s*", wrong):
+        return ' This table is read with decimal commas: if its marks are points, say "decimal": "." in the schema\'s format.'
+    if decimal == "." and "," in wrong:
+        return ' Where decimal marks are commas, say "decimal": "," in the schema\'s format.'
+    return ' If it stands for a missing value, say so in the schema: "format": {"missing": …}.'
+
+
+def texts(values: pd.Series[Any], known: Sequence[str]) -> pd.Series[Any]:
+    """Values as texts, missing ones as they are: each by itself. A whole number reads the same whether another value of the
+    column is missing or not, which pandas tells by making all of them floats; True and False as the `known` texts spell them."""
+    import pandas as pd
+
+    spelt = {name.lower(): name for name in known}
+
+    def text(value: Any) -> Any:
+        if pd.isna(value):
+            return value
+        if isinstance(value, bool | np.bool_):
+            return spelt.get(str(value).lower(), str(value))
+        if isinstance(value, float | np.floating) and float(value).is_integer():
+            return str(int(value))
+        return str(value).strip()
+
+    return values.astype("object").map(text)
