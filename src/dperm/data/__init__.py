@@ -2,10 +2,11 @@
 
 from dperm.data.finding import find
 from dperm.data.images import Images, load_images
+from dperm.data.proposing import confirmed, propose
 from dperm.data.read import DataError, Dataset, read_dataset, read_frame
 from dperm.data.registry import load, named, schema_of
 from dperm.data.reviews import Reviews, hashed_words, load_reviews
-from dperm.data.schema import Column, Schema, SchemaError, propose
+from dperm.data.schema import Column, Schema, SchemaError
 from dperm.data.targets import TargetRange
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Schema",
     "SchemaError",
     "TargetRange",
+    "confirmed",
     "find",
     "hashed_words",
     "load",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dperm.data.entries import SchemaError, as_numbers, numbers, texts
+from dperm.data.moments import ISO, decimal_year, moments
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,6 +21,10 @@ __all__ = ["OTHER", "Column", "Encoding", "checked_range"]
 Array = NDArray[np.float64]
 Scale = Literal["linear", "log", "cyclic"]
 
+_TYPES = ("number", "category", "date", "ignore", "label")
+_PARTS = ("year", "month", "weekday", "hour")
+_USUAL_PARTS = _PARTS[:3]
+_MISSING = -2  # in place of a category
 _SCALES = ("linear", "log", "cyclic")
 _DECADES = 1000.0  # a range that spans as much is logarithmic where nothing is said of it
 OTHER = "(other)"
@@ -51,26 +56,50 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Column:
-    """`number` needs `range` (values outside are clipped), `category` needs `categories`; `label` is the target.
+    """`number` needs `range` (values outside are clipped), `category` needs `categories`, `date` a range of dates; `label` is the
+    target, and what is to be ignored is not looked at.
 
     `scale` of a number's curve: knots are as far apart on a "linear" or "log" scale, or the range's ends are one and the same,
     "cyclic" (hours of a day: [0, 24]). None: "log" for ranges from 0 to 1,000 and more, and from above 0 over a factor of 1,000;
-    otherwise "linear". `other`: values that are none of the categories have one of their own; otherwise they are refused.
+    otherwise "linear". `other`: values that are none of the categories have one of their own; otherwise they are refused, or, if
+    `unknown` is "ignore", belong to none: all features of the column are 0. `format` of dates, as `strptime` has it ("": ISO
+    8601), and the `parts` that they become: the "year" with its fraction, "month" and "hour" as cycles, "weekday".
+    `read`: entries that stand for something else, for a number, a category, a label, or, None, for a missing value. `note` is for
+    the people who edit the schema.
     """
 
     name: str
-    type: Literal["number", "category", "ignore", "label"]
-    range: tuple[float, float] | None = None
+    type: Literal["number", "category", "date", "ignore", "label"]
+    range: tuple[float, float] | tuple[str, str] | None = None
     categories: tuple[str, ...] = ()
     scale: Scale | None = None
     other: bool = False
+    unknown: Literal["error", "ignore"] = "error"
+    format: str = ""
+    parts: tuple[str, ...] = ()
+    read: Mapping[str, str | float | None] = field(default_factory=dict[str, "str | float | None"])
+    note: str = ""
 
     def __post_init__(self) -> None:
-        if self.type not in ("number", "category", "ignore", "label"):
-            raise SchemaError(
-                f"Expected type of column {self.name!r} to be number, category, ignore or label, got {self.type!r}."
-            )
+        if self.type not in _TYPES:
+            raise SchemaError(f"Expected type of column {self.name!r} to be {', '.join(_TYPES)}, got {self.type!r}.")
         object.__setattr__(self, "categories", tuple(str(value) for value in self.categories))
+        object.__setattr__(self, "parts", tuple(self.parts) or (_USUAL_PARTS if self.type == "date" else ()))
+        if self.type == "date":
+            object.__setattr__(self, "range", self._admitted_dates())
+        elif self.parts or self.format:
+            raise SchemaError(f"Expected parts and a format of dates alone, got some for {self.name!r}, a {self.type}.")
+        if self.unknown not in ("error", "ignore") or (self.unknown == "ignore" and (self.type != "category" or self.other)):
+            raise SchemaError(
+                f'Expected unknown of "error", or "ignore" for a category without others, got {self.unknown!r} for {self.name!r}.'
+            )
+        read: Any = self.read
+        if not isinstance(read, Mapping) or not all(
+            isinstance(key, str) and (value is None or isinstance(value, str | int | float)) for key, value in read.items()
+        ):
+            raise SchemaError(f"Expected read to say what entries stand for in {self.name!r}, got {self.read!r}.")
+        if not isinstance(self.note, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SchemaError(f"Expected a note of text for {self.name!r}, got {self.note!r}.")
         if self.type == "number":
             object.__setattr__(self, "range", checked_range(self.range, f"column {self.name!r}"))
         if self.type == "category" and len(set(self.categories)) != max(1, len(self.categories)):
@@ -87,14 +116,54 @@ class Column:
                     f"Expected a range from 0 or above for the log scale of column {self.name!r}, got {self.range}."
                 )
 
+    def _admitted_dates(self) -> tuple[str, str]:
+        if odd := [part for part in self.parts if part not in _PARTS]:
+            raise SchemaError(f"Expected parts of {', '.join(_PARTS)} for {self.name!r}, got {odd[0]!r}.")
+        if len(set(self.parts)) < len(self.parts):
+            raise SchemaError(f"Expected each part of {self.name!r} once, got {list(self.parts)!r}.")
+        if self.range is None or isinstance(self.range, str) or len(self.range) != 2:
+            raise SchemaError(f"Expected a range of two dates for column {self.name!r}, got {self.range!r}.")
+        first, last = (decimal_year(end) for end in self.dates)
+        if not first < last:
+            raise SchemaError(f"Expected a range of two dates in order for column {self.name!r}, got {list(self.range)!r}.")
+        return self.dates
+
     @property
     def is_feature(self) -> bool:
-        return self.type in ("number", "category")
+        return self.type in ("number", "category", "date")
+
+    @property
+    def source(self) -> str:
+        """The column of the table that it is made of."""
+        return self.name
 
     @property
     def ends(self) -> tuple[float, float]:
-        assert self.range is not None
-        return self.range
+        """Of a number's range."""
+        low, high = self.range or (0.0, 0.0)
+        return float(low), float(high)
+
+    @property
+    def dates(self) -> tuple[str, str]:
+        """The first and the last of a range of dates."""
+        first, last = self.range or ("", "")
+        return str(first), str(last)
+
+    @property
+    def form(self) -> str:
+        """How dates are written."""
+        return self.format or ISO
+
+    def entries(self, values: pd.Series[Any]) -> pd.Series[Any]:
+        """What the entries stand for."""
+        if not self.read:
+            return values
+        known = {key.strip(): value for key, value in self.read.items()}
+        return values.astype("object").map(lambda value: known.get(value.strip(), value) if isinstance(value, str) else value)
+
+    def absent(self, values: pd.Series[Any]) -> NDArray[np.bool_]:
+        """(n,): which entries are missing."""
+        return self.entries(values).isna().to_numpy()
 
     @property
     def curve_scale(self) -> Scale:
@@ -146,11 +215,12 @@ class Column:
 
     def encode(self, values: pd.Series[Any], encoding: Encoding) -> NDArray[np.float32]:
         """(n, width): of squared length at most 1. SchemaError, naming column and value, for what does not fit."""
+        values = self.entries(values)
         table = np.zeros((len(values), self.width(encoding)), dtype=np.float32)
         if self.type == "category":
-            codes = _codes(values, self.name, self.categories, other=self.other)
-            missing = codes < 0
-            rows = np.flatnonzero(~missing)
+            codes = _codes(values, self, lenient=self.unknown == "ignore")
+            missing = codes == _MISSING
+            rows = np.flatnonzero(codes >= 0)
             table[rows, codes[rows]] = 1.0
         else:
             given = numbers(values, self.name, decimal=encoding.decimal, lenient=encoding.lenient)
@@ -168,10 +238,15 @@ class Column:
 
     def faults(self, values: pd.Series[Any], encoding: Encoding) -> dict[int, str]:
         """By row, from 0, what `encode` would refuse, in words."""
+        values = self.entries(values)
         if self.type == "category":
             text = texts(values, self.categories)
-            broken = text.notna().to_numpy() & ~text.isin(self.categories).to_numpy() & (not self.other)
+            lenient = self.other or self.unknown == "ignore"
+            broken = text.notna().to_numpy() & ~text.isin(self.categories).to_numpy() & (not lenient)
             what = f"which is none of its {len(self.categories)} categories"
+        elif self.type == "date":
+            broken = (moments(values, self.form).isna() & values.notna()).to_numpy() & (not encoding.lenient)
+            what = f"which is no date of the form {self.form}"
         else:
             given = as_numbers(values, encoding.decimal)
             broken = values.notna().to_numpy() & ~np.isfinite(given) & (not encoding.lenient)
@@ -209,17 +284,19 @@ def checked_range(value: Any, what: str) -> tuple[float, float]:
     return low, high
 
 
-def _codes(values: pd.Series[Any], name: str, categories: Sequence[str], *, other: bool) -> NDArray[np.int64]:
-    """Index of each value's category, one more for others where there may be some; −1 where missing."""
+def _codes(values: pd.Series[Any], column: Column, *, lenient: bool) -> NDArray[np.int64]:
+    """Index of each value's category, one more for others where there may be some; −1 where it is unknown, −2 where missing."""
     import pandas as pd
 
+    categories = column.categories
     text = texts(values, categories)
     codes = pd.Index(list(categories), dtype="object").get_indexer(pd.Index(text, dtype="object")).astype(np.int64)
-    unknown = (codes < 0) & text.notna().to_numpy()
-    if other:
+    codes[text.isna().to_numpy()] = _MISSING
+    unknown = codes == -1
+    if column.other:
         codes[unknown] = len(categories)
-    elif unknown.any():
+    elif unknown.any() and not lenient:
         raise SchemaError(
-            f"Expected column {name!r} to hold one of its {len(categories)} categories, got {text[unknown].iloc[0]!r}."
+            f"Expected column {column.name!r} to hold one of its {len(categories)} categories, got {text[unknown].iloc[0]!r}."
         )
     return codes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from dperm.data.columns import Column
 from dperm.data.schema import Schema
 from dperm.privacy.gaussian import gaussian_mu
 
@@ -21,7 +22,7 @@ def usual_knots(schema: Schema, epsilon: float, delta: float, public_size: int |
     Where the number of records is private, 8 or 5 as long as there are no more than 1,000 parameters. Without numbers there is
     nothing to bend.
     """
-    if not any(column.type == "number" for column in schema.columns):
+    if not any(isinstance(part, Column) and part.type == "number" for part in schema.parts):
         return 0
     models = len(schema.classes) if len(schema.classes) > 2 else 1
     if public_size is None:

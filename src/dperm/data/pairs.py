@@ -56,7 +56,7 @@ class Pair:
     def encode(self, frame: pd.DataFrame, encoding: Encoding) -> NDArray[np.float32]:
         """(n, width): of squared length at most 1. SchemaError, naming column and value, for what does not fit."""
         inner = self.encoding(encoding)
-        one, other = (column.encode(frame[column.name], inner) for column in (self.first, self.second))
+        one, other = (column.encode(frame[column.source], inner) for column in (self.first, self.second))
         return (one[:, :, None] * other[:, None, :]).reshape(len(frame), self.width(encoding))
 
     def neighbours(self, encoding: Encoding) -> list[tuple[int, int]]:

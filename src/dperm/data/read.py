@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.data.decode import TextError, free_memory, read_bytes
-from dperm.data.schema import Schema, SchemaError, propose
+from dperm.data.proposing import propose
+from dperm.data.schema import Schema, SchemaError
 from dperm.data.targets import TargetRange
 from dperm.data.text import marks_of, read_text
 from dperm.privacy import Certificate, statements
@@ -101,7 +102,7 @@ class Dataset:
             if not schema.labelled(frame).any():
                 labels = f"one of the labels {list(schema.classes)[:8]}" if schema.classes else "a number"
                 raise SchemaError(f"No record is left: none has {labels} in {schema.target!r}.")
-            worst = max((column.name for column in schema.feature_columns), key=lambda name: int(frame[name].isna().sum()))
+            worst = max(schema.feature_columns, key=lambda column: int(column.absent(frame[column.name]).sum())).name
             raise SchemaError(
                 f'No record is left: column {worst!r} has most missing values, and "missing" is {schema.missing!r}.'
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,36 +14,19 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.data.columns import Column, Encoding, checked_range
-from dperm.data.entries import SchemaError, as_numbers, decimal_of, numbers, texts
+from dperm.data.dates import date_parts
+from dperm.data.entries import SchemaError, decimal_of, numbers, texts
 from dperm.data.pairs import Pair, admit_pairs
+from dperm.data.schema_file import as_text, given_by
 from dperm.data.targets import TargetRange
-from dperm.data.text import OPTIONS
 from dperm.privacy import Certificate, epsilon
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Column", "Schema", "SchemaError", "propose", "tell_persons"]
+__all__ = ["Column", "Schema", "SchemaError", "tell_persons"]
 
-_MOST_CATEGORIES = 50
 _MOST_ROWS = 8192  # of a person
-_COLUMN_KEYS = {"name", "type", "range", "categories", "scale", "other"}
-#: Entries of a schema file; the last four belong to the registry of named sets.
-_KEYS = {
-    "name", "target", "columns", "classes", "target_range", "missing", "curves", "pairs", "unit", "unit_rows", "proposed",
-    "found", "title", "source", "licence", "format", "dimension", "files", "bundled", "openml",
-}  # fmt: skip
-
-
-#: Entries of a format: how a text is written, and labels of named sets.
-_FORMAT = {*OPTIONS, "label_suffix", "other_label"}
-#: What entries of a file are.
-_KINDS: tuple[tuple[type, tuple[str, ...], str], ...] = (
-    (str, ("name", "target", "missing", "unit", "title", "source", "licence"), "text"),
-    (list, ("columns", "classes", "pairs"), "a list"),
-    (dict, ("format",), "an object"),
-    (bool, ("proposed",), "true or false"),
-)
 
 
 @dataclass(frozen=True)
@@ -81,7 +64,8 @@ class Schema:
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False)
 
     def __post_init__(self) -> None:
-        names = [column.name for column in self.columns]
+        names = [column.name for column in self.columns if column.type != "date"]
+        names += [part.name for column in self.columns if column.type == "date" for part in date_parts(column)]
         doubled = sorted({name for name in names if names.count(name) > 1})
         if doubled:
             raise SchemaError(f"Expected distinct column names, got {doubled[:5]} more than once.")
@@ -104,13 +88,17 @@ class Schema:
             raise SchemaError(
                 f"Expected the unit {self.unit!r} to be no feature and no target: give it the type ignore, or leave it out."
             )
-        object.__setattr__(self, "pairs", admit_pairs(self.pairs, self.feature_columns, self.encoding))
+        object.__setattr__(self, "pairs", admit_pairs(self.pairs, self._feature_parts, self.encoding))
         if self.dimension == 0:
             raise SchemaError("Expected at least one feature column.")
 
     @property
     def encoding(self) -> Encoding:
         return Encoding(self.curves, self.missing == "separate", lenient=self.found is not None)
+
+    @property
+    def _label(self) -> Column:
+        return next(column for column in self.columns if column.name == self.target)
 
     def _decimal(self, frame: pd.DataFrame) -> str:
         return decimal_of(frame, self.extra.get("decimal", "."))
@@ -126,9 +114,14 @@ class Schema:
     @property
     def parts(self) -> list[Column | Pair]:
         """What features are made of, in order: columns, and with curves pairs."""
-        known = {column.name: column for column in self.feature_columns}
+        known = {column.name: column for column in self._feature_parts}
         pairs = [Pair(known[first], known[second]) for first, second in self.pairs if self.curves]
-        return [*self.feature_columns, *pairs]
+        return [*self._feature_parts, *pairs]
+
+    @property
+    def _feature_parts(self) -> list[Column]:
+        columns = self.feature_columns
+        return [part for column in columns for part in (date_parts(column) if column.type == "date" else [column])]
 
     @property
     def features(self) -> list[str]:
@@ -171,7 +164,8 @@ class Schema:
             raise SchemaError(f"Expected no missing values in the target {self.target!r}, got {int(unlabelled.sum())}.")
         frame = frame.loc[~unlabelled]
         features, kept = self.encode_features(frame)
-        return features, self._targets(frame.loc[kept, self.target], self._decimal(frame))
+        targets = self._label.entries(frame.loc[kept, self.target])
+        return features, self._targets(targets, self._decimal(frame))
 
     def found_on_records(self) -> Certificate | None:
         """What finding it cost, where it was found privately. SchemaError where that protects others than its unit does."""
@@ -219,12 +213,12 @@ class Schema:
         mask = self.labelled(frame).copy()
         if self.missing == "drop":
             for column in self.feature_columns:
-                mask &= ~frame[column.name].isna().to_numpy()
+                mask &= ~column.absent(frame[column.name])
         return mask
 
     def labelled(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
         """(n,) records with a target; where labels were found, with one of those."""
-        values = frame[self.target]
+        values = self._label.entries(frame[self.target])
         if self.found is None:
             return values.notna().to_numpy()
         if self.classes:
@@ -240,9 +234,9 @@ class Schema:
         missing = np.zeros(len(frame), dtype=bool)
         if self.missing in ("error", "drop"):
             for column in used:
-                missing |= frame[column.name].isna().to_numpy()
+                missing |= column.absent(frame[column.name])
         if missing.any() and self.missing == "error":
-            worst = max((column.name for column in used), key=lambda name: int(frame[name].isna().sum()))
+            worst = max(used, key=lambda column: int(column.absent(frame[column.name]).sum())).name
             raise SchemaError(
                 f"Expected no missing values, got {int(missing.sum())} records with some (column {worst!r} has most). "
                 'Set "missing" to "drop", "middle" or "separate" in the schema.'
@@ -252,7 +246,7 @@ class Schema:
         encoding, at = self._encoding_of(frame), 0
         for part in self.parts:
             width = part.width(encoding)
-            given = frame if isinstance(part, Pair) else frame[part.name]
+            given = frame if isinstance(part, Pair) else frame[part.source]
             features[:, at : at + width] = part.encode(given, encoding)
             at += width
         features /= np.float32(self.divisor)
@@ -268,7 +262,7 @@ class Schema:
         for column in self.feature_columns:
             faults = column.faults(frame[column.name], self._encoding_of(frame))
             if self.missing in ("error", "drop"):
-                rows = np.flatnonzero(frame[column.name].isna().to_numpy())
+                rows = np.flatnonzero(column.absent(frame[column.name]))
                 faults |= {int(row): f"column {column.name!r} is missing" for row in rows}
             found = faults | found
         return dict(sorted(found.items()))
@@ -289,159 +283,31 @@ class Schema:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Schema:
-        """Raises SchemaError for a missing or inconsistent entry."""
-        unknown = set(data) - _KEYS
-        if unknown:
-            raise SchemaError(f"Expected only the entries {sorted(_KEYS)} in a schema, got {sorted(unknown)[:3]}.")
-        if "unit_rows" in data and not data.get("unit"):
-            raise SchemaError("Expected a unit with unit_rows: the column that tells persons apart.")
-        if "found" in data and not (isinstance(data["found"], dict) and data["found"]):
-            raise SchemaError("Expected found to be the certificate that the schema was found by, or no such entry.")
-        for kind, names, what in _KINDS:
-            for name in names:
-                if name in data and type(data[name]) is not kind:
-                    raise SchemaError(f"Expected {name} to be {what}, got {data[name]!r}.")
-        if odd := sorted(set(data.get("format", {})) - _FORMAT):
-            raise SchemaError(f"Expected the entries {sorted(_FORMAT)} in a format, got {odd[:3]}.")
+        """Of a file's entries. SchemaError for a missing, unknown or inconsistent one."""
+        given = given_by(data)
+        given["extra"] = given.pop("format", {})
         try:
-            for item in data["columns"]:
-                if not isinstance(item, dict) or set(item) - _COLUMN_KEYS or not isinstance(item.get("categories", []), list):
-                    raise SchemaError(f"Expected a column with name, type, range or a list of categories, got {item!r}.")
-                if type(item.get("name")) is not str:
-                    raise SchemaError(f"Expected a column's name to be text, got {item.get('name')!r}.")
-                if odd := [value for value in item.get("categories", ()) if not isinstance(value, str | int | float)]:
-                    raise SchemaError(f"Expected categories of {item['name']!r} to be texts or numbers, got {odd[0]!r}.")
-            columns = tuple(
-                Column(
-                    item["name"],
-                    item["type"],
-                    item.get("range"),
-                    tuple(item.get("categories", ())),
-                    item.get("scale"),
-                    item.get("other", False),
-                )
-                for item in data["columns"]
-            )
-            bounds = data.get("target_range")
-            return cls(
-                name=data["name"],
-                target=data["target"],
-                columns=columns,
-                classes=tuple(data.get("classes", ())),
-                target_range=bounds,
-                missing=data.get("missing", "error"),
-                curves=data.get("curves", 0),
-                pairs=data.get("pairs", ()),
-                unit=data.get("unit", ""),
-                unit_rows=data.get("unit_rows", 64),
-                proposed=bool(data.get("proposed", False)),
-                title=data.get("title", ""),
-                source=data.get("source", ""),
-                licence=data.get("licence", ""),
-                found=data.get("found"),
-                extra=data.get("format", {}),
-            )
-        except (KeyError, TypeError) as error:
+            return cls(**given)
+        except TypeError as error:
             raise SchemaError(f"A schema needs name, target, columns and classes or target_range: {error!r}.") from None
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:
+        """Of a file. SchemaError where it cannot be read."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-            if not isinstance(data, dict):
-                raise SchemaError(f"Expected {path} to hold an object, a schema, got {str(data)[:40]!r}.")
-            return cls.from_dict(data)
+            data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
         except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
             raise SchemaError(f"Cannot read the schema {path}: {error}") from None
+        if not isinstance(data, dict):
+            raise SchemaError(f"Expected {path} to hold an object, a schema, got {str(data)[:40]!r}.")
+        return cls.from_dict(data)
 
-    def to_json(self) -> str:
-        """JSON that `load` reads, one column a line."""
-        data = {key: value for key, value in asdict(self).items() if value not in ("", (), None, {}) and key != "columns"}
-        if not self.curves:
-            del data["curves"]
-        if not self.unit:
-            del data["unit_rows"]
-        data.pop("extra", None)
-        if self.extra:
-            data["format"] = dict(self.extra)
-        head = json.dumps(data, indent=2, ensure_ascii=False)
-        lines: list[str] = []
-        for column in self.columns:
-            entry: dict[str, Any] = {"name": column.name, "type": column.type}
-            if column.range is not None:
-                entry["range"] = list(column.range)
-            if column.categories:
-                entry["categories"] = list(column.categories)
-            if column.scale is not None:
-                entry["scale"] = column.scale
-            if column.other:
-                entry["other"] = True
-            lines.append("    " + json.dumps(entry, ensure_ascii=False))
-        return head[:-2] + ',\n  "columns": [\n' + ",\n".join(lines) + "\n  ]\n}\n"
+    def to_json(self, *, editor: bool = False) -> str:
+        """JSON that `load` reads, one column a line. `editor`: it names the file beside it that editors complete from."""
+        return as_text({**vars(self), "format": self.extra}, editor=editor)
 
 
 def tell_persons(ids: pd.Series[Any]) -> NDArray[np.intp]:
     """(n,) numbers of persons in the order of their first rows; −1 where nothing says whose a row is."""
     words = texts(ids, ())
     return words.where(words != "").factorize()[0].astype(np.intp)
-
-
-def propose(frame: pd.DataFrame, target: str, name: str = "table") -> Schema:
-    """A schema read off the data, for a person to confirm or correct: it looked at the rows, so it is not public.
-
-    Numbers get their extremes rounded outwards, texts their values (more than 50: ignored), a target of texts or of at
-    most 20 whole numbers becomes a label.
-    """
-    if target not in frame.columns:
-        raise SchemaError(f"Expected target to be one of the columns {list(map(str, frame.columns[:20]))}, got {target!r}.")
-    columns: list[Column] = []
-    classes: tuple[str, ...] = ()
-    target_range: TargetRange | None = None
-    for column in map(str, frame.columns):
-        values = frame[column].dropna()
-        numbers = _all_numbers(values, decimal_of(frame, "."))
-        texts = sorted({str(value).strip() for value in values.unique()})
-        if column == target:
-            if numbers is not None and (len(texts) > 20 or not np.all(np.mod(numbers, 1) == 0)):
-                target_range = TargetRange(*_outwards(column, numbers))
-            else:
-                classes = tuple(texts)
-            columns.append(Column(column, "label"))
-        elif numbers is not None:
-            columns.append(Column(column, "number", _outwards(column, numbers)))
-        else:
-            kind: Literal["category", "ignore"] = "category" if 1 < len(texts) <= _MOST_CATEGORIES else "ignore"
-            columns.append(Column(column, kind, categories=tuple(texts) if kind == "category" else ()))
-    return Schema(
-        name=name,
-        target=target,
-        columns=tuple(columns),
-        classes=classes,
-        target_range=target_range,
-        missing="middle" if frame.drop(columns=[target]).isna().any(axis=None) else "error",
-        proposed=True,
-        extra=frame.attrs.get("format", {}),
-        source="Proposed by looking at the data: ranges, categories and labels are not public until confirmed.",
-    )
-
-
-def _all_numbers(values: pd.Series[Any], decimal: str) -> NDArray[np.float64] | None:
-    """The values as numbers, or None where some are not, or read like codes (a leading zero, as in postal codes)."""
-    if len(values) == 0 or values.dtype.kind == "b":
-        return None
-    text = values.astype(str).str.strip()
-    if text.str.match(r"-?0\d").any():
-        return None
-    numbers = as_numbers(text, decimal)
-    return None if np.isnan(numbers).any() else numbers
-
-
-def _outwards(column: str, numbers: NDArray[np.float64]) -> tuple[float, float]:
-    """The extremes, rounded outwards to two digits of the span."""
-    low, high = float(numbers.min()), float(numbers.max())
-    span = high - low
-    if not math.isfinite(span):
-        raise SchemaError(f"Expected numbers of a finite span in column {column!r}, got {low:g} to {high:g}.")
-    unit = 10.0 ** (math.floor(math.log10(span)) - 1) if span > 0 else max(1.0, abs(low))
-    top = math.floor(high / unit) + (1 if high % unit or span == 0 else 0)
-    return round(math.floor(low / unit) * unit, 12), round(top * unit, 12)

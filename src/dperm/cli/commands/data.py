@@ -12,6 +12,9 @@ from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, keep, probe_
 
 __all__ = ["register"]
 
+_WORDS = {"number": "number", "category": "category", "date": "date", "ignore": "left out", "label": "target"}
+_READ = 5  # entries that are shown, of those that are read as something else
+
 
 def list_sets(as_json: JsonFlag = False) -> None:
     """Named data sets."""
@@ -50,24 +53,29 @@ def propose(
     missing: Annotated[list[str] | None, typer.Option(help="How a missing value is written; repeat it.")] = None,
     header: Annotated[bool | None, typer.Option(help="Without one, columns are called column_1 and so on.")] = None,
     line_breaks: Annotated[bool | None, typer.Option(help="Whether quoted entries go on in further lines.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="classification or regression [default: by what the target holds]. Without --epsilon.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Schema to write [default: NAME.schema.json].")] = None,
 ) -> None:
-    """Propose a schema by looking at the data; confirm or correct it before use. With --epsilon: find one privately.
+    """Propose a schema by looking at the data; correct and confirm it before use. With --epsilon: find one privately.
 
     \b
     Examples:
       dperm data propose people.csv --target income
       dperm data propose people.csv --target income --epsilon 0.1
     """
-    from dataclasses import replace
-
     from dperm import data
+    from dperm._validate import choice
+    from dperm.data.schema_file import EDITOR_FILE, editor_file
     from dperm.report import write_atomically
 
     name = source.name.split(".")[0]
     output = output or source.with_name(f"{name}.schema.json")
-    refuse_same(source, output)
+    refuse_same(source, output, output.with_name(EDITOR_FILE))
     probe_writable(output)
+    if task is not None:
+        choice("--task", task, ("classification", "regression"))
     stated = {
         "separator": "\t" if separator in ("tab", "\\t") else separator,
         "encoding": encoding,
@@ -82,14 +90,14 @@ def propose(
     if epsilon is None:
         if classes is not None:
             raise ValueError("Expected --epsilon with --classes: otherwise edit the schema.")
-        schema = data.propose(frame.drop(columns=[unit]) if unit in frame.columns else frame, target, name)
-        if unit:
-            schema = replace(schema, unit=unit)
-            schema.persons(frame)
+        schema = data.propose(frame, target, name, unit=unit, task=task)  # pyright: ignore[reportArgumentType]
     else:
+        if task is not None:
+            raise ValueError("Expected no --task with --epsilon: --classes states labels.")
         labels = [label.strip() for label in classes.split(",")] if classes else []
         schema = data.find(frame, target, epsilon, delta, name=name, unit=unit, classes=labels, relation=relation)
-    (write_atomically if epsilon is None else keep)(output, schema.to_json())
+    (write_atomically if epsilon is None else keep)(output, schema.to_json(editor=True))
+    write_atomically(output.with_name(EDITOR_FILE), editor_file())
     ignored = [column.name for column in schema.columns if column.type == "ignore"]
     say(f"{output}: {schema.dimension} features from {len(schema.columns) - 1} columns.")
     if epsilon is not None:
@@ -98,10 +106,41 @@ def propose(
         say(f"{schema.source} It is charged, and on the certificate of every model that is trained by it.")
         say('Ranges are of round numbers, beyond which few records lie; values in no list are "other".')
         return
-    if ignored:
-        say(f"Ignored (one value, or too many different texts): {', '.join(ignored)}.")
-    say("This looked at the data: replace its ranges, categories and labels by publicly known ones, then set")
-    say('"proposed" to false. Until then certificates say that they were read off the data.')
+    say()
+    width = max(len(column.name) for column in schema.columns)
+    for column in schema.columns:
+        say(f"  {column.name:{width}}  {_WORDS[column.type]:8}  {column.note}")
+        for entry, meant in list(column.read.items())[:_READ]:
+            say(f"  {'':{width}}  {'':8}  {entry!r} is read as {'missing' if meant is None else repr(meant)}")
+    say()
+    if not unit and (persons := [column.name for column in schema.columns if "tells persons apart" in column.note]):
+        say(f"May a person have several rows? If {' or '.join(persons)} tells persons apart, run this again with --unit.")
+    say("This looked at the data. Replace ranges, categories and labels by what is publicly known, then say so:")
+    say(f"  dperm data confirm {output}")
+    say("Until then certificates say that they were read off the data.")
+
+
+def confirm(
+    source: Annotated[Path, typer.Argument(help="A proposed schema.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write it [default: the same file].")] = None,
+) -> None:
+    """State that a proposed schema is publicly known, which takes out what was noted of the data.
+
+    \b
+    Example:
+      dperm data confirm people.schema.json
+    """
+    from dperm import data
+    from dperm.report import write_atomically
+
+    schema = data.Schema.load(source)
+    if not schema.proposed:
+        raise ValueError(f"Expected a proposed schema, got {source}, which is none.")
+    output = output or source
+    probe_writable(output)
+    write_atomically(output, data.confirmed(schema).to_json(editor="$schema" in source.read_text(encoding="utf-8-sig")))
+    say(f"{output}: you state that its ranges, categories and labels were known without looking at the rows.")
+    say("Certificates of what is trained by it will rest on that.")
 
 
 def check_table(
@@ -118,5 +157,6 @@ def register(app: typer.Typer) -> None:
     group.command("list")(list_sets)
     group.command()(show)
     group.command()(propose)
+    group.command()(confirm)
     group.command("check")(check_table)
     app.add_typer(group, name="data")

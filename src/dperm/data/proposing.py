@@ -1,0 +1,332 @@
+"""A schema read off the data, for a person to confirm or correct. It looks at all rows, so it is not public until then.
+
+Each column is shown to a list of recognisers, from a constant to free text; the first that knows it makes the schema's column,
+with a note of what it saw.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm.data.columns import Column
+from dperm.data.entries import SchemaError, as_numbers, decimal_of, texts
+from dperm.data.moments import ISO, moments
+from dperm.data.schema import Schema
+from dperm.data.targets import TargetRange
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["confirmed", "propose"]
+
+_MOST_CATEGORIES = 50
+_MOST_LABELS = 20
+_FEW_NUMBERS = 10  # whole ones of a target: labels, if nobody says otherwise
+_STRANGERS = 0.1  # of a column of numbers, which are none
+_MOST_STRANGERS = 50  # different ones
+_WORDS = 3.0  # on average, in free text
+_LETTERS = 40.0
+_RARE = 0.01  # of the rows, for a label that may be a slip
+_ROWS = 20  # from which on values that are all different tell something
+_PERSONS = 1.05  # rows of each, on average
+_ID = re.compile(r"(^|[^a-z])(id|ids|uuid|guid|key|mrn|ssn|iban|pid|index|row)([^a-z]|$)|(nr|no|number|num|nummer)$")
+_BOUND = re.compile(r"([<>≤≥~]=?|ca\.?|about|over|under)\s*([+-]?[\d.,]+)", re.IGNORECASE)
+_TRUTHS = [{"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"ja", "nein"}, {"j", "n"}, {"oui", "non"}, {"on", "off"}]
+#: how dates are written, the likelier first: those that have two orders of days and months are told apart or said to be not told
+_DATES = (
+    ISO,
+    "%d.%m.%Y",
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%d-%m-%Y",
+    "%Y/%m/%d",
+    "%d.%m.%y",
+    "%m/%d/%y",
+    "%d %b %Y",
+    "%d %B %Y",
+    "%b %d, %Y",
+)
+_TIMES = ("", " %H:%M", " %H:%M:%S")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A column as it was read: its entries that are not missing, also as texts, and as the numbers that some are."""
+
+    name: str
+    values: pd.Series[Any]
+    words: pd.Series[Any]
+    numbers: NDArray[np.float64]
+    counts: dict[str, int]  # of each text, the most frequent first
+    decimal: str
+
+    @classmethod
+    def of(cls, name: str, values: pd.Series[Any], decimal: str) -> _Seen:
+        values = values.dropna()
+        words = texts(values, ())
+        kept = (words != "").to_numpy(dtype=bool)
+        values, words = values[kept], words[kept]
+        codes = words.str.match(r"-?0\d").to_numpy(dtype=bool) if len(words) else np.zeros(0, dtype=bool)
+        numbers = np.full(len(values), np.nan) if values.dtype.kind in "bM" else as_numbers(values, decimal)
+        if codes.any():  # a leading zero, as in postal codes: none of them is a number
+            numbers[:] = np.nan
+        numbers[np.isinf(numbers)] = np.nan
+        return cls(name, values, words, numbers, words.value_counts().to_dict(), decimal)
+
+    @property
+    def all_numbers(self) -> bool:
+        return bool(len(self.numbers)) and not np.isnan(self.numbers).any()
+
+    @property
+    def whole(self) -> bool:
+        return self.all_numbers and bool(np.all(np.mod(self.numbers, 1) == 0))
+
+    @property
+    def all_different(self) -> bool:
+        return len(self.counts) == len(self.words) >= _ROWS
+
+    @property
+    def named_id(self) -> bool:
+        return bool(_ID.search(self.name.lower()) or re.search(r"[a-z](ID|Id)$", self.name))
+
+
+def _nothing(seen: _Seen) -> Column | None:
+    if len(seen.counts) > 1:
+        return None
+    return Column(seen.name, "ignore", note=f"only {next(iter(seen.counts))!r}" if seen.counts else "all missing")
+
+
+def _truth(seen: _Seen) -> Column | None:
+    known = {word.lower() for word in seen.counts}
+    if known not in _TRUTHS and known != {"0", "1"}:
+        return None
+    spelt, read = _spellings(seen.counts)
+    return Column(seen.name, "category", categories=tuple(sorted(spelt)), read=read, note="yes or no")
+
+
+def _moment(seen: _Seen) -> Column | None:
+    if seen.values.dtype.kind == "M":
+        fit = [""]
+    elif np.isnan(seen.numbers).all() and seen.words.str.contains(r"\d").all():
+        forms = ["", *(form + time for form in _DATES for time in _TIMES)]
+        for rows in (seen.words.iloc[:100], seen.words):  # most forms fail in the first
+            forms = [form for form in forms if moments(rows, form or ISO).notna().all()]
+        fit = forms
+    else:
+        return None
+    if not fit:
+        return None
+    found = moments(seen.values, fit[0] or ISO)
+    timed = bool(((found.dt.hour != 0) | (found.dt.minute != 0)).any())
+    first, last = found.min(), found.max()
+    doubt = any((moments(seen.values, form or ISO) != found).any() for form in fit[1:])
+    return Column(
+        seen.name,
+        "date",
+        (f"{first.year}-01-01", f"{last.year + 1}-01-01"),
+        format=fit[0],
+        parts=("year", "month", "weekday", *(("hour",) if timed else ())),
+        note=f"{first.date()} to {last.date()}" + (": days or months first? Both fit" if doubt else ""),
+    )
+
+
+def _identity(seen: _Seen) -> Column | None:
+    many = len(seen.counts) > _MOST_CATEGORIES
+    named = seen.named_id and (many or seen.all_different)
+    if seen.whole:
+        running = seen.all_different and np.ptp(seen.numbers) + 1 <= 1.01 * len(seen.numbers)
+        if not (running or named):
+            return None
+    elif not np.isnan(seen.numbers).all() or seen.words.str.contains(r"\s").any() or not (named or seen.all_different):
+        return None
+    each = len(seen.words) / len(seen.counts)
+    if each >= _PERSONS:
+        most = max(seen.counts.values())
+        return Column(
+            seen.name, "ignore", note=f"an id that repeats, up to {most:,} times: if it tells persons apart, it is the unit"
+        )
+    return Column(seen.name, "ignore", note="an id: different in each row")
+
+
+def _number(seen: _Seen) -> Column | None:
+    known = seen.numbers[~np.isnan(seen.numbers)]
+    strangers = Counter(seen.words[np.isnan(seen.numbers)].tolist())
+    read = {word: _bound(word, seen.decimal) for word in sorted(strangers)}
+    foreign = sum(count for word, count in strangers.items() if read[word] is None)
+    if (
+        not len(known)
+        or len(known) < len(seen.numbers) / 2
+        or foreign > _STRANGERS * len(seen.numbers)
+        or len(strangers) > _MOST_STRANGERS
+    ):
+        return None
+    low, high = float(known.min()), float(known.max())
+    note = f"{'whole numbers' if np.all(np.mod(known, 1) == 0) else 'numbers'} from {low:.6g} to {high:.6g}"
+    if read:
+        note += f"; {sum(strangers.values()):,} entries are none, see how they are read"
+    return Column(seen.name, "number", _outwards(seen.name, known), read=read, note=note)
+
+
+def _category(seen: _Seen) -> Column | None:
+    if seen.all_different or _prose(seen):
+        return None
+    spelt, read = _spellings(seen.counts)
+    kept = tuple(sorted(sorted(spelt, key=lambda word: -spelt[word])[:_MOST_CATEGORIES]))
+    if not any(spelt[word] > 1 for word in kept):
+        return None
+    beyond = len(spelt) - len(kept)
+    covered = sum(spelt[word] for word in kept) / len(seen.words)
+    note = f"{len(spelt):,} values" + (f", the {len(kept)} most frequent: {covered:.0%} of the rows" if beyond else "")
+    return Column(
+        seen.name, "category", categories=kept, other=True, read={k: v for k, v in read.items() if v in kept}, note=note
+    )
+
+
+def _prose(seen: _Seen) -> bool:
+    words, letters = seen.words.str.split().str.len().mean(), seen.words.str.len().mean()
+    return len(seen.counts) > _MOST_CATEGORIES and (words > _WORDS or letters > _LETTERS)
+
+
+def _text(seen: _Seen) -> Column:
+    return Column(seen.name, "ignore", note="free text" if _prose(seen) else "a different text in nearly each row")
+
+
+_RECOGNISERS: Sequence[Callable[[_Seen], Column | None]] = (_nothing, _truth, _moment, _identity, _number, _category, _text)
+
+
+def propose(
+    frame: pd.DataFrame,
+    target: str,
+    name: str = "table",
+    *,
+    unit: str = "",
+    task: Literal["classification", "regression"] | None = None,
+) -> Schema:
+    """A schema read off the data, for a person to confirm or correct: it looked at the rows, so it is not public.
+
+    Numbers get their extremes rounded outwards; entries that are none but stand among many, such as "n/a" or "> 50", are listed
+    with what they are read as. Texts get their values, the 50 most frequent and "other". Dates become years, months and
+    weekdays. Ids, free text and columns of one value are ignored. The target is labels where it holds texts or at most 10
+    different whole numbers, unless `task` says otherwise. `unit`: the column that tells persons apart. `note` says of each column
+    what was seen.
+    SchemaError for a target or unit that is no column, a target of one value, and for a table without a feature.
+    """
+    if target not in frame.columns:
+        raise SchemaError(f"Expected target to be one of the columns {list(map(str, frame.columns[:20]))}, got {target!r}.")
+    if unit and (unit not in frame.columns or unit == target):
+        raise SchemaError(f"Expected a unit among the other columns {list(map(str, frame.columns[:20]))}, got {unit!r}.")
+    decimal = decimal_of(frame, ".")
+    columns: list[Column] = []
+    classes: tuple[str, ...] = ()
+    target_range: TargetRange | None = None
+    for column in map(str, frame.columns):
+        seen = _Seen.of(column, frame[column], decimal)
+        if column == target:
+            label, classes, target_range = _label(seen, task)
+            columns.append(label)
+        elif column == unit:
+            columns.append(Column(column, "ignore", note="tells persons apart"))
+        else:
+            columns.append(next(found for recognise in _RECOGNISERS if (found := recognise(seen)) is not None))
+    gaps = any(column.is_feature and column.absent(frame[column.name]).any() for column in columns)
+    untold = bool(columns[list(map(str, frame.columns)).index(target)].absent(frame[target]).any())
+    schema = Schema(
+        name=name,
+        target=target,
+        columns=tuple(columns),
+        classes=classes,
+        target_range=target_range,
+        missing="separate" if gaps else "middle" if untold else "error",
+        unit=unit,
+        proposed=True,
+        extra=frame.attrs.get("format", {}),
+        source="Proposed by looking at the data: ranges, categories and labels are not public until confirmed.",
+    )
+    if unit:
+        schema.persons(frame)
+    return schema
+
+
+def _label(seen: _Seen, task: str | None) -> tuple[Column, tuple[str, ...], TargetRange | None]:
+    """The target's column, and its labels or its range."""
+    found = _number(seen)
+    different = np.unique(seen.numbers[~np.isnan(seen.numbers)])
+    few = len(different) <= _FEW_NUMBERS and bool(np.all(np.mod(different, 1) == 0))
+    if task == "regression" and found is None:
+        wrong = next(iter(seen.counts), "nothing")
+        raise SchemaError(f"Expected numbers in the target {seen.name!r} for a regression, got {wrong!r}.")
+    if found is not None and (task == "regression" or (task is None and not few)):
+        return replace(found, type="label", range=None), (), TargetRange(*found.ends)
+    if found is not None:  # whole numbers as labels, and what stands among them for nothing
+        spelt = {word: count for word, count in seen.counts.items() if word not in found.read}
+        read, ordered = dict[str, Any].fromkeys(found.read), sorted(spelt, key=float)
+    else:
+        spelt, read = _spellings(seen.counts)
+        ordered = sorted(spelt)
+    if len(ordered) < 2:
+        raise SchemaError(f"The target {seen.name!r} is {ordered[0] if ordered else 'missing'!r} in all rows.")
+    if len(ordered) > _MOST_LABELS and task is None:
+        raise SchemaError(
+            f"The target {seen.name!r} holds {len(ordered):,} different texts, such as {ordered[0]!r}: is it the right column?"
+        )
+    odd = [word for word in ordered if spelt[word] < _RARE * len(seen.words)] if found is None else []
+    close = {word: get_close_matches(word, [other for other in ordered if other not in odd], 1) for word in odd}
+    rarest = min(spelt, key=lambda word: spelt[word])
+    note = f"{len(ordered)} labels, the rarest {rarest!r} with {spelt[rarest] / len(seen.words):.2g} of the rows"
+    if found is not None and len(different) > 2:
+        note += "; if these are counts or amounts, it is a regression"
+    for word, alike in close.items():
+        note += f"; {word!r} for {alike[0]!r}? Then say what it is read as" if alike else ""
+    return Column(seen.name, "label", read=read, note=note), tuple(ordered), None
+
+
+def _spellings(counts: dict[str, int]) -> tuple[dict[str, int], dict[str, Any]]:
+    """Texts with their counts, each in its most frequent spelling, and which others are read as it."""
+    spelt: dict[str, int] = {}
+    first: dict[str, str] = {}
+    read: dict[str, Any] = {}
+    for word, count in counts.items():  # the most frequent first
+        plain = " ".join(word.casefold().split())
+        kept = first.setdefault(plain, word)
+        spelt[kept] = spelt.get(kept, 0) + count
+        if kept != word:
+            read[word] = kept
+    return spelt, read
+
+
+def _bound(word: str, decimal: str) -> float | None:
+    """The number in "> 50"; None for what stands for nothing."""
+    import pandas as pd
+
+    found = _BOUND.fullmatch(word.strip())
+    if not found:
+        return None
+    number = float(as_numbers(pd.Series([found.group(2)]), decimal)[0])
+    return None if math.isnan(number) else number
+
+
+def _outwards(column: str, numbers: NDArray[np.float64]) -> tuple[float, float]:
+    """The extremes, rounded outwards to two digits of the span."""
+    low, high = float(numbers.min()), float(numbers.max())
+    span = high - low
+    if not math.isfinite(span):
+        raise SchemaError(f"Expected numbers of a finite span in column {column!r}, got {low:g} to {high:g}.")
+    unit = 10.0 ** (math.floor(math.log10(span)) - 1) if span > 0 else max(1.0, abs(low))
+    top = math.floor(high / unit) + (1 if high % unit or span == 0 else 0)
+    return round(math.floor(low / unit) * unit, 12), round(top * unit, 12)
+
+
+def confirmed(schema: Schema) -> Schema:
+    """The same as what is public: without a word of how it was proposed. For somebody who knows its ranges, categories and labels
+    from elsewhere than the rows."""
+    columns = tuple(replace(column, note="") for column in schema.columns)
+    return replace(schema, columns=columns, proposed=False, source="" if schema.proposed else schema.source)
