@@ -58,6 +58,7 @@ def test_readme_examples_run(number: int) -> None:
         ("regression.md", "model"),
         ("persons.md", "model"),
         ("finding.md", "model"),
+        ("schemas.md", "model"),
     ],
 )
 def test_the_examples_in_pages_run(page: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

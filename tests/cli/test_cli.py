@@ -543,17 +543,17 @@ def test_curves_are_trained_drawn_and_predicted_with(table: Path, schema: Path, 
     told = dperm("effects", model, "-o", page).stdout
     assert "age" in told and "<svg" in page.read_text()
     drawn = json.loads(dperm("effects", model, "-o", page, "--json").stdout)
-    assert [len(each["heights"]) for each in drawn["columns"]] == [8, 2, 8] and drawn["columns"][0]["noise"] is None
+    assert [len(each["heights"]) for each in drawn["columns"]] == [8, 3, 8] and drawn["columns"][0]["noise"] is None
     assert not drawn["private"]
     assert "PRIVATE" in dperm("effects", model, "--records", table, "-o", page).stdout and "PRIVATE" in page.read_text()
     assert json.loads(dperm("effects", model, "--records", table, "-o", page, "--json").stdout)["private"]
     dperm("predict", model, table, "-o", tmp_path / "p.csv")
     assert len(pd.read_csv(tmp_path / "p.csv")) == 300
-    for given, features in (("0", 4), ("5", 12)):
+    for given, features in (("0", 5), ("5", 13)):
         dperm(*train, "--curves", given)
         assert model_from_json(model.read_text())[0].coef_.shape == (1, features)
     dperm(*train, "--public-size", 300, "--epsilon", "0.1")
-    assert model_from_json(model.read_text())[0].coef_.shape == (1, 4)  # too few for curves
+    assert model_from_json(model.read_text())[0].coef_.shape == (1, 5)  # too few for curves
     dperm(*train, "--public-size", 300, "--curves", "6", "--epsilon", "1")
     assert model_from_json(model.read_text())[0].objective_.roughness.weight == 0.3  # few for curves
     charges = len(SpendLog.current().charges())

@@ -88,14 +88,19 @@ def test_compressed_texts_are_read_whatever_their_name(kind: str, named: bool, t
         ('a,b,c\n1,"x\ny",3\n4,5\n', "line 4 has 2 fields"),
         ('a,b,c\n1,"x,3\n4,5,6\n7,8,9\n', "a quote in line 2 does not close"),
         ('a,b,c\n0,0,0\n1,"x,3\n4,5,6\n7,8",9\n', "a quote in line 3 closes in line 5, behind what looks like rows"),
-        ("a,,b\n1,2,3\n3,4,5\n", "column 2 of its header has no name"),
         ('a,b,c\n1,"x,3\n4,y",6\n7,8,9\n', "a quote in line 2 closes in line 3, behind what looks like rows"),  # next to it
         ('a,b\n1,"x\n\n2,y\n3,z"\n', "a quote in line 2 closes in line 5, behind"),  # two columns, and a blank line
         ('a,b\n1,"x\n2,y"\n', "a quote in line 2 closes in line 3"),
         ('a\n"x\ny"\nz\n', "a quote in line 2 closes in line 3"),  # one column
         ('a,b\n"1","x" \n', "a quote in line 2 does not close, or closes within a field"),
-        ('a,b,c\n1, "x, y",3\n', "line 2 has 4 fields in place of 3: there are blanks in front of quotes"),
+        ('a,b,c\n1, "x, y",3\n', "there are blanks in front of quotes in line 2"),
         ("a\n1\r2\n", "its lines end in several ways"),
+        ('name,size\n"Smith, J","5\nLee,6\nKim,7"\nPark,8\n', "a quote in line 2 closes in line 4"),
+        ('a,b,c\n"Smith, J","x,3\n4,y",6\n"Lee, K",x,3\n', "a quote in line 2 closes in line 3"),
+        ("\r\n\r\n\r\na,b\r\n1,2,3\r\n", "line 5 has 3 fields"),
+        ("1,2\n3,4\n", r"its first line looks like a row, \['1', '2'\]: say whether it has a header"),
+        ("p;q\n1,5;2.1\n2,5;3.1\n", "it holds '1,5' and '2.1': state whether its decimal mark is , or ."),
+        ("tags;lat\n1,2;48.137\n3,4;48.138\n", "it holds '1,2' and '48.137': state whether"),
         ("a,b\n1,2,\n3,4,x\n", "line 2 has 3 fields"),
         ("a,b,a\n1,2,3\n", "distinct column names"),
         ("a,b\n1,\x00\n", "no text: it has bytes of value 0"),
@@ -120,7 +125,12 @@ def test_quotes_within_fields_are_letters(tmp_path: Path) -> None:
     [
         ({"separator": ";;"}, "separator of one letter"),
         ({"encoding": "klingon"}, "encoding that Python knows"),
-        ({"encoding": "ascii"}, "it is not ascii: byte"),
+        ({"encoding": "ascii"}, 'it is UTF-8, and "encoding" says ascii'),
+        ({"encoding": "utf-16"}, 'it is UTF-8, and "encoding" says utf-16'),
+        ({"encoding": "base64"}, "encoding that Python knows"),
+        ({"missing": [None]}, "missing to be a text or a number"),
+        ({"missing": True}, "missing to be a text or a number"),
+        ({"skip_lines": 99}, "it has no line behind the 99"),
         ({"decimal": "'"}, "decimal mark"),
         ({"skip_lines": -1}, "number of lines"),
         ({"skip_lines": True}, "number of lines"),
@@ -170,7 +180,7 @@ def test_what_is_no_number_keeps_its_commas(tmp_path: Path) -> None:
     """Ids, lists and categories are texts: only numbers have decimal marks."""
     path = tmp_path / "t.csv"
     path.write_text("code;stage;price;y\n1,2;1.000;1,5;a\n1,2,3;1.000;2,5;b\n7,1;2.500;7,25;a\n1,2;2.500;1,5;b\n")
-    frame = read_frame(path)
+    frame = read_frame(path, written={"decimal": ","})
     assert frame.attrs["decimal"] == "," and frame["code"].tolist() == ["1,2", "1,2,3", "7,1", "1,2"]
     proposed = propose(frame, "y")
     kinds = {column.name: column.type for column in proposed.columns}
@@ -178,7 +188,7 @@ def test_what_is_no_number_keeps_its_commas(tmp_path: Path) -> None:
     assert proposed.encode(frame)[0][:, proposed.features.index("price")] == pytest.approx([0.0, 1 / 5.8, 1.0, 0.0], abs=0.02)
     stated = Schema("t", "y", (Column("stage", "category", categories=("1.000", "2.500")), Column("y", "label")), ("a", "b"))
     assert stated.encode(frame)[0].tolist() == [[1, 0], [1, 0], [0, 1], [0, 1]]
-    assert read_frame(path, written={"missing": "1,5"})["price"].isna().tolist() == [True, False, False, True]
+    assert read_frame(path, written={"decimal": ",", "missing": "1,5"})["price"].isna().tolist() == [True, False, False, True]
 
 
 def test_libsvm_files_are_known_by_what_they_hold(tmp_path: Path) -> None:
@@ -246,6 +256,11 @@ def test_certificates_say_that_it_was_found_out(tmp_path: Path) -> None:
         ("a,b\r1,2,\n3,4,\n5,6,\n", ["a", "b"], [["1", "2"], ["3", "4"], ["5", "6"]]),  # ends of both kinds, and a separator
         ('"a\nx",b\n1,2,\n3,4,\n', ["a\nx", "b"], [["1", "2"], ["3", "4"]]),
         ("Preis, netto;Menge\n1,5;3\n2,5;4\n", ["Preis, netto", "Menge"], [["1,5", "3"], ["2,5", "4"]]),
+        ("Alter, Jahre;Größe, cm\n31,5;170,2\n", ["Alter, Jahre", "Größe, cm"], [["31,5", "170,2"]]),
+        ("sep=;\n\na;b\n1;2\n", ["a", "b"], [["1", "2"]]),
+        (",a,b\n0,1,2\n", ["column_1", "a", "b"], [["0", "1", "2"]]),
+        ("BZhash,b\n1,2\n", ["BZhash", "b"], [["1", "2"]]),
+        ("a,b\n\\N,None\n", ["a", "b"], [[None, "None"]]),
         ("sep=;\na;b\n1;2\n", ["a", "b"], [["1", "2"]]),  # Excel's own
         ("x\ty\n1,234\ta\n1,000\tb\n", ["x", "y"], [["1,234", "a"], ["1,000", "b"]]),  # thousands, maybe: left as they are
         ("x;y\n0,5;a\n0.123;c\n", ["x", "y"], [["0,5", "a"], ["0.123", "c"]]),
@@ -273,19 +288,25 @@ def test_odd_texts_are_read_whole(raw: str, columns: Any, rows: Any, tmp_path: P
     assert len(frame) == (len(rows) if rows else 80_000 if columns else 1)
 
 
-@pytest.mark.parametrize("encoding", ["cp1252", "shift_jis", "gb18030"])
+@pytest.mark.parametrize("encoding", ["cp1252", "shift_jis", "gb18030", "cp1251"])
 def test_encodings_are_told_by_the_lines_that_need_one(encoding: str, tmp_path: Path) -> None:
     words = {
         "cp1252": ["Müller", "l’été à Paris – 5 €", "Özil"],
         "shift_jis": ["名前", "田中", "鈴木"],
-        "gb18030": ["姓名", "李明", "王伟"],
+        "gb18030": ["是", "李明", "王伟"],
+        "cp1251": ["Анна Иванова", "Ж", "М"],
     }
     path = tmp_path / "t.csv"
     rare = "".join(f"{word};2\n" for word in words[encoding] * 30).encode(encoding)
     path.write_bytes(b"name;b\n" + b"Meier;1\n" * 150_000 + rare)
-    frame = read_frame(path)
-    assert frame["name"].tolist()[-3:] == words[encoding] and frame.attrs["written"].startswith(encoding)
-    assert frame.attrs["format"] == ({} if encoding == "cp1252" else {"encoding": encoding})  # few rows would not tell it again
+    if encoding == "cp1252":
+        frame = read_frame(path)
+        assert frame["name"].tolist()[-3:] == words[encoding] and frame.attrs["written"].startswith(encoding)
+        return
+    with pytest.raises(DataError, match="it is not UTF-8, and its encoding must be stated"):  # never guessed
+        read_frame(path)
+    frame = read_frame(path, written={"encoding": encoding})
+    assert frame["name"].tolist()[-3:] == words[encoding] and propose(frame, "b").extra == {"encoding": encoding}
 
 
 @pytest.mark.parametrize("word", ["Müller", "São Paulo", "25 °C", "3 µg", "5 €", "naïve", "Ærø", "¿qué?", "à", "“so”"])
@@ -303,7 +324,7 @@ def test_western_words_are_western_however_few_they_are(word: str, times: int, t
 def test_few_foreign_words_tell_no_encoding(word: str, encoding: str, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(f"name,b\n{word},1\nMeier,2\n".encode(encoding))
-    with pytest.raises(DataError, match="does not tell what else: state its encoding"):
+    with pytest.raises(DataError, match="it is not UTF-8, and its encoding must be stated"):
         read_frame(path)
     assert read_frame(path, written={"encoding": encoding})["name"].tolist() == [word, "Meier"]
 
@@ -348,15 +369,19 @@ def test_marks_of_missing_values_may_be_several(tmp_path: Path) -> None:
     path.write_text("a,b\n1,-999\n2,-999.0\n3,-99\n")
     for mark in (-999, -999.0, "-999"):
         assert read_frame(path, written={"missing": mark})["b"].isna().tolist() == [True, True, False]
+    path.write_text("x;z\n99.000;1,5\n99;2,5\n99,0;3,5\n")
+    assert read_frame(path, written={"missing": 99, "decimal": ","})["x"].isna().tolist() == [False, True, True]
 
 
 def test_breaks_in_entries_may_be_stated(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    path.write_text('id,comment\n1,"well\nand, so"\n2,x\n')
+    path.write_text('id,comment\n1,"well\nand, so"\n2,x\n')  # what would be a second row has no number for an id
+    assert read_frame(path)["comment"].tolist() == ["well\nand, so", "x"]
+    path.write_text('who,comment\nAnn,"well\nBob,so"\nCid,x\n')
     with pytest.raises(DataError, match=r'say "line_breaks": true'):
         read_frame(path)
     frame = read_frame(path, written={"line_breaks": True})
-    assert frame["comment"].tolist() == ["well\nand, so", "x"] and "1 with line breaks in entries" in frame.attrs["written"]
+    assert frame["comment"].tolist() == ["well\nBob,so", "x"] and "1 with line breaks in entries" in frame.attrs["written"]
     with pytest.raises(DataError, match="an entry in line 2 holds line breaks"):
         read_frame(path, written={"line_breaks": False})
 
@@ -409,3 +434,24 @@ def test_what_is_compressed_twice_or_without_end_is_refused(tmp_path: Path, monk
     monkeypatch.setattr("dperm.data.decode.free_memory", lambda: 1e8)
     with pytest.raises(DataError, match="too much for the free memory"):
         read_frame(path)
+
+
+def test_what_is_a_label_is_not_missing(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("x,c,y\n1,NA,None\nNA,DE,NA\n2,,nan\n")
+    columns = (Column("x", "number", (0, 10)), Column("c", "category", categories=("NA", "DE")), Column("y", "label"))
+    schema = Schema("t", "y", columns, ("None", "NA", "nan"), missing="separate")
+    frame = read_frame(path, schema)
+    assert frame["y"].tolist() == ["None", "NA", "nan"] and frame["c"].isna().tolist() == [False, False, True]
+    assert frame["x"].isna().tolist() == [False, True, False]
+
+
+def test_reviews_of_several_lines_are_read(tmp_path: Path) -> None:
+    """Prose has commas and breaks: only lines that fit as rows, numbers where numbers belong, are taken for swallowed ones."""
+    rng = np.random.default_rng(0)
+    words = ["well", "so, and", "good", "bad, but", "fine"]
+    texts = ["\n".join(" ".join(rng.choice(words, 6)) for _ in range(rng.integers(1, 5))) for _ in range(300)]
+    for names in (["id", "text"], ["id", "text", "stars"]):
+        frame = pd.DataFrame({"id": range(300), "text": texts, "stars": rng.integers(1, 6, 300)})[names]
+        frame.to_csv(tmp_path / "t.csv", index=False)
+        assert read_frame(tmp_path / "t.csv")["text"].tolist() == texts

@@ -1,7 +1,7 @@
 """Files as texts: what compresses them is told from their first bytes, their encoding from a mark or from what they hold.
 
-An encoding is guessed only where the text gives enough evidence; otherwise it must be stated. A wrong guess would change names
-and categories, and lines that are broken under one encoding are never a reason to read all others under another.
+UTF-8, what begins with a mark, and Western texts are told; other encodings are suggested, with a line to judge by, and must be
+stated: a wrong guess would change names and categories. Broken lines are never a reason to read all others in another encoding.
 """
 
 from __future__ import annotations
@@ -9,19 +9,25 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import io
 import lzma
 import os
 import re
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 __all__ = ["TextError", "decoded", "free_memory", "is_gzip", "read_bytes"]
 
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zip")
-_MAGIC = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open))
-_GROWS = 6  # times a text's bytes, that reading it takes: with its table
+_MAGIC = (
+    (re.compile(rb"\x1f\x8b.*", re.DOTALL), gzip.open),
+    (re.compile(rb"BZh[1-9]1A"), bz2.open),
+    (re.compile(rb"\xfd7zXZ\x00"), lzma.open),
+)
+_GROWS = 10  # times a text's bytes, that reading it takes, with its table: 5 for numbers of many digits, 11 for single ones
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
@@ -30,12 +36,22 @@ _BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _USUAL = "cp1252"
-_SINGLE = ("cp125", "iso8859", "mac", "koi8")  # one byte a letter: hardly any text of theirs is UTF-8 as well
-_OTHERS = ["cp1251", "cp1253", "shift_jis", "gb18030", "big5", "euc_kr"]  # further ones must be stated
+_OTHERS = [  # that may be suggested
+    "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "koi8_r", "mac_roman", "mac_cyrillic",
+    "shift_jis", "euc_jp", "gb18030", "big5", "euc_kr",
+]  # fmt: skip
 _WORD = re.compile(rb"[A-Za-z\x80-\xff]*[\x80-\xff][A-Za-z\x80-\xff]*")
-_FOREIGN = re.compile(rb"[\x80-\xff]{3}")  # letters beyond ASCII in a row: hardly any in a word of a Western language
+#: hardly words of Western languages: of letters beyond ASCII alone, with three in a row, or of one that is no word there
+_FOREIGN = re.compile(
+    rb"^[\x80-\xff]{2,}$|[\x80-\xff]{3}|"
+    rb"^[\xc1-\xc3\xc5-\xd7\xd9-\xdb\xdd-\xdf\xe2-\xe3\xe5-\xe8\xea-\xf1\xf4-\xff]$"
+)
+#: what is a symbol there, or hardly a letter, in front of letters or behind them: a letter of another encoding
+_SYMBOL = re.compile(
+    rb"[\x83\x86-\x89\x8b\x98\x9b\x9f\xa2-\xa9\xac-\xaf\xb1\xb4\xb6\xb8\xb9\xbc-\xbe\xd7\xf7][A-Za-z]|[A-Za-z][\x9f\xbf]"
+)
 _SOME = 0.1  # of the words
-_ENOUGH = 50  # words that another encoding is told from
+_SHOWN = 40  # letters
 _TELLING = 1 << 20  # bytes
 _BLOCK = 1 << 22
 
@@ -53,7 +69,7 @@ def free_memory() -> float:
 
 
 def is_gzip(start: bytes) -> bool:
-    return start.startswith(_MAGIC[0][0])
+    return start.startswith(b"\x1f\x8b")
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
@@ -63,7 +79,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
     """
     with path.open("rb") as file:
         magic = file.read(8)
-    opener = next((opener for mark, opener in _MAGIC if magic.startswith(mark)), None)
+    opener = next((opener for mark, opener in _MAGIC if mark.fullmatch(magic[:6])), None)
     try:
         if opener is not None:
             with opener(path, "rb") as file:
@@ -109,9 +125,9 @@ def decoded(raw: bytes, stated: str | None) -> tuple[bytes, str]:
     marked = next((name for mark, name in _BOMS if raw.startswith(mark)), None)
     name = _admitted(stated, marked) if stated else ""
     utf8 = marked in (None, "utf-8-sig") and _is_utf8(raw)
-    if name.startswith(_SINGLE) and utf8 and not raw.isascii():
+    if name and utf8 and not name.startswith("utf-8") and (not raw.isascii() or (name.startswith("utf") and b"\x00" not in raw)):
         raise TextError(f'it is UTF-8, and "encoding" says {stated}: leave that out')
-    encoding = marked or stated or ("utf-8" if utf8 else _guessed(raw))
+    encoding = marked or stated or ("utf-8" if utf8 else _told(raw))
     if utf8 and (not name or name.startswith("utf-8")):
         return raw.removeprefix(codecs.BOM_UTF8), encoding
     try:
@@ -125,7 +141,8 @@ def _admitted(stated: str, marked: str | None) -> str:
     """The stated encoding's name, where the text's mark does not say otherwise."""
     try:
         name = codecs.lookup(stated).name
-    except LookupError:
+        b" ".decode(stated, errors="replace")  # some codecs are of bytes alone
+    except (LookupError, ValueError):
         raise TextError(f"expected an encoding that Python knows, got {stated!r}") from None
     family = marked and marked.removesuffix("-sig")
     if family and not name.startswith(family):
@@ -144,28 +161,47 @@ def _is_utf8(raw: bytes) -> bool:
     return True
 
 
-def _guessed(raw: bytes) -> str:
-    """The encoding of a text that is not UTF-8, told from its words beyond ASCII. TextError where they do not tell it."""
-    from charset_normalizer import from_bytes
-
+def _told(raw: bytes) -> str:
+    """Western Europe's, for a text that is not UTF-8 but reads like that. TextError for all others, with what may be tried."""
     if b"\x00" in raw:
         pairs = max(raw[:_TELLING:2].count(0), raw[1:_TELLING:2].count(0)) > 0.3 * len(raw[:_TELLING:2])
         hint = ': state its encoding, "utf-16-le" or "utf-16-be"' if pairs else ""
         raise TextError(f"it is no text: it has bytes of value 0{hint}")
-    lines = [(place, line) for place, line in enumerate(raw.split(b"\n"), start=1) if not line.isascii()]
-    whole = [place for place, line in lines if _is_utf8(line)]
+    telling, first = bytearray(), 0
+    broken = whole = 0
+    for place, line in enumerate(_lines(raw), start=1):
+        if line.isascii():
+            continue
+        if _is_utf8(line):
+            whole += 1
+        else:
+            broken = broken or place
+        if len(telling) < _TELLING:
+            first = first or place
+            telling += line + b"\n"
     if whole:
-        broken = next(place for place, line in lines if not _is_utf8(line))
-        raise TextError(f"line {broken} is not UTF-8, as {len(whole):,} others are: mend it, or state the encoding")
-    telling = b"\n".join(line for _, line in lines)[:_TELLING]
+        raise TextError(f"line {broken} is not UTF-8, as {whole:,} others are: mend it, or state the encoding")
     words = _WORD.findall(telling)
-    foreign = sum(bool(_FOREIGN.search(word)) for word in words)
+    foreign = sum(bool(_FOREIGN.search(word) or _SYMBOL.search(word)) for word in words)
     if foreign <= _SOME * len(words) and _fits(raw, _USUAL):
         return _USUAL
-    found = from_bytes(telling, cp_isolation=_OTHERS).best() if len(words) >= _ENOUGH else None
+    raise TextError(f"it is not UTF-8, and its encoding must be stated{_suggestion(bytes(telling), first)}")
+
+
+def _lines(raw: bytes) -> Iterator[bytes]:
+    if b"\n" in raw:
+        return iter(io.BytesIO(raw))
+    return iter(raw.split(b"\r"))  # an old Macintosh
+
+
+def _suggestion(telling: bytes, place: int) -> str:
+    from charset_normalizer import from_bytes
+
+    found = from_bytes(telling, cp_isolation=_OTHERS).best()
     if found is None:
-        raise TextError(f"it is neither UTF-8 nor {_USUAL}, and does not tell what else: state its encoding")
-    return found.encoding
+        return ""
+    line = telling.split(b"\n", 1)[0].decode(found.encoding, errors="replace").strip()
+    return f": as {found.encoding} line {place} would read {line[:_SHOWN]!r}"
 
 
 def _fits(raw: bytes, encoding: str) -> bool:

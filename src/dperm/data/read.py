@@ -205,10 +205,11 @@ def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mappi
         elif kind:
             frame = _sheet(path, marks_of(options.get("missing", ())))
         else:
-            frame, dialect = read_text(path, options, named)
+            frame, dialect = read_text(path, options, named, _values(schema))
             words = "" if {"separator", "encoding", "decimal"} <= set(options) else str(dialect)
             frame.attrs["decimal"] = dialect.decimal
-            frame.attrs["format"] = {**dialect.found(), **(written or {})}
+            stated = {name: value for name, value in (written or {}).items() if value is not None}
+            frame.attrs["format"] = {**dialect.found(), **stated}
     except (OSError, ValueError, UnicodeError, EOFError, zlib.error, pa.ArrowException) as error:
         raise DataError(f"Cannot read {path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
     if frame.empty:
@@ -218,6 +219,13 @@ def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mappi
         raise DataError(f"Expected distinct column names in {path}, got {doubled[:5]} twice.")
     frame.attrs["written"] = words
     return frame
+
+
+def _values(schema: Schema | None) -> dict[str, tuple[str, ...]]:
+    """What categories and labels are called, also where it is like a missing value: NA, Namibia."""
+    if schema is None:
+        return {}
+    return {column.name: schema.classes if column.type == "label" else column.categories for column in schema.columns}
 
 
 def _sheet(path: Path, missing: set[str]) -> pd.DataFrame:

@@ -33,10 +33,10 @@ _LONGEST = 2**31 - 1  # letters of a field
 _BLOCK = 1 << 24  # bytes parsed at once: no row is longer
 _ALIKE = 0.9  # of rows, in how many fields they have
 _NUMBERS = 0.8  # of a column's entries, where it tells the decimal mark
+_NUMBER = re.compile(r"\s*[+-]?(\d[\d.,]*|[.,]\d+)(e[+-]?\d+)?\s*", re.IGNORECASE)
 _BREAK = re.compile(r"\r\n|\n|\r")
-_KNOWN = ("utf-8", "utf-8-sig", "utf-16", "utf-32", "cp1252")  # encodings that one more file tells as well
 #: how a missing value is written, beside what a schema's format says
-_MISSING = ("", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "#NULL!")
+_MISSING = ("", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "#NULL!", r"\N")
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,7 @@ class Dialect:
 
     def found(self) -> dict[str, Any]:
         """What another text of the same making is to be read by: as options."""
-        found = {"decimal": self.decimal} if self.decimal != "." else {}
-        return found | ({} if self.encoding in _KNOWN else {"encoding": self.encoding})
+        return {"decimal": self.decimal} if self.decimal != "." else {}
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,8 @@ class _Body:
 
     def sample(self) -> list[list[str]]:
         """The first rows that are not blank."""
-        part = self.text[: self.text.find(b"\n") + 1 + _LETTERS]
-        if len(part) < len(self.text):
-            part = part[: part.rfind(b"\n") + 1]
+        end = self.text.find(b"\n", self.text.find(b"\n") + _LETTERS)
+        part = self.text if end < 0 else self.text[: end + 1]
         return [row for _, row in itertools.islice(_Body(part, 0, self.separator).rows(), _SAMPLE) if row]
 
     def below_header(self) -> int:
@@ -94,13 +92,19 @@ class _Body:
         return next((end.end() for end in itertools.islice(ends, lines - 1, None)), len(self.text))
 
 
-def read_text(path: Path, options: Mapping[str, Any], names: Sequence[Sequence[str]] = ()) -> tuple[pd.DataFrame, Dialect]:
+def read_text(
+    path: Path,
+    options: Mapping[str, Any],
+    names: Sequence[Sequence[str]] = (),
+    values: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[pd.DataFrame, Dialect]:
     """The table, all entries as text, and how it was written.
 
     `options` state `separator`, `encoding`, `decimal` ("." or ","), `header` (False: columns are called by those of the `names`
     that are as many, or by their numbers), `skip_lines`, `missing` (marks), `strip`, and whether entries hold `line_breaks`; the
     first three are found out where they are not stated. TextError, with a line, for rows of unequal length, quotes that do not
-    close, and lines that a quote may have swallowed.
+    close, and lines that a quote may have swallowed. `values`: by column, texts that are none of the usual words for a missing
+    value there, but categories or labels.
     """
     _admit(options)
     raw = read_bytes(path)
@@ -115,11 +119,14 @@ def read_text(path: Path, options: Mapping[str, Any], names: Sequence[Sequence[s
         raise TextError("it has no lines")
     header = options.get("header", True)
     known, ended = _names(sample, names, header=header)
-    table, broken = _parsed(body, known, ended=ended, header=header, breaks=options.get("line_breaks"))
-    decimal = options.get("decimal") or _decimal(sample[1 if header else 0 :], body.separator)
+    if header and "header" not in options and all(_NUMBER.fullmatch(name) for name in known):
+        raise TextError(f"its first line looks like a row, {known[:5]}: say whether it has a header")
+    rows = sample[1 if header else 0 :]
+    decimal = options.get("decimal") or _decimal(rows, body.separator)
+    table, broken = _parsed(body, known, _numeric(rows), ended=ended, header=header, breaks=options.get("line_breaks"))
     dialect = Dialect(body.separator, encoding, decimal, header, broken)
     del body
-    return _as_frame(table, marks_of(options.get("missing", ())), strip=bool(options.get("strip"))), dialect
+    return _as_frame(table, marks_of(options.get("missing", ()), decimal), values, strip=bool(options.get("strip"))), dialect
 
 
 def _admit(options: Mapping[str, Any]) -> None:
@@ -134,47 +141,58 @@ def _admit(options: Mapping[str, Any]) -> None:
     for name, kind in (("encoding", str), ("header", bool), ("strip", bool), ("line_breaks", bool)):
         if options.get(name) is not None and type(options[name]) is not kind:
             raise TextError(f"expected {name} to be {'text' if kind is str else 'true or false'}, got {options[name]!r}")
+    marks = options.get("missing", ())
+    if any(isinstance(mark, bool) or not isinstance(mark, str | int | float) for mark in _listed(marks)):
+        raise TextError(f"expected missing to be a text or a number, or several, got {marks!r}")
     if type(skipped) is not int or skipped < 0:
         raise TextError(f"expected skip_lines to be a number of lines, got {skipped!r}")
 
 
-def marks_of(stated: Any) -> set[str]:
-    """How missing values are written; a number in any way that it may be."""
-    marks: set[str] = set(_MISSING)
-    for mark in stated if isinstance(stated, list | tuple) else [stated]:
-        marks.add(str(mark).strip())
-        try:
-            number = float(mark)
-        except ValueError:
-            continue
-        if number.is_integer():
-            whole = str(int(number))
-            marks |= {whole + end for end in ("", *(point + "0" * count for point in ".," for count in (1, 2, 3)))}
+def _listed(stated: Any) -> Sequence[Any]:
+    return stated if isinstance(stated, list | tuple) else [stated]
+
+
+def marks_of(stated: Any, decimal: str = ".") -> set[str]:
+    """How missing values are written, beside the usual; a number in any way that it may be."""
+    marks = set[str](_MISSING)
+    for mark in _listed(stated):
+        text = str(mark).strip()
+        marks.add(text)
+        if plain := re.fullmatch(r"([+-]?\d+)(\.0*)?", text):
+            marks |= {plain[1] + end for end in ("", f"{decimal}0", f"{decimal}00")}
+        elif not isinstance(mark, str):
+            marks.add(text.replace(".", decimal))
     return marks
 
 
 def _body(text: bytes, options: Mapping[str, Any]) -> _Body:
     above = int(options.get("skip_lines", 0))
-    text = text.split(b"\n", above)[-1] if above else text
-    body = text.lstrip(b"\r\n")
-    above += text[: len(text) - len(body)].count(b"\n")
+    if above > text.count(b"\n"):
+        raise TextError(f"it has no line behind the {above:,} that are to be skipped")
+    text, above = _stripped(text.split(b"\n", above)[-1] if above else text, above)
     separator = options.get("separator")
-    if stated := re.match(rb'"?sep=([!-~\t])"?\r?\n', body):  # Excel's own
-        body, above, separator = body[stated.end() :], above + 1, separator or stated.group(1).decode()
+    if stated := re.match(rb'"?sep=([!-~\t])"?\r?\n', text):  # Excel's own
+        separator = separator or stated.group(1).decode()
         _admit({"separator": separator})
-    return _Body(body, above, separator or _separator(body))
+        text, above = _stripped(text[stated.end() :], above + 1)
+    return _Body(text, above, separator or _separator(text))
+
+
+def _stripped(text: bytes, above: int) -> tuple[bytes, int]:
+    """Without blank lines in front, and how many lines are above then."""
+    body = text.lstrip(b"\r\n")
+    return body, above + len(re.findall(rb"\r\n|\n|\r", text[: len(text) - len(body)]))
 
 
 def _separator(text: bytes) -> str:
-    """The one by which most rows have as many fields as the header, the more fields the better; a comma where none does."""
+    """The first one by which nearly all rows have as many fields as the header; a comma where none does."""
     best, score = ",", 0.0
     for separator in _SEPARATORS:
         rows = _Body(text, 0, separator).sample()
         if rows and len(rows[0]) > 1:
             alike = Counter(map(len, rows))[len(rows[0])] / len(rows)
-            if alike >= _ALIKE or len(rows) < 10:
-                worth = alike + len(rows[0]) / 1000
-                best, score = (separator, worth) if worth > score else (best, score)
+            if alike > score + (1 - _ALIKE) and (alike >= _ALIKE or len(rows) < 10):
+                best, score = separator, alike
     return best
 
 
@@ -192,31 +210,51 @@ def _names(sample: list[list[str]], names: Sequence[Sequence[str]], *, header: b
     ended = bool(rows) and len(first) > 1 and not first[-1] and all(len(row) == len(first) and not row[-1] for row in rows)
     known = first[:-1] if ended else first
     ended = ended or (bool(rows) and all(len(row) == len(known) + 1 and not row[-1] for row in rows))
-    if not all(known):
-        raise TextError(f"column {known.index('') + 1} of its header has no name: is there a separator at the end?")
+    known = [name or f"column_{place}" for place, name in enumerate(known, start=1)]
     if doubled := sorted(name for name, count in Counter(known).items() if count > 1):
         raise TextError(f"expected distinct column names, got {doubled[:5]} twice")
     return known, ended
 
 
+def _numeric(rows: list[list[str]]) -> list[int]:
+    """Which columns hold numbers, in whatever way they are written."""
+    columns = itertools.zip_longest(*rows, fillvalue="")
+    known = [[entry for entry in column if entry.strip() not in _MISSING] for column in columns]
+    return [
+        place
+        for place, entries in enumerate(known)
+        if entries and sum(bool(_NUMBER.fullmatch(entry)) for entry in entries) >= _NUMBERS * len(entries)
+    ]
+
+
 def _decimal(rows: list[list[str]], separator: str) -> str:
-    """A comma where more columns of numbers tell so than tell of a point: three digits behind a mark may be thousands."""
+    """Told by the columns of numbers: three digits behind a mark may be thousands. TextError where they contradict each other."""
     if separator == ",":
         return "."
-    columns = list(itertools.zip_longest(*rows, fillvalue=""))
-    commas, points = (sum(_tells(column, *marks) for column in columns) for marks in ((",", "."), (".", ",")))
-    return "," if commas > points else "."
+    columns = [[entry.strip() for entry in column] for column in itertools.zip_longest(*rows, fillvalue="")]
+    columns = [[entry for entry in column if entry not in _MISSING] for column in columns]
+    found = {mark: [column for column in columns if _tells(column, mark)] for mark in ",."}
+    if not found[","]:
+        return "."
+    comma = next(entry for entry in found[","][0] if "," in entry)
+    thousands = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")  # in all entries of a column: each may be as well with three decimals
+    doubtful = [column[0] for column in columns if column and all(thousands.fullmatch(entry) for entry in column)]
+    if other := next((entry for column in found["."] for entry in column if "." in entry), next(iter(doubtful), None)):
+        raise TextError(f"it holds {comma!r} and {other!r}: state whether its decimal mark is , or .")
+    return ","
 
 
-def _tells(column: Sequence[str], mark: str, other: str) -> bool:
-    entries = [entry.strip() for entry in column if entry.strip() not in _MISSING]
-    number = re.compile(rf"[+-]?(\d+|\d{{1,3}}([{other}]\d{{3}})+)?({mark if mark == ',' else '[.]'}\d*)?(e[+-]?\d+)?", re.I)
+def _tells(entries: list[str], mark: str) -> bool:
+    other, own = ("." if mark == "," else ","), re.escape(mark)
+    number = re.compile(rf"[+-]?(\d+|\d{{1,3}}([{other}]\d{{3}})+)?({own}\d*)?(e[+-]?\d+)?", re.IGNORECASE)
+    telling = re.compile(rf"[+-]?[\d{other}]*{own}(\d{{1,2}}|\d{{4,}})(e[+-]?\d+)?", re.IGNORECASE)
     numbers = [entry for entry in entries if number.fullmatch(entry)]
-    telling = re.compile(rf"[+-]?[\d{other}]*[{mark}](\d{{1,2}}|\d{{4,}})(e[+-]?\d+)?", re.I)
     return len(numbers) >= _NUMBERS * len(entries) and any(telling.fullmatch(entry) for entry in numbers)
 
 
-def _parsed(body: _Body, names: list[str], *, ended: bool, header: bool, breaks: bool | None) -> tuple[Any, int]:
+def _parsed(
+    body: _Body, names: list[str], numeric: list[int], *, ended: bool, header: bool, breaks: bool | None
+) -> tuple[Any, int]:
     """The table as Arrow has it, all columns texts, and how many of its rows go on in further lines."""
     import pyarrow as pa
     import pyarrow.csv as arrow
@@ -229,7 +267,7 @@ def _parsed(body: _Body, names: list[str], *, ended: bool, header: bool, breaks:
         raise TextError("its lines end in several ways: with and without line feeds")
     rows = broken = None
     if b'"' in text:
-        rows, broken = _checked(body, width, names, breaks)
+        rows, broken = _checked(body, width, names, numeric, breaks)
     columns = [*names, ""] if ended else names
     data = memoryview(text)[body.below_header() if header else 0 :]
     while len(names) == 1 and len(data) and data[-1] in b"\r\n":  # a blank line in the middle is a missing value
@@ -244,7 +282,7 @@ def _parsed(body: _Body, names: list[str], *, ended: bool, header: bool, breaks:
             arrow.ConvertOptions(column_types=dict.fromkeys(columns, pa.large_string()), strings_can_be_null=False),
         )
     except pa.ArrowInvalid as error:
-        _checked(body, width, names, breaks)  # it says more
+        _checked(body, width, names, numeric, breaks)  # it says more
         raise TextError(str(error).splitlines()[0]) from None
     if rows is not None and len(names) > 1 and rows - header != len(table):
         raise TextError(f"it has {len(table):,} or {rows - header:,} rows, as one reads its quotes: it is not told which")
@@ -255,7 +293,7 @@ def _parsed(body: _Body, names: list[str], *, ended: bool, header: bool, breaks:
     return table.drop_columns([""]), broken or 0
 
 
-def _checked(body: _Body, width: int, names: list[str], breaks: bool | None) -> tuple[int, int]:
+def _checked(body: _Body, width: int, names: list[str], numeric: list[int], breaks: bool | None) -> tuple[int, int]:
     """How many rows it has, its header's included, and how many of them go on in further lines. TextError for the first row that
     has another width, for a quote that does not close, and for lines that look like rows within an entry."""
     rows, broken, ends = body.rows(strict=True), 0, 0
@@ -266,15 +304,15 @@ def _checked(body: _Body, width: int, names: list[str], breaks: bool | None) -> 
             if not row:
                 continue
             count += 1
+            if any(entry.startswith(' "') for entry in row):
+                raise TextError(f"there are blanks in front of quotes in line {start}: they would be letters")
             if len(row) != width and not (count == 1 and [name.strip() for name in row] == names):
-                hint = ": a separator or a quote is missing, or too many"
-                if any(entry.startswith(' "') for entry in row):
-                    hint = ": there are blanks in front of quotes, which then are letters"
-                raise TextError(f"line {start} has {len(row)} fields in place of {width}{hint}")
+                hint = "a separator or a quote is missing, or too many"
+                raise TextError(f"line {start} has {len(row)} fields in place of {width}: {hint}")
             if body.above + end == start:
                 continue
             broken += 1
-            if breaks is None and _like_rows(body.separator.join(row), body.separator, width - 1):
+            if breaks is None and _like_rows(row, body.separator, numeric):
                 raise TextError(
                     f"a quote in line {start} closes in line {body.above + end}, behind what looks like rows. "
                     'If these are breaks in its text, say "line_breaks": true in its format'
@@ -286,18 +324,29 @@ def _checked(body: _Body, width: int, names: list[str], breaks: bool | None) -> 
     return count, broken
 
 
-def _like_rows(row: str, separator: str, separators: int) -> bool:
+def _like_rows(row: list[str], separator: str, numeric: list[int]) -> bool:
     """Whether the lines of what was read as one row look like rows each: a quote that somebody forgot makes one entry of all up
-    to the next quote."""
-    counts = [line.count(separator) for line in _BREAK.split(row) if line.strip()]
-    return len(counts) > 1 and (set(counts) == {separators} or (separators > 1 and separators in counts[1:-1]))
+    to the next quote. Then they have as many fields, and numbers where these belong."""
+    lines: list[list[str]] = [[]]
+    for entry in row:
+        first, *further = _BREAK.split(entry)
+        lines[-1] += first.split(separator) if further else [first]
+        lines += [line.split(separator) for line in further]
+    lines = [line for line in lines if any(entry.strip() for entry in line)]
+    return len(lines) > 1 and all(
+        len(line) == len(row) and all(_NUMBER.fullmatch(line[place]) or line[place].strip() in _MISSING for place in numeric)
+        for line in lines
+    )
 
 
-def _as_frame(table: Any, missing: set[str], *, strip: bool) -> pd.DataFrame:
+def _as_frame(table: Any, missing: set[str], values: Mapping[str, Sequence[str]] | None, *, strip: bool) -> pd.DataFrame:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    marks, nothing = pa.array(sorted(missing), pa.large_string()), pa.scalar(None, pa.large_string())
-    columns = [pc.utf8_trim_whitespace(column) if strip else column for column in table.columns]
-    columns = [pc.if_else(pc.is_in(pc.utf8_trim_whitespace(column), marks), nothing, column) for column in columns]
+    nothing = pa.scalar(None, pa.large_string())
+    columns: list[Any] = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        column = pc.utf8_trim_whitespace(column) if strip else column
+        marks = pa.array(sorted(missing - set((values or {}).get(name, ()))), pa.large_string())
+        columns.append(pc.if_else(pc.is_in(pc.utf8_trim_whitespace(column), marks), nothing, column))
     return pa.table(columns, names=table.column_names).to_pandas()

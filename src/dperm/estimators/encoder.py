@@ -54,7 +54,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if schema.proposed:
             raise ValueError(
                 "Expected a schema that was confirmed: ranges and categories of this one were read off the data, which is not "
-                'private. Correct it by what is publicly known, and set "proposed" to false.'
+                "private. Correct it by what is publicly known, and pass confirmed(schema)."
             )
         self.schema_ = schema if self.curves is None else schema.with_curves(self.curves)
         if self.schema_.found is not None:

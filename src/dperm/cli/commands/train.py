@@ -106,8 +106,8 @@ def train(
         raise ValueError(f"Expected a table with columns for --curves, got {source}, whose features have no ranges.")
     if used is not None and used.proposed and not accept_proposed:
         raise ValueError(
-            f"{schema} still says that it is proposed: its ranges, categories and labels were read off the data. Confirm "
-            "them and take that word out, or pass --accept-proposed."
+            f"{schema} still says that it is proposed: its ranges, categories and labels were read off the data. Correct them by "
+            f"what is publicly known and run `dperm data confirm {schema}`, or pass --accept-proposed."
             if schema is not None
             else f"No public schema for {source}: ranges, categories and labels would be read off the data. Write one with "
             f"`dperm data propose {source} --target {used.target}`, confirm it and pass --schema, or pass --accept-proposed."
