@@ -3,6 +3,9 @@
 
 # --- dperm.audit: Attacks that try to refute certificates: ours, and those of other libraries as black boxes.
 
+class AttackPlan:  # How often a training is run: `trials` in each world of the game, `pilot` of each candidate pair. `seconds`: what that takes
+    def __init__(self, trials: int, pilot: int, seconds: float): ...
+
 class AuditResult:  # One attack on one mechanism.
     def __init__(self, attack: str, mechanism: str, verdict: Verdict, delta: float, claimed_epsilon: float | None = None, epsilon_lower: float | None = None, confidence: float = 0.95, verdict_confidence: float = 0.9999995, estimate: Estimate | None = None, trials: int = 0, findings: tuple[str, ...] = (), auc: float | None = None, rates: tuple[tuple[float, float, float], ...] = (), curve: tuple[tuple[float, float], ...] = (), details: Mapping[str, Any] = ...): ...
     @property
@@ -85,7 +88,7 @@ class Trials:  # m independent runs: every query, (p,) or (m, p), leaves as (m, 
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array: ...
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Any]: ...
 
-def attack(training: Training, *, trials: int | None = None, confidence: float = 0.95, verdict_confidence: float = 0.9999995, progress: Callable[[str, int, int], None] | None = None) -> list[AuditResult]: ...  # Replay `training`, then play the distinguishing game on the pair that a pilot finds easiest to tell apart.
+def attack(training: Training, *, trials: int | AttackPlan | None = None, confidence: float = 0.95, verdict_confidence: float = 0.9999995, progress: Callable[[str, int, int], None] | None = None) -> list[AuditResult]: ...  # Replay `training`, then play the distinguishing game on the pair that a pilot finds easiest to tell apart.
 
 def compare_scores(first: Array, second: Array, *, claim: Certificate | Event | None = None, delta: float | None = None, confidence: float = 0.95, verdict_confidence: float = 0.9999995, learned: bool = False, attack: str = 'the distinguishing game', mechanism: str = '', details: dict[str, Any] | None = None) -> AuditResult: ...  # The audit of scores from the two worlds; of independent runs each, in the order in which they were made.
 
@@ -98,6 +101,8 @@ def extreme_pairs(objective: LinearObjective, records: int = 40, classes: int = 
 def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]: ...  # Candidates for the pair that is easiest to tell apart: a record at the norm bound by itself, against records that
 
 def influential_pair(objective: LinearObjective, records: int | None = None, classes: int = 0) -> Pair: ...  # Ordinary records, as many as are stated (at most 200; None stated: 60), and beside them the record that moves their
+
+def learned(results: Sequence[AuditResult]) -> str: ...  # What these attacks tell of a claim, in one sentence.
 
 def low_bits(releases: Sequence[tuple[Array, Array]], queries: tuple[Array, Array], scale: float, *, claim: Event | None = None, delta: float | None = None, scores: Sequence[Score] = (precision, inversion, normal_pairs), mechanism: str = '') -> list[AuditResult]: ...  # One audit by each score. `releases` are of two worlds, (first, second) by turns: vectors (p,) that are the first query plus
 
@@ -114,6 +119,8 @@ def one_run(train: Callable[[Data], Any], data: Data, canaries: Data, score: Cal
 def one_run_gradients(plan: Policy, objective: Objective, records: BatchSource, theta: Any = None, *, delta: float, canaries: int = 1000, guesses: int | None = None, confidence: float = 0.95, verdict_confidence: float = 0.9999995, random_state: Any = None) -> AuditResult: ...  # One run of `plan` with `canaries` in gradient space, each included by a fair coin, then guessed (Steinke et al. 2023).
 
 def overall(results: Sequence[AuditResult]) -> Verdict: ...  # Refuted if any is; consistent if any tested the claim and none refuted it.
+
+def planned_attack(training: Training, trials: int | None = None, seconds: float | None = None) -> AttackPlan: ...  # What `attack` will do: `trials` where they are stated; otherwise what fits into `seconds`, from 20 up to the default.
 
 def record_losses(model: Any, data: Data) -> Array: ...  # (n,) losses of a model in scikit-learn's style: −ln of the probability of the target, the hinge of a decision
 

@@ -425,7 +425,9 @@ def test_settings_beside_a_model_and_claimed_models(table: Path, tmp_path: Path)
         "Expected no --epsilon, --features with a model"
         in dperm("audit", model, "--epsilon", 3, "--features", 2, expect=1).stderr
     )
-    done = dperm("audit", model, "--trials", 200, "-o", tmp_path / "a.json")
+    done = dperm("audit", model, "--minutes", "0.05", "-o", tmp_path / "a.json")
+    assert done.stdout.startswith("Expected to take about ") and "What was learned: all queries stayed within" in done.stdout
+    assert "Playing the game: " in done.stderr  # also where nobody watches
     assert "The model's certificate is only claimed" in done.stdout and "nothing here certifies" in done.stdout
     assert "the proof is the theorem" not in done.stdout
     assert "Expected --features" in dperm("audit", "--features", 0, expect=1).stderr

@@ -9,13 +9,14 @@ from dperm.audit.outputs import one_at_a_time
 from dperm.audit.pairs import Pair, extreme_pairs, game_pairs, influential_pair, network_pairs
 from dperm.audit.recording import Forced, Recorder, Recording
 from dperm.audit.replay import replay
-from dperm.audit.result import AuditResult, overall, results_from_json, results_to_json
-from dperm.audit.suite import attack
+from dperm.audit.result import AuditResult, learned, overall, results_from_json, results_to_json
+from dperm.audit.suite import AttackPlan, attack, planned_attack
 from dperm.audit.training import Training
 from dperm.audit.trials import Trials
 from dperm.audit.white_box import one_run_gradients, white_box
 
 __all__ = [
+    "AttackPlan",
     "AuditResult",
     "Forced",
     "Pair",
@@ -30,6 +31,7 @@ __all__ = [
     "extreme_pairs",
     "game_pairs",
     "influential_pair",
+    "learned",
     "low_bits",
     "member_scores",
     "membership",
@@ -38,6 +40,7 @@ __all__ = [
     "one_run",
     "one_run_gradients",
     "overall",
+    "planned_attack",
     "record_losses",
     "replay",
     "results_from_json",

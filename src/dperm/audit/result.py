@@ -13,7 +13,7 @@ from dperm.audit.statistics import Estimate
 if TYPE_CHECKING:
     pass
 
-__all__ = ["VERDICT_CONFIDENCE", "AuditResult", "Verdict", "overall", "results_from_json", "results_to_json"]
+__all__ = ["VERDICT_CONFIDENCE", "AuditResult", "Verdict", "learned", "overall", "results_from_json", "results_to_json"]
 
 Verdict = Literal["refuted", "consistent", "not tested"]
 
@@ -149,6 +149,22 @@ class AuditResult:
             return cls.from_dict(json.loads(text))
         except json.JSONDecodeError as error:
             raise ValueError(f"Not an audit result: {error}") from None
+
+
+def learned(results: Sequence[AuditResult]) -> str:
+    """What these attacks tell of a claim, in one sentence."""
+    if any(result.refuted for result in results):
+        return "What was learned: the mechanism gives away more than its certificate states."
+    replayed = any(result.attack == REPLAY for result in results)
+    found = "all queries stayed within what they were charged for on worst-case neighbours" if replayed else ""
+    bounds = [result.epsilon_lower for result in results if result.epsilon_lower is not None]
+    if bounds and max(bounds) > 0:
+        game = f"an attacker with all other records proved that at least ε = {max(bounds):.2g} is given away"
+    elif bounds:
+        game = "games from outside could prove nothing, as is usual where noise is large; replay looks inside"
+    else:
+        game = ""
+    return f"What was learned: {'; '.join(part for part in (found, game) if part) or 'nothing of the claim'}."
 
 
 def overall(results: Sequence[AuditResult]) -> Verdict:

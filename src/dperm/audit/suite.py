@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,34 +16,81 @@ from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
 from dperm.audit.statistics import area_under_curve
 from dperm.audit.training import Training
 
-__all__ = ["attack", "easiest_pair"]
+__all__ = ["AttackPlan", "attack", "easiest_pair", "planned_attack"]
 
 _PILOT = 2000
 _VECTORISED, _ONE_BY_ONE = 10_000, 400
+_FEWEST = 20  # trials
+_TIMED = 20
+_RUNS = 3  # of a training, for a neighbour that is replayed
+
+
+@dataclass(frozen=True)
+class AttackPlan:
+    """How often a training is run: `trials` in each world of the game, `pilot` of each candidate pair. `seconds`: what that takes
+    on this machine, as told from a few runs."""
+
+    trials: int
+    pilot: int
+    seconds: float
+
+    def __str__(self) -> str:
+        time = f"{self.seconds:.0f} seconds" if self.seconds < 90 else f"{self.seconds / 60:.1f} minutes"
+        return f"Expected to take about {time}: replay on worst-case neighbours, then {self.trials:,} trainings in each world."
+
+
+def planned_attack(training: Training, trials: int | None = None, seconds: float | None = None) -> AttackPlan:
+    """What `attack` will do: `trials` where they are stated; otherwise what fits into `seconds`, from 20 up to the default."""
+    if trials is not None:
+        check.integer("trials", trials, minimum=_FEWEST)
+    pairs = len(training.candidate_pairs)
+    single = each = 0.0
+    if pairs:
+        world = training.candidate_pairs[0].first
+        training.outputs(world, 1)  # the first run also loads and compiles
+        single = _seconds(lambda: training.outputs(world, 1))
+        each = single if training.many is None else _seconds(lambda: training.outputs(world, _TIMED)) / _TIMED
+    replayed = 2 * len(training.replay_pairs) * _RUNS * single
+    most = default_trials(training)
+    if trials is None and seconds is not None and each:
+        # a pilot of a quarter of the trials for both worlds of each pair, and the game itself
+        most = int(np.clip((seconds - replayed) / (each * (2 + pairs / 2)), _FEWEST, most))
+    count = trials or most
+    pilot = min(_PILOT, max(_FEWEST, count // 4))
+    return AttackPlan(count, pilot, replayed + each * (2 * pairs * pilot + 2 * count))
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def attack(
     training: Training,
     *,
-    trials: int | None = None,
+    trials: int | AttackPlan | None = None,
     confidence: float = 0.95,
     verdict_confidence: float = VERDICT_CONFIDENCE,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[AuditResult]:
     """Replay `training`, then play the distinguishing game on the pair that a pilot finds easiest to tell apart.
 
-    `trials` per world: None is `default_trials`. Confidences are the game's; replay's own tests err about once in 10⁹ times.
+    `trials` per world, or a plan; None: as many as are usual, however long they take. Confidences are the game's; replay's own
+    tests err about once in 10⁹ times.
     """
-    if trials is not None:
-        check.integer("trials", trials, minimum=20)
-    count = trials or default_trials(training)
+    if isinstance(trials, AttackPlan):
+        count, pilot = trials.trials, trials.pilot
+    else:
+        count = default_trials(training) if trials is None else check.integer("trials", trials, minimum=_FEWEST)
+        pilot = min(_PILOT, max(_FEWEST, count // 4))
 
     def told(name: str) -> Callable[[int, int], None]:
         return lambda done, total: None if progress is None else progress(name, done, total)
 
     results = [replay(training, progress=told("replay"))]
     if training.candidate_pairs:
-        pair = easiest_pair(training, min(_PILOT, max(20, count // 4)), told("pilot"))
+        pair = easiest_pair(training, pilot, told("pilot"))
         score = None if training.likelihood_ratio is None else training.likelihood_ratio(pair)
         results.append(
             distinguish(

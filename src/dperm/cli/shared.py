@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,8 @@ __all__ = [
     "stated_relation",
     "warn",
 ]
+
+_PAUSE = 10.0  # seconds between lines of progress
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Delta = Annotated[float, typer.Option(help="The δ of the guarantee; well below 1/n.")]
@@ -167,9 +170,12 @@ def warn(text: str) -> None:
 
 @contextmanager
 def progress(title: str, shown: bool) -> Iterator[Any]:
-    """A progress bar on the error stream; None where nobody watches."""
+    """A progress bar on the error stream, or a line now and then where that is no terminal; None where nobody watches."""
     if not shown:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield _lines(title)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -178,6 +184,20 @@ def progress(title: str, shown: bool) -> Iterator[Any]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total, now=title: bar.update(task, completed=done, total=total, description=now)
+
+
+def _lines(title: str) -> Any:
+    """Progress as lines, for logs and pipes."""
+    last = {"title": "", "time": -_PAUSE}
+
+    def step(done: int, total: int, now: str = title) -> None:
+        clock = time.monotonic()
+        if now != last["title"] or clock - float(last["time"]) >= _PAUSE:
+            last.update(title=now, time=clock)
+            sys.stderr.write(f"{now}: {done:,} of {total:,}\n")
+            sys.stderr.flush()
+
+    return step
 
 
 def speaks_of(result: AuditResult, certificate: Certificate) -> bool:

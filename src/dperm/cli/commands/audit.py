@@ -35,7 +35,8 @@ def audit(
     features: Annotated[int | None, typer.Option(help="Number of features [default: 5].")] = None,
     classes: Annotated[int | None, typer.Option(help="Number of classes [default: 2].")] = None,
     public_size: Annotated[int | None, typer.Option(help="Publicly known number of records, if it is public.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Trainings in each world [default: 10000, or 400 of slow ones].")] = None,
+    trials: Annotated[int | None, typer.Option(help="Trainings in each world [default: what fits into --minutes].")] = None,
+    minutes: Annotated[float, typer.Option(help="About how long all of it may take.")] = 3.0,
     output: Annotated[Path, typer.Option("--output", "-o", help="Results to write, as JSON.")] = Path("audit.json"),
     verify_key: VerifyKey = None,
     as_json: JsonFlag = False,
@@ -51,7 +52,7 @@ def audit(
       dperm audit --mechanism gradient --epsilon 4 --features 20 --public-size 10000
     """
     from dperm import _validate as check
-    from dperm.audit import attack, overall, results_to_json
+    from dperm.audit import attack, learned, overall, planned_attack, results_to_json
     from dperm.report import write_atomically
 
     if (members is None) != (others is None):
@@ -77,11 +78,14 @@ def audit(
     probe_writable(output)
     if trials is not None:
         check.integer("--trials", trials, minimum=20)
+    plan = planned_attack(training, trials, 60 * check.positive("--minutes", minutes))
+    if not as_json:
+        say(f"{plan}\n")
     stages = {"replay": "Replaying on worst-case neighbours", "pilot": "Looking for the easiest pair", "game": "Playing the game"}
     results: list[AuditResult] = []
     with progress("Attacking", not as_json) as step:
         say_step = None if step is None else lambda name, done, total: step(done, total, stages[name])
-        results += attack(training, trials=trials, progress=say_step)
+        results += attack(training, trials=plan, progress=say_step)
     results += inferred
     write_atomically(output, results_to_json(results))
     verdict = overall(results)
@@ -103,6 +107,7 @@ def audit(
             say("Not refuted, and not proven either: nothing here certifies this model.")
         else:
             say("Not refuted. That is not a proof: the proof is the theorem that the certificate names.")
+        say(learned(results))
         say(f"Results written to {output}.")
     if verdict == "refuted":
         raise typer.Exit(_REFUTED)
