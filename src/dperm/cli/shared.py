@@ -42,9 +42,11 @@ __all__ = [
     "speaks_of",
     "stated_budget",
     "stated_relation",
+    "told_to_holder",
     "warn",
 ]
 
+_MANY = 0.1  # of the rows
 _PAUSE = 10.0  # seconds between lines of progress
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -72,6 +74,33 @@ def told(name: str, frame: pd.DataFrame) -> str:
     """What was read, for the data holder."""
     written = f" ({frame.attrs['written']})" if frame.attrs.get("written") else ""
     return f"Read {name}: {len(frame):,} rows of {len(frame.columns)} columns{written}."
+
+
+def told_to_holder(dataset: Dataset, data_norm: float | None = None) -> None:
+    """What was read, and what stands out in it: nothing of this is private."""
+    from dperm.data.survey import share
+
+    say(f"For the data holder alone: {dataset.described()}.")
+    lines = [] if dataset.survey is None else dataset.survey.lines()
+    warnings = [] if dataset.survey is None else dataset.survey.warnings()
+    if data_norm is not None and (longer := _longer(dataset.features, data_norm)):
+        lines.append(f"Rows longer than {data_norm:g}, scaled down: {longer:,} ({share(longer, len(dataset))}).")
+        if longer > _MANY * len(dataset):
+            much = share(longer, len(dataset))
+            warnings.append(f"{much} of the rows are scaled down to --data-norm {data_norm:g}: does it bound most rows?")
+    for line in lines:
+        say(f"  {line}")
+    for warning in warnings:
+        say(f"  Warning: {warning}")
+    say()
+
+
+def _longer(features: Any, norm: float) -> int:
+    import numpy as np
+    from scipy import sparse
+
+    squares = features.multiply(features).sum(axis=1) if sparse.issparse(features) else np.einsum("ij,ij->i", features, features)
+    return int((np.asarray(squares, dtype=np.float64) > norm**2 * (1 + 1e-6)).sum())
 
 
 def dataset_of(

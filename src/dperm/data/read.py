@@ -8,7 +8,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dperm.data.decode import TextError, free_memory, read_bytes
 from dperm.data.proposing import propose
 from dperm.data.schema import Schema, SchemaError
+from dperm.data.survey import Survey
 from dperm.data.targets import TargetRange
 from dperm.data.text import marks_of, read_text
 from dperm.privacy import Certificate, statements
@@ -60,6 +61,7 @@ class Dataset:
     found: Certificate | None = None  # what finding the schema cost, on the same records
     neighbours: tuple[tuple[int, int], ...] = ()  # features that are next to each other on a curve
     written: str = ""  # how its file was written, in words, where that was found out
+    survey: Survey | None = None  # of the file that it was read from, for its holder alone
     public: bool = True  # False where ranges, categories or a target's range were read off the data
 
     def __len__(self) -> int:
@@ -273,7 +275,7 @@ def read_dataset(
         raise SchemaError(f"Expected target {schema.target!r}, as the schema says, got {target!r}.")
     if curves is not None:
         schema = schema.with_curves(curves(schema))
-    return Dataset.of(frame, schema), schema
+    return replace(Dataset.of(frame, schema), survey=Survey.of(frame, schema)), schema
 
 
 def _read_arrays(path: Path, suffix: str, target: str | None) -> Dataset:

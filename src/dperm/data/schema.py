@@ -100,11 +100,12 @@ class Schema:
     def _label(self) -> Column:
         return next(column for column in self.columns if column.name == self.target)
 
-    def _decimal(self, frame: pd.DataFrame) -> str:
+    def decimal_of(self, frame: pd.DataFrame) -> str:
+        """The decimal mark of a table's texts: as its file was read, or as the format states."""
         return decimal_of(frame, self.extra.get("decimal", "."))
 
     def _encoding_of(self, frame: pd.DataFrame) -> Encoding:
-        return replace(self.encoding, decimal=self._decimal(frame))
+        return replace(self.encoding, decimal=self.decimal_of(frame))
 
     @property
     def feature_columns(self) -> list[Column]:
@@ -165,7 +166,7 @@ class Schema:
         frame = frame.loc[~unlabelled]
         features, kept = self.encode_features(frame)
         targets = self._label.entries(frame.loc[kept, self.target])
-        return features, self._targets(targets, self._decimal(frame))
+        return features, self._targets(targets, self.decimal_of(frame))
 
     def found_on_records(self) -> Certificate | None:
         """What finding it cost, where it was found privately. SchemaError where that protects others than its unit does."""
@@ -223,7 +224,7 @@ class Schema:
             return values.notna().to_numpy()
         if self.classes:
             return texts(values, self.classes).astype(str).isin(self.classes).to_numpy()
-        return ~np.isnan(numbers(values, self.target, decimal=self._decimal(frame), lenient=True))
+        return ~np.isnan(numbers(values, self.target, decimal=self.decimal_of(frame), lenient=True))
 
     def encode_features(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Features of the kept records, and which records (n,) were kept: all, unless `missing` is "drop"."""

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, progress, refuse_same, say, warn
+from dperm.cli.shared import (
+    Delta,
+    JsonFlag,
+    Relation,
+    dataset_of,
+    probe_writable,
+    progress,
+    refuse_same,
+    say,
+    told_to_holder,
+    warn,
+)
 
 if TYPE_CHECKING:
     from dperm.data import Schema
@@ -89,6 +100,8 @@ def compare(
     for source, dataset, used in loaded:
         if used is not None and used.proposed:
             warn(f"No schema for {source}: ranges, categories and labels were read off the data, which is not private.")
+        if dataset.survey is not None and not as_json:
+            told_to_holder(dataset, data_norm)
         with progress(f"{dataset.name}: {repeats} repeats of {len(chosen)} mechanisms at {len(values)} ε", not as_json) as step:
             results.append(run_study(dataset, study, jobs, step))
         if not as_json:

@@ -34,6 +34,7 @@ def predict(
 
     from dperm import data
     from dperm._validate import choice
+    from dperm.data.survey import Survey
     from dperm.estimators import model_from_json
     from dperm.report import write_atomically
 
@@ -64,7 +65,12 @@ def predict(
                 )
             if len(faults) == rows:
                 raise ValueError(f"No row fits the schema. Row 1: {faults[0]}.")
-            features, _ = schema.encode_features(frame.drop(index=frame.index[list(faults)]))
+            fit = frame.drop(index=frame.index[list(faults)])
+            if not as_json:
+                survey = Survey.of(fit, schema)
+                for line in (*survey.lines(), *(f"Warning: {warning}" for warning in survey.warnings())):
+                    say(f"  {line}")
+            features, _ = schema.encode_features(fit)
     answers = fitted.predict(features)
     if extra.get("target_range"):
         answers = data.TargetRange(*extra["target_range"]).restored(answers)

@@ -23,9 +23,12 @@ from dperm.cli.shared import (
     refuse_same,
     say,
     stated_budget,
+    told_to_holder,
 )
 
 __all__ = ["register"]
+
+_LOOKED = 10_000  # records
 
 
 def train(
@@ -142,6 +145,8 @@ def train(
         options["classes"] = list(dataset.classes)
         options["neighbours"] = list(dataset.neighbours) or None
     probe_writable(output)
+    if not as_json:
+        told_to_holder(dataset, data_norm)
     if private_report is not None:
         if mechanism != "individual" or public_size is None or len(dataset.classes) > 2:
             raise ValueError(
@@ -170,8 +175,9 @@ def train(
 
         found = Spending.of(fitted.private_trace_[0]["spent_by_record"], fitted.certificate_)
         write_atomically(private_report, spending_page(found, fitted.certificate_, dataset.title or dataset.name))
-    if (dataset.groups is not None or dataset.written) and not as_json:
-        say(f"For the data holder alone: {dataset.described()}.")
+    if not as_json and len(set(fitted.predict(dataset.features[:_LOOKED]))) == 1 and len(dataset) > 1:
+        say("Warning, for the data holder alone: it gives the same answer for all of the first records that it was trained on.")
+        say("A larger epsilon, more records, or fewer columns would help; nothing more can be got from this one.\n")
     if as_json:
         say(fitted.certificate_.to_json())
     else:

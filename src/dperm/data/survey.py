@@ -1,0 +1,151 @@
+"""What a table holds beside its schema: gaps, numbers outside their ranges, columns left out. Exact, so for its holder alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dperm.data.entries import as_numbers, texts
+from dperm.data.schema import Schema
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Survey", "share"]
+
+_MANY = 0.05  # of a column's entries, which are clipped: its range hardly fits
+_EMPTY = 0.5  # of a column's entries, which are missing
+_STRANGE = 0.3  # which are in no category
+_NARROW = 0.02  # of a range, that nearly all numbers lie in
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Counts of one table's rows. By column: entries that are `missing`, numbers `outside` their range, which are clipped, and
+    texts in no category, which are `strange`. `narrow`: the share of its range in which 98 % of a column's numbers lie, where
+    that is little. `unlabelled` rows have no target."""
+
+    rows: int
+    used: tuple[str, ...]
+    left_out: tuple[str, ...]
+    unknown: tuple[str, ...]  # to the schema
+    missing: dict[str, int]
+    outside: dict[str, int]
+    strange: dict[str, int]
+    narrow: dict[str, float]
+    unlabelled: int
+    targets_outside: int
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, schema: Schema) -> Survey:
+        """Of a table that fits the schema."""
+        used = schema.feature_columns
+        names = {column.name for column in schema.columns} | {schema.unit}
+        missing = {column.name: int(column.absent(frame[column.name]).sum()) for column in used}
+        decimal = schema.decimal_of(frame)
+        outside: dict[str, int] = {}
+        strange: dict[str, int] = {}
+        narrow: dict[str, float] = {}
+        for column in used:
+            entries = column.entries(frame[column.name])
+            if column.type == "number":
+                outside[column.name], width = _beyond(entries, column.ends, decimal)
+                if width < _NARROW and column.curve_scale == "linear":
+                    narrow[column.name] = width
+            elif column.type == "category":
+                words = texts(entries, column.categories)
+                strange[column.name] = int((words.notna() & ~words.isin(column.categories)).sum())
+        targets = 0
+        if schema.target_range is not None and schema.target in frame.columns:
+            label = next(column for column in schema.columns if column.name == schema.target)
+            targets, width = _beyond(label.entries(frame[schema.target]), schema.target_range, decimal)
+            if width < _NARROW:
+                narrow[schema.target] = width
+        return cls(
+            rows=len(frame),
+            used=tuple(column.name for column in used),
+            left_out=tuple(column.name for column in schema.columns if column.type == "ignore" and column.name in frame.columns),
+            unknown=tuple(str(name) for name in frame.columns if name not in names),
+            missing=_some(missing),
+            outside=_some(outside),
+            strange=_some(strange),
+            narrow=narrow,
+            unlabelled=0 if schema.target not in frame.columns else int((~schema.labelled(frame)).sum()),
+            targets_outside=targets,
+        )
+
+    def lines(self) -> list[str]:
+        """In words, one fact a line."""
+        lines = [f"Columns used: {_listed(self.used)}."]
+        if self.left_out:
+            lines[0] += f" Left out by the schema: {_listed(self.left_out)}."
+        if self.unknown:
+            lines[0] += f" Not in the schema: {_listed(self.unknown)}."
+        if self.missing:
+            lines.append(f"Missing values: {self._counted(self.missing)}.")
+        if self.outside:
+            lines.append(f"Outside their range, clipped: {self._counted(self.outside)}.")
+        if self.strange:
+            lines.append(f"In none of their categories: {self._counted(self.strange)}.")
+        if self.unlabelled:
+            lines.append(f"Rows without a target, left out: {self.unlabelled:,}.")
+        if self.targets_outside:
+            lines.append(f"Targets outside their range, clipped: {self.targets_outside:,}.")
+        return lines
+
+    def warnings(self) -> list[str]:
+        """What hardly was meant, and what to do."""
+        few = {"range": self.outside, "missing": self.missing, "categories": self.strange}
+        limits = {"range": _MANY, "missing": _EMPTY, "categories": _STRANGE}
+        says = {
+            "range": "outside its range: is the range right?",
+            "missing": "missing: is the column worth its place?",
+            "categories": "in none of its categories: are these complete?",
+        }
+        found = [
+            f"{count / self.rows:.0%} of {name!r} are {says[kind]}"
+            for kind, counts in few.items()
+            for name, count in counts.items()
+            if count > limits[kind] * self.rows
+        ]
+        if self.targets_outside > _MANY * self.rows:
+            found.append(f"{self.targets_outside / self.rows:.0%} of the targets are outside their range: is it right?")
+        return found + [
+            f"Nearly all of {name!r} lie in {width:.1%} of its range: a narrower public range, or a log scale, would tell more."
+            for name, width in self.narrow.items()
+        ]
+
+    def _counted(self, counts: dict[str, int]) -> str:
+        most = sorted(counts.items(), key=lambda item: -item[1])
+        told = ", ".join(f"{name} {count:,} ({share(count, self.rows)})" for name, count in most[:_SHOWN])
+        return told + (f" and {len(most) - _SHOWN} more columns" if len(most) > _SHOWN else "")
+
+
+def share(count: int, of: int) -> str:
+    """In words."""
+    return "under 1%" if 0 < count < 0.01 * of else f"{count / of:.0%}"
+
+
+def _beyond(entries: pd.Series[float], ends: tuple[float, float], decimal: str) -> tuple[int, float]:
+    """How many numbers lie outside, and in which share of the range 98 % of them lie."""
+    numbers = as_numbers(entries, decimal)
+    numbers = numbers[np.isfinite(numbers)]
+    if not len(numbers):
+        return 0, 1.0
+    low, high = ends
+    inner = np.quantile(np.clip(numbers, low, high), [0.01, 0.99])
+    width = float(inner[1] - inner[0]) / (high - low)
+    constant = float(np.ptp(numbers)) == 0
+    return int(((numbers < low) | (numbers > high)).sum()), 1.0 if constant else width
+
+
+def _some(counts: dict[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{len(names)} ({', '.join(names[:_SHOWN])}{more})" if len(names) > 1 else ", ".join(names)
