@@ -86,10 +86,17 @@ class PrivateLinearModel(TakesMethod):
         )
 
     def _fit(
-        self, X: Any, targets: NDArray[Any], classes: int, assumptions: list[Assumption], groups: Any, absent: int
+        self,
+        X: Any,
+        targets: NDArray[Any],
+        classes: int,
+        assumptions: list[Assumption],
+        groups: Any,
+        absent: int,
+        weights: NDArray[np.float64] | None = None,
     ) -> Release:
         """Choose and calibrate the mechanism from public facts, then release. `targets` are class numbers, or with `classes` = 0
-        numbers of a regression; `absent` records hold nothing, and are records."""
+        numbers of a regression; `absent` records hold nothing, and are records. `weights` (n,) of records of two classes."""
         relation = Relation(self.relation)
         present = None
         if groups is not None and "person_rows" not in self.get_params(deep=False):
@@ -123,6 +130,8 @@ class PrivateLinearModel(TakesMethod):
             )
         if classes:
             targets = task.targets(targets)
+        if weights is not None:
+            targets[: len(weights)] *= weights
         if size is not None and method.needs_size:
             remind_of_size(size, records, "what was chosen by it suits other data.", stacklevel=3, whom=whom)
         scale = objective.intercept_scale

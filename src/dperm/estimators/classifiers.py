@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -15,9 +16,10 @@ from sklearn.utils.validation import validate_data
 from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.labels import admit_labels
+from dperm.estimators.weights import admit_class_weight, admit_weights, bounded, weight_assumptions
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
-from dperm.objectives import Hinge, Huber, Logistic, Loss
+from dperm.objectives import Hinge, Huber, Logistic, Loss, Task, Weighted
 from dperm.privacy import Risk
 from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
 
@@ -33,12 +35,15 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
     """Labels, one-vs-rest or softmax, and decisions."""
 
     classes: ArrayLike | None
+    class_weight: Mapping[Any, float] | None
+    max_sample_weight: float | None
 
-    def fit(self, X: Any, y: Any, groups: Any = None, *, absent: int = 0) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, *, sample_weight: Any = None, absent: int = 0) -> Self:
         """Train privately on rows X (n, d), dense or CSR, and labels y (n,).
 
         `groups` (n,) tells whose each row is, by any value. A person's loss is then the mean of that person's rows', of which at
         most `person_rows` are used, spread evenly; what is said of a record, such as `public_size`, is said of a person.
+        `sample_weight` (n,): how much each row counts, up to the public `max_sample_weight`; as private as the rows.
         `absent` further records have no usable row or label: they contribute nothing and are counted, which matters where the
         number of records is public.
         Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
@@ -47,8 +52,26 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         with all_or_nothing(self):
             X, y = self._validated(X, y, groups, y_numeric=False)
             self.classes_, index, labels = admit_labels(y, self.classes)
-            self._fit(X, index, len(self.classes_), [labels], groups, absent)
+            said, weights = [labels], None
+            by_class, most = admit_class_weight(self.class_weight), bounded(self.max_sample_weight)
+            if by_class is not None or most is not None or sample_weight is not None:
+                weights = admit_weights(self.classes_[index], by_class, sample_weight, most, len(index))
+                said += weight_assumptions(by_class, most)
+            self._fit(X, index, len(self.classes_), said, groups, absent, weights)
         return self
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        admit_class_weight(self.class_weight)
+        bounded(self.max_sample_weight)
+
+    def task(self, features: int, classes: int = 0, public_size: int | None = None) -> Task:
+        made = super().task(features, classes, public_size)
+        if self.class_weight is None and self.max_sample_weight is None:
+            return made
+        if classes > 2:
+            raise ValueError(f"Expected two classes with class_weight or max_sample_weight, got {classes}.")
+        return replace(made, loss=Weighted(made.loss))
 
     def epsilon_path(
         self,
@@ -125,6 +148,9 @@ class DPLogisticRegression(_PrivateLinearClassifier):
     data_norm : public bound on a row's L2 norm; longer rows are scaled down to it. Never learned.
     relation : "add_or_remove_one" (n is private) or "replace_one" (n is public).
     classes : all possible labels. None takes those present and records "label set taken as public".
+    class_weight : public weights by label, {"no": 1, "yes": 4}, for two classes: errors on a rare label count for more.
+        "balanced" would count the labels, and is refused. Probabilities are then those of records so weighted.
+    max_sample_weight : with `sample_weight` in `fit`, the most that a row may count; public. Weights are relative to it.
     public_size : publicly known number of records, or of persons. None under add/remove: released with noise and charged where
         a formula needs it (`Gradient`, and `Output` without `strong_convexity`).
     person_rows : with `groups` in `fit`, the most rows that are used of a person; public. Neighbours then differ in all rows of
@@ -160,6 +186,8 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         data_norm: float = 1.0,
         relation: str = "add_or_remove_one",
         classes: ArrayLike | None = None,
+        class_weight: Mapping[Any, float] | None = None,
+        max_sample_weight: float | None = None,
         public_size: int | None = None,
         person_rows: int | None = None,
         neighbours: Sequence[tuple[int, int]] | None = None,
@@ -176,6 +204,8 @@ class DPLogisticRegression(_PrivateLinearClassifier):
         self.data_norm = data_norm
         self.relation = relation
         self.classes = classes
+        self.class_weight = class_weight
+        self.max_sample_weight = max_sample_weight
         self.public_size = public_size
         self.person_rows = person_rows
         self.neighbours = neighbours
@@ -227,6 +257,8 @@ class DPLinearSVC(_PrivateLinearClassifier):
         data_norm: float = 1.0,
         relation: str = "add_or_remove_one",
         classes: ArrayLike | None = None,
+        class_weight: Mapping[Any, float] | None = None,
+        max_sample_weight: float | None = None,
         public_size: int | None = None,
         person_rows: int | None = None,
         neighbours: Sequence[tuple[int, int]] | None = None,
@@ -242,6 +274,8 @@ class DPLinearSVC(_PrivateLinearClassifier):
         self.data_norm = data_norm
         self.relation = relation
         self.classes = classes
+        self.class_weight = class_weight
+        self.max_sample_weight = max_sample_weight
         self.public_size = public_size
         self.person_rows = person_rows
         self.neighbours = neighbours

@@ -90,7 +90,8 @@ def _stated(model: PrivateLinearModel) -> dict[str, Any]:
     objective = model.objective_
     fitted = type(model)(**model.fitted_params_)  # settings may have changed since
     loss, own = objective.loss, fitted.task(model.n_features_in_, len(getattr(model, "classes_", ()))).loss
-    chosen = {name: value for name, value in vars(loss).items() if type(loss) is type(own) and value != getattr(own, name)}
+    usual = own.settings() if type(loss) is type(own) else {}
+    chosen = {name: value for name, value in loss.settings().items() if name in usual and value != usual[name]}
     rough = None if objective.roughness is None else asdict(objective.roughness)
     numbers = {name: getattr(objective, name) for name in _OF_OBJECTIVE}
     return {"loss": loss.name, "loss_settings": chosen, "roughness": rough, **numbers}
@@ -136,7 +137,7 @@ def _objective(model: PrivateLinearModel, classes: int, stated: dict[str, Any]) 
     """What the model minimised: with the numbers of its own, whatever method set them."""
     task = model.task(model.n_features_in_, classes, model.certificate_.public_facts.get("public_size"))
     objective = task.objective(joint=stated["outputs"] > 1)
-    objective = replace(objective, loss=replace(objective.loss, **stated.get("loss_settings", {})), radius=stated["radius"])
+    objective = replace(objective, loss=objective.loss.with_settings(**stated.get("loss_settings", {})), radius=stated["radius"])
     if (objective.loss.name, objective.outputs) != (stated["loss"], stated["outputs"]):
         raise ValueError(f"it minimised the loss {stated['loss']} of {stated['outputs']} outputs, which {model!r} does not have")
     rough = stated.get("roughness")

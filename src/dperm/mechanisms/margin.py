@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dperm.objectives import LinearObjective, Logistic
+from dperm.objectives import LinearObjective, Logistic, Weighted
 
 __all__ = ["USUAL_MARGIN", "with_margin"]
 
@@ -15,10 +15,10 @@ USUAL_MARGIN = 2.0
 def with_margin(objective: LinearObjective, asked: float | None, usual: float) -> LinearObjective:
     """The objective with the margin that was asked for; where none was, with the `usual` one, unless its loss has one already.
     Other losses have none: ValueError where one was asked for."""
-    loss = objective.loss
+    loss = objective.loss.base if type(objective.loss) is Weighted else objective.loss
     if type(loss) is not Logistic:  # of a stranger's, derived from it, nothing is known
         if asked is not None:
             raise ValueError(f"Expected no margin with the {loss.name} loss: the logistic loss has one.")
         return objective
     margin = (loss.margin or usual) if asked is None else asked
-    return replace(objective, loss=replace(loss, margin=margin))
+    return replace(objective, loss=objective.loss.with_settings(margin=margin))

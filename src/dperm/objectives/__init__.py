@@ -12,6 +12,7 @@ from dperm.objectives.quantile import QuantileLoss
 from dperm.objectives.records import Batch, Records
 from dperm.objectives.roughness import Roughness
 from dperm.objectives.task import Task
+from dperm.objectives.weighted import Weighted
 
 __all__ = [
     "Batch",
@@ -36,4 +37,5 @@ __all__ = [
     "Softmax",
     "Squared",
     "Task",
+    "Weighted",
 ]

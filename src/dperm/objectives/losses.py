@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,14 @@ class Loss(ABC):
     @abstractmethod
     def smoothness(self, data_norm: float) -> float:
         """Bound on the largest eigenvalue of one record's Hessian."""
+
+    def settings(self) -> dict[str, Any]:
+        """What it was made with, by name."""
+        return dict(vars(self))
+
+    def with_settings(self, **given: Any) -> Loss:
+        """The same with other settings."""
+        return replace(self, **given)
 
     def bend(self, data_norm: float) -> float:
         """Bound on how fast one record's Hessian changes: B³ times that of the third derivative. inf: none is known."""

@@ -9,6 +9,7 @@ import scipy.linalg as la
 from numpy.typing import NDArray
 
 from dperm.data import Dataset
+from dperm.objectives import Weighted
 
 __all__ = ["weight_noise"]
 
@@ -32,6 +33,8 @@ def weight_noise(model: Any, records: Dataset | None = None) -> Array | None:
             "Expected one model by objective perturbation, whose noise its records tell. That of output perturbation is public, "
             "and drawn without them; that of others is not known."
         )
+    if isinstance(objective.loss, Weighted):
+        raise ValueError("Expected a model of records that count alike: bands of weighted ones are not known.")
     if records.features.shape[1] != features:
         raise ValueError(
             f"Expected the records that the model was trained on, of {features} features, got {records.features.shape}."
