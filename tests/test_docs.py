@@ -101,15 +101,21 @@ def test_the_examples_for_contributors_run(monkeypatch: pytest.MonkeyPatch) -> N
     [
         ["dperm_loop.py"],
         pytest.param(["lora.py", "--steps", "2", "--epochs", "1"], marks=pytest.mark.slow),
+        pytest.param(["hospital.py", "{tmp}", "400"], marks=pytest.mark.slow),
         pytest.param(["mnist.py", "--epochs", "0.05"], marks=pytest.mark.slow),
     ],
     ids=lambda a: a[0],
 )
-def test_the_examples_run(arguments: list[str], request: pytest.FixtureRequest) -> None:
+def test_the_examples_run(arguments: list[str], request: pytest.FixtureRequest, tmp_path: Path) -> None:
     if arguments[0] == "mnist.py":
         request.getfixturevalue("data_folder")
     script = ROOT / "examples" / arguments[0]
-    done = subprocess.run([sys.executable, script, *arguments[1:]], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, script, *(part.replace("{tmp}", str(tmp_path)) for part in arguments[1:])],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "differentially private" in done.stdout
 

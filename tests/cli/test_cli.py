@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dperm import data
 from dperm.cli import main
 from dperm.estimators import model_from_json
 from dperm.mechanisms.gradient import SAMPLINGS
@@ -572,6 +573,23 @@ def test_a_mechanism_named_twice_is_compared_once(table: Path, schema: Path, tmp
     compare = ("compare", table, "--schema", schema, "--epsilons", "1", "--repeats", "2", "--jobs", "1", "-o", page)
     assert dperm(*compare, "--mechanisms", "tgp,tgp").stdout.count("Traditional") == 1
     assert "mechanism" in dperm(*compare, "--mechanisms", "", expect=1).stderr
+
+
+def test_classes_may_weigh_differently(table: Path, schema: Path, tmp_path: Path) -> None:
+    model = tmp_path / "m.json"
+    train = ("train", table, "--schema", schema, "--accept-proposed", "--epsilon", "8", "-o", model)
+    labels = json.loads(schema.read_text())["classes"]
+    told = dperm(*train, "--class-weight", f"{labels[0]}=1,{labels[1]}=1000").stdout
+    assert "The weights of classes are public" in told and "For the data holder alone: 300 records" in told
+    heavy = model_from_json(model.read_text())[0]
+    dperm(*train)
+    light = model_from_json(model.read_text())[0]
+    X = data.read_dataset(table, schema=data.Schema.from_dict(model_from_json(model.read_text())[1]["schema"]))[0].features
+    assert np.mean(heavy.predict(X) == labels[1]) > np.mean(light.predict(X) == labels[1])
+    charges = len(SpendLog.current().charges())
+    for wrong, message in (("balanced", "counts the labels"), ("yes", "such as no=1,yes=4"), (f"{labels[0]}=1", "got none of")):
+        assert message in dperm(*train, "--class-weight", wrong, expect=1).stderr
+    assert len(SpendLog.current().charges()) == charges
 
 
 def test_rows_that_do_not_fit_do_not_take_the_file_with_them(table: Path, schema: Path, tmp_path: Path) -> None:

@@ -157,6 +157,8 @@ def test_points_are_no_thousands_unless_decimals_are_commas(tmp_path: Path) -> N
     path = tmp_path / "t.csv"
     path.write_text("x;y\n1.234;a\n2.5;b\n")
     assert numbers_of(read_frame(path), "x") == [1.234, 2.5]
+    path.write_text("crp;y\n< 5,5;a\n12,5;b\nn/a;a\nunknown;b\n7,25;a\n")
+    assert read_frame(path).attrs["decimal"] == ","
     path.write_text("x;z\n1.234;1,5\n12.345.678;-,5\n-5;+3,25\n;4\n")
     assert numbers_of(read_frame(path), "x") == [1234.0, 12345678.0, -5.0, None]
     assert numbers_of(read_frame(path), "z") == [1.5, -0.5, 3.25, 4.0]

@@ -32,7 +32,8 @@ _LETTERS = 1 << 18  # that they may take, below the first line
 _LONGEST = 2**31 - 1  # letters of a field
 _BLOCK = 1 << 24  # bytes parsed at once: no row is longer
 _ALIKE = 0.9  # of rows, in how many fields they have
-_NUMBERS = 0.8  # of a column's entries, where it tells the decimal mark
+_NUMBERS = 0.8  # of a column's entries, where it is one of numbers
+_TELLING = 0.5  # where it tells the decimal mark
 _NUMBER = re.compile(r"\s*[+-]?(\d[\d.,]*|[.,]\d+)(e[+-]?\d+)?\s*", re.IGNORECASE)
 _BREAK = re.compile(r"\r\n|\n|\r")
 #: how a missing value is written, beside what a schema's format says
@@ -248,8 +249,9 @@ def _tells(entries: list[str], mark: str) -> bool:
     other, own = ("." if mark == "," else ","), re.escape(mark)
     number = re.compile(rf"[+-]?(\d+|\d{{1,3}}([{other}]\d{{3}})+)?({own}\d*)?(e[+-]?\d+)?", re.IGNORECASE)
     telling = re.compile(rf"[+-]?[\d{other}]*{own}(\d{{1,2}}|\d{{4,}})(e[+-]?\d+)?", re.IGNORECASE)
-    numbers = [entry for entry in entries if number.fullmatch(entry)]
-    return len(numbers) >= _NUMBERS * len(entries) and any(telling.fullmatch(entry) for entry in numbers)
+    plain = [entry.lstrip("<>≤≥~= ") for entry in entries]  # "< 5,5" is one as well
+    numbers = [entry for entry in plain if number.fullmatch(entry)]
+    return len(numbers) >= _TELLING * len(entries) and any(telling.fullmatch(entry) for entry in numbers)
 
 
 def _parsed(

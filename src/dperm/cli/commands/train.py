@@ -57,6 +57,9 @@ def train(
             help="Knots of the curve that each number of a schema gets; 0: a line [default: by --public-size, ε and columns]."
         ),
     ] = None,
+    class_weight: Annotated[
+        str | None, typer.Option(help="Public weights of two labels, no=1,yes=4: errors on a rare one count for more.")
+    ] = None,
     data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0,
     public_size: Annotated[int | None, typer.Option(help="Publicly known number of records, if it is public.")] = None,
     accept_proposed: Annotated[
@@ -135,6 +138,8 @@ def train(
     if dataset.groups is not None:
         options["person_rows"] = dataset.person_rows
     targets = dataset.targets
+    if class_weight is not None and (model == "ridge" or len(dataset.classes) != 2):
+        raise ValueError(f"Expected two labels with --class-weight, got {len(dataset.classes) or 'numbers'}.")
     if model == "ridge":
         if dataset.target_range is None:
             raise ValueError(f"Expected numbers as target for --model ridge, got the labels {list(dataset.classes)[:5]}.")
@@ -144,6 +149,7 @@ def train(
     else:
         options["classes"] = list(dataset.classes)
         options["neighbours"] = list(dataset.neighbours) or None
+        options["class_weight"] = _weights(class_weight)
     probe_writable(output)
     if not as_json:
         told_to_holder(dataset, data_norm)
@@ -189,6 +195,22 @@ def train(
         if used is not None and used.pairs and not used.curves:
             say("Its numbers have straight lines, and pairs of columns are left out with curves: --curves says how many knots.")
         say(f"Model written to {output}.")
+
+
+def _weights(given: str | None) -> dict[str, float] | None:
+    """ "no=1,yes=4" as weights by label."""
+    if given is None or given == "balanced":
+        return given  # pyright: ignore[reportReturnType]  # refused by name
+    weights: dict[str, float] = {}
+    for part in given.split(","):
+        label, equals, weight = part.rpartition("=")
+        try:
+            weights[label.strip()] = float(weight)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise ValueError(f"Expected --class-weight such as no=1,yes=4, got {given!r}.")
+    return weights
 
 
 def register(app: typer.Typer) -> None:
