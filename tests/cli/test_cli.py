@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -10,9 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,41 +17,19 @@ import pandas as pd
 import pytest
 
 from dperm import data
-from dperm.cli import main
 from dperm.estimators import model_from_json
 from dperm.mechanisms.gradient import SAMPLINGS
 from dperm.privacy import ApproximateDP, Certificate
 from dperm.privacy.signing import digest_of
 from dperm.release import SpendLog
 from dperm.report.candidates import CANDIDATES
+from helpers.commands import Done, dperm
 
 RNG = np.random.default_rng(0)
 PEOPLE = pd.DataFrame(
     {"age": RNG.integers(18, 80, 300), "job": RNG.choice(["nurse", "baker"], 300), "hours": RNG.random(300) * 60}
 )
 PEOPLE["income"] = np.where(PEOPLE["age"] + 20 * (PEOPLE["job"] == "nurse") + RNG.normal(size=300) * 5 > 58, "high", "low")
-
-
-@dataclass(frozen=True)
-class Done:
-    stdout: str
-    stderr: str
-
-
-def dperm(*arguments: object, expect: int = 0) -> Done:
-    """A command in this process: importing everything anew takes longer than most commands. What it lets out fails the test."""
-    out, err, code, before = io.StringIO(), io.StringIO(), 0, signal.getsignal(signal.SIGINT)
-    with warnings.catch_warnings(), redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
-        warnings.simplefilter("default")
-        patch.setattr(sys, "argv", ["dperm", *map(str, arguments)])
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        finally:
-            signal.signal(signal.SIGINT, before)
-    assert code == expect, out.getvalue() + err.getvalue()
-    return Done(out.getvalue(), err.getvalue())
 
 
 def apart(*arguments: object, expect: int = 0) -> Done:
