@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,22 @@ def test_a_file_that_is_no_log_is_not_written_to(text: str, tmp_path: Path) -> N
     with pytest.raises(OSError, match="nothing was released"):
         SpendLog(path).charge(Gaussian(1.0), mechanism="test")
     assert path.read_text() == text
+
+
+def test_a_platform_without_locks_and_positioned_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows: no `fcntl`, no `os.pread`; and a read may give less than was asked for."""
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.delattr(os, "pread")
+    whole = os.read
+    monkeypatch.setattr(os, "read", lambda descriptor, size: whole(descriptor, min(size, 7)))
+    log = SpendLog(tmp_path / "log.jsonl")
+    for _ in range(3):
+        log.charge(Gaussian(4.0), mechanism="a", label="adult")
+    with log.path.open("a") as file:
+        file.write('{"cut')  # by a crash
+    log.charge(Gaussian(4.0), mechanism="a", label="bank")
+    assert [line for line in log.path.read_text().splitlines() if line == '{"cut'] == ['{"cut']
+    assert len(log.path.read_text().splitlines()) == 5
+    (tmp_path / "other.txt").write_text("not a log")
+    with pytest.raises(OSError, match="its first line is no charge"):
+        SpendLog(tmp_path / "other.txt").charge(Gaussian(4.0), mechanism="a")

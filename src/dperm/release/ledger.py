@@ -156,7 +156,7 @@ class SpendLog:
         """The file, locked; OSError with advice where it cannot be written."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
             try:
                 with _locked(descriptor):
                     yield descriptor
@@ -250,16 +250,26 @@ def _composed_epsilon(events: list[Event], delta: float) -> float:
 
 
 def _lines(descriptor: int) -> list[str]:
-    return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode().splitlines()
+    return _read(descriptor, os.fstat(descriptor).st_size, 0).decode().splitlines()
+
+
+def _read(descriptor: int, size: int, start: int) -> bytes:
+    """What stands there: on every platform, and of logs that one call does not read whole."""
+    os.lseek(descriptor, start, os.SEEK_SET)  # appending does not mind where that is
+    parts: list[bytes] = []
+    while size > 0 and (part := os.read(descriptor, size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def _append(descriptor: int, line: dict[str, Any]) -> None:
     """Append a whole line and wait for the disk, or leave the file as it was and raise OSError."""
     data = (json.dumps(line, separators=(",", ":")) + "\n").encode()
     size = os.fstat(descriptor).st_size
-    if size and os.pread(descriptor, 1, 0) != b"{":
+    if size and _read(descriptor, 1, 0) != b"{":
         raise OSError("it holds something else: its first line is no charge")
-    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+    if size and _read(descriptor, 1, size - 1) != b"\n":
         data = b"\n" + data  # a line that was cut by a crash must not swallow this one
     written = os.write(descriptor, data)
     if written != len(data):
@@ -270,7 +280,8 @@ def _append(descriptor: int, line: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _locked(descriptor: int) -> Iterator[None]:
-    """Exclusive across processes where the platform has flock; appends of one write are atomic elsewhere."""
+    """Exclusive across processes where the platform has flock. Elsewhere (Windows) each process appends by one write; filters and
+    reservations that several processes draw on at once need one process there."""
     try:
         import fcntl
     except ImportError:  # Windows
