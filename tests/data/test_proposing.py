@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from dperm.data import Column, Schema, SchemaError, confirmed, named, propose, read_frame, schema_of
+from dperm.data.moments import moments
 from dperm.data.schema_file import COLUMN_ENTRIES, ENTRIES, FORMAT, editor_file
 from dperm.data.text import OPTIONS
 
@@ -65,7 +66,7 @@ def test_numbers_among_which_others_stand() -> None:
     assert (
         column.type == "number" and column.read == {"> 50": 50.0, "n.d.": None} and column.range == (0.0, 50.0)
     ) or column.range
-    assert dict(column.read) == {"> 50": 50.0, "n.d.": None}
+    assert dict(column.read) == {"> 50": 50.0} and column.unknown == "ignore"  # other entries are nobody's to publish
     values = pd.Series(["> 50", "n.d.", "12.5", None])
     assert column.absent(values).tolist() == [False, True, False, True]
     wide = Column("x", "number", (0, 100), read={"> 50": 50.0, "n.d.": None})
@@ -132,7 +133,7 @@ def test_a_doubt_about_days_and_months_is_said() -> None:
         (["yes", "no"] * 200, None, ("no", "yes"), {}),
         (["Yes", "no", "yes ", "YES"] * 100, None, ("YES", "no"), {"Yes": "YES", "yes": "YES"}),
         (["1", "10", "2", "1"] * 100, None, ("1", "2", "10"), {}),
-        (["1", "10", "?", *["2"] * 37] * 10, None, ("1", "2", "10"), {"?": None}),
+        (["1", "10", "?", *["2"] * 37] * 10, None, ("1", "2", "10"), {}),
         ([f"{i % 40}" for i in range(N)], "classification", tuple(map(str, range(40))), {}),
         ([f"{i % 40}" for i in range(N)], None, (), {}),
         (["1", "2", "3", "4"] * 100, "regression", (), {}),
@@ -149,7 +150,7 @@ def test_targets(values: list[str], task: Any, classes: tuple[str, ...], read: d
         assert (schema.classes, dict(label.read)) == (classes, read)
     assert (schema.target_range is None) == bool(classes)
     features, targets = schema.encode(frame)
-    assert len(features) == len(targets) == N - sum(read.get(value, 0) is None for value in values)
+    assert len(features) == len(targets) == N - values.count("?")
     assert set(targets) == set(classes) if classes and not label.read else True
 
 
@@ -235,7 +236,7 @@ def test_a_category_that_nobody_knows_may_be_refused_be_another_or_none() -> Non
         ),
         ({"type": "date", "range": ["2023-01-01", "2024-01-01"], "parts": ["year", "year"]}, "each part"),
         ({"type": "number", "range": [0, 1], "parts": ["year"]}, "parts and a format of dates alone"),
-        ({"type": "number", "range": [0, 1], "unknown": "ignore"}, "Expected unknown of"),
+        ({"type": "ignore", "unknown": "ignore"}, "Expected unknown of"),
         ({"type": "category", "categories": ["a"], "other": True, "unknown": "ignore"}, "Expected unknown of"),
         ({"type": "category", "categories": ["a"], "unknown": "other"}, "Expected unknown of"),
         ({"type": "category", "categories": ["a"], "read": ["b"]}, "Expected read to say what entries stand for"),
@@ -280,3 +281,42 @@ def test_files_are_read_as_they_were_written(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_text(schema.to_json(editor=True), encoding="utf-8-sig")
     assert Schema.load(tmp_path / "s.json") == schema
     assert schema.encode(read_frame(path, schema))[0].shape == (N, schema.dimension)
+
+
+def test_no_entry_changes_how_another_is_read_as_a_date() -> None:
+    """Whatever pandas makes of whole columns: resolutions, types, zones and words such as today."""
+    column = Column("x", "date", ("2000-01-01", "2030-01-01"), unknown="ignore")
+    alone = moments(pd.Series(["9999-12-31", "2020-05-05"], dtype="object"), column.form)
+    for other in ("2020-01-01T00:00:00.123456789", "2020-01-01 10:00+05:00", "today", None, "nonsense", 3.5):
+        beside = moments(pd.Series(["9999-12-31", "2020-05-05", other], dtype="object"), column.form)
+        assert beside.iloc[:2].tolist() == alone.tolist()
+    assert moments(pd.Series(["today", "now"]), column.form).isna().all()
+    years = Column("x", "date", ("2000-01-01", "2030-01-01"), format="%Y")
+    for values in ([2020, 2021], [2020, 2021, None]):
+        assert moments(pd.Series(values), years.form).iloc[:2].dt.year.tolist() == [2020, 2021]
+    read = Column("x", "number", (0, 3000), read={"this": 2024})
+    assert read.entries(pd.Series(["this", None])).iloc[0] == 2024 and read.entries(pd.Series(["this", None])).dtype == object
+    zoned = pd.Series(pd.to_datetime(["2020-01-01 10:00+05:00"]))
+    assert moments(zoned, column.form).iloc[0] == pd.Timestamp("2020-01-01 05:00")
+
+
+def test_what_is_no_number_date_or_label_may_count_as_missing() -> None:
+    columns = (
+        Column("n", "number", (0, 10), unknown="ignore"),
+        Column("d", "date", ("2020-01-01", "2021-01-01"), parts=("year",), unknown="ignore"),
+        Column("y", "label", unknown="ignore"),
+    )
+    schema = Schema("t", "y", columns, ("a", "b"), missing="separate")
+    frame = pd.DataFrame({"n": ["5", "ask", "5"], "d": ["2020-07-02", "2020-07-02", "never"], "y": ["a", "b", "c"]})
+    features, targets = schema.encode(frame)
+    assert targets.tolist() == ["a", "b"] and features[:, :2].tolist() == [[0.5, 0], [0, 1]]
+    assert schema.faults(frame) == {} and schema.usable(frame).tolist() == [True, True, False]
+    drop = Schema.from_dict(json.loads(schema.to_json()) | {"missing": "drop"})
+    assert drop.usable(frame).tolist() == [True, False, False] and len(drop.encode(frame)[0]) == 1
+
+
+def test_cells_and_notes_stay_out_of_what_is_published() -> None:
+    values = ["ask Mrs Miller" if i == 7 else str(i % 60) for i in range(N)]
+    schema = propose(a_table(x=values), "y")
+    assert "Miller" not in schema.to_json() and "1 entries are none" in schema.columns[0].note
+    assert "note" not in schema.without_notes().to_json()

@@ -308,7 +308,7 @@ def test_encodings_are_told_by_the_lines_that_need_one(encoding: str, tmp_path: 
     with pytest.raises(DataError, match="it is not UTF-8, and its encoding must be stated"):  # never guessed
         read_frame(path)
     frame = read_frame(path, written={"encoding": encoding})
-    assert frame["name"].tolist()[-3:] == words[encoding] and propose(frame, "b").extra == {"encoding": encoding}
+    assert frame["name"].tolist()[-3:] == words[encoding] and propose(frame, "b").extra == {"encoding": encoding, "decimal": "."}
 
 
 @pytest.mark.parametrize("word", ["Müller", "São Paulo", "25 °C", "3 µg", "5 €", "naïve", "Ærø", "¿qué?", "à", "“so”"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import norm
 
@@ -70,12 +71,15 @@ def test_records_of_no_weight_are_as_good_as_absent() -> None:
         ({"max_sample_weight": 2.0}, {"sample_weight": np.ones(3)}, "weights, one a row"),
         ({"max_sample_weight": 2.0}, {"sample_weight": -np.ones(N)}, "finite and at least 0"),
         ({"max_sample_weight": 2.0}, {"sample_weight": np.full(N, np.nan)}, "finite and at least 0"),
+        ({"class_weight": {"no": 1, "yes": 2, "so": 3}}, {}, "got one of 'so'"),
+        ({"max_sample_weight": 2.0}, {"sample_weight": pd.Series(np.ones(N), index=range(1, N + 1))}, "with the index of X"),
         ({"class_weight": {"no": 1, "yes": 2, "so": 3}, "classes": ["no", "so", "yes"]}, {}, "Expected two classes"),
     ],
 )
 def test_odd_weights_are_refused_uncharged(settings: dict[str, Any], given: dict[str, Any], message: str) -> None:
     before = len(SpendLog.current().charges())
     model = DPLogisticRegression(**({"classes": ["no", "yes"]} | settings))
+    X = pd.DataFrame(globals()["X"])
     with pytest.raises((ValueError, TypeError), match=message):
         model.fit(X, RARE, **given)
     assert len(SpendLog.current().charges()) == before
@@ -84,10 +88,15 @@ def test_odd_weights_are_refused_uncharged(settings: dict[str, Any], given: dict
 @pytest.mark.parametrize("kind", [DPLogisticRegression, DPLinearSVC])
 def test_weighted_models_are_saved(kind: Any) -> None:
     y = (RARE == "yes").astype(int)
-    model = kind(class_weight={0: 1, 1: 3}, classes=[0, 1]).fit(X, y)
+    model = kind(class_weight={np.int64(0): 1, np.int64(1): 3}, classes=[0, 1]).fit(X, y)  # as np.unique gives them
     loaded, _ = model_from_json(model_to_json(model))
     assert np.array_equal(loaded.predict(X), model.predict(X)) and loaded.objective_.loss == model.objective_.loss
     assert loaded.fit(X, y).certificate_.epsilon == model.certificate_.epsilon  # its table of weights is as good as it was
+
+
+def test_no_path_of_weighted_records() -> None:
+    with pytest.raises(ValueError, match="the path of weighted records is not followed"):
+        DPLogisticRegression(class_weight={"no": 1, "yes": 3}).epsilon_path(X, RARE)
 
 
 def test_losses_that_cannot_be_weighted_are_refused() -> None:

@@ -61,9 +61,10 @@ class Column:
 
     `scale` of a number's curve: knots are as far apart on a "linear" or "log" scale, or the range's ends are one and the same,
     "cyclic" (hours of a day: [0, 24]). None: "log" for ranges from 0 to 1,000 and more, and from above 0 over a factor of 1,000;
-    otherwise "linear". `other`: values that are none of the categories have one of their own; otherwise they are refused, or, if
-    `unknown` is "ignore", belong to none: all features of the column are 0. `format` of dates, as `strptime` has it ("": ISO
-    8601), and the `parts` that they become: the "year" with its fraction, "month" and "hour" as cycles, "weekday".
+    otherwise "linear". `other`: values that are none of the categories have one of their own. What is in no category, or no
+    number, date or label, is refused; or, if `unknown` is "ignore", it belongs to no category, whose features are all 0 then, or
+    counts as missing. `format` of dates, as `strptime` has it ("": ISO 8601), and the `parts` that they become: the "year" with
+    its fraction, "month" and "hour" as cycles, "weekday".
     `read`: entries that stand for something else, for a number, a category, a label, or, None, for a missing value. `note` is for
     the people who edit the schema.
     """
@@ -89,9 +90,9 @@ class Column:
             object.__setattr__(self, "range", self._admitted_dates())
         elif self.parts or self.format:
             raise SchemaError(f"Expected parts and a format of dates alone, got some for {self.name!r}, a {self.type}.")
-        if self.unknown not in ("error", "ignore") or (self.unknown == "ignore" and (self.type != "category" or self.other)):
+        if self.unknown not in ("error", "ignore") or (self.unknown == "ignore" and (self.type == "ignore" or self.other)):
             raise SchemaError(
-                f'Expected unknown of "error", or "ignore" for a category without others, got {self.unknown!r} for {self.name!r}.'
+                f'Expected unknown of "error" or "ignore", or others of a category, got {self.unknown!r} for {self.name!r}.'
             )
         read: Any = self.read
         if not isinstance(read, Mapping) or not all(
@@ -158,12 +159,21 @@ class Column:
         """What the entries stand for."""
         if not self.read:
             return values
-        known = {key.strip(): value for key, value in self.read.items()}
-        return values.astype("object").map(lambda value: known.get(value.strip(), value) if isinstance(value, str) else value)
+        import pandas as pd
 
-    def absent(self, values: pd.Series[Any]) -> NDArray[np.bool_]:
-        """(n,): which entries are missing."""
-        return self.entries(values).isna().to_numpy()
+        known = {key.strip(): value for key, value in self.read.items()}
+        found = [known.get(value.strip(), value) if isinstance(value, str) else value for value in values.astype("object")]
+        return pd.Series(found, index=values.index, dtype="object")
+
+    def absent(self, values: pd.Series[Any], decimal: str = ".") -> NDArray[np.bool_]:
+        """(n,): which entries are missing, or count as that."""
+        entries = self.entries(values)
+        missing = entries.isna().to_numpy()
+        if self.unknown == "ignore" and self.type == "number":
+            return missing | ~np.isfinite(as_numbers(entries, decimal))
+        if self.unknown == "ignore" and self.type == "date":
+            return moments(entries, self.form).isna().to_numpy()
+        return missing
 
     @property
     def curve_scale(self) -> Scale:
@@ -223,7 +233,7 @@ class Column:
             rows = np.flatnonzero(codes >= 0)
             table[rows, codes[rows]] = 1.0
         else:
-            given = numbers(values, self.name, decimal=encoding.decimal, lenient=encoding.lenient)
+            given = numbers(values, self.name, decimal=encoding.decimal, lenient=encoding.lenient or self.unknown == "ignore")
             missing = np.isnan(given)
             places = self.place(given, self.curve_scale if encoding.curves else (self.scale or "linear"))
             places = np.where(missing, 0.5, places)  # the middle, unless they are a category of their own
@@ -245,11 +255,13 @@ class Column:
             broken = text.notna().to_numpy() & ~text.isin(self.categories).to_numpy() & (not lenient)
             what = f"which is none of its {len(self.categories)} categories"
         elif self.type == "date":
-            broken = (moments(values, self.form).isna() & values.notna()).to_numpy() & (not encoding.lenient)
+            lenient = encoding.lenient or self.unknown == "ignore"
+            broken = (moments(values, self.form).isna() & values.notna()).to_numpy() & (not lenient)
             what = f"which is no date of the form {self.form}"
         else:
             given = as_numbers(values, encoding.decimal)
-            broken = values.notna().to_numpy() & ~np.isfinite(given) & (not encoding.lenient)
+            lenient = encoding.lenient or self.unknown == "ignore"
+            broken = values.notna().to_numpy() & ~np.isfinite(given) & (not lenient)
             what = "which is no finite number"
         return {int(row): f"column {self.name!r} holds {str(values.iloc[row])!r}, {what}" for row in np.flatnonzero(broken)}
 

@@ -38,7 +38,7 @@ class DatePart(Column):
         values = self.date.entries(values)
         found = moments(values, self.date.form)
         broken = found.isna() & values.notna()
-        if broken.any() and not encoding.lenient:
+        if broken.any() and not encoding.lenient and self.date.unknown != "ignore":
             raise SchemaError(
                 f"Expected dates of the form {self.date.form} in column {self.source!r}, got {str(values[broken].iloc[0])!r}."
             )

@@ -1,29 +1,45 @@
-"""Entries as moments, each by itself, by a stated format."""
+"""Entries as moments, each by itself, by a stated format: no entry changes how another is read."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from dperm.data.entries import SchemaError
+import numpy as np
+
+from dperm.data.entries import SchemaError, texts
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["ISO", "decimal_year", "moments"]
 
-ISO = "ISO8601"  # 2024-01-31, 2024-01-31 10:00 …, as pandas calls it
+ISO = "ISO 8601"  # 2024-01-31, 2024-01-31 10:00 …
 _YEAR = 365.2425 * 86400  # seconds
 
 
 def moments(values: pd.Series[Any], form: str) -> pd.Series[Any]:
-    """Entries as moments, UTC where they name a zone; missing where they are, or are no date of this form."""
+    """Entries as moments to the microsecond, in UTC where they name a zone; missing where they are, or are none of this form."""
     import pandas as pd
 
     if values.dtype.kind == "M":
-        return pd.to_datetime(values, utc=True)
-    text = values.astype("object").map(lambda value: value if pd.isna(value) else str(value).strip())
-    return pd.to_datetime(text, format=form, errors="coerce", utc=True)
+        zone = getattr(values.dtype, "tz", None)
+        plain = values if zone is None else values.dt.tz_convert("UTC").dt.tz_localize(None)
+        return pd.Series(plain.to_numpy().astype("datetime64[us]"), index=values.index)
+    words = texts(values, ())
+    read = {word: _moment(word, form) for word in words.dropna().unique()}
+    found = [None if pd.isna(word) else read[word] for word in words]
+    return pd.Series(np.array(found, dtype="datetime64[us]"), index=values.index)
+
+
+def _moment(word: Any, form: str) -> datetime | None:
+    if not isinstance(word, str):
+        return None
+    try:
+        found = datetime.fromisoformat(word) if form == ISO else datetime.strptime(word, form)
+        return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):
+        return None
 
 
 def decimal_year(end: str) -> float:

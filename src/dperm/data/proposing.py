@@ -169,11 +169,13 @@ def _number(seen: _Seen) -> Column | None:
         or len(strangers) > _MOST_STRANGERS
     ):
         return None
+    read = {word: bound for word, bound in read.items() if bound is not None}
     low, high = float(known.min()), float(known.max())
     note = f"{'whole numbers' if np.all(np.mod(known, 1) == 0) else 'numbers'} from {low:.6g} to {high:.6g}"
-    if read:
-        note += f"; {sum(strangers.values()):,} entries are none, see how they are read"
-    return Column(seen.name, "number", _outwards(seen.name, known), read=read, note=note)
+    if foreign:
+        note += f"; {foreign:,} entries are none, and count as missing"
+    unknown = "ignore" if foreign else "error"
+    return Column(seen.name, "number", _outwards(seen.name, known), unknown=unknown, read=read, note=note)
 
 
 def _category(seen: _Seen) -> Column | None:
@@ -237,8 +239,9 @@ def propose(
             columns.append(Column(column, "ignore", note="tells persons apart"))
         else:
             columns.append(next(found for recognise in _RECOGNISERS if (found := recognise(seen)) is not None))
-    gaps = any(column.is_feature and column.absent(frame[column.name]).any() for column in columns)
-    untold = bool(columns[list(map(str, frame.columns)).index(target)].absent(frame[target]).any())
+    gaps = any(column.is_feature and column.absent(frame[column.name], decimal).any() for column in columns)
+    label = columns[list(map(str, frame.columns)).index(target)]
+    untold = label.unknown == "ignore" or bool(label.absent(frame[target], decimal).any())
     schema = Schema(
         name=name,
         target=target,
@@ -258,6 +261,8 @@ def propose(
 
 def _label(seen: _Seen, task: str | None) -> tuple[Column, tuple[str, ...], TargetRange | None]:
     """The target's column, and its labels or its range."""
+    import pandas as pd
+
     found = _number(seen)
     different = np.unique(seen.numbers[~np.isnan(seen.numbers)])
     few = len(different) <= _FEW_NUMBERS and bool(np.all(np.mod(different, 1) == 0))
@@ -267,8 +272,10 @@ def _label(seen: _Seen, task: str | None) -> tuple[Column, tuple[str, ...], Targ
     if found is not None and (task == "regression" or (task is None and not few)):
         return replace(found, type="label", range=None), (), TargetRange(*found.ends)
     if found is not None:  # whole numbers as labels, and what stands among them for nothing
-        spelt = {word: count for word, count in seen.counts.items() if word not in found.read}
-        read, ordered = dict[str, Any].fromkeys(found.read), sorted(spelt, key=float)
+        spelt = {
+            word: count for word, count in seen.counts.items() if not math.isnan(as_numbers(pd.Series([word]), seen.decimal)[0])
+        }
+        read, ordered = dict[str, Any](), sorted(spelt, key=float)
     else:
         spelt, read = _spellings(seen.counts)
         ordered = sorted(spelt)
@@ -286,7 +293,8 @@ def _label(seen: _Seen, task: str | None) -> tuple[Column, tuple[str, ...], Targ
         note += "; if these are counts or amounts, it is a regression"
     for word, alike in close.items():
         note += f"; {word!r} for {alike[0]!r}? Then say what it is read as" if alike else ""
-    return Column(seen.name, "label", read=read, note=note), tuple(ordered), None
+    unknown = "error" if found is None else found.unknown
+    return Column(seen.name, "label", unknown=unknown, read=read, note=note), tuple(ordered), None
 
 
 def _spellings(counts: dict[str, int]) -> tuple[dict[str, int], dict[str, Any]]:
@@ -328,5 +336,4 @@ def _outwards(column: str, numbers: NDArray[np.float64]) -> tuple[float, float]:
 def confirmed(schema: Schema) -> Schema:
     """The same as what is public: without a word of how it was proposed. For somebody who knows its ranges, categories and labels
     from elsewhere than the rows."""
-    columns = tuple(replace(column, note="") for column in schema.columns)
-    return replace(schema, columns=columns, proposed=False, source="" if schema.proposed else schema.source)
+    return replace(schema.without_notes(), proposed=False, source="" if schema.proposed else schema.source)

@@ -104,7 +104,9 @@ class Dataset:
             if not schema.labelled(frame).any():
                 labels = f"one of the labels {list(schema.classes)[:8]}" if schema.classes else "a number"
                 raise SchemaError(f"No record is left: none has {labels} in {schema.target!r}.")
-            worst = max(schema.feature_columns, key=lambda column: int(column.absent(frame[column.name]).sum())).name
+            decimal = schema.decimal_of(frame)
+            gaps = {column.name: int(column.absent(frame[column.name], decimal).sum()) for column in schema.feature_columns}
+            worst = max(gaps, key=lambda name: gaps[name])
             raise SchemaError(
                 f'No record is left: column {worst!r} has most missing values, and "missing" is {schema.missing!r}.'
             )

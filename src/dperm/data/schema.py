@@ -214,16 +214,16 @@ class Schema:
         mask = self.labelled(frame).copy()
         if self.missing == "drop":
             for column in self.feature_columns:
-                mask &= ~column.absent(frame[column.name])
+                mask &= ~column.absent(frame[column.name], self.decimal_of(frame))
         return mask
 
     def labelled(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
         """(n,) records with a target; where labels were found, with one of those."""
         values = self._label.entries(frame[self.target])
-        if self.found is None:
+        if self.found is None and self._label.unknown == "error":
             return values.notna().to_numpy()
         if self.classes:
-            return texts(values, self.classes).astype(str).isin(self.classes).to_numpy()
+            return self._as_labels(values).isin(self.classes).to_numpy()
         return ~np.isnan(numbers(values, self.target, decimal=self.decimal_of(frame), lenient=True))
 
     def encode_features(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
@@ -235,9 +235,9 @@ class Schema:
         missing = np.zeros(len(frame), dtype=bool)
         if self.missing in ("error", "drop"):
             for column in used:
-                missing |= column.absent(frame[column.name])
+                missing |= column.absent(frame[column.name], self.decimal_of(frame))
         if missing.any() and self.missing == "error":
-            worst = max(used, key=lambda column: int(column.absent(frame[column.name]).sum())).name
+            worst = max(used, key=lambda column: int(column.absent(frame[column.name], self.decimal_of(frame)).sum())).name
             raise SchemaError(
                 f"Expected no missing values, got {int(missing.sum())} records with some (column {worst!r} has most). "
                 'Set "missing" to "drop", "middle" or "separate" in the schema.'
@@ -263,7 +263,7 @@ class Schema:
         for column in self.feature_columns:
             faults = column.faults(frame[column.name], self._encoding_of(frame))
             if self.missing in ("error", "drop"):
-                rows = np.flatnonzero(column.absent(frame[column.name]))
+                rows = np.flatnonzero(column.absent(frame[column.name], self.decimal_of(frame)))
                 faults |= {int(row): f"column {column.name!r} is missing" for row in rows}
             found = faults | found
         return dict(sorted(found.items()))
@@ -271,16 +271,22 @@ class Schema:
     def _targets(self, values: pd.Series[Any], decimal: str) -> NDArray[Any]:
         if self.target_range is not None:
             return np.clip(numbers(values, self.target, decimal=decimal), *self.target_range)
-        labels = texts(values, self.classes).astype(str)
-        suffix, other = self.extra.get("label_suffix", ""), self.extra.get("other_label")
-        if suffix:
-            labels = labels.str.removesuffix(suffix)
-        if other:
-            labels = labels.where(labels.isin(self.classes), other)
+        labels = self._as_labels(values)
         unknown = sorted(set(labels.unique()) - set(self.classes))
         if unknown:
             raise SchemaError(f"Expected labels {list(self.classes)} in {self.target!r}, got {unknown[:5]}.")
         return labels.to_numpy(dtype=str)
+
+    def _as_labels(self, values: pd.Series[Any]) -> pd.Series[Any]:
+        labels = texts(values, self.classes).astype(str)
+        if suffix := self.extra.get("label_suffix", ""):
+            labels = labels.str.removesuffix(suffix)
+        other = self.extra.get("other_label")
+        return labels.where(labels.isin(self.classes), other) if other else labels
+
+    def without_notes(self) -> Schema:
+        """The same without what was noted for the people who edit it: it speaks of the rows."""
+        return replace(self, columns=tuple(replace(column, note="") for column in self.columns))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Schema:

@@ -44,8 +44,8 @@ class Survey:
         """Of a table that fits the schema."""
         used = schema.feature_columns
         names = {column.name for column in schema.columns} | {schema.unit}
-        missing = {column.name: int(column.absent(frame[column.name]).sum()) for column in used}
         decimal = schema.decimal_of(frame)
+        missing = {column.name: int(column.absent(frame[column.name], decimal).sum()) for column in used}
         outside: dict[str, int] = {}
         strange: dict[str, int] = {}
         narrow: dict[str, float] = {}

@@ -58,7 +58,7 @@ class Dialect:
 
     def found(self) -> dict[str, Any]:
         """What another text of the same making is to be read by: as options."""
-        return {"decimal": self.decimal} if self.decimal != "." else {}
+        return {"decimal": self.decimal} if self.separator != "," else {}
 
 
 @dataclass(frozen=True)

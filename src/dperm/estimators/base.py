@@ -78,9 +78,7 @@ class PrivateLinearModel(TakesMethod):
 
     def _validated(self, X: Any, y: Any, groups: Any = None, *, y_numeric: bool) -> tuple[Any, Any]:
         """Finite rows and targets of matching length: refused here, before anything is charged."""
-        mine, theirs = (getattr(table, "index", None) for table in (X, groups))
-        if hasattr(mine, "equals") and hasattr(theirs, "equals") and not mine.equals(theirs):  # pyright: ignore[reportOptionalMemberAccess]
-            raise ValueError("Expected groups with the index of X, in the same order: each is taken for the row at its place.")
+        same_rows(X, groups, "groups")
         return validate_data(
             self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=y_numeric, ensure_min_samples=1
         )
@@ -222,6 +220,13 @@ class PrivateLinearModel(TakesMethod):
         parts = [(batch.rows @ np.atleast_2d(self.coef_).T) * batch.units[:, None] for batch in records.batches()]
         scores = np.concatenate(parts) + self.intercept_
         return np.ascontiguousarray(scores[:, 0]) if scores.shape[1] == 1 else scores
+
+
+def same_rows(X: Any, others: Any, what: str) -> None:
+    """ValueError where both have an index, and not the same one."""
+    mine, theirs = (getattr(table, "index", None) for table in (X, others))
+    if hasattr(mine, "equals") and hasattr(theirs, "equals") and not mine.equals(theirs):  # pyright: ignore[reportOptionalMemberAccess]
+        raise ValueError(f"Expected {what} with the index of X, in the same order: each is taken for the row at its place.")
 
 
 def admit_groups(groups: Any, rows: int, person_rows: int | None) -> tuple[NDArray[np.intp] | None, int]:

@@ -14,9 +14,9 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils.validation import validate_data
 
 from dperm import _validate as check
-from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.base import PrivateLinearModel, same_rows
 from dperm.estimators.labels import admit_labels
-from dperm.estimators.weights import admit_class_weight, admit_weights, bounded, weight_assumptions
+from dperm.estimators.weights import admit_class_weight, admit_weights, bounded, refuse_strange_labels, weight_assumptions
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
 from dperm.objectives import Hinge, Huber, Logistic, Loss, Task, Weighted
@@ -50,11 +50,13 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         """
         self._check_parameters()
         with all_or_nothing(self):
+            same_rows(X, sample_weight, "sample_weight")
             X, y = self._validated(X, y, groups, y_numeric=False)
             self.classes_, index, labels = admit_labels(y, self.classes)
             said, weights = [labels], None
             by_class, most = admit_class_weight(self.class_weight), bounded(self.max_sample_weight)
             if by_class is not None or most is not None or sample_weight is not None:
+                refuse_strange_labels(by_class, self.classes_)
                 weights = admit_weights(self.classes_[index], by_class, sample_weight, most, len(index))
                 said += weight_assumptions(by_class, most)
             self._fit(X, index, len(self.classes_), said, groups, absent, weights)
@@ -95,6 +97,8 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         NOT PRIVATE, and nothing is charged: it looks at the records. ValueError for other mechanisms and more than two classes.
         """
         self._check_parameters()
+        if self.class_weight is not None or self.max_sample_weight is not None:
+            raise ValueError("Expected no class_weight and no max_sample_weight: the path of weighted records is not followed.")
         method = self._method()
         if isinstance(method, Auto):
             method = Objective()

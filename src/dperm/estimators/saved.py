@@ -6,6 +6,7 @@ A digest binds what a file holds; a signature, where there is one, says who made
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,8 @@ def _setting_to_json(value: Any) -> Any:
     """A stranger's method is shown, and not made again when the file is read."""
     if isinstance(value, Risk):
         return value.to_dict()
+    if isinstance(value, Mapping):  # weights by label
+        return {str(key): number for key, number in value.items()}
     if not isinstance(value, Method):
         return value
     return value.to_dict() if ours(type(value)) else f"not dperm's: {value!r}"

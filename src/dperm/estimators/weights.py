@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.privacy import Assumption
 
-__all__ = ["admit_class_weight", "admit_weights", "bounded", "weight_assumptions"]
+__all__ = ["admit_class_weight", "admit_weights", "bounded", "refuse_strange_labels", "weight_assumptions"]
 
 Array = NDArray[np.float64]
 
@@ -30,6 +30,12 @@ def admit_class_weight(given: Any) -> dict[str, float] | None:
     if not most or len(weights) < len(given):
         raise ValueError(f"Expected class_weight with one weight a label, some above 0, got {given!r}.")
     return {label: weight / most for label, weight in weights.items()}
+
+
+def refuse_strange_labels(class_weight: dict[str, float] | None, classes: NDArray[Any]) -> None:
+    """ValueError for weights of what is no class: the others would be relative to them."""
+    if strange := sorted(set(class_weight or ()) - {str(label) for label in classes}):
+        raise ValueError(f"Expected class_weight to have weights of {list(map(str, classes))} alone, got one of {strange[0]!r}.")
 
 
 def admit_weights(

@@ -171,7 +171,7 @@ def train(
         fitted.certificate_ = fitted.certificate_.with_assumptions(labels(None, stated=False))
     fitted.certificate_ = dataset.certified(fitted.certificate_)
     extra: dict[str, Any] = {
-        "schema": json.loads(used.to_json()) if used else None,
+        "schema": json.loads(used.without_notes().to_json()) if used else None,
         "target_range": dataset.target_range,
     }
     keep(output, model_to_json(fitted, extra, sign_key=sign_key))
