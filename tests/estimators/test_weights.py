@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
+from dperm.audit import Pair, Training, replay
+from dperm.audit.pairs import of_persons
 from dperm.estimators import DPLinearSVC, DPLogisticRegression, model_from_json, model_to_json
-from dperm.mechanisms import ObjectivePerturbation
+from dperm.mechanisms import Gradient, ObjectivePerturbation
 from dperm.objectives import Hinge, Huber, LinearObjective, Logistic, SmoothedHinge, Softmax, Squared, Weighted
-from dperm.privacy import epsilon
+from dperm.privacy import Relation, epsilon
 from dperm.release import SpendLog
 
 RNG = np.random.default_rng(0)
@@ -143,3 +145,58 @@ def test_a_weighted_record_costs_no_more_than_a_whole_one(base: Any) -> None:
                 worst = max(worst, delta)
                 assert delta <= 1e-3 * (1 + 1e-3)
     assert worst > 1e-4  # the whole record comes near
+
+
+#: what a combination that does not exist says
+WITHOUT = (
+    "Expected relation=",
+    "Expected one row a person",
+    "Expected persons of several rows",
+    "Expected the relation",
+    "random allocation",
+    "rows that are drawn by themselves",
+)
+OTHERS = 40
+METHODS: list[Any] = [
+    "objective", "output", "gradient", "coordinate", "frank-wolfe", "frank-wolfe-l2", "greedy-coordinate", "last-iterate", "bolt-on",
+    "individual", "lssgd", "tgp", Gradient(sampling="importance", epochs=2), Gradient(sampling="full", epochs=3),
+    Gradient(sampling="balls_and_bins", epochs=2), Gradient(sampling="fixed_size", epochs=2), Gradient(sampling="rows", epochs=2),
+]  # fmt: skip
+
+
+def weighted_pairs(relation: Relation) -> list[Pair]:
+    """Neighbours of every weight, among others of every weight."""
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(OTHERS, 3))
+    rows /= np.linalg.norm(rows, axis=1)[:, None]
+    others = (rows, np.sign(rows[:, 0]) * rng.choice([0.0, 1e-9, 0.3, 1.0], OTHERS))
+    far = np.array([1.0, 0.0, 0.0])
+    return [Pair.neighbour(relation, f"a record of weight {u:g}", others, far, u) for u in (-1.0, 0.4)]
+
+
+@pytest.mark.parametrize("relation", [Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE])
+@pytest.mark.parametrize(
+    "method", [pytest.param(method, marks=[] if method == "objective" else pytest.mark.slow) for method in METHODS]
+)
+@pytest.mark.parametrize("person_rows", [None, 3])
+def test_neighbours_of_every_weight_are_replayed(method: Any, relation: Relation, person_rows: int | None) -> None:
+    size = OTHERS if relation is Relation.REPLACE_ONE else OTHERS + 1
+    model = DPLogisticRegression(
+        epsilon=4.0,
+        mechanism=method,
+        class_weight={"no": 1, "yes": 3},
+        relation=relation,
+        public_size=size,
+        person_rows=person_rows,
+    )
+    try:
+        training = Training.of_mechanism(*model.mechanism_for(3, 2, size))
+    except ValueError as refused:
+        assert any(word in str(refused) for word in WITHOUT), refused
+        return
+    pairs = weighted_pairs(relation)
+    if person_rows is not None:
+        pairs = [of_persons(pair, person_rows, alike=alike) for pair in pairs for alike in (True, False)]
+    found = replay(training, pairs)
+    assert found.verdict == "consistent", found
+    assert found.details["largest_movement"] > 0.02
