@@ -60,9 +60,14 @@ def test_records_of_no_weight_are_as_good_as_absent() -> None:
     ("settings", "given", "message"),
     [
         ({"class_weight": "balanced"}, {}, "counts the labels, which is not private"),
-        ({"class_weight": {"no": 1}}, {}, "a weight of each class, got none of"),
+        ({"class_weight": {"no": 1}}, {}, r"one weight of each of the classes \['no', 'yes'\], got those of \['no'\]"),
+        (
+            {"class_weight": {"no": 1, "yes": 3}, "classes": None},
+            {"labels": np.where(np.arange(N) % 2, "no", "so")},
+            "got those of",
+        ),
         ({"class_weight": {"no": 1, "yes": -1}}, {}, "class_weight of 'yes'"),
-        ({"class_weight": {"no": 0, "yes": 0}}, {}, "some above 0"),
+        ({"class_weight": {"no": 0, "yes": 2}}, {}, "class_weight of 'no'"),
         ({"class_weight": {1: 1, "1": 2}}, {}, "one weight a label"),
         ({"class_weight": [1, 2]}, {}, "weights by label"),
         ({"class_weight": {"no": 1, "yes": np.nan}}, {}, "class_weight of 'yes'"),
@@ -73,7 +78,7 @@ def test_records_of_no_weight_are_as_good_as_absent() -> None:
         ({"max_sample_weight": 2.0}, {"sample_weight": np.ones(3)}, "weights, one a row"),
         ({"max_sample_weight": 2.0}, {"sample_weight": -np.ones(N)}, "finite and at least 0"),
         ({"max_sample_weight": 2.0}, {"sample_weight": np.full(N, np.nan)}, "finite and at least 0"),
-        ({"class_weight": {"no": 1, "yes": 2, "so": 3}}, {}, "got one of 'so'"),
+        ({"class_weight": {"no": 1, "yes": 2, "so": 3}}, {}, "got those of .*'so'"),
         ({"max_sample_weight": 2.0}, {"sample_weight": pd.Series(np.ones(N), index=range(1, N + 1))}, "with the index of X"),
         ({"class_weight": {"no": 1, "yes": 2, "so": 3}, "classes": ["no", "so", "yes"]}, {}, "Expected two classes"),
     ],
@@ -83,7 +88,7 @@ def test_odd_weights_are_refused_uncharged(settings: dict[str, Any], given: dict
     model = DPLogisticRegression(**({"classes": ["no", "yes"]} | settings))
     X = pd.DataFrame(globals()["X"])
     with pytest.raises((ValueError, TypeError), match=message):
-        model.fit(X, RARE, **given)
+        model.fit(X, given.pop("labels", RARE), **given)
     assert len(SpendLog.current().charges()) == before
 
 
@@ -158,8 +163,8 @@ WITHOUT = (
 )
 OTHERS = 40
 METHODS: list[Any] = [
-    "objective", "output", "gradient", "coordinate", "frank-wolfe", "frank-wolfe-l2", "greedy-coordinate", "last-iterate", "bolt-on",
-    "individual", "lssgd", "tgp", Gradient(sampling="importance", epochs=2), Gradient(sampling="full", epochs=3),
+    "objective", "output", "gradient", "coordinate", "frank-wolfe", "frank-wolfe-l2", "greedy-coordinate", "last-iterate",
+    "bolt-on", "individual", "lssgd", "tgp", Gradient(sampling="importance", epochs=2), Gradient(sampling="full", epochs=3),
     Gradient(sampling="balls_and_bins", epochs=2), Gradient(sampling="fixed_size", epochs=2), Gradient(sampling="rows", epochs=2),
 ]  # fmt: skip
 

@@ -35,8 +35,8 @@ class AttackPlan:
     seconds: float
 
     def __str__(self) -> str:
-        time = f"{self.seconds:.0f} seconds" if self.seconds < 90 else f"{self.seconds / 60:.1f} minutes"
-        return f"Expected to take about {time}: replay on worst-case neighbours, then {self.trials:,} trainings in each world."
+        long = f"{self.seconds:.0f} seconds" if self.seconds < 90 else f"{self.seconds / 60:.1f} minutes"
+        return f"Expected to take about {long}: replay on worst-case neighbours, then {self.trials:,} trainings in each world."
 
 
 def planned_attack(training: Training, trials: int | None = None, seconds: float | None = None) -> AttackPlan:

@@ -43,7 +43,6 @@ _BOUND = re.compile(r"([<>≤≥~]=?|ca\.?|about|over|under)\s*([+-]?[\d.,]+)", 
 _TRUTHS = [{"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"ja", "nein"}, {"j", "n"}, {"oui", "non"}, {"on", "off"}]
 #: how dates are written, the likelier first: those that have two orders of days and months are told apart or said to be not told
 _DATES = (
-    ISO,
     "%d.%m.%Y",
     "%d/%m/%Y",
     "%m/%d/%Y",
@@ -215,11 +214,11 @@ def propose(
 ) -> Schema:
     """A schema read off the data, for a person to confirm or correct: it looked at the rows, so it is not public.
 
-    Numbers get their extremes rounded outwards; entries that are none but stand among many, such as "n/a" or "> 50", are listed
-    with what they are read as. Texts get their values, the 50 most frequent and "other". Dates become years, months and
-    weekdays. Ids, free text and columns of one value are ignored. The target is labels where it holds texts or at most 10
-    different whole numbers, unless `task` says otherwise. `unit`: the column that tells persons apart. `note` says of each column
-    what was seen.
+    Numbers get their extremes rounded outwards; bounds among them, such as "> 50", are listed with what they are read as, and
+    other entries, such as "n/a", count as missing. Texts get their values, the 50 most frequent and "other". Dates become years,
+    months and weekdays. Ids, free text and columns of one value are ignored. The target is labels where it holds texts or at
+    most 10 different whole numbers, unless `task` says otherwise. `unit`: the column that tells persons apart. `note` says of
+    each column what was seen.
     SchemaError for a target or unit that is no column, a target of one value, and for a table without a feature.
     """
     if target not in frame.columns:
@@ -329,8 +328,8 @@ def _outwards(column: str, numbers: NDArray[np.float64]) -> tuple[float, float]:
     if not math.isfinite(span):
         raise SchemaError(f"Expected numbers of a finite span in column {column!r}, got {low:g} to {high:g}.")
     unit = 10.0 ** (math.floor(math.log10(span)) - 1) if span > 0 else max(1.0, abs(low))
-    top = math.floor(high / unit) + (1 if high % unit or span == 0 else 0)
-    return round(math.floor(low / unit) * unit, 12), round(top * unit, 12)
+    bottom, top = math.floor(round(low / unit, 9)), math.ceil(round(high / unit, 9)) + (span == 0)
+    return min(low, round(bottom * unit, 12)), max(high, round(top * unit, 12))
 
 
 def confirmed(schema: Schema) -> Schema:

@@ -16,7 +16,7 @@ from sklearn.utils.validation import validate_data
 from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel, same_rows
 from dperm.estimators.labels import admit_labels
-from dperm.estimators.weights import admit_class_weight, admit_weights, bounded, refuse_strange_labels, weight_assumptions
+from dperm.estimators.weights import admit_class_weight, admit_weights, bounded, weight_assumptions
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
 from dperm.objectives import Hinge, Huber, Logistic, Loss, Task, Weighted
@@ -56,8 +56,7 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
             said, weights = [labels], None
             by_class, most = admit_class_weight(self.class_weight), bounded(self.max_sample_weight)
             if by_class is not None or most is not None or sample_weight is not None:
-                refuse_strange_labels(by_class, self.classes_)
-                weights = admit_weights(self.classes_[index], by_class, sample_weight, most, len(index))
+                weights = admit_weights(index, self.classes_, by_class, sample_weight, most)
                 said += weight_assumptions(by_class, most)
             self._fit(X, index, len(self.classes_), said, groups, absent, weights)
         return self

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.privacy import Assumption
 
-__all__ = ["admit_class_weight", "admit_weights", "bounded", "refuse_strange_labels", "weight_assumptions"]
+__all__ = ["admit_class_weight", "admit_weights", "bounded", "weight_assumptions"]
 
 Array = NDArray[np.float64]
 
@@ -25,26 +25,26 @@ def admit_class_weight(given: Any) -> dict[str, float] | None:
         raise ValueError('Expected class_weight as public numbers, got "balanced": that counts the labels, which is not private.')
     if not isinstance(given, Mapping) or not given:
         raise ValueError(f"Expected class_weight as weights by label, such as {{'no': 1, 'yes': 4}}, got {given!r}.")
-    weights = {str(label): check.non_negative(f"class_weight of {label!r}", weight) for label, weight in given.items()}
+    weights = {str(label): check.positive(f"class_weight of {label!r}", weight) for label, weight in given.items()}
+    if len(weights) < len(given):
+        raise ValueError(f"Expected class_weight with one weight a label, got {given!r}.")
     most = max(weights.values())
-    if not most or len(weights) < len(given):
-        raise ValueError(f"Expected class_weight with one weight a label, some above 0, got {given!r}.")
     return {label: weight / most for label, weight in weights.items()}
 
 
-def refuse_strange_labels(class_weight: dict[str, float] | None, classes: NDArray[Any]) -> None:
-    """ValueError for weights of what is no class: the others would be relative to them."""
-    if strange := sorted(set(class_weight or ()) - {str(label) for label in classes}):
-        raise ValueError(f"Expected class_weight to have weights of {list(map(str, classes))} alone, got one of {strange[0]!r}.")
-
-
 def admit_weights(
-    labels: NDArray[Any], class_weight: dict[str, float] | None, sample_weight: Any, most: float | None, size: int
+    index: NDArray[np.integer],
+    classes: NDArray[Any],
+    class_weight: dict[str, float] | None,
+    sample_weight: Any,
+    most: float | None,
 ) -> Array:
-    """(size,) weights in [0, 1]: of each record's label times its own, longer ones clipped to `most`.
+    """(n,) weights in [0, 1] of records of the classes `index` (n,): of each one's class times its own, clipped to `most`.
 
-    ValueError for weights without a bound, a bound without weights, weights below 0 or not finite, and labels without a weight.
+    ValueError for weights without a bound, a bound without weights, weights below 0 or not finite, and weights of other classes
+    than `classes`, each of which has one: the weights are relative to the largest.
     """
+    size = len(index)
     if (sample_weight is None) != (most is None):
         raise ValueError(
             "Expected sample_weight in fit and max_sample_weight together: how much one record may count is public, how much "
@@ -59,11 +59,12 @@ def admit_weights(
             raise ValueError("Expected sample_weight to be finite and at least 0.")
         weights = np.minimum(own / most, 1.0)
     if class_weight is not None:
-        known = [str(label) for label in labels]
-        unweighted = sorted(set(known) - set(class_weight))
-        if unweighted:
-            raise ValueError(f"Expected class_weight to have a weight of each class, got none of {unweighted[:5]}.")
-        weights = weights * np.array([class_weight[label] for label in known])
+        known = [str(label) for label in classes]
+        if set(known) != set(class_weight):
+            raise ValueError(
+                f"Expected class_weight with one weight of each of the classes {known}, got those of {list(class_weight)}."
+            )
+        weights = weights * np.array([class_weight[label] for label in known])[index]
     return weights
 
 
