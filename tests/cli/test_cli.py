@@ -561,7 +561,7 @@ def test_classes_may_weigh_differently(table: Path, schema: Path, tmp_path: Path
     X = data.read_dataset(table, schema=data.Schema.from_dict(model_from_json(model.read_text())[1]["schema"]))[0].features
     assert np.mean(heavy.predict(X) == labels[1]) > np.mean(light.predict(X) == labels[1])
     charges = len(SpendLog.current().charges())
-    for wrong, message in (("balanced", "counts the labels"), ("yes", "such as no=1,yes=4"), (f"{labels[0]}=1", "got none of")):
+    for wrong, message in (("balanced", "counts the labels"), ("yes", "such as no=1,yes=4"), (f"{labels[0]}=1", "got those of")):
         assert message in dperm(*train, "--class-weight", wrong, expect=1).stderr
     assert len(SpendLog.current().charges()) == charges
 

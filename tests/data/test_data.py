@@ -347,11 +347,40 @@ def test_rows_of_more_fields_than_the_header_are_refused(tmp_path: Path) -> None
         ({"columns": {"a": 1}}, "columns to be a list"),
         ({"columns": [[1]]}, "Expected a column with name"),
         ({"columns": [{"name": 5, "type": "number", "range": [0, 1]}]}, "name to be text, got 5"),
-        ({"columns": [{"name": "x", "type": "number", "range": "18"}]}, "range .low, high. for column 'x'"),
-        ({"columns": [{"name": "x", "type": "number", "range": [False, True]}]}, "range .low, high. for column 'x'"),
-        ({"columns": [{"name": "x", "type": "number", "range": ["1", "2"]}]}, "range .low, high. for column 'x'"),
+        (
+            {"columns": [{"name": "x", "type": "number", "range": "18"}]},
+            "range .low, high. of numbers, without quotes, for column 'x'",
+        ),
+        (
+            {"columns": [{"name": "x", "type": "number", "range": [False, True]}]},
+            "range .low, high. of numbers, without quotes, for column 'x'",
+        ),
+        (
+            {"columns": [{"name": "x", "type": "number", "range": ["1", "2"]}]},
+            "range .low, high. of numbers, without quotes, for column 'x'",
+        ),
         ({"columns": [{"name": "x", "type": "category", "categories": [["a"], "b"]}]}, "texts or numbers, got .'a'."),
         ({"columns": [{"name": "x", "type": "category", "categories": ["a", None]}]}, "texts or numbers, got None"),
+        ({"columns": [{"name": "x", "type": "number", "rage": [0, 1]}]}, "no entry 'rage' in column 'x': is 'range' meant"),
+        ({"columns": [{"name": "x", "type": "number", "zz": 1}]}, "no entry 'zz' in column 'x': it has name, type"),
+        ({"mising": "drop"}, "Is 'missing' meant"),
+        (
+            {"columns": [{"name": "x", "type": "number", "range": [0, 1], "read": {"a": "b"}}]},
+            "a finite number, or null, got 'b'",
+        ),
+        (
+            {"columns": [{"name": "x", "type": "number", "range": [0, 1], "read": {"a": True}}]},
+            "a finite number, or null, got True",
+        ),
+        ({"columns": [{"name": "x", "type": "category", "categories": ["a"], "read": {"b": "c"}}]}, "one of its categories"),
+        (
+            {"columns": [{"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "read": {"a": "b"}}]},
+            "a date of the form ISO 8601",
+        ),
+        (
+            {"columns": [{"name": "x", "type": "date", "range": ["2020-01-01", "2021-01-01"], "format": "DD.MM.YYYY"}]},
+            'as strptime has it, such as "%d.%m.%Y"',
+        ),
     ],
 )
 def test_entries_of_other_kinds_are_named(entry: dict[str, Any], message: str) -> None:
@@ -366,6 +395,42 @@ def test_entries_of_other_kinds_are_named(entry: dict[str, Any], message: str) -
         entry = {"columns": [*entry["columns"], stated["columns"][1]]}
     with pytest.raises(SchemaError, match=message):
         Schema.from_dict(stated | entry)
+
+
+def test_targets_are_read_as_what_the_schema_knows() -> None:
+    def schema(read: dict[str, Any], **what: Any) -> Schema:
+        return Schema("t", "y", (Column("x", "number", (0, 1)), Column("y", "label", read=read)), **what)
+
+    with pytest.raises(SchemaError, match="Expected read of 'y' to give one of its labels, got 'ye' for 'yess'"):
+        schema({"yess": "ye"}, classes=("no", "yes"))
+    with pytest.raises(SchemaError, match="Expected read of 'y' to give a finite number, got 'much' for '>5'"):
+        schema({">5": "much"}, target_range=(0, 9))
+    assert schema({"yess": "yes", "?": None}, classes=("no", "yes")) and schema({">5": 5.0}, target_range=(0, 9))
+    with pytest.raises(SchemaError, match=r"got \['maybe'\]\. Say what these are read as .*\"unknown\": \"ignore\""):
+        schema({}, classes=("no", "yes")).encode(pd.DataFrame({"x": [1.0, 0.0], "y": ["yes", "maybe"]}))
+
+
+def test_a_column_without_one_entry_that_can_be_read_is_refused(tmp_path: Path) -> None:
+    columns = (Column("x", "number", (0, 1)), Column("fee", "number", (0, 9), unknown="ignore"), Column("y", "label"))
+    schema = Schema("t", "y", columns, ("a", "b"), missing="separate")
+    path = tmp_path / "t.csv"
+    path.write_text("x,fee,y\n1,CHF 5,a\n0,CHF 6,b\n,,b\n")
+    with pytest.raises(SchemaError, match=r"Expected some numbers in column 'fee', got 'CHF 5' and the like alone"):
+        read_dataset(path, schema=schema)
+    path.write_text("x,fee,y\n1,CHF 5,a\n0,6,b\n,,b\n")
+    survey = read_dataset(path, schema=schema)[0].survey
+    assert survey is not None and survey.unread == {"fee": (1, "CHF 5")}
+    assert "say something, which is no number or date: fee 1 (such as 'CHF 5')" in "".join(survey.lines())
+
+
+def test_a_column_of_another_name_is_pointed_at() -> None:
+    schema = Schema(
+        "t", "y", (Column("age", "number", (0, 1)), Column("job", "number", (0, 1)), Column("y", "label")), ("a", "b")
+    )
+    with pytest.raises(SchemaError, match=r"lacks the columns \['age'\] of the schema: is 'Age' what it is called there"):
+        schema.encode_features(pd.DataFrame({"Age": [1], "job": [1]}))
+    with pytest.raises(SchemaError, match=r"lacks the columns \['age', 'job'\] of the schema: it has \['q'\]"):
+        schema.faults(pd.DataFrame({"q": [1]}))
 
 
 def test_files_that_hold_no_schema_are_refused(tmp_path: Path) -> None:

@@ -63,9 +63,7 @@ def test_kinds_of_columns(name: str, values: Any, kind: str, note: str) -> None:
 
 def test_numbers_among_which_others_stand() -> None:
     column = understood(["n.d." if i % 40 == 0 else "> 50" if i % 3 == 0 else f"{i % 30}.5" for i in range(N)])
-    assert (
-        column.type == "number" and column.read == {"> 50": 50.0, "n.d.": None} and column.range == (0.0, 50.0)
-    ) or column.range
+    assert column.type == "number" and column.range == (1.0, 30.0)
     assert dict(column.read) == {"> 50": 50.0} and column.unknown == "ignore"  # other entries are nobody's to publish
     values = pd.Series(["> 50", "n.d.", "12.5", None])
     assert column.absent(values).tolist() == [False, True, False, True]
@@ -75,7 +73,41 @@ def test_numbers_among_which_others_stand() -> None:
     assert wide.encode(values, Encoding(separate=True)).tolist() == [[0.5, 0], [0, 1], [0.125, 0], [0, 1]]
     comma = understood(["< 2,5" if i % 3 == 0 else f"{i % 30},5" for i in range(N)], decimal=",")
     assert comma.type == "number" and comma.read == {"< 2,5": 2.5}
-    assert understood(["unknown" if i % 4 == 0 else f"{i % 30}" for i in range(N)]).type == "category"  # too many
+    often = understood(["don't know" if i % 4 == 0 else f"{i % 30}" for i in range(N)])
+    assert (often.type, often.unknown) == ("number", "ignore") and "100 entries are none" in often.note
+    many = understood([f"about {i % 40}y" if i % 4 == 0 else f"{i % 30}" for i in range(N)])
+    assert many.type == "category" and '75% are numbers: is it a number, with "unknown": "ignore"?' in many.note
+
+
+@pytest.mark.parametrize(
+    ("values", "decimal", "ends"),
+    [
+        ([f"${i % 90},{i % 10}00.50" for i in range(N)], ".", (0.0, 90000.0)),
+        ([f"{i % 90} %" for i in range(N)], ".", (0.0, 89.0)),
+        ([f"{i % 90}.{i % 10}00,50 €" for i in range(N)], ",", (0.0, 90000.0)),
+    ],
+)
+def test_amounts_and_percents_are_numbers(values: list[str], decimal: str, ends: tuple[float, float]) -> None:
+    column = understood([value.replace("$0,", "$1,").replace("0.", "1.", 1) for value in values], decimal=decimal)
+    assert column.type == "number" and column.range is not None and column.unknown == "error"
+    assert column.range[1] == pytest.approx(ends[1], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [
+        ([99 if i % 9 == 0 else i % 6 for i in range(N)], "99"),
+        ([-1 if i % 9 == 0 else i % 6 for i in range(N)], "-1"),
+        ([999 if i % 9 == 0 else 18 + i % 70 for i in range(N)], "999"),
+        ([i % 100 for i in range(N)], ""),
+        ([i % 10 for i in range(N)], ""),
+        ([i % 30 - 9 for i in range(N)], ""),
+    ],
+)
+def test_codes_for_missing_values_are_pointed_at(values: list[int], code: str) -> None:
+    note = understood(values).note
+    assert (f'does {code} stand for a missing value? Then say so: "read": {{"{code}": null}}' in note) == bool(code)
+    assert ("stand for a missing value" in note) == bool(code)
 
 
 @pytest.mark.parametrize(

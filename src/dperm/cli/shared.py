@@ -76,7 +76,7 @@ def told(name: str, frame: pd.DataFrame) -> str:
     return f"Read {name}: {len(frame):,} rows of {len(frame.columns)} columns{written}."
 
 
-def told_to_holder(dataset: Dataset, data_norm: float | None = None) -> None:
+def told_to_holder(dataset: Dataset, data_norm: float | None = None, delta: float = 0.0) -> None:
     """What was read, and what stands out in it: nothing of this is private."""
     from dperm.data.survey import share
 
@@ -88,6 +88,9 @@ def told_to_holder(dataset: Dataset, data_norm: float | None = None) -> None:
         if longer > _MANY * len(dataset):
             much = share(longer, len(dataset))
             warnings.append(f"{much} of the rows are scaled down to --data-norm {data_norm:g}: does it bound most rows?")
+    persons = len(dataset) if dataset.groups is None else len(set(dataset.groups.tolist()))
+    if delta >= 1 / max(1, persons):
+        warnings.append(f"--delta {delta:g} is at least 1 in {persons:,}: publishing one whole record would pass. Choose less.")
     for line in lines:
         say(f"  {line}")
     for warning in warnings:

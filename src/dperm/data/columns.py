@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.data.entries import SchemaError, as_numbers, numbers, texts
+from dperm.data.entries import SchemaError, as_numbers, is_number, numbers, texts
 from dperm.data.moments import ISO, decimal_year, moments
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class Column:
             isinstance(key, str) and (value is None or isinstance(value, str | int | float)) for key, value in read.items()
         ):
             raise SchemaError(f"Expected read to say what entries stand for in {self.name!r}, got {self.read!r}.")
+        self._admit_read()
         if not isinstance(self.note, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SchemaError(f"Expected a note of text for {self.name!r}, got {self.note!r}.")
         if self.type == "number":
@@ -117,9 +118,35 @@ class Column:
                     f"Expected a range from 0 or above for the log scale of column {self.name!r}, got {self.range}."
                 )
 
+    def _admit_read(self) -> None:
+        """Entries stand for what the column may hold; for labels the schema knows these."""
+        for entry, meant in self.read.items():
+            fits = meant is None or self.type in ("label", "ignore")
+            if self.type == "number":
+                fits = fits or is_number(meant)
+            elif self.type == "category":
+                fits = fits or str(meant) in (*self.categories, *((OTHER,) if self.other else ()))
+            elif self.type == "date":
+                import pandas as pd
+
+                fits = fits or bool(moments(pd.Series([meant], dtype="object"), self.form).notna().all())
+            if not fits:
+                what = {
+                    "number": "a finite number",
+                    "category": "one of its categories",
+                    "date": f"a date of the form {self.form}",
+                }
+                raise SchemaError(
+                    f"Expected read of {self.name!r} to give {what[self.type]}, or null, got {meant!r} for {entry!r}."
+                )
+
     def _admitted_dates(self) -> tuple[str, str]:
         if odd := [part for part in self.parts if part not in _PARTS]:
             raise SchemaError(f"Expected parts of {', '.join(_PARTS)} for {self.name!r}, got {odd[0]!r}.")
+        if self.format and "%" not in self.format:
+            raise SchemaError(
+                f'Expected the format of {self.name!r} as strptime has it, such as "%d.%m.%Y", got {self.format!r}.'
+            )
         if len(set(self.parts)) < len(self.parts):
             raise SchemaError(f"Expected each part of {self.name!r} once, got {list(self.parts)!r}.")
         if self.range is None or isinstance(self.range, str) or len(self.range) != 2:
@@ -174,6 +201,13 @@ class Column:
         if self.unknown == "ignore" and self.type == "date":
             return moments(entries, self.form).isna().to_numpy()
         return missing
+
+    def unread(self, values: pd.Series[Any], decimal: str = ".") -> tuple[int, str]:
+        """How many entries say something and count as missing, for it is no number or date; and one of them."""
+        if self.unknown != "ignore" or self.type not in ("number", "date"):
+            return 0, ""
+        odd = values[self.absent(values, decimal) & self.entries(values).notna().to_numpy()]
+        return len(odd), str(odd.iloc[0]) if len(odd) else ""
 
     @property
     def curve_scale(self) -> Scale:
@@ -288,7 +322,7 @@ def checked_range(value: Any, what: str) -> tuple[float, float]:
             raise TypeError
         low, high = (float(end) for end in value)
     except (TypeError, ValueError):
-        raise SchemaError(f"Expected range [low, high] for {what}, got {value!r}.") from None
+        raise SchemaError(f"Expected range [low, high] of numbers, without quotes, for {what}, got {value!r}.") from None
     if not abs(low) + abs(high) <= _FARTHEST:
         raise SchemaError(f"Expected a finite range for {what}, up to {_FARTHEST:g}, got {value!r}.")
     if not low < high:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,16 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SchemaError", "as_numbers", "decimal_of", "numbers", "texts"]
+__all__ = ["SchemaError", "as_numbers", "decimal_of", "is_number", "numbers", "texts"]
 
 Array = NDArray[np.float64]
 
 #: with a decimal comma, or with points between thousands
 _COMMA = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d*,\d+)(?:[eE][+-]?\d+)?")
+#: with commas between thousands
+_POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
+#: a sign, a currency's or a percent sign on either side, and the number
+_MARKED = re.compile(r"([+-]?)[$€£¥%]?\s*([+-]?[\d.,]*\d[\d.,]*)\s*[$€£¥%]?")
 
 
 class SchemaError(ValueError):
@@ -30,20 +35,41 @@ def decimal_of(frame: pd.DataFrame, stated: str) -> str:
 
 
 def as_numbers(values: pd.Series[Any], decimal: str = ".") -> Array:
-    """(n,), NaN for what is missing or no number. Under decimal commas points stand between thousands, and only there."""
+    """(n,), NaN for what is missing or no number. Under decimal commas points stand between thousands, and only there; under
+    points, commas. A currency's sign or a percent sign beside a number is not read: 7 % is 7."""
     import pandas as pd
 
+    def told(entries: pd.Series[Any]) -> Array:
+        return pd.to_numeric(entries, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
+
+    def plain(entries: pd.Series[Any]) -> pd.Series[Any]:
+        return entries.map(lambda entry: _plain(entry, decimal) if isinstance(entry, str) else entry)
+
     if decimal == "," and values.dtype.kind not in "biuf":
-        values = values.map(_plain)
-    return pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
+        return told(plain(values))
+    found = told(values)
+    odd = np.isnan(found) & values.notna().to_numpy()
+    if odd.any():
+        found[odd] = told(plain(values[odd]))
+    return found
 
 
-def _plain(entry: Any) -> Any:
-    """An entry with a decimal comma, as one with a point; what has a point that no thousands explain is no number."""
-    if not isinstance(entry, str) or not ("," in entry or "." in entry):
-        return entry
+def _plain(entry: str, decimal: str) -> str | None:
+    """An entry as Python writes numbers; what has a point or a comma that no thousands explain is no number."""
     entry = entry.strip()
-    return entry.replace(".", "").replace(",", ".") if _COMMA.fullmatch(entry) else None
+    marked = _MARKED.fullmatch(entry)
+    if marked and not (entry[0].isdigit() and entry[-1].isdigit()):
+        entry = marked[1] + marked[2]
+    if decimal == ",":
+        if "," not in entry and "." not in entry:
+            return entry
+        return entry.replace(".", "").replace(",", ".") if _COMMA.fullmatch(entry) else None
+    return entry.replace(",", "") if "," in entry and _POINT.fullmatch(entry) else entry
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number, as JSON has it: no text, no truth."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def numbers(values: pd.Series[Any], name: str, *, decimal: str = ".", lenient: bool = False) -> Array:
@@ -63,7 +89,7 @@ def numbers(values: pd.Series[Any], name: str, *, decimal: str = ".", lenient: b
 def _hint(wrong: str, decimal: str) -> str:
     if decimal == "," and re.fullmatch(r"\s*[+-]?\d*\.\d+\s*", wrong):
         return ' This table is read with decimal commas: if its marks are points, say "decimal": "." in the schema\'s format.'
-    if decimal == "." and "," in wrong:
+    if decimal == "." and re.fullmatch(r"\s*[+-]?\d*,\d+\s*", wrong):
         return ' Where decimal marks are commas, say "decimal": "," in the schema\'s format.'
     return ' If it stands for a missing value, say so in the schema: "format": {"missing": …}.'
 

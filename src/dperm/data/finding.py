@@ -141,9 +141,12 @@ def find(
             found.append(Column(column, "category", categories=tuple(sorted(values[column])), other=True))
         else:
             found.append(Column(column, "ignore"))
-    labels, bounds = _target(target, kinds[target], tuple(classes), values[target], ranges)
-    if not any(column.is_feature for column in found):
-        raise SchemaError("Nothing in the other columns was common enough to be found: raise epsilon, or state a schema.")
+    try:
+        labels, bounds = _target(target, kinds[target], tuple(classes), values[target], ranges)
+        if not any(column.is_feature for column in found):
+            raise SchemaError("Nothing in the other columns was common enough to be found: raise epsilon, or state a schema.")
+    except SchemaError as error:
+        raise SchemaError(f"{error} The search was charged: epsilon = {certificate.epsilon:.4g} is spent.") from None
     return Schema(
         name=name,
         target=target,
@@ -235,7 +238,9 @@ def _target(
     if classes:
         return classes, None
     if kind == "ignore":
-        raise SchemaError(f"The target {target!r} holds hardly anything that could be found: state classes, or raise epsilon.")
+        raise SchemaError(
+            f"The target {target!r} holds hardly anything that could be found: state the labels (classes), or raise epsilon."
+        )
     whole = all(_is_whole(value) for value in values)
     if kind == "number" and not (2 <= len(values) <= _LABELS and whole):
         low, high = ranges[target]
@@ -243,7 +248,9 @@ def _target(
             raise SchemaError(f"The target {target!r} is {low:g} in nearly all records: there is nothing to learn.")
         return (), TargetRange(low, high)
     if len(values) < 2:
-        raise SchemaError(f"Fewer than two labels of {target!r} were common enough to be found: state classes, or raise epsilon.")
+        raise SchemaError(
+            f"Fewer than two labels of {target!r} were common enough to be found: state the labels (classes), or raise epsilon."
+        )
     return tuple(sorted(values, key=lambda value: (float(value) if whole else 0.0, value))), None
 
 

@@ -31,7 +31,8 @@ __all__ = ["confirmed", "propose"]
 _MOST_CATEGORIES = 50
 _MOST_LABELS = 20
 _FEW_NUMBERS = 10  # whole ones of a target: labels, if nobody says otherwise
-_STRANGERS = 0.1  # of a column of numbers, which are none
+_STRANGERS = 0.1  # of a column of numbers, which are none; half of it may be, where these are few words
+_FEW_STRANGERS = 5
 _MOST_STRANGERS = 50  # different ones
 _WORDS = 3.0  # on average, in free text
 _LETTERS = 40.0
@@ -40,6 +41,7 @@ _ROWS = 20  # from which on values that are all different tell something
 _PERSONS = 1.05  # rows of each, on average
 _ID = re.compile(r"(^|[^a-z])(id|ids|uuid|guid|key|mrn|ssn|iban|pid|index|row)([^a-z]|$)|(nr|no|number|num|nummer)$")
 _BOUND = re.compile(r"([<>≤≥~]=?|ca\.?|about|over|under)\s*([+-]?[\d.,]+)", re.IGNORECASE)
+_ZONE = re.compile(r":\d\d(?:\.\d+)?\s?(?:Z|[+-]\d\d:?\d\d)$")
 _TRUTHS = [{"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"ja", "nein"}, {"j", "n"}, {"oui", "non"}, {"on", "off"}]
 #: how dates are written, the likelier first: those that have two orders of days and months are told apart or said to be not told
 _DATES = (
@@ -127,6 +129,7 @@ def _moment(seen: _Seen) -> Column | None:
     found = moments(seen.values, fit[0] or ISO)
     timed = bool(((found.dt.hour != 0) | (found.dt.minute != 0)).any())
     first, last = found.min(), found.max()
+    zoned = getattr(seen.values.dtype, "tz", None) is not None or bool(seen.words.str.contains(_ZONE).any())
     doubt = any((moments(seen.values, form or ISO) != found).any() for form in fit[1:])
     return Column(
         seen.name,
@@ -134,7 +137,9 @@ def _moment(seen: _Seen) -> Column | None:
         (f"{first.year}-01-01", f"{last.year + 1}-01-01"),
         format=fit[0],
         parts=("year", "month", "weekday", *(("hour",) if timed else ())),
-        note=f"{first.date()} to {last.date()}" + (": days or months first? Both fit" if doubt else ""),
+        note=f"{first.date()} to {last.date()}"
+        + (": days or months first? Both fit" if doubt else "")
+        + (", in UTC, as zones are named" if zoned else ""),
     )
 
 
@@ -161,10 +166,11 @@ def _number(seen: _Seen) -> Column | None:
     strangers = Counter(seen.words[np.isnan(seen.numbers)].tolist())
     read = {word: _bound(word, seen.decimal) for word in sorted(strangers)}
     foreign = sum(count for word, count in strangers.items() if read[word] is None)
+    worded = len(strangers) <= _FEW_STRANGERS and not any(map(str.isdigit, "".join(strangers)))
     if (
         not len(known)
         or len(known) < len(seen.numbers) / 2
-        or foreign > _STRANGERS * len(seen.numbers)
+        or foreign > (0.5 if worded else _STRANGERS) * len(seen.numbers)
         or len(strangers) > _MOST_STRANGERS
     ):
         return None
@@ -173,8 +179,24 @@ def _number(seen: _Seen) -> Column | None:
     note = f"{'whole numbers' if np.all(np.mod(known, 1) == 0) else 'numbers'} from {low:.6g} to {high:.6g}"
     if foreign:
         note += f"; {foreign:,} entries are none, and count as missing"
+    if (code := _code(known)) is not None:
+        note += f'; does {code} stand for a missing value? Then say so: "read": {{"{code}": null}}'
     unknown = "ignore" if foreign else "error"
     return Column(seen.name, "number", _outwards(seen.name, known), unknown=unknown, read=read, note=note)
+
+
+def _code(known: NDArray[np.float64]) -> int | None:
+    """A number that often stands for a missing value, -1 or 99 and the like, where it stands apart from the others."""
+    different = np.unique(known)
+    if len(different) < 3:
+        return None
+    for code, others in ((different[-1], different[:-1]), (different[0], different[1:])):
+        text = f"{abs(code):g}"
+        nines = set(text) == {"9"} and (code < 0 or len(text) > 1)
+        apart = others[0] >= 0 if code < 0 else code > 2 * others[-1] and others[0] >= 0
+        if apart and (nines or code == -1) and (known == code).sum() > 1:
+            return int(code)
+    return None
 
 
 def _category(seen: _Seen) -> Column | None:
@@ -186,7 +208,10 @@ def _category(seen: _Seen) -> Column | None:
         return None
     beyond = len(spelt) - len(kept)
     covered = sum(spelt[word] for word in kept) / len(seen.words)
+    numeric = int(np.isfinite(seen.numbers).sum())
     note = f"{len(spelt):,} values" + (f", the {len(kept)} most frequent: {covered:.0%} of the rows" if beyond else "")
+    if numeric > len(seen.words) / 2 and len(spelt) > _FEW_NUMBERS:
+        note += f'; {numeric / len(seen.words):.0%} are numbers: is it a number, with "unknown": "ignore"?'
     return Column(
         seen.name, "category", categories=kept, other=True, read={k: v for k, v in read.items() if v in kept}, note=note
     )
@@ -260,8 +285,6 @@ def propose(
 
 def _label(seen: _Seen, task: str | None) -> tuple[Column, tuple[str, ...], TargetRange | None]:
     """The target's column, and its labels or its range."""
-    import pandas as pd
-
     found = _number(seen)
     different = np.unique(seen.numbers[~np.isnan(seen.numbers)])
     few = len(different) <= _FEW_NUMBERS and bool(np.all(np.mod(different, 1) == 0))
@@ -271,9 +294,8 @@ def _label(seen: _Seen, task: str | None) -> tuple[Column, tuple[str, ...], Targ
     if found is not None and (task == "regression" or (task is None and not few)):
         return replace(found, type="label", range=None), (), TargetRange(*found.ends)
     if found is not None:  # whole numbers as labels, and what stands among them for nothing
-        spelt = {
-            word: count for word, count in seen.counts.items() if not math.isnan(as_numbers(pd.Series([word]), seen.decimal)[0])
-        }
+        strangers = set(seen.words[np.isnan(seen.numbers)])
+        spelt = {word: count for word, count in seen.counts.items() if word not in strangers}
         read, ordered = dict[str, Any](), sorted(spelt, key=float)
     else:
         spelt, read = _spellings(seen.counts)

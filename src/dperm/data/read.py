@@ -97,6 +97,13 @@ class Dataset:
     def of(cls, frame: pd.DataFrame, schema: Schema) -> Dataset:
         """A table through its schema."""
         features, targets = schema.encode(frame)
+        for column in schema.feature_columns:
+            odd, entry = column.unread(frame[column.name], schema.decimal_of(frame))
+            if odd and odd == int(column.entries(frame[column.name]).notna().sum()):
+                raise SchemaError(
+                    f"Expected some {column.type}s in column {column.name!r}, got {entry!r} and the like alone, which count as "
+                    "missing."
+                )
         notes = [schema.source] if schema.source else []
         left_out = absent = len(frame) - len(features)
         usable, persons = schema.usable(frame), None

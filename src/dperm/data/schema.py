@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.data.columns import Column, Encoding, checked_range
 from dperm.data.dates import date_parts
-from dperm.data.entries import SchemaError, decimal_of, numbers, texts
+from dperm.data.entries import SchemaError, decimal_of, is_number, numbers, texts
 from dperm.data.pairs import Pair, admit_pairs
 from dperm.data.schema_file import as_text, given_by
 from dperm.data.targets import TargetRange
@@ -79,6 +80,11 @@ class Schema:
             object.__setattr__(self, "target_range", TargetRange(*checked_range(self.target_range, "the target")))
         if self.classes and len(set(self.classes)) < max(2, len(self.classes)):
             raise SchemaError(f"Expected at least two distinct classes, got {list(self.classes)}.")
+        for entry, meant in self._label.read.items():
+            if meant is not None and self.classes and str(meant) not in self.classes:
+                raise SchemaError(f"Expected read of {self.target!r} to give one of its labels, got {meant!r} for {entry!r}.")
+            if meant is not None and not self.classes and not is_number(meant):
+                raise SchemaError(f"Expected read of {self.target!r} to give a finite number, got {meant!r} for {entry!r}.")
         check.choice("missing", self.missing, ("error", "drop", "middle", "separate"))
         if type(self.unit) is not str:
             raise SchemaError(f"Expected the unit to be the name of a column, got {self.unit!r}.")
@@ -229,9 +235,7 @@ class Schema:
     def encode_features(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Features of the kept records, and which records (n,) were kept: all, unless `missing` is "drop"."""
         used = self.feature_columns
-        absent = [column.name for column in used if column.name not in frame.columns]
-        if absent:
-            raise SchemaError(f"Expected columns {absent[:5]}, but the table has {list(map(str, frame.columns[:12]))} …")
+        self._refuse_absent(frame)
         missing = np.zeros(len(frame), dtype=bool)
         if self.missing in ("error", "drop"):
             for column in used:
@@ -256,9 +260,7 @@ class Schema:
     def faults(self, frame: pd.DataFrame) -> dict[int, str]:
         """By row, from 0, why `encode_features` would refuse it or leave it out: the first reason, in words. SchemaError where a
         column is not there."""
-        absent = [column.name for column in self.feature_columns if column.name not in frame.columns]
-        if absent:
-            raise SchemaError(f"Expected columns {absent[:5]}, but the table has {list(map(str, frame.columns[:12]))} …")
+        self._refuse_absent(frame)
         found: dict[int, str] = {}
         for column in self.feature_columns:
             faults = column.faults(frame[column.name], self._encoding_of(frame))
@@ -268,13 +270,26 @@ class Schema:
             found = faults | found
         return dict(sorted(found.items()))
 
+    def _refuse_absent(self, frame: pd.DataFrame) -> None:
+        absent = [column.name for column in self.feature_columns if column.name not in frame.columns]
+        if not absent:
+            return
+        there = list(map(str, frame.columns))
+        more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
+        alike = get_close_matches(absent[0], there, 1)
+        hint = f"is {alike[0]!r} what it is called there?" if alike else f"it has {there[:12]}{' …' if len(there) > 12 else ''}."
+        raise SchemaError(f"The table lacks the columns {absent[:5]}{more} of the schema: {hint}")
+
     def _targets(self, values: pd.Series[Any], decimal: str) -> NDArray[Any]:
         if self.target_range is not None:
             return np.clip(numbers(values, self.target, decimal=decimal), *self.target_range)
         labels = self._as_labels(values)
         unknown = sorted(set(labels.unique()) - set(self.classes))
         if unknown:
-            raise SchemaError(f"Expected labels {list(self.classes)} in {self.target!r}, got {unknown[:5]}.")
+            raise SchemaError(
+                f"Expected labels {list(self.classes)} in {self.target!r}, got {unknown[:5]}. Say what these are read as "
+                '("read"), or leave such records out by "unknown": "ignore".'
+            )
         return labels.to_numpy(dtype=str)
 
     def _as_labels(self, values: pd.Series[Any]) -> pd.Series[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from importlib.resources import files
 from typing import Any
 
@@ -39,7 +40,9 @@ _KINDS: tuple[tuple[type, tuple[str, ...], str], ...] = (
 def given_by(data: Mapping[str, Any]) -> dict[str, Any]:
     """A file's entries, its columns as such. SchemaError for one that is missing, unknown, or of another kind."""
     if odd := sorted(set(data) - {*ENTRIES, *_BESIDE}):
-        raise SchemaError(f"Expected only the entries {sorted(ENTRIES)} in a schema, got {odd[:3]}.")
+        close = get_close_matches(odd[0], ENTRIES, 1)
+        meant = f" Is {close[0]!r} meant?" if close else ""
+        raise SchemaError(f"Expected only the entries {sorted(ENTRIES)} in a schema, got {odd[:3]}.{meant}")
     if "unit_rows" in data and not data.get("unit"):
         raise SchemaError("Expected a unit with unit_rows: the column that tells persons apart.")
     if "found" in data and not (isinstance(data["found"], dict) and data["found"]):
@@ -57,8 +60,12 @@ def given_by(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _column(item: Any) -> Column:
-    if not isinstance(item, dict) or set(item) - COLUMN_ENTRIES or not isinstance(item.get("categories", []), list):
+    if not isinstance(item, dict) or not isinstance(item.get("categories", []), list):
         raise SchemaError(f"Expected a column with name, type, range or a list of categories, got {item!r}.")
+    if odd := sorted(map(str, set(item) - COLUMN_ENTRIES)):
+        close = get_close_matches(odd[0], COLUMN_ENTRIES, 1)
+        meant = f"is {close[0]!r} meant?" if close else f"it has {', '.join(_COLUMN_FIELDS)}."
+        raise SchemaError(f"Expected no entry {odd[0]!r} in column {item.get('name')!r}: {meant}")
     if type(item.get("name")) is not str:
         raise SchemaError(f"Expected a column's name to be text, got {item.get('name')!r}.")
     if "type" not in item:

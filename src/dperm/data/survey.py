@@ -24,8 +24,9 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Survey:
-    """Counts of one table's rows. By column: entries that are `missing`, numbers `outside` their range, which are clipped, and
-    texts in no category, which are `strange`. `narrow`: the share of its range in which 98 % of a column's numbers lie, where
+    """Counts of one table's rows. By column: entries that are `missing`; `unread`, of these, with one of them: such as are there
+    and count as missing, for they are no number or date; numbers `outside` their range, which are clipped; and texts in no
+    category, which are `strange`. `narrow`: the share of its range in which 98 % of a column's numbers lie, where
     that is little. `unlabelled` rows have no target."""
 
     rows: int
@@ -33,6 +34,7 @@ class Survey:
     left_out: tuple[str, ...]
     unknown: tuple[str, ...]  # to the schema
     missing: dict[str, int]
+    unread: dict[str, tuple[int, str]]
     outside: dict[str, int]
     strange: dict[str, int]
     narrow: dict[str, float]
@@ -70,6 +72,7 @@ class Survey:
             left_out=tuple(column.name for column in schema.columns if column.type == "ignore" and column.name in frame.columns),
             unknown=tuple(str(name) for name in frame.columns if name not in names),
             missing=_some(missing),
+            unread={column.name: found for column in used if (found := column.unread(frame[column.name], decimal))[0]},
             outside=_some(outside),
             strange=_some(strange),
             narrow=narrow,
@@ -82,10 +85,11 @@ class Survey:
         lines = [f"Columns used: {_listed(self.used)}."]
         if self.left_out:
             lines[0] += f" Left out by the schema: {_listed(self.left_out)}."
-        if self.unknown:
-            lines[0] += f" Not in the schema: {_listed(self.unknown)}."
         if self.missing:
             lines.append(f"Missing values: {self._counted(self.missing)}.")
+        if self.unread:
+            told = [f"{name} {count:,} (such as {entry!r})" for name, (count, entry) in list(self.unread.items())[:_SHOWN]]
+            lines.append(f"Among these are entries that say something, which is no number or date: {', '.join(told)}.")
         if self.outside:
             lines.append(f"Outside their range, clipped: {self._counted(self.outside)}.")
         if self.strange:
@@ -111,6 +115,10 @@ class Survey:
             for name, count in counts.items()
             if count > limits[kind] * self.rows
         ]
+        if self.unknown:
+            found.append(
+                f"Not in the schema, and not used: {_listed(self.unknown)}. If that is meant, give them the type ignore."
+            )
         if self.targets_outside > _MANY * self.rows:
             found.append(f"{self.targets_outside / self.rows:.0%} of the targets are outside their range: is it right?")
         return found + [

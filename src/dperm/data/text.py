@@ -28,6 +28,7 @@ __all__ = ["OPTIONS", "Dialect", "marks_of", "read_text"]
 OPTIONS = ("separator", "encoding", "decimal", "header", "skip_lines", "missing", "strip", "line_breaks")
 _SEPARATORS = (";", "\t", "|", ",")  # the comma last: it may stand in numbers
 _SAMPLE = 200  # rows that a separator is told from
+_ABOVE = 20  # lines that may stand above a header
 _LETTERS = 1 << 18  # that they may take, below the first line
 _LONGEST = 2**31 - 1  # letters of a field
 _BLOCK = 1 << 24  # bytes parsed at once: no row is longer
@@ -136,7 +137,7 @@ def _admit(options: Mapping[str, Any]) -> None:
     separator, decimal, skipped = options.get("separator"), options.get("decimal"), options.get("skip_lines", 0)
     plain = isinstance(separator, str) and len(separator) == 1 and separator.isascii() and separator not in '"\r\n'
     if separator is not None and not plain:
-        raise TextError(f"expected a separator of one letter, got {separator!r}")
+        raise TextError(f"expected a separator of one letter, such as ; or \\t for tabs, got {separator!r}")
     if decimal not in (None, ".", ","):
         raise TextError(f'expected a decimal mark of "." or ",", got {decimal!r}')
     for name, kind in (("encoding", str), ("header", bool), ("strip", bool), ("line_breaks", bool)):
@@ -236,6 +237,9 @@ def _decimal(rows: list[list[str]], separator: str) -> str:
     columns = [[entry for entry in column if entry not in _MISSING] for column in columns]
     found = {mark: [column for column in columns if _tells(column, mark)] for mark in ",."}
     if not found[","]:
+        commas = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+        if not found["."] and (alike := [column[0] for column in columns if column and all(map(commas.fullmatch, column))]):
+            raise TextError(f"it holds {alike[0]!r}, of three decimals or of thousands: state whether its decimal mark is , or .")
         return "."
     comma = next(entry for entry in found[","][0] if "," in entry)
     thousands = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")  # in all entries of a column: each may be as well with three decimals
@@ -249,7 +253,7 @@ def _tells(entries: list[str], mark: str) -> bool:
     other, own = ("." if mark == "," else ","), re.escape(mark)
     number = re.compile(rf"[+-]?(\d+|\d{{1,3}}([{other}]\d{{3}})+)?({own}\d*)?(e[+-]?\d+)?", re.IGNORECASE)
     telling = re.compile(rf"[+-]?[\d{other}]*{own}(\d{{1,2}}|\d{{4,}})(e[+-]?\d+)?", re.IGNORECASE)
-    plain = [entry.lstrip("<>≤≥~= ") for entry in entries]  # "< 5,5" is one as well
+    plain = [entry.strip("<>≤≥~=$€£¥% ") for entry in entries]  # "< 5,5" is one as well, and "5,50 €"
     numbers = [entry for entry in plain if number.fullmatch(entry)]
     return len(numbers) >= _TELLING * len(entries) and any(telling.fullmatch(entry) for entry in numbers)
 
@@ -310,6 +314,8 @@ def _checked(body: _Body, width: int, names: list[str], numeric: list[int], brea
                 raise TextError(f"there are blanks in front of quotes in line {start}: they would be letters")
             if len(row) != width and not (count == 1 and [name.strip() for name in row] == names):
                 hint = "a separator or a quote is missing, or too many"
+                if len(row) > width and count <= _ABOVE:
+                    hint += "; or there are lines above its header, which skip_lines (--skip-lines) leaves out"
                 raise TextError(f"line {start} has {len(row)} fields in place of {width}: {hint}")
             if body.above + end == start:
                 continue

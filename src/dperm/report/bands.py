@@ -34,7 +34,9 @@ def weight_noise(model: Any, records: Dataset | None = None) -> Array | None:
             "and drawn without them; that of others is not known."
         )
     if isinstance(objective.loss, Weighted):
-        raise ValueError("Expected a model of records that count alike: bands of weighted ones are not known.")
+        raise ValueError(
+            "Expected a model of records that count alike: bands of weighted ones are not known, and a page without them is."
+        )
     if records.features.shape[1] != features:
         raise ValueError(
             f"Expected the records that the model was trained on, of {features} features, got {records.features.shape}."

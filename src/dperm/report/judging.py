@@ -33,8 +33,11 @@ class Judgement:
         return {"records": self.records, "scores": scores, "recalls": recalls, "warnings": list(self.warnings)}
 
 
-def judge_classes(truth: NDArray[Any], answers: NDArray[Any], probabilities: Array | None, classes: list[Any]) -> Judgement:
-    """Labels (n,) beside predicted ones (n,), and probabilities (n, K) of the classes in their order, where there are some."""
+def judge_classes(
+    truth: NDArray[Any], answers: NDArray[Any], probabilities: Array | None, classes: list[Any], *, weighted: bool = False
+) -> Judgement:
+    """Labels (n,) beside predicted ones (n,), and probabilities (n, K) of the classes in their order, where there are some.
+    `weighted`: the classes did not count alike, so that accuracy is not what the model was made for."""
     from sklearn.metrics import log_loss, recall_score, roc_auc_score
 
     present = [label for label in classes if (truth == label).any()]
@@ -58,9 +61,14 @@ def judge_classes(truth: NDArray[Any], answers: NDArray[Any], probabilities: Arr
         scores["calibration error"] = _calibration(truth == answers, probabilities.max(axis=1))
     warnings: list[str] = []
     if accuracy < majority:
-        warnings.append(f"Worse than always saying the most frequent class: {100 * accuracy:.1f} against {100 * majority:.1f} %.")
+        worse = f"Worse than always saying the most frequent class: {100 * accuracy:.1f} against {100 * majority:.1f} %."
+        meant = " Its classes were weighted, which gives accuracy away for recall: judge it by its recalls and AUC."
+        warnings.append(worse + (meant if weighted else ""))
     if len(np.unique(answers)) == 1 and len(present) > 1:
         warnings.append(f"It says {answers[0]} of every record.")
+    never = [name for name, recall in recalls.items() if recall == 0]
+    if never and len(classes) == 2 and not weighted:
+        warnings.append(f"It recognises no {never[0]!r}: class_weight (--class-weight) makes errors on it count for more.")
     return Judgement(len(truth), scores, recalls, tuple(warnings))
 
 

@@ -99,7 +99,8 @@ def _judged(fitted: Any, features: Any, targets: Any, extra: dict[str, Any]) -> 
     if strange := sorted(set(np.unique(targets)) - set(classes))[:5]:
         raise ValueError(f"Expected the model's labels {list(map(str, classes))[:8]}, got {list(map(str, strange))}.")
     probabilities = fitted.predict_proba(features) if hasattr(fitted, "predict_proba") else None
-    return judge_classes(targets, answers, probabilities, classes)
+    weighted = getattr(fitted, "class_weight", None) is not None
+    return judge_classes(targets, answers, probabilities, classes, weighted=weighted)
 
 
 def register(app: typer.Typer) -> None:

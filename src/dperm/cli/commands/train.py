@@ -142,7 +142,10 @@ def train(
         raise ValueError(f"Expected two labels with --class-weight, got {len(dataset.classes) or 'numbers'}.")
     if model == "ridge":
         if dataset.target_range is None:
-            raise ValueError(f"Expected numbers as target for --model ridge, got the labels {list(dataset.classes)[:5]}.")
+            raise ValueError(
+                f"Expected numbers as target for --model ridge, got the labels {list(dataset.classes)[:5]}. "
+                "A schema says so: `dperm data propose --task regression` makes one."
+            )
         targets = dataset.target_range.scaled(targets)
     elif not dataset.classes:
         raise ValueError(f"Expected labels as target for --model {model}, got numbers; use --model ridge.")
@@ -152,7 +155,7 @@ def train(
         options["class_weight"] = _weights(class_weight)
     probe_writable(output)
     if not as_json:
-        told_to_holder(dataset, data_norm)
+        told_to_holder(dataset, data_norm, delta)
     if private_report is not None:
         if mechanism != "individual" or public_size is None or len(dataset.classes) > 2:
             raise ValueError(
