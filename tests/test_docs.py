@@ -70,6 +70,7 @@ def test_the_examples_in_pages_run(page: str, last: str, tmp_path: Path, monkeyp
     assert callable(made) or (getattr(made, "certificate", None) or made.certificate_).epsilon > 0
 
 
+@pytest.mark.slow
 def test_counter_examples_and_records_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errata assert their own counter-examples; code that is indented belongs to a list."""
     monkeypatch.chdir(tmp_path)

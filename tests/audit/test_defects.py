@@ -213,6 +213,7 @@ class _Own(SystemSource):
         return own
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*were reserved before an interruption")
 def test_noise_seeded_again_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sound = attack(resuming(tmp_path / "sound"))

@@ -161,7 +161,7 @@ def _scaled_by_the_number_of_records(run: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-@pytest.mark.parametrize("held_by", ["profile", "renyi"])
+@pytest.mark.parametrize("held_by", ["profile", pytest.param("renyi", marks=pytest.mark.slow)])
 def test_replay_finds_the_defect(
     defect: Callable[[pytest.MonkeyPatch], None], kind: str, held_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +178,7 @@ def test_replay_of_stale_norms_is_exact() -> None:
     assert 0.99 < result.details["largest_movement"] <= 1 + 1e-6
 
 
+@pytest.mark.slow
 def test_replay_of_the_adaptive_norm_is_exact() -> None:
     """K* moves by no more than C*, and by nearly that for the longest gradient there is."""
     made = mechanism(adaptive=AdaptiveNorm(ceiling=2.0), norm_noise=15.0)
@@ -222,6 +223,7 @@ def test_a_smaller_budget_than_was_spent_is_refuted(kind: str) -> None:
     assert "unpaid" in result.details["kinds"] or "charge" in result.details["kinds"]
 
 
+@pytest.mark.slow
 def test_empty_draws_are_not_taken_for_unpaid_steps() -> None:
     result = replay(Training.of_mechanism(mechanism(expected_batch_size=0.8, epochs=1), objective()))
     assert result.verdict == "consistent", str(result)

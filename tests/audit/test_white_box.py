@@ -131,6 +131,7 @@ def test_draws_that_are_not_poisson_s_are_refuted(monkeypatch: pytest.MonkeyPatc
     assert result.refuted and any(text in finding for finding in result.findings)
 
 
+@pytest.mark.slow
 def test_sound_draws_are_never_refuted() -> None:
     mine = calibrated(4.0, sampler=Poisson(0.05))
     assert not any(audited(mine, canaries=60).refuted for _ in range(60))

@@ -209,7 +209,7 @@ def test_bands_are_free_after_output_perturbation_and_true() -> None:
     assert np.std(heights, axis=0) == pytest.approx(band, rel=0.25)
 
 
-@pytest.mark.parametrize("roughness", [0.0, 3.0])
+@pytest.mark.parametrize("roughness", [pytest.param(0.0, marks=pytest.mark.slow), 3.0])
 def test_bands_of_objective_perturbation_are_told_by_the_records(roughness: float) -> None:
     """And are what the noise does, draw by draw."""
     frame = people(2000)

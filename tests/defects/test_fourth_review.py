@@ -126,6 +126,7 @@ def test_review_4_3_a_fit_after_refused_steps_takes_the_optimizer() -> None:
     assert trainer._fitting.ema_decay is None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:delta = ")
 def test_review_4_4_noise_that_falls_with_a_private_size_is_not_refuted() -> None:
     rows, labels = DATA[0][:40], DATA[1][:40]

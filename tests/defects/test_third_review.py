@@ -67,6 +67,7 @@ def test_review_3_1_rows_far_shorter_than_the_rest_leave_the_residual_certified(
 # 2: rates at which a run sees nobody
 
 
+@pytest.mark.slow
 def test_review_3_2_hardly_any_draws_are_hardly_any() -> None:
     """Beyond 2⁴⁴ trials in a row one record was drawn for certain: 1,066 deviations of the noise at a printed ε of 0."""
     source = SystemSource(Randomness.fixed(1))

@@ -47,16 +47,18 @@ from dperm.release import SpendLog
 X, Y = load_breast_cancer(return_X_y=True)
 RANGES = np.column_stack([np.zeros(30), X.max(axis=0) * 2])  # stands in for public ranges
 
-ESTIMATORS = [
-    DPLogisticRegression(),
+VARIANTS = [
     DPLogisticRegression(mechanism="output", epsilon=30.0),
     DPLogisticRegression(mechanism=Gradient(epochs=5)),
     DPLogisticRegression(mechanism=Gradient(sampling="importance", epochs=5), epsilon=8.0),
     DPLogisticRegression(relation="replace_one", delta=1e-6),
     DPLogisticRegression(penalty="l1", epsilon=8.0),
+    DPElasticNet(),
+]
+ESTIMATORS = [
+    DPLogisticRegression(),
     DPLinearSVC(),
     DPRidge(),
-    DPElasticNet(),
     DPLasso(),
     DPPoissonRegressor(),
     DPQuantileRegressor(),
@@ -82,6 +84,16 @@ _WITHOUT = ("max_sample_weight together", "Expected two classes with class_weigh
 
 @parametrize_with_checks(ESTIMATORS)
 def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
+    keeps_the_contract(estimator, check)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(VARIANTS)
+def test_variants_keep_scikit_learn_s_contract(estimator: Any, check: Any) -> None:
+    keeps_the_contract(estimator, check)
+
+
+def keeps_the_contract(estimator: Any, check: Any) -> None:
     """All of scikit-learn's checks, none skipped. The array-API check needs an environment variable: see below. Weights need a
     public bound, and two classes, which scikit-learn's checks of them do not state: these are refused."""
     name = getattr(check, "func", check).__name__
@@ -98,6 +110,7 @@ def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
         check(estimator)
 
 
+@pytest.mark.slow
 def test_array_api_check() -> None:
     """The one check that scikit-learn skips unless SCIPY_ARRAY_API is set before SciPy is imported."""
     code = (

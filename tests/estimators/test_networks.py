@@ -32,8 +32,8 @@ class TwoLayers:
         return nn.Sequential(nn.Linear(features, self.width), nn.Tanh(), nn.Linear(self.width, classes))
 
 
-ESTIMATORS = [
-    DPMLPClassifier(epsilon=50.0, mechanism=Gradient(epochs=10)),
+ESTIMATORS = [DPMLPClassifier(epsilon=50.0, mechanism=Gradient(epochs=10))]
+VARIANTS = [
     DPTorchClassifier(TwoLayers(), epsilon=50.0, mechanism=Gradient(epochs=10)),
     DPTorchClassifier(TwoLayers(), epsilon=50.0, mechanism=Gradient(sampling="importance", epochs=10)),
     DPMLPClassifier((), epsilon=50.0, relation="replace_one", delta=1e-6),
@@ -42,6 +42,16 @@ ESTIMATORS = [
 
 @parametrize_with_checks(ESTIMATORS)
 def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
+    keeps_the_contract(estimator, check)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(VARIANTS)
+def test_variants_keep_scikit_learn_s_contract(estimator: Any, check: Any) -> None:
+    keeps_the_contract(estimator, check)
+
+
+def keeps_the_contract(estimator: Any, check: Any) -> None:
     """All of scikit-learn's checks; the array-API check needs an environment variable and is in test_estimators.py."""
     if getattr(check, "func", check).__name__ == "check_array_api_input":
         return

@@ -175,6 +175,7 @@ class _Coins(SystemSource):
             yield drawn
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(
     st.lists(st.one_of(st.floats(0, 1e9), st.just(0.0), st.floats(1e-300, 1e-200)), min_size=1, max_size=12),

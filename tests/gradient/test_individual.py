@@ -342,6 +342,7 @@ def test_a_loop_of_ones_own_that_ends_leaves_its_trained_model(tmp_path: Path) -
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 def test_networks_are_replayed() -> None:
     from dperm.audit import network_pairs
 

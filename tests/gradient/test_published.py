@@ -208,6 +208,7 @@ def one_neuron() -> tuple[LinearObjective, Any, Any]:
 NETWORK = {"space": 5000.0, "steps": 120, "refreshes": 3, "modulus": 3.0, "update": SGD(0.5), "lipschitz": (1.0, 0.25, 0.1)}
 
 
+@pytest.mark.slow
 def test_a_network_of_one_neuron_is_logistic_regression_step_by_step() -> None:
     linear, model, loss = one_neuron()
     rng = np.random.default_rng(0)

@@ -44,6 +44,7 @@ class Kept(LookAtOthers):
         return lambda theta: bool(self.seen.append(theta.copy()))  # type: ignore[func-returns-value]
 
 
+@pytest.mark.slow
 def test_the_joint_law_of_the_releases_is_a_brownian_path() -> None:
     mechanism = never(strong_convexity=30.0)
     watched = Kept(goal="accuracy", target=0.9, rows=HELD[0], targets=HELD[1])
@@ -153,6 +154,7 @@ class Door:
         return self.source.undisclosed(query, sensitivity, epsilon, 2.0**-20)
 
 
+@pytest.mark.slow
 def test_above_threshold_is_private_at_its_epsilon() -> None:
     """Both worlds' chances of each sequence of answers."""
     event, door, runs = AboveThreshold(1.0, queries=3), Door(), 6000
@@ -335,6 +337,7 @@ def test_with_delta_0_a_stop_costs_the_epsilon_of_its_release(held_out: Any) -> 
         replace(certificate, ex_post=replace(stated, epsilons=[0.9 * value for value in stated.epsilons])).verify()
 
 
+@pytest.mark.slow
 def test_ends_of_a_pure_path_are_private_at_their_epsilon() -> None:
     """One number, two worlds one sensitivity apart, a rule that stops at large releases: chances of ending at k in a set."""
     signals, runs = (0.25, 0.5, 1.0, 1.5), 3000

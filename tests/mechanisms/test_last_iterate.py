@@ -96,6 +96,7 @@ def test_iterates_before_the_last_cannot_leave() -> None:
         other.hide(np.zeros(4), 1.0, mechanism.noise_multiplier / 2)
 
 
+@pytest.mark.slow
 def test_random_stops_are_uniform() -> None:
     mechanism, objective = problem(random_stop=True, epochs=None)
     records = objective.records(*data())

@@ -222,6 +222,7 @@ def test_overflow_is_never_below_the_tail(capacity: int, largest: int, rate: flo
     assert bound <= 200 * exact
 
 
+@pytest.mark.slow
 def test_what_is_cut_short_is_charged() -> None:
     whole = PoissonSampled(0.01, Gaussian(1.0))
     for capacity in (170, 200):

@@ -139,7 +139,9 @@ PERSONS = [
 
 
 @pytest.mark.parametrize("loss", ["logistic", "huber"])
-@pytest.mark.parametrize(("target", "scale"), [(1.0, 0.3), (1.0, 1.0), (4.0, 0.3)])
+@pytest.mark.parametrize(
+    ("target", "scale"), [(1.0, 0.3), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1.0, 1.0), (4.0, 0.3)))]
+)
 def test_persons_are_never_below_the_exact_density(loss: str, target: float, scale: float) -> None:
     beta = SMOOTHNESS[loss]
     modulus, sigma = 4 * beta * scale / target, 1 / gaussian_mu(target, 1e-3)

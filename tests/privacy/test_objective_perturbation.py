@@ -103,8 +103,10 @@ NEIGHBOURS = [
 
 
 @pytest.mark.parametrize("loss", ["logistic", "margin", "smoothed_hinge", "huber"])
-@pytest.mark.parametrize("scale", [0.05, 0.25, 1.0, 4.0])
-@pytest.mark.parametrize("target", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize(
+    "scale", [0.05, pytest.param(0.25, marks=pytest.mark.slow), 1.0, pytest.param(4.0, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("target", [pytest.param(0.1, marks=pytest.mark.slow), 1.0, 4.0])
 def test_never_below_the_exact_density(loss: str, scale: float, target: float) -> None:
     """Largest true ÷ bound over neighbours, both directions, Λ from a twentieth to four times B²/ε·(4β)."""
     beta = SMOOTHNESS[loss]
@@ -135,9 +137,9 @@ def test_sharp_bound_is_attained() -> None:
     ("sigma", "modulus", "loss"),
     [
         (4.0, 2.0, "logistic"),
-        (4.0, 2.0, "huber"),
+        pytest.param(4.0, 2.0, "huber", marks=pytest.mark.slow),
         pytest.param(30.0, 0.3, "logistic", marks=pytest.mark.slow),
-        (1.5, 0.4, "huber"),
+        pytest.param(1.5, 0.4, "huber", marks=pytest.mark.slow),
         pytest.param(30.0, 0.3, "huber", marks=pytest.mark.slow),
         pytest.param(1.5, 0.4, "logistic", marks=pytest.mark.slow),
     ],

@@ -46,7 +46,13 @@ def profile_of(*events: Event, smallest: float = 1e-9) -> PrivacyProfile:
 
 @pytest.mark.parametrize(
     "event",
-    [EPOCH, Gaussian(0.7), Laplace(3.0), PureDP(0.4), SelfComposed(PoissonSampled(0.3, Gaussian(8.0)), 3)],
+    [
+        EPOCH,
+        Gaussian(0.7),
+        Laplace(3.0),
+        PureDP(0.4),
+        pytest.param(SelfComposed(PoissonSampled(0.3, Gaussian(8.0)), 3), marks=pytest.mark.slow),
+    ],
     ids=lambda event: type(event).__name__,
 )
 def test_a_profile_is_above_its_events_and_not_by_much(event: Event) -> None:

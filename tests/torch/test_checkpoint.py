@@ -123,6 +123,7 @@ def test_killed_between_charge_release_and_checkpoint(tmp_path: Path, point: str
     assert certificate.epsilon is not None and certificate.epsilon <= 4.0
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(tmp_path: Path) -> None:
     assert run(tmp_path, "release-after", 3, SECONDS_AT_ONCE="0") == -signal.SIGKILL
     for point, count in (("release-after", 4), ("save-before", 1), ("reserve-after", 2)):

@@ -79,8 +79,8 @@ def test_the_certificate_is_what_the_run_was_held_to_and_is_logged_first(plan: s
 @pytest.mark.parametrize(
     "optimizer",
     [
-        functools.partial(torch.optim.SGD, lr=0.3, momentum=0.9),
-        functools.partial(torch.optim.Adam, lr=0.02),
+        pytest.param(functools.partial(torch.optim.SGD, lr=0.3, momentum=0.9), marks=pytest.mark.slow),
+        pytest.param(functools.partial(torch.optim.Adam, lr=0.02), marks=pytest.mark.slow),
         functools.partial(torch.optim.AdamW, lr=0.02),
     ],
     ids=["momentum", "Adam", "AdamW"],

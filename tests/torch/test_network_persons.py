@@ -149,7 +149,7 @@ def test_a_run_killed_goes_on_with_persons(tmp_path: Any) -> None:
     assert len(SpendLog.current().charges()) == 1
 
 
-@pytest.mark.parametrize("sampling", ["poisson", "rows"])
+@pytest.mark.parametrize("sampling", ["poisson", pytest.param("rows", marks=pytest.mark.slow)])
 def test_replay_on_neighbours(sampling: str) -> None:
     """A person added, of rows far too large, mislabelled and not finite; and the same certified as if a person were one row."""
     inputs, targets = INPUTS[:60].reshape(20, 3, 5), TARGETS[:60].reshape(20, 3)

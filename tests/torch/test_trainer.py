@@ -73,6 +73,7 @@ def test_a_fixed_seed_is_not_private_and_repeats() -> None:
     assert not torch.equal(fresh[0], fresh[1])
 
 
+@pytest.mark.slow
 def test_an_unstated_size_is_released_with_noise_and_charged() -> None:
     run = trainer(public_size=None, random_state=None).fit(data())
     assert isinstance(run.certificate.event, Composed)

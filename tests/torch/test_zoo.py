@@ -44,6 +44,9 @@ ZOO: list[tuple[str, Callable[[], nn.Module], Any, Tensor, Any]] = [
 ]
 
 
+LARGE = ("GPT", "U-Net", "ViT")
+
+
 @pytest.mark.parametrize(
     ("name", "make", "inputs", "targets", "loss"),
     [pytest.param(*item, id=item[0], marks=[pytest.mark.slow] if "ResNet" in item[0] else []) for item in ZOO],
@@ -56,7 +59,10 @@ def test_the_zoo(name: str, make: Callable[[], nn.Module], inputs: Any, targets:
 
 @pytest.mark.parametrize(
     ("name", "make", "inputs", "targets", "loss"),
-    [pytest.param(*item, id=item[0], marks=[pytest.mark.slow] if "ResNet" in item[0] else []) for item in ZOO],
+    [
+        pytest.param(*item, id=item[0], marks=[pytest.mark.slow] if item[0] in LARGE or "ResNet" in item[0] else [])
+        for item in ZOO
+    ],
 )
 def test_unit_vectors_are_of_length_one_in_single_precision(
     name: str, make: Callable[[], nn.Module], inputs: Any, targets: Tensor, loss: Any

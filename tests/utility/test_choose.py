@@ -131,6 +131,7 @@ def test_what_cannot_be_looked_at_is_refused(settings: dict[str, Any], arguments
         model(**settings).epsilon_path(*table(200), **arguments)
 
 
+@pytest.mark.slow
 def test_the_page_says_what_was_chosen_and_what_is_private(curve: UtilityCurve) -> None:
     chosen = curve.epsilon_for(halfway(curve, "accuracy"))
     rows = levels(curve, "accuracy", chosen)

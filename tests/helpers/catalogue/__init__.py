@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pkgutil
-from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from typing import Any, get_type_hints
 
@@ -38,11 +38,11 @@ FAMILIES = {
 }
 
 
-def catalogue() -> Iterator[Entry]:
-    """(name, mechanism, objective)"""
-    for module in pkgutil.iter_modules(__path__):
-        if module.name != "common":
-            yield from import_module(f"helpers.catalogue.{module.name}").entries()
+@cache
+def catalogue() -> tuple[Entry, ...]:
+    """(name, mechanism, objective), made once: it takes half a minute."""
+    modules = [module.name for module in pkgutil.iter_modules(__path__) if module.name != "common"]
+    return tuple(entry for name in modules for entry in import_module(f"helpers.catalogue.{name}").entries())
 
 
 def concrete(base: type, package: Any) -> set[type]:
