@@ -42,7 +42,7 @@ def audited(mechanism: Mechanism, objective: LinearObjective, at_once: int, alon
 
 @entries(LONG)
 def test_nothing_certified_is_refuted(mechanism: Mechanism, objective: LinearObjective) -> None:
-    audited(mechanism, objective, 200, 6)
+    audited(mechanism, objective, 200, 20)
 
 
 @pytest.mark.slow
