@@ -75,7 +75,7 @@ def test_from_table_to_card(table: Path, schema: Path, tmp_path: Path) -> None:
     assert np.mean(found["prediction"] == PEOPLE["income"]) > 0.7
     dperm("card", model, "-o", page)
     assert "What an attacker could do" in page.read_text()
-    certificate = Certificate.from_json(dperm("card", model, "-o", page, "--json").stdout)
+    certificate = Certificate.from_json(json.dumps(json.loads(dperm("card", model, "-o", page, "--json").stdout)["certificate"]))
     assert certificate.epsilon <= 5
     again = (
         json.loads(dperm("account", "--event", model.with_name("c.json"), "--json").stdout)

@@ -31,7 +31,7 @@ from dperm.mechanisms import Budget, Gradient, GradientPerturbation, Objective
 from dperm.objectives import LinearObjective, Logistic, Task
 from dperm.privacy import Certificate
 from dperm.release import Channel, SpendLog
-from dperm.report.page import card_page
+from dperm.report.card import Card, card_page
 from dperm.report.registry import Deployment, registry_entry
 from helpers.catalogue import DELTA, EPSILON
 
@@ -151,9 +151,9 @@ def test_every_page_says_what_is_protected(tmp_path: Path) -> None:
     rows = classifier(mechanism=Gradient(sampling="rows")).fit(ROWS, LABELS, groups=GROUPS)
     assert "each is drawn and bounded by itself" in str(rows.certificate_) and "averaged" not in str(rows.certificate_)
     records = DPLogisticRegression(classes=["no", "yes"]).fit(ROWS, LABELS)
-    page = card_page(rows.certificate_, "Stays")
+    page = card_page(Card.of(rows.certificate_, "Stays"))
     assert "one person with all their rows is added or removed" in " ".join(page.split()) and "rows were used" in page
-    assert "one record is added or removed" in " ".join(card_page(records.certificate_, "Stays").split())
+    assert "one record is added or removed" in " ".join(card_page(Card.of(records.certificate_, "Stays")).split())
     deployment = Deployment(name="Stays", curators=("A hospital",), intended_use="planning", region="Europe")
     entry = json.loads(registry_entry(rows.certificate_, deployment))["deployment"]
     assert entry["privacy_loss"]["privacy_unit"] == "user-level"

@@ -13,7 +13,7 @@ import pytest
 from dperm.estimators import DPLogisticRegression, model_to_json
 from dperm.mechanisms import AccuracyFirst
 from dperm.privacy import Certificate, PureDP, Relation, Unsupported
-from dperm.report.page import card_page
+from dperm.report.card import Card, card_page
 from dperm.report.registry import Deployment, registry_entry
 
 KNOWN: dict[str, Any] = {
@@ -76,7 +76,7 @@ def test_a_stop_on_the_way_is_on_the_card_and_in_the_entry() -> None:
     labels = (rows[:, 0] > 0).astype(int)
     method = AccuracyFirst(accuracy=0.7, held_out=(rows[:100], labels[:100]), strong_convexity=5.0)
     certificate = DPLogisticRegression(epsilon=8.0, classes=[0, 1], mechanism=method).fit(rows, labels).certificate_
-    page = card_page(certificate, "Model", [])
+    page = card_page(Card.of(certificate, "Model"))
     assert "ex post" in page and "Stopped at release" in page
     assert (
         "ex post"

@@ -13,12 +13,10 @@ from rich.console import Console
 
 from dperm import data
 from dperm.data import Dataset, TargetRange
-from dperm.estimators import DPLogisticRegression
-from dperm.privacy import Unsupported
 from dperm.release import SpendLog
 from dperm.report import Study, StudyResult, run_study, write_atomically
 from dperm.report.candidates import USUAL
-from dperm.report.page import card_page, comparison_page
+from dperm.report.page import comparison_page
 from dperm.report.summary import result_table, results_json
 
 STUDY = Study(epsilons=(0.5, 5.0), repeats=2, seed=0)
@@ -115,20 +113,6 @@ def test_the_terminal_table_fits_eighty_columns(results: list[StudyResult]) -> N
     lines = buffer.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert sum("±" in line for line in lines) == len(USUAL) + 1
-
-
-def test_card(tmp_path: Path) -> None:
-    dataset = data.load("iris")
-    certificate = DPLogisticRegression(mechanism="objective").fit(dataset.features, dataset.targets).certificate_
-    page = card_page(certificate, "iris")
-    for part in ("What an attacker could do", "It rests on", "Not charged", "accusing 1 %", "<svg"):
-        assert part in page
-    claimed = replace(certificate, event=Unsupported("they say so"), epsilon=None, status="claimed", claim="they say so")
-    found = 100 * certificate.attack_view((0.01,)).true_positive_rates[0]
-    assert f"at most {found:.3g} are found" in page and "best possible attack on 100 people" in page
-    assert "Claimed, not certified" in card_page(claimed, "x")
-    assert "What an attacker could do" not in card_page(claimed, "x")
-    assert "Not private." in card_page(replace(certificate, status="not private"), "x")
 
 
 def test_bad_studies_are_refused() -> None:

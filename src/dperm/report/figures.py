@@ -12,6 +12,7 @@ from typing import Any, cast
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from dperm.audit import AuditResult
@@ -243,27 +244,56 @@ def profile_figure(certificate: Certificate) -> str:
         return _svg(figure, "privacy profile")
 
 
+#: of people: accused as by lot, accused thanks to the model, not accused
+_PEOPLE: tuple[dict[str, Any], ...] = (
+    {"facecolors": "#56B4E9", "edgecolors": _INK, "linewidths": 0.8},
+    {"facecolors": "#D55E00", "edgecolors": _INK, "linewidths": 0.8},
+    {"facecolors": "none", "edgecolors": _INK, "linewidths": 0.8, "alpha": 0.5},
+)
+
+
+def _as_marker(look: dict[str, Any]) -> dict[str, Any]:
+    """The same for a legend."""
+    return {
+        "marker": "o",
+        "markerfacecolor": look["facecolors"],
+        "markeredgecolor": look["edgecolors"],
+        "markeredgewidth": look["linewidths"],
+        "alpha": look.get("alpha", 1.0),
+    }
+
+
 def risk_figure(certificate: Certificate) -> str:
     """ε and what it means: of 100 people each, whom the best attack accuses, where it accuses 1 in 100 wrongly."""
     assert certificate.epsilon is not None
     (found,) = certificate.attack_view((0.01,)).true_positive_rates
     what = "rows were" if certificate.of_persons else "record was"
+    more = math.ceil(100 * found - 1e-9) - 1
+    lottery, better, free = _PEOPLE
     groups = (
-        (f"Their {what} not used", 1, "1 is accused, wrongly"),
-        (f"Their {what} used", math.ceil(100 * found - 1e-9), f"at most {100 * found:.3g} are found"),
+        (f"100 people whose {what} not used", ((lottery, 1), (free, 99)), "1 is accused, wrongly"),
+        (
+            f"100 people whose {what} used",
+            ((lottery, 1), (better, more), (free, 99 - more)),
+            f"at most {1 + more} are found" if more else "1 is found, as by lot",
+        ),
     )
     with matplotlib.rc_context(cast(Any, _STYLE)):
-        figure = Figure(figsize=(6.6, 3.9), layout="constrained")
-        figure.suptitle(f"ε = {certificate.epsilon:.3g}: the best possible attack on 100 people", fontsize=12)
-        for axes, (title, accused, said) in zip(figure.subplots(1, 2), groups, strict=True):
-            places = np.arange(100)
-            across, down = places % 10, -(places // 10)
-            axes.scatter(across[accused:], down[accused:], s=70, facecolors="none", edgecolors=_INK, linewidths=0.8, alpha=0.5)
-            axes.scatter(across[:accused], down[:accused], s=70, color="#D55E00", edgecolors=_INK, linewidths=0.8)
+        figure = Figure(figsize=(6.6, 4.5), layout="constrained")
+        figure.suptitle(f"ε = {certificate.epsilon:.3g}: the best possible attack", fontsize=12)
+        for axes, (title, kinds, said) in zip(figure.subplots(1, 2), groups, strict=True):
+            start = 0
+            for look, count in kinds:
+                places = np.arange(start, start + count)
+                axes.scatter(places % 10, -(places // 10), s=70, **look)
+                start += count
             axes.set_title(title, fontsize=11)
             axes.set_xlabel(said)
             axes.set(xticks=[], yticks=[], xlim=(-0.7, 9.7), ylim=(-9.7, 0.7), aspect="equal")
             axes.spines[["left", "bottom"]].set_visible(False)
+        said_of = ("accused, as a lottery would", "accused thanks to the model", "left alone")
+        marks = [Line2D([], [], linestyle="", markersize=8, **_as_marker(look)) for look in _PEOPLE]
+        figure.legend(marks, said_of, loc="outside lower center", ncols=3, frameon=False, fontsize=9, handletextpad=0.1)
         return _svg(figure, "what an attacker finds")
 
 

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: the comparison report and the card of one model."""
+"""Self-contained HTML pages: what they share, and the comparison report."""
 
 from __future__ import annotations
 
@@ -15,18 +15,15 @@ from dperm.audit import AuditResult, overall
 from dperm.privacy import Certificate
 from dperm.report.candidates import CANDIDATES
 from dperm.report.figures import (
-    curve_figure,
     excess_figure,
     noise_figure,
     noise_multiplier,
     path_figure,
-    profile_figure,
-    risk_figure,
     score_figure,
 )
 from dperm.report.study import StudyResult
 
-__all__ = ["card_page", "comparison_page", "environment", "machine"]
+__all__ = ["comparison_page", "environment", "machine"]
 
 
 def environment() -> Environment:
@@ -145,25 +142,3 @@ def _shown_certificate(result: StudyResult) -> Certificate | None:
     key = "objective-sharp" if result.task.classes == 2 else with_certificate[-1].mechanism
     mine = [cell for cell in with_certificate if cell.mechanism == key] or with_certificate
     return min(mine, key=lambda cell: abs((cell.epsilon or 0) - 1)).certificate
-
-
-def card_page(certificate: Certificate, title: str, audits: Sequence[AuditResult] = ()) -> str:
-    """One page for the person who signs: what was spent, on what assumptions, what an attacker could do, what attacks found."""
-    attack = None if certificate.epsilon is None else certificate.attack_view((0.01, 0.1))
-    figure = None if certificate.epsilon is None else profile_figure(certificate)
-    risk = None if certificate.epsilon is None else risk_figure(certificate)
-    return (
-        environment()
-        .get_template("card.html")
-        .render(
-            certificate=certificate,
-            title=title,
-            attack=attack,
-            profile_svg=figure,
-            risk_svg=risk,
-            audits=[(result, curve_figure(result) if result.curve else None) for result in audits],
-            verdict=overall(audits),
-            event=certificate.event.to_dict(),
-            machine=machine(),
-        )
-    )

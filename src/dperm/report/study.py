@@ -91,6 +91,7 @@ class Cell:
     attack_tpr: Array
     noise: dict[str, Any] = field(default_factory=dict[str, Any])
     certificate: Certificate | None = None
+    test_share: float = 0.0  # of the records, in each repeat's split; 0: repeats share no records
 
     @property
     def mean(self) -> float:
@@ -98,21 +99,23 @@ class Cell:
 
     @property
     def spread(self) -> float:
-        """Half-width of the 95 % interval of the mean, by the repeats' own spread."""
-        return _half_width(self.scores)
+        """Half-width of the 95 % interval of the mean: for other splits, not only for these."""
+        return _half_width(self.scores, self.test_share)
 
     def paired(self, other: Cell) -> tuple[float, float]:
         """Mean difference of scores over the same splits, and its 95 % half-width."""
         difference = self.scores - other.scores
-        return float(difference.mean()), _half_width(difference)
+        return float(difference.mean()), _half_width(difference, self.test_share)
 
 
-def _half_width(values: Array) -> float:
+def _half_width(values: Array, test_share: float) -> float:
+    """Student's, with the variance of a mean over splits that share records: (1/J + n_test/n_train)·s² (Nadeau and Bengio 2003,
+    Inference for the generalization error, section 3)."""
     if len(values) < 2:
         return float("nan")
     from scipy.special import stdtrit
 
-    return float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values)))
+    return float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) * np.sqrt(1 / len(values) + test_share / (1 - test_share)))
 
 
 @dataclass(frozen=True)
@@ -143,9 +146,14 @@ class StudyResult:
         return next(cell for cell in self.cells if (cell.mechanism, cell.epsilon) == (mechanism, epsilon))
 
     def best(self, epsilon: float) -> str | None:
-        """The best mechanism at this ε; what is only claimed does not compete."""
+        """The best mechanism at this ε, where its lead over the next is beyond the interval of their difference; what is only
+        claimed does not compete."""
         here = [cell for cell in self.cells if cell.epsilon == epsilon and not CANDIDATES[cell.mechanism].claimed]
-        return max(here, key=lambda cell: cell.mean).mechanism if here else None
+        ranked = sorted(here, key=lambda cell: -cell.mean)
+        if len(ranked) < 2:
+            return None
+        lead, width = ranked[0].paired(ranked[1])
+        return ranked[0].mechanism if lead > width else None
 
 
 class _Fit(NamedTuple):
@@ -451,6 +459,7 @@ def _cell(
         attack_tpr=np.array([row.attack[1] for row in mine]),
         noise=mine[0].trace,
         certificate=certificate,
+        test_share=study.test_share,
     )
 
 

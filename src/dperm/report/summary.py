@@ -23,7 +23,7 @@ __all__ = ["bound_table", "influence_table", "level_table", "result_table", "res
 
 
 def result_table(result: StudyResult, console: Console | None = None) -> None:
-    """Print mean ± 95 % half-width, in percent, for each mechanism and ε; the best of each column in bold."""
+    """Print mean ± 95 % half-width, in percent, for each mechanism and ε; the best of a column in bold if told apart."""
     keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
     reference = result.cell("non-private", None)
     console = console or Console(highlight=False)

@@ -1,0 +1,179 @@
+"""The card of one model, for the person who signs: what it is of, what was spent and is left, what an attacker could do."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dperm.audit import AuditResult, overall
+from dperm.privacy import Certificate, Composed, Relation
+from dperm.report.figures import curve_figure, profile_figure, risk_figure
+from dperm.report.page import environment, machine
+
+if TYPE_CHECKING:
+    from dperm.data import Schema
+    from dperm.release import SpendLog
+
+__all__ = ["GLOSSARY", "Card", "Spent", "card_page"]
+
+_RATES = (0.01, 0.1)  # of people who are accused wrongly
+
+#: Words of the card, for readers who do not know them.
+GLOSSARY = {
+    "ε (epsilon)": "How much one person's data can change what leaves. At ε = 0 nothing leaves; up to about 1 is called strong, "
+    "above 10 weak. The picture of the attack says what it means here.",
+    "δ (delta)": "The chance that the bound by ε does not hold. It should be far below one in the number of people.",
+    "Record, person": "What is protected: one row of the table, or all rows of one person. The card says which.",
+    "Neighbours": "Two tables that differ in one record, or one person. Privacy means that what leaves hardly tells which of two "
+    "neighbours it was made of.",
+    "Mechanism": "The method that trains and adds noise.",
+    "Certified": "ε was computed by this program from what the mechanism ran, by the theorem and the accounting that are named. "
+    "Anybody can compute it again from the model's file, by the command dperm account. No authority has issued it.",
+    "Claimed": "The mechanism states an ε that this program cannot prove.",
+    "Charge, spend log": "Each release of a data set is written down before it is made. What several releases cost together is "
+    "computed from these entries.",
+    "Audit": "Attacks on the running program. They can show that it spends more than it says; they cannot show that it does not.",
+}
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What all releases charged under one label cost together, by a spend log; `budget`: how much may be spent, if stated."""
+
+    label: str
+    epsilon: float
+    delta: float
+    charges: int
+    budget: float | None = None
+
+    @property
+    def left(self) -> float | None:
+        """Of the budget: at least, for what is spent together costs less than its sum."""
+        return None if self.budget is None else max(0.0, self.budget - self.epsilon)
+
+    @classmethod
+    def of(cls, log: SpendLog, label: str, certificate: Certificate, budget: float | None = None) -> Spent | None:
+        """None where the log holds no charge of this certificate's event under this label."""
+        charges = log.charges(label)
+        charged, event = [charge.event for charge in charges], certificate.event
+        parts = event.events if isinstance(event, Composed) else ()  # of a schema that was found, and of the training
+        if event not in charged and not (parts and all(part in charged for part in parts)):
+            return None
+        totals = log.total(certificate.delta, label, persons=certificate.of_persons)
+        together = [charge for charge in charges if charge.persons == certificate.of_persons]
+        return cls(label, totals.get(certificate.relation, math.inf), certificate.delta, len(together), budget)
+
+
+@dataclass(frozen=True)
+class Card:
+    """What stands on it. `purpose` "": nobody stated it; the page has a line for it."""
+
+    certificate: Certificate
+    title: str
+    data_set: str = ""
+    purpose: str = ""
+    person: str = ""
+    features: tuple[str, ...] = ()
+    target: str = ""
+    spent: Spent | None = None
+    signed: str = ""  # by whose key, where that was checked
+    audits: Sequence[AuditResult] = field(default=())
+
+    @classmethod
+    def of(cls, certificate: Certificate, title: str, schema: Schema | None = None, **stated: Any) -> Card:
+        """With what a model's schema says; `stated` fields that are not empty stand above it."""
+        known: dict[str, Any] = {"person": _person(certificate, schema)}
+        if schema is not None:
+            known |= {
+                "data_set": ". ".join(part.rstrip(".") for part in (schema.title or schema.name, schema.source) if part),
+                "features": tuple(column.name for column in schema.feature_columns),
+                "target": schema.target,
+            }
+        return cls(certificate, title, **(known | {name: value for name, value in stated.items() if value}))
+
+    @property
+    def neighbours(self) -> str:
+        """Two tables that cannot be told apart, in words."""
+        who = "one person with all their rows" if self.certificate.of_persons else "one record"
+        added = self.certificate.relation is Relation.ADD_OR_REMOVE_ONE
+        return f"{who} {'is added or removed' if added else 'is replaced by any other'}"
+
+    @property
+    def attack(self) -> dict[str, Any] | None:
+        """The most that any attack finds out of one person, in people of 100; None where nothing is certified."""
+        if self.certificate.epsilon is None:
+            return None
+        view = self.certificate.attack_view(_RATES)
+        return {
+            "accused_wrongly": [100 * rate for rate in view.false_positive_rates],
+            "found_at_most": [_up(100 * rate) for rate in view.true_positive_rates],
+            "right_at_most": _up(50 * (1 + view.advantage)),
+            "advantage": 100 * view.advantage,
+        }
+
+    @property
+    def states(self) -> list[str]:
+        """What whoever signs states: the assumptions that the program could not check."""
+        return [item.text for item in self.certificate.assumptions if item.responsible == "caller"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready: all that the page says."""
+        spent = self.spent and {**vars(self.spent), "left": self.spent.left}
+        return {
+            "title": self.title,
+            "data_set": self.data_set,
+            "purpose": self.purpose,
+            "person": self.person,
+            "features": list(self.features),
+            "target": self.target,
+            "neighbours": self.neighbours,
+            "spent": spent and {name: _finite(value) for name, value in spent.items()},
+            "signed": self.signed,
+            "attack": self.attack,
+            "audits": {"verdict": overall(self.audits), "results": [item.to_dict() for item in self.audits]}
+            if self.audits
+            else None,
+            "signer_states": self.states,
+            "glossary": GLOSSARY,
+            "certificate": json.loads(self.certificate.to_json()),
+        }
+
+
+def _up(people: float) -> float:
+    """To a tenth, and never down: it is a bound."""
+    return min(100.0, math.ceil(10 * people - 1e-9) / 10)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _person(certificate: Certificate, schema: Schema | None) -> str:
+    if not certificate.of_persons:
+        return "One row of the table. Where somebody has several rows, each is protected by itself, and they together less."
+    rows = certificate.public_facts.get("person_rows")
+    unit = f" with one {schema.unit}" if schema is not None and schema.unit else " of one person"
+    return f"All rows{unit}" + (f", of which at most {rows} are used." if rows else ".")
+
+
+def card_page(card: Card) -> str:
+    """One page for the person who signs, on at most four sheets."""
+    proved = card.certificate.epsilon is not None
+    return (
+        environment()
+        .get_template("card.html")
+        .render(
+            card=card,
+            certificate=card.certificate,
+            attack=card.attack,
+            glossary=GLOSSARY,
+            risk_svg=risk_figure(card.certificate) if proved else None,
+            profile_svg=profile_figure(card.certificate) if proved else None,
+            audits=[(result, curve_figure(result) if result.curve else None) for result in card.audits],
+            verdict=overall(card.audits),
+            machine=machine(),
+        )
+    )

@@ -1,0 +1,107 @@
+"""The card for the person who signs: what it says, what it adds up, and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dperm import data
+from dperm.audit import Training, attack
+from dperm.data import Dataset, propose
+from dperm.estimators import DPLogisticRegression
+from dperm.privacy import Certificate, Unsupported
+from dperm.release import SpendLog
+from dperm.report.card import GLOSSARY, Card, Spent, card_page
+
+
+@pytest.fixture(scope="module")
+def certificate() -> Certificate:
+    dataset = data.load("iris")
+    model = DPLogisticRegression(mechanism="objective", random_state=0)
+    return replace(model.fit(dataset.features, dataset.targets).certificate_, status="certified", seeded="")
+
+
+def test_it_says_what_an_attacker_could_do(certificate: Certificate) -> None:
+    page = card_page(Card.of(certificate, "iris"))
+    view = certificate.attack_view((0.01, 0.1))
+    for part in ("Certified</strong> means", "It rests on", "Not charged", "Signature", "best possible attack", *GLOSSARY):
+        assert part in page
+    for rate in view.true_positive_rates:
+        assert f"at most {math.ceil(1000 * rate - 1e-9) / 10:.4g} of 100 whose" in page
+    assert f"at most {math.ceil(100 * view.true_positive_rates[0])} are found" in page
+    assert f"right at most {math.ceil(500 * (1 + view.advantage)) / 10:.4g} times in 100" in page
+
+
+def test_what_is_not_certified_says_so(certificate: Certificate) -> None:
+    claimed = replace(certificate, event=Unsupported("they say so"), epsilon=None, status="claimed", claim="they say so")
+    page = card_page(Card.of(claimed, "x"))
+    assert "Claimed, not certified" in page and "Claimed</strong> means" in page
+    assert "What an attacker could do" not in page and "Certified</strong> means" not in page
+    seeded = card_page(Card.of(replace(certificate, status="not private"), "x"))
+    assert "Not private." in seeded and "Certified</strong> means" not in seeded
+
+
+def test_attacks_near_guessing_come_with_the_sentence_that_they_are_weak(certificate: Certificate) -> None:
+    mechanism, objective = DPLogisticRegression(classes=[0, 1]).mechanism_for(3, 2)
+    page = card_page(Card.of(certificate, "x", audits=attack(Training.of_mechanism(mechanism, objective), trials=200)))
+    assert "near 50 does not mean that no privacy was needed" in page and 'data-label="claimed ε"' in page
+
+
+def test_the_schema_tells_of_what_it_is(certificate: Certificate) -> None:
+    frame = pd.DataFrame(
+        {"age": np.arange(100) % 60, "ward": ["a", "b"] * 50, "who": np.arange(100) % 50, "ill": ["no", "yes", "no", "no"] * 25}
+    )
+    schema = replace(propose(frame, "ill", "stays", unit="who"), source="A hospital's stays.")
+    card = Card.of(certificate, "x", schema, purpose="Planning beds")
+    assert (card.data_set, card.features, card.target) == ("stays. A hospital's stays", ("age", "ward"), "ill")
+    page = card_page(card)
+    assert "age, ward" in page and "Planning beds" in page and 'class="line"' not in page
+    assert 'class="line"' in card_page(Card.of(certificate, "x"))  # to write the purpose on
+    dataset = Dataset.of(frame, schema)
+    model = DPLogisticRegression(classes=["no", "yes"], person_rows=64).fit(
+        dataset.features, dataset.targets, groups=dataset.groups
+    )
+    assert Card.of(model.certificate_, "x", schema).person == "All rows with one who, of which at most 64 are used."
+
+
+def test_what_was_spent_is_added_up_and_what_is_left_is_said() -> None:
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(200, 3)), rng.integers(0, 2, 200)
+
+    def fit(label: str, epsilon: float) -> Certificate:
+        return DPLogisticRegression(epsilon=epsilon, classes=[0, 1], label=label).fit(rows, labels).certificate_
+
+    first, _, other = fit("stays", 1.0), fit("stays", 0.5), fit("visits", 2.0)
+    log = SpendLog.current()
+    spent = Spent.of(log, "stays", first, 3.0)
+    assert spent is not None and spent.charges == 2 and 1.0 < spent.epsilon < 1.5
+    assert spent.left == pytest.approx(3.0 - spent.epsilon)
+    page = " ".join(card_page(Card.of(first, "x", spent=spent)).split())
+    assert f"ε = {spent.epsilon:.4g} at" in page and f"ε = {spent.left:.4g} of 3" in page and "2 releases together" in page
+    over = Spent.of(log, "stays", first, 0.5)
+    assert over is not None and over.left == 0 and "<strong>nothing</strong> of 0.5" in card_page(Card.of(first, "x", spent=over))
+    assert Spent.of(log, "stays", other) is None  # it was charged under another name
+
+
+def test_a_schema_that_was_found_and_the_training_are_both_in_the_log() -> None:
+    frame = pd.DataFrame({"x": [str(i % 50) for i in range(3000)], "y": ["no", "yes", "no"] * 1000})
+    schema = data.find(frame, "y", 2.0, name="found")
+    dataset = Dataset.of(frame, schema)
+    model = DPLogisticRegression(classes=list(schema.classes), label="found").fit(dataset.features, dataset.targets)
+    certificate = dataset.certified(model.certificate_)
+    spent = Spent.of(SpendLog.current(), "found", certificate)
+    assert spent is not None and spent.charges == 2 and spent.epsilon == pytest.approx(certificate.epsilon)
+
+
+def test_the_same_as_json(certificate: Certificate) -> None:
+    card = Card.of(certificate, "iris", purpose="A test", spent=Spent("iris", math.inf, 1e-5, 2))
+    told = json.loads(json.dumps(card.to_dict(), allow_nan=False))
+    assert Certificate.from_json(json.dumps(told["certificate"])).epsilon == certificate.epsilon
+    assert told["purpose"] == "A test" and told["spent"]["epsilon"] is None and told["audits"] is None
+    assert told["attack"]["accused_wrongly"] == [1.0, 10.0] and told["glossary"] == GLOSSARY
+    assert told["signer_states"] == [item.text for item in certificate.assumptions if item.responsible == "caller"]
