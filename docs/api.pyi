@@ -262,6 +262,7 @@ class DPLogisticRegression:  # Differentially private logistic regression.
 
 class DPMLPClassifier:  # A private multi-layer perceptron. Scale features first, by public ranges (`PublicRangeScaler`).
     def __init__(self, hidden_layer_sizes: Sequence[int] | int = (32,), activation: str = 'tanh', epsilon: float | Risk = 1.0, delta: float = 1e-05, *, mechanism: str | Method = 'gradient', relation: str = 'add_or_remove_one', classes: ArrayLike | None = None, public_size: int | None = None, person_rows: int | None = None, label: str = '', random_state: Any = None): ...
+    def module_of(self, features: int, classes: int) -> nn.Module: ...
 
 class DPPoissonRegressor:  # Differentially private Poisson regression: counts with mean e^{xᵀw + intercept}, over the ball ‖θ‖ ≤ `radius`.
     def __init__(self, epsilon: float | Risk = 1.0, delta: float = 1e-05, *, radius: float = 2.0, target_bound: float = 10.0, mechanism: str | Method = 'auto', data_norm: float = 1.0, relation: str = 'add_or_remove_one', public_size: int | None = None, person_rows: int | None = None, fit_intercept: bool = True, intercept_scale: float | None = None, label: str = '', random_state: Any = None): ...
@@ -288,6 +289,7 @@ class DPSearch:  # The best of an estimator's settings, with one certificate for
 
 class DPTorchClassifier:  # Any torch module as a private classifier.
     def __init__(self, module: Callable[[int, int], nn.Module] | nn.Module, epsilon: float | Risk = 1.0, delta: float = 1e-05, *, mechanism: str | Method = 'gradient', relation: str = 'add_or_remove_one', classes: ArrayLike | None = None, public_size: int | None = None, person_rows: int | None = None, label: str = '', random_state: Any = None): ...
+    def module_of(self, features: int, classes: int) -> nn.Module: ...
 
 class PublicRangeScaler:  # Map each feature from its public range to [0, 1]; values outside are clipped to the range.
     def __init__(self, ranges: ArrayLike = (0.0, 1.0)): ...
@@ -300,9 +302,9 @@ class TableEncoder:  # Numbers of a frame by their public range, as lines or cur
     def transform(self, X: Any) -> NDArray[np.float32]: ...
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]: ...
 
-def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple[PrivateLinearModel, dict[str, Any]]: ...  # The fitted model and the extra it was saved with.
+def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple[Model, dict[str, Any]]: ...  # The fitted model and the extra it was saved with.
 
-def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None, *, sign_key: str | Path | None = None) -> str: ...  # A fitted model as text, with the settings that it was fitted with; `extra` must be JSON-ready (a schema, for example).
+def model_to_json(model: Model, extra: dict[str, Any] | None = None, *, sign_key: str | Path | None = None) -> str: ...  # A fitted model as text, with the settings that it was fitted with; `extra` must be JSON-ready (a schema, for example).
 
 
 # --- dperm.gradient: Gradient perturbation: samplers, bounding, noise, updates, the plan that binds them, and the one loop.

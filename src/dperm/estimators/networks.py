@@ -30,7 +30,7 @@ from dperm.release import Source
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["DPMLPClassifier", "DPTorchClassifier"]
+__all__ = ["DPMLPClassifier", "DPTorchClassifier", "PrivateNetworkClassifier"]
 
 Array = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ _PREDICTED_AT_ONCE = 4096
 _ACTIVATIONS = ("tanh", "relu", "gelu")
 
 
-class _PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
+class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
     """Labels, fitting and prediction; subclasses make the module. Computes in the precision of the training rows."""
 
     epsilon: float | Risk
@@ -51,7 +51,7 @@ class _PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
     random_state: Any
 
     @abstractmethod
-    def _module(self, features: int, classes: int) -> nn.Module:
+    def module_of(self, features: int, classes: int) -> nn.Module:
         """A new module from (b, features) to (b, classes) scores."""
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
@@ -81,11 +81,13 @@ class _PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
 
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1)
         self.classes_, index, labels = admit_labels(y, self.classes)
+        settings = {name: value for name, value in self.get_params(deep=False).items() if name not in ("random_state", "module")}
+        settings = copy.deepcopy(settings)  # lists may change; and what cannot be copied fails now
         number, _ = admit_groups(groups, len(X), self.person_rows)
         with torch.random.fork_rng(devices=[]):
             if self.random_state is not None and not isinstance(self.random_state, Source):
                 torch.manual_seed(_seed(self.random_state))
-            module = self._module(X.shape[1], len(self.classes_)).to(_precision(X))
+            module = self.module_of(X.shape[1], len(self.classes_)).to(_precision(X))
         with torch.no_grad():
             trial = copy.deepcopy(module).eval()  # a copy: the modes of the caller's layers are the caller's choice
             shape = tuple(trial(torch.from_numpy(np.ascontiguousarray(X[:2]))).shape)
@@ -109,6 +111,7 @@ class _PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         trainer.fit((np.ascontiguousarray(X), index.astype(np.int64)), groups=number, progress=False)
         assert trainer.certificate is not None
         self.module_ = module.eval()
+        self.fitted_params_ = settings
         certificate = trainer.certificate.with_assumptions(labels)
         self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
         self.history_ = trainer.history
@@ -146,7 +149,7 @@ class _PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         return self.classes_[index]
 
 
-class DPTorchClassifier(_PrivateNetworkClassifier):
+class DPTorchClassifier(PrivateNetworkClassifier):
     """Any torch module as a private classifier.
 
     Parameters
@@ -193,13 +196,13 @@ class DPTorchClassifier(_PrivateNetworkClassifier):
         self.label = label
         self.random_state = random_state
 
-    def _module(self, features: int, classes: int) -> nn.Module:
+    def module_of(self, features: int, classes: int) -> nn.Module:
         from torch import nn
 
         return copy.deepcopy(self.module) if isinstance(self.module, nn.Module) else self.module(features, classes)
 
 
-class DPMLPClassifier(_PrivateNetworkClassifier):
+class DPMLPClassifier(PrivateNetworkClassifier):
     """A private multi-layer perceptron. Scale features first, by public ranges (`PublicRangeScaler`).
 
     Parameters
@@ -240,7 +243,7 @@ class DPMLPClassifier(_PrivateNetworkClassifier):
         self.label = label
         self.random_state = random_state
 
-    def _module(self, features: int, classes: int) -> nn.Module:
+    def module_of(self, features: int, classes: int) -> nn.Module:
         from torch import nn
 
         check.choice("activation", self.activation, _ACTIVATIONS)

@@ -1,4 +1,5 @@
-"""Models as JSON: parameters, public settings and the certificate. No pickle, nothing that runs.
+"""Models as JSON: parameters, public settings and the certificate. No pickle, nothing that runs. Weights of networks are
+safetensors within it.
 
 A digest binds what a file holds; a signature, where there is one, says who made the digest.
 """
@@ -17,36 +18,37 @@ from sklearn.utils.validation import check_is_fitted
 
 from dperm._family import members, ours
 from dperm.estimators.base import PrivateLinearModel, plain
+from dperm.estimators.networks import DPMLPClassifier, PrivateNetworkClassifier
+from dperm.estimators.saved_networks import read_network, weights_of
 from dperm.mechanisms import Method, method_from_dict
 from dperm.objectives import LinearObjective, Roughness
 from dperm.privacy import Certificate, Risk
 from dperm.privacy.signing import check_signature, digest_of, sign
 
-__all__ = ["model_from_json", "model_to_json"]
+__all__ = ["Model", "model_from_json", "model_to_json"]
+
+Model = PrivateLinearModel | PrivateNetworkClassifier
 
 _FORMAT = 4
 _OF_OBJECTIVE = ("outputs", "data_norm", "intercept_scale", "strong_convexity", "radius")
 
 
-def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None, *, sign_key: str | Path | None = None) -> str:
+def model_to_json(model: Model, extra: dict[str, Any] | None = None, *, sign_key: str | Path | None = None) -> str:
     """A fitted model as text, with the settings that it was fitted with; `extra` must be JSON-ready (a schema, for example).
 
     `sign_key`: a private key (`dperm keygen`) that signs the whole. `random_state` is left out.
     """
-    if not isinstance(model, PrivateLinearModel):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"Expected a linear model of dperm.estimators, got {type(model).__name__}: networks are saved by torch.")
+    if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"Expected a model of dperm.estimators, got {type(model).__name__}.")
     check_is_fitted(model)
-    if not (np.isfinite(model.coef_).all() and np.isfinite(model.intercept_).all()):
-        raise ValueError("Expected finite coefficients: this training diverged, and there is no model to save.")
+    parameters = weights_of(model) if isinstance(model, PrivateNetworkClassifier) else _coefficients(model)
     stated: dict[str, Any] = {
         "format": _FORMAT,
         "kind": type(model).__name__,
         "settings": {name: plain(_setting_to_json(value)) for name, value in model.fitted_params_.items()},
-        "objective": _stated(model),
-        "coef": np.asarray(model.coef_).tolist(),
-        "intercept": np.asarray(model.intercept_).tolist(),
+        **parameters,
         "classes": plain(getattr(model, "classes_", None)),
-        "trace": model.trace_,
+        "trace": plain(model.trace_),
         "features": model.n_features_in_,
         "certificate": json.loads(model.certificate_.to_json()),
         "extra": json.loads(json.dumps(extra or {}, allow_nan=False)),
@@ -57,7 +59,7 @@ def model_to_json(model: PrivateLinearModel, extra: dict[str, Any] | None = None
     return json.dumps(stated, indent=1, allow_nan=False)
 
 
-def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple[PrivateLinearModel, dict[str, Any]]:
+def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple[Model, dict[str, Any]]:
     """The fitted model and the extra it was saved with.
 
     ValueError for anything else: also for a model of which something was changed since, for one whose certificate states less
@@ -86,6 +88,16 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
         raise ValueError(f"Not a dperm model: {error}") from None
 
 
+def _coefficients(model: PrivateLinearModel) -> dict[str, Any]:
+    if not (np.isfinite(model.coef_).all() and np.isfinite(model.intercept_).all()):
+        raise ValueError("Expected finite coefficients: this training diverged, and there is no model to save.")
+    return {
+        "objective": _stated(model),
+        "coef": np.asarray(model.coef_).tolist(),
+        "intercept": np.asarray(model.intercept_).tolist(),
+    }
+
+
 def _stated(model: PrivateLinearModel) -> dict[str, Any]:
     """What was minimised, with the settings of its loss that are not the estimator's own: a method may choose them."""
     objective = model.objective_
@@ -109,31 +121,40 @@ def _setting_to_json(value: Any) -> Any:
     return value.to_dict() if ours(type(value)) else f"not dperm's: {value!r}"
 
 
-def _read(data: dict[str, Any]) -> PrivateLinearModel:
+def _read(data: dict[str, Any]) -> Model:
     settings = data["settings"]
     if isinstance(settings.get("mechanism"), dict):  # some estimators have one mechanism
         settings["mechanism"] = method_from_dict(settings["mechanism"])
     if isinstance(settings["epsilon"], dict):
         settings["epsilon"] = Risk(**settings["epsilon"])
-    model = {kind.__name__: kind for kind in members(PrivateLinearModel)}[data["kind"]](**settings)
+    if not isinstance(data["extra"], dict):
+        raise ValueError("expected extra to be a table")
+    kinds: list[type[Model]] = [*members(PrivateLinearModel), DPMLPClassifier]
+    model = {kind.__name__: kind for kind in kinds}[data["kind"]](**settings)
     model.fitted_params_ = settings
+    model.n_features_in_ = data["features"]
+    model.trace_ = dict(data["trace"])
+    model.certificate_ = Certificate.from_json(json.dumps(data["certificate"]))
+    if isinstance(model, PrivateLinearModel):
+        _read_linear(model, data)
+    else:
+        model.classes_ = np.asarray(data["classes"])
+        read_network(model, data)
+    return model
+
+
+def _read_linear(model: PrivateLinearModel, data: dict[str, Any]) -> None:
     model.coef_ = np.asarray(data["coef"], dtype=np.float64)
     regression = is_regressor(model)
     model.intercept_ = data["intercept"] if regression else np.asarray(data["intercept"], dtype=np.float64)
     if not regression:
         model.classes_ = np.asarray(data["classes"])  # type: ignore[attr-defined]
-    model.n_features_in_ = data["features"]
     rows = 0 if regression else len(model.classes_)  # type: ignore[attr-defined]
     wide = (data["features"],) if regression else (1 if rows == 2 else rows, data["features"])
     numbers = np.append(np.ravel(model.coef_), model.intercept_)
     if model.coef_.shape != wide or np.shape(model.intercept_) != wide[:-1] or not np.isfinite(numbers).all():
         raise ValueError(f"expected finite coefficients of shape {wide} and as many intercepts")
-    if not isinstance(data["extra"], dict):
-        raise ValueError("expected extra to be a table")
-    model.trace_ = dict(data["trace"])
-    model.certificate_ = Certificate.from_json(json.dumps(data["certificate"]))
     model.objective_ = _objective(model, rows, data["objective"])
-    return model
 
 
 def _objective(model: PrivateLinearModel, classes: int, stated: dict[str, Any]) -> LinearObjective:

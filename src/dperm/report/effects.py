@@ -58,6 +58,8 @@ def effects(model: Any, schema: Schema, label: Any = None, records: Dataset | No
     the model was trained on it is told, and what is returned is then for the data holder alone (NOT PRIVATE). ValueError where
     the model has other features, and for records where its noise is not known.
     """
+    if not hasattr(model, "coef_"):
+        raise ValueError(f"Expected a linear model, got {type(model).__name__}: a network says nothing of one column alone.")
     table = np.atleast_2d(model.coef_)
     if table.shape[1] != schema.dimension:
         raise ValueError(f"Expected a model of the schema's {schema.dimension} features, got one of {table.shape[1]}.")

@@ -125,7 +125,10 @@ def _estimator(kind: str, settings: dict[str, Any]) -> Any:
 def _loaded(path: Path, verify_key: Path | None) -> tuple[Any, dict[str, Any], Certificate]:
     from dperm.estimators import model_from_json
 
-    fitted, extra = model_from_json(read(path), verify_key=verify_key)
+    loaded: tuple[Any, dict[str, Any]] = model_from_json(read(path), verify_key=verify_key)  # of any kind
+    fitted, extra = loaded
+    if not hasattr(fitted, "mechanism_for"):
+        raise ValueError(f"Expected a linear model, got the network {path}: audit it from Python, `Training.of_estimator`.")
     return fitted, extra, fitted.certificate_
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,7 +44,8 @@ def train(
     false_positive_rate: FalsePositives = None,
     prior: Prior = None,
     posterior: Posterior = None,
-    model: Annotated[str, typer.Option(help="logistic, svm or ridge.")] = "logistic",
+    model: Annotated[str, typer.Option(help="logistic, svm, ridge, or mlp: a network, which needs PyTorch.")] = "logistic",
+    hidden: Annotated[str | None, typer.Option(help="Of --model mlp: widths of its hidden layers, 64,32 [default: 32].")] = None,
     mechanism: Annotated[str, typer.Option(help="A method: auto, objective, output, gradient …")] = "auto",
     sampling: Annotated[
         str | None,
@@ -82,14 +85,24 @@ def train(
     from dperm._validate import choice
     from dperm.data import Schema
     from dperm.data.knots import usual_knots
-    from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPRidge, model_to_json
+    from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPMLPClassifier, DPRidge, model_to_json
     from dperm.mechanisms import Gradient, known_methods
     from dperm.mechanisms.gradient import SAMPLINGS
     from dperm.privacy.signing import sign
     from dperm.privacy.statements import labels
 
-    kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge}
+    kinds: dict[str, Any] = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge, "mlp": DPMLPClassifier}
     choice("--model", model, kinds)
+    network = model == "mlp"
+    if network and importlib.util.find_spec("torch") is None:
+        raise ValueError("Expected PyTorch with --model mlp: pip install 'dperm[torch]'.")
+    widths = _widths(hidden)
+    if hidden is not None and not network:
+        raise ValueError(f"Expected --model mlp with --hidden, got --model {model}, which has no layers.")
+    if network and (class_weight is not None or mechanism not in ("auto", "gradient") or data_norm != 1.0):
+        raise ValueError(
+            "Expected --model mlp without --class-weight and --data-norm, by --mechanism gradient: others need convexity."
+        )
     refuse_same(source, schema, output, sign_key, private_report)
     budget = stated_budget(
         epsilon,
@@ -104,6 +117,8 @@ def train(
     def knots(found: Schema) -> int:
         if curves is not None:
             return curves
+        if network and not found.curves:
+            return 0
         asked = budget if isinstance(budget, float | int) else 1.0
         return found.curves or usual_knots(found, asked, delta, public_size)
 
@@ -132,12 +147,21 @@ def train(
     choice("--mechanism", mechanism, known_methods())
     if sampling is not None:
         choice("--sampling", sampling, SAMPLINGS)
-        if mechanism != "gradient":
+        if mechanism != "gradient" and not network:
             raise ValueError(f"Expected --mechanism gradient with --sampling {sampling}: other mechanisms draw no batches.")
         options["mechanism"] = Gradient(sampling=sampling)
     if dataset.groups is not None:
         options["person_rows"] = dataset.person_rows
     targets = dataset.targets
+    if network:
+        del options["data_norm"]
+        options["hidden_layer_sizes"] = widths
+        options["mechanism"] = Gradient() if sampling is None else Gradient(sampling=sampling)
+        if dataset.absent and (relation == "replace_one" or public_size is not None):
+            raise ValueError(
+                f"Expected records without gaps for --model mlp where their number is public, got {dataset.absent:,} with some. "
+                'Set "missing" to "middle" or "separate" in the schema.'
+            )
     if class_weight is not None and (model == "ridge" or len(dataset.classes) != 2):
         raise ValueError(f"Expected two labels with --class-weight, got {len(dataset.classes) or 'numbers'}.")
     if model == "ridge":
@@ -151,11 +175,12 @@ def train(
         raise ValueError(f"Expected labels as target for --model {model}, got numbers; use --model ridge.")
     else:
         options["classes"] = list(dataset.classes)
-        options["neighbours"] = list(dataset.neighbours) or None
-        options["class_weight"] = _weights(class_weight)
+        if not network:
+            options["neighbours"] = list(dataset.neighbours) or None
+            options["class_weight"] = _weights(class_weight)
     probe_writable(output)
     if not as_json:
-        told_to_holder(dataset, data_norm, delta)
+        told_to_holder(dataset, None if network else data_norm, delta)
     if private_report is not None:
         if mechanism != "individual" or public_size is None or len(dataset.classes) > 2:
             raise ValueError(
@@ -165,7 +190,10 @@ def train(
         probe_writable(private_report)
     if sign_key is not None:
         sign("", sign_key)  # an unusable key, before the charge
-    fitted = kinds[model](**options).fit(dataset.features, targets, groups=dataset.groups, absent=dataset.absent)
+    if network and not as_json:
+        say("Training a network: this can take minutes.\n")
+    absent = {} if network else {"absent": dataset.absent}
+    fitted = kinds[model](**options).fit(dataset.features, targets, groups=dataset.groups, **absent)
     if used is not None and used.proposed:
         fitted.certificate_ = fitted.certificate_.only_claimed("ranges, categories and labels were read off the data, not public")
     elif used is None and dataset.target_range is not None:
@@ -193,11 +221,19 @@ def train(
         if private_report is not None:
             say(f"PRIVATE, for the data holder only: {private_report}.")
         say(str(fitted.certificate_))
-        if used is not None and used.curves:
+        if used is not None and used.curves and not network:
             say(f"Each number has a curve of {used.curves} knots: see them by `dperm effects {output}`.")
         if used is not None and used.pairs and not used.curves:
             say("Its numbers have straight lines, and pairs of columns are left out with curves: --curves says how many knots.")
         say(f"Model written to {output}.")
+
+
+def _widths(given: str | None) -> list[int]:
+    """ "64,32" as widths of layers."""
+    parts = "32" if given is None else given
+    if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", parts):
+        raise ValueError(f"Expected --hidden as widths of layers, such as 64,32, got {given!r}.")
+    return [int(part) for part in parts.split(",")]
 
 
 def _weights(given: str | None) -> dict[str, float] | None:
