@@ -100,7 +100,7 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(text: str) -> 
     tensors = load(base64.b64decode(json.loads(text)["weights"]))
     for wrong in (float("inf"), None):
         odd = {name: tensor.int() if wrong is None else tensor * wrong for name, tensor in tensors.items()}
-        with pytest.raises(ValueError, match="finite weights of one floating-point type|its weights cannot be used"):
+        with pytest.raises(ValueError, match=r"finite weights of one floating-point type|its weights cannot be used"):
             model_from_json(changed(text, weights=base64.b64encode(save(odd)).decode()))
 
 
