@@ -97,6 +97,7 @@ def replayed(mechanism: Mechanism, objective: LinearObjective) -> AuditResult:
     return replay(Training.of_mechanism(mechanism, objective))
 
 
+@pytest.mark.slow  # the catalogue's are replayed always
 @pytest.mark.parametrize(
     ("mechanism", "objective"),
     CASES,
