@@ -59,6 +59,7 @@ def test_readme_examples_run(number: int) -> None:
         ("persons.md", "model"),
         ("finding.md", "model"),
         ("schemas.md", "model"),
+        ("judging.md", "scores"),
     ],
 )
 def test_the_examples_in_pages_run(page: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

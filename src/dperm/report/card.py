@@ -156,7 +156,7 @@ def _person(certificate: Certificate, schema: Schema | None) -> str:
         return "One row of the table. Where somebody has several rows, each is protected by itself, and they together less."
     rows = certificate.public_facts.get("person_rows")
     unit = f" with one {schema.unit}" if schema is not None and schema.unit else " of one person"
-    return f"All rows{unit}" + (f", of which at most {rows} are used." if rows else ".")
+    return f"All rows{unit}" + (f", of which at most {rows} are used." if isinstance(rows, int) and rows else ".")
 
 
 def card_page(card: Card) -> str:

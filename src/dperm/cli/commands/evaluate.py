@@ -8,31 +8,46 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, read, say
+from dperm.cli.shared import Delta, JsonFlag, Relation, VerifyKey, keep, probe_writable, read, refuse_same, say
 
 __all__ = ["register"]
 
 _MODES = {
     "public": "The test records are public: these numbers may be shown.",
     "private": "PRIVATE, for the data holder only: no noise hides what these numbers say of the test records.",
+    "released": "With noise, and charged: these numbers may be published.",
 }
+_MOST_GROUPS = 50
 
 
 def evaluate(
     model: Annotated[Path, typer.Argument(help="A model written by `dperm train`.")],
     source: Annotated[str, typer.Argument(help="Test records with their target: none that the model was trained on.")],
-    test_data: Annotated[str, typer.Option(help="public: the numbers may be shown; private: they are the data holder's alone.")],
+    test_data: Annotated[
+        str,
+        typer.Option(
+            help="public: the numbers may be shown; private: they are the data holder's alone; released: with noise, within "
+            "--epsilon, which is charged."
+        ),
+    ],
     by: Annotated[str | None, typer.Option(help="A column of the table: scores of each of its values, too.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="With --test-data released: what the numbers may cost.")] = None,
+    delta: Delta = 1e-5,
+    relation: Relation = "add_or_remove_one",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="With --test-data released: the numbers and their certificate, as JSON.")
+    ] = Path("scores.json"),
     verify_key: VerifyKey = None,
     as_json: JsonFlag = False,
 ) -> None:
     """How good a model is on test records: accuracy, recall of each class, AUC, calibration; R² and errors of numbers. Exact, and
-    nothing is charged: of private records the numbers are for their holder alone.
+    nothing is charged: of private records the numbers are for their holder alone. Or from noisy counts, charged, for everybody.
 
     \b
     Example:
       dperm evaluate model.json test.csv --test-data private
       dperm evaluate model.json test.csv --test-data public --by ward
+      dperm evaluate model.json test.csv --test-data released --epsilon 0.5
     """
     from dperm import data
     from dperm._validate import choice
@@ -40,6 +55,12 @@ def evaluate(
     from dperm.estimators import model_from_json
 
     choice("--test-data", test_data, _MODES)
+    released = test_data == "released"
+    if released != (epsilon is not None):
+        raise ValueError("Expected --epsilon with --test-data released, and only there: what the numbers may cost.")
+    if released:
+        refuse_same(model, source, output)
+        probe_writable(output)
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)
     fitted, extra = loaded
     if extra.get("schema"):
@@ -50,19 +71,41 @@ def evaluate(
         frame = None if named else data.read_frame(source, schema)
         dataset = data.load(source, schema) if frame is None else data.Dataset.of(frame, schema)
     else:
-        frame, (dataset, _) = None, data.read_dataset(source)
+        schema, frame, (dataset, _) = None, None, data.read_dataset(source)
     groups = None
     if by is not None:
         if frame is None or by not in frame.columns:
             known = [] if frame is None else list(frame.columns[:12])
             raise ValueError(f"Expected --by one of the columns {known}, got {by!r}.")
         groups = texts(frame[by].iloc[dataset.places], ()).fillna("(missing)").astype(str).to_numpy()
+    if released:
+        found = _released(fitted, dataset, schema, groups, by, extra, float(epsilon or 0.0), delta, relation)
+        keep(output, json.dumps(found, indent=2, ensure_ascii=False))
+        if as_json:
+            say(json.dumps(found))
+            return
+        say(_MODES[test_data])
+        say(f"About {found['records']:,} records. Half-widths of 95 % intervals are for the noise alone.")
+        for name, value in {
+            **found["scores"],
+            **{f"recall of {name}": value for name, value in found["recalls"].items()},
+        }.items():
+            width = found["half_widths"].get(name)
+            told = "hidden by the noise" if value is None else f"{value:8.3f}" + ("" if width is None else f" ± {width:.3f}")
+            say(f"  {name:24s} {told}")
+        for name, part in found.get("by", {}).items():
+            first, value = next(iter(part["scores"].items()))
+            score = "hidden by the noise" if value is None else f"{first} {value:.3f}"
+            say(f"  {by} = {name}: {score} of about {part['records']:,} records")
+        cost = found["certificate"]
+        say(f"They cost epsilon = {cost['epsilon']:.4g} at delta = {cost['delta']:g}, charged to {dataset.name!r}; see {output}.")
+        return
     whole = _judged(fitted, dataset.features, dataset.targets, extra)
     parts: dict[str, Any] = {}
     if groups is not None:
         names = sorted(set(groups))
-        if len(names) > 50:
-            raise ValueError(f"Expected --by a column of at most 50 values, got {len(names)} in {by!r}.")
+        if len(names) > _MOST_GROUPS:
+            raise ValueError(f"Expected --by a column of at most {_MOST_GROUPS} values, got {len(names)} in {by!r}.")
         parts = {
             name: _judged(fitted, dataset.features[groups == name], dataset.targets[groups == name], extra) for name in names
         }
@@ -81,6 +124,65 @@ def evaluate(
         say(f"  {by} = {name}: {first} {part.scores[first]:.3f} of {part.records:,} records")
     for warning in whole.warnings:
         say(f"Warning: {warning}")
+
+
+def _released(
+    fitted: Any,
+    dataset: Any,
+    schema: Any,
+    groups: Any,
+    by: str | None,
+    extra: dict[str, Any],
+    epsilon: float,
+    delta: float,
+    relation: str,
+) -> dict[str, Any]:
+    """Noisy scores, JSON-ready, with their certificate. ValueError, before the charge, for groups that are not public."""
+    import numpy as np
+
+    from dperm.data import TargetRange
+    from dperm.report.released import release_class_scores, release_number_scores
+
+    given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "relation": relation, "label": dataset.name}
+    given["persons"] = dataset.groups
+    answers = fitted.predict(dataset.features)
+    if not hasattr(fitted, "classes_"):
+        if by is not None:
+            raise ValueError("Expected no --by with released scores of numbers.")
+        if not extra.get("target_range"):
+            raise ValueError("Expected a model of a table with a schema: the public range of its target bounds the errors.")
+        bounds = TargetRange(*extra["target_range"])
+        found = release_number_scores(np.asarray(dataset.targets, dtype=np.float64), bounds.restored(answers), bounds, **given)
+    else:
+        classes = [str(label) for label in fitted.classes_]
+        number = {label: place for place, label in enumerate(classes)}
+        truth = [number.get(str(label), -1) for label in dataset.targets]
+        if -1 in truth:
+            raise ValueError(f"Expected the model's labels {classes[:8]}, got {str(dataset.targets[truth.index(-1)])!r}.")
+        if by is not None:
+            names, groups = _public_groups(schema, by, groups)
+            given |= {"groups": groups, "group_names": names}
+        likely = fitted.predict_proba(dataset.features)[:, 1] if hasattr(fitted, "predict_proba") and len(classes) == 2 else None
+        places = np.array([number[str(label)] for label in answers])
+        found = release_class_scores(np.array(truth), places, likely, classes, **given)
+    told: dict[str, Any] = {"test_data": "released", **found.whole.to_dict()}
+    told["half_widths"] = {name: None if np.isnan(width) else width for name, width in found.widths.items()}
+    if found.parts:
+        told["by"] = {name: part.to_dict() for name, part in found.parts.items()}
+    return told | {"certificate": json.loads(found.certificate.to_json())}
+
+
+def _public_groups(schema: Any, by: str, groups: Any) -> tuple[list[str], Any]:
+    """The values of a column that the schema states, others and missing ones as one each, and which of them each record has."""
+    import numpy as np
+
+    column = next((column for column in schema.columns if column.name == by and column.type == "category"), None)
+    if column is None:
+        known = [column.name for column in schema.columns if column.type == "category"]
+        raise ValueError(f"Expected --by one of the schema's categories {known}, whose values are public, got {by!r}.")
+    names = [*column.categories, "(other or missing)"]
+    place = {name: number for number, name in enumerate(column.categories)}
+    return names, np.array([place.get(value, len(column.categories)) for value in groups])
 
 
 def _judged(fitted: Any, features: Any, targets: Any, extra: dict[str, Any]) -> Any:
