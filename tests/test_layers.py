@@ -15,6 +15,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "dperm"
 LEVELS = {
     "_remind": 0,
     "_validate": 0,
+    "_rounding": 0,
     "_exact": 0,
     "_family": 0,
     "_random": 1,

@@ -244,7 +244,10 @@ def test_certificates_say_that_it_was_found_out(tmp_path: Path) -> None:
     assert any("separator, encoding and decimal mark" in item for item in certificate.not_charged)
     stated = Schema.from_dict(json.loads(schema.to_json()) | {"format": {"separator": ";", "encoding": "utf-8", "decimal": ","}})
     dataset, _ = read_dataset(path, schema=stated)
-    assert dataset.written == "" and dataset.certified(model.certificate_) == model.certificate_
+    assert dataset.written == "" and dataset.certified(model.certificate_).not_charged == model.certificate_.not_charged
+    assert "known without the rows" in dataset.certified(model.certificate_).assumptions[0].text
+    proposed = Dataset.of(read_frame(path), propose(read_frame(path), "y"))
+    assert "read off the data" in (proposed.certified(model.certificate_).claim or "")
     wrong = Schema.from_dict(json.loads(schema.to_json()) | {"format": {"separator": ";", "decimal": "."}})
     with pytest.raises(SchemaError, match=r"got '1,5'\. Where decimal marks are commas"):
         read_dataset(path, schema=wrong)

@@ -76,9 +76,13 @@ def changed(text: str, **entries: Any) -> str:
         ({"weights": "no base 64!"}, "its weights cannot be used"),
         ({"weights": base64.b64encode(b"no tensors").decode()}, "its weights cannot be used"),
         ({"settings": {"hidden_layer_sizes": [4]}}, "its weights cannot be used"),
-        ({"settings": {"hidden_layer_sizes": [10**12]}}, "its weights cannot be used"),
+        ({"settings": {"hidden_layer_sizes": [10**12]}}, "hidden_layer_sizes up to 1,000,000"),
         ({"features": 7}, "its weights cannot be used"),
         ({"classes": ["a", "b", "c"]}, "its weights cannot be used"),
+        ({"classes": "ab"}, "classes as a list"),
+        ({"classes": ["a", "a"]}, "two distinct classes"),
+        ({"classes": ["a", None]}, "classes as a list"),
+        ({"settings": {"hidden_layer_sizes": [1] * 40_000}}, "a list of at most 100 widths"),
         ({"kind": "DPTorchClassifier"}, "DPTorchClassifier"),
         ({"extra": []}, "extra to be a table"),
         ({"certificate": {"epsilon": 0.01}}, "its digest is another"),
@@ -87,6 +91,11 @@ def changed(text: str, **entries: Any) -> str:
 def test_files_that_do_not_fit_are_refused(text: str, entries: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         model_from_json(changed(text, **entries))
+
+
+def test_a_file_of_endless_depth_is_none() -> None:
+    with pytest.raises(ValueError, match="no JSON"):
+        model_from_json("[" * 200_000)
 
 
 def test_weights_that_are_not_finite_are_neither_saved_nor_loaded(text: str) -> None:
@@ -131,6 +140,8 @@ def test_the_command_trains_networks_and_the_others_use_them(tmp_path: Path) -> 
     assert "nothing of one column alone" in dperm("effects", model, "-o", tmp_path / "e.html", expect=1).stderr
     for wrong, message in (
         (("--hidden", "8,x"), "widths of layers"),
+        (("--hidden", 10**12), "widths from 1 to 65,536"),
+        (("--sampling", "rows"), "a schema with a unit"),
         (("--mechanism", "objective"), "by --mechanism gradient"),
         (("--data-norm", 2), "by --mechanism gradient"),
         (("--model", "svm"), "which has no layers"),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from dperm import data
+from dperm._rounding import downward, upward
 from dperm.audit import Training, attack
 from dperm.data import Dataset, propose
 from dperm.estimators import DPLogisticRegression
@@ -43,6 +45,7 @@ def test_what_is_not_certified_says_so(certificate: Certificate) -> None:
     assert "Claimed, not certified" in page and "Claimed</strong> means" in page
     assert "What an attacker could do" not in page and "Certified</strong> means" not in page
     seeded = card_page(Card.of(replace(certificate, status="not private"), "x"))
+    assert "What an attacker could do" not in seeded and Card.of(replace(certificate, status="not private"), "x").attack is None
     assert "Not private." in seeded and "Certified</strong> means" not in seeded
 
 
@@ -82,10 +85,57 @@ def test_what_was_spent_is_added_up_and_what_is_left_is_said() -> None:
     assert spent is not None and spent.charges == 2 and 1.0 < spent.epsilon < 1.5
     assert spent.left == pytest.approx(3.0 - spent.epsilon)
     page = " ".join(card_page(Card.of(first, "x", spent=spent)).split())
-    assert f"ε = {spent.epsilon:.4g} at" in page and f"ε = {spent.left:.4g} of 3" in page and "2 releases together" in page
+    assert (
+        f"ε = {upward(spent.epsilon)} at" in page and f"ε = {downward(spent.left)} of 3" in page and "2 releases together" in page
+    )
     over = Spent.of(log, "stays", first, 0.5)
-    assert over is not None and over.left == 0 and "<strong>nothing</strong> of 0.5" in card_page(Card.of(first, "x", spent=over))
+    assert (
+        over is not None
+        and over.left == 0
+        and f"exceeded by {upward(over.exceeded)}" in card_page(Card.of(first, "x", spent=over))
+    )
     assert Spent.of(log, "stays", other) is None  # it was charged under another name
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"relation": "replace_one"}, "others one that is replaced"),
+        ({"person_rows": 2}, "others single records"),
+        ({"random_state": 0}, "a fixed seed"),
+    ],
+)
+def test_what_cannot_be_added_up_is_not(changes: dict[str, Any], why: str) -> None:
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(200, 3)), rng.integers(0, 2, 200)
+    settings: dict[str, Any] = {"classes": [0, 1], "label": "stays"}
+    first = DPLogisticRegression(epsilon=1.0, **settings).fit(rows, labels).certificate_
+    groups = np.arange(200) // 2 if "person_rows" in changes else None
+    DPLogisticRegression(epsilon=8.0, **settings, **changes).fit(rows, labels, groups=groups)
+    spent = Spent.of(SpendLog.current(), "stays", first, 3.0)
+    assert spent is not None and (spent.epsilon, spent.left, spent.charges) == (math.inf, 0.0, 2) and why in spent.unknown
+    page = " ".join(card_page(Card.of(first, "x", spent=spent)).split())
+    assert "not known, for some of these" in page and "ε = inf" not in page
+    claimed = Spent.of(SpendLog.current(), "stays", first.only_claimed("its ranges are not public"), 3.0)
+    assert claimed is not None and claimed.left == 0 and "only claimed" in claimed.unknown
+
+
+def test_an_equal_event_of_another_time_is_another_run() -> None:
+    rng = np.random.default_rng(0)
+    model = DPLogisticRegression(classes=[0, 1], label="stays").fit(rng.normal(size=(200, 3)), rng.integers(0, 2, 200))
+    other = replace(model.certificate_, created="2001-01-01T00:00:00Z")
+    assert Spent.of(SpendLog.current(), "stays", other) is None
+    assert Spent.of(SpendLog.current(), "stays", model.certificate_) is not None
+
+
+def test_costs_are_rounded_up_and_what_is_left_down(certificate: Certificate) -> None:
+    assert (upward(1.0000272784), upward(1.23411, 3), upward(1.49e-5, 2)) == ("1.001", "1.24", "1.5e-05")
+    assert upward(0.99999999999) == "1"
+    assert (downward(1.9999727), downward(0.12349), downward(0.0), upward(math.inf)) == ("1.999", "0.1234", "0", "inf")
+    costly = replace(certificate, epsilon=certificate.epsilon * 1.0001, delta=1.49e-5)  # pyright: ignore[reportOptionalOperand]
+    page = card_page(Card.of(costly, "x", spent=Spent("x", 1.00002728, 1.49e-5, 2, 3.0)))
+    assert f"ε = {upward(costly.epsilon)} at δ = 1.5e-05" in page and "ε = 1.001 at δ = 1.5e-05 by 2" in page  # pyright: ignore[reportArgumentType]
+    assert "ε = 1.999 of 3" in page and f"({upward(costly.epsilon)}, 1.5e-05)-differentially" in str(costly)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_schema_that_was_found_and_the_training_are_both_in_the_log() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from dperm.release import SpendLog
 from dperm.report import Study, StudyResult, run_study, write_atomically
 from dperm.report.candidates import USUAL
 from dperm.report.page import comparison_page
+from dperm.report.study import Cell
 from dperm.report.summary import result_table, results_json
 
 STUDY = Study(epsilons=(0.5, 5.0), repeats=2, seed=0)
@@ -113,6 +115,27 @@ def test_the_terminal_table_fits_eighty_columns(results: list[StudyResult]) -> N
     lines = buffer.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert sum("±" in line for line in lines) == len(USUAL) + 1
+
+
+def test_intervals_are_for_other_splits_and_ties_have_no_best(results: list[StudyResult]) -> None:
+    def cell(mechanism: str, *scores: float, share: float = 0.2) -> Cell:
+        nothing = np.zeros(len(scores))
+        return Cell(mechanism, 1.0, np.array(scores), nothing, nothing, nothing, test_share=share)
+
+    first = cell("output", 0.8, 0.9)  # s = 0.0707, t = 12.71 of one degree of freedom
+    assert first.spread == pytest.approx(12.7062 * 0.0707107 * math.sqrt(1 / 2 + 0.25), rel=1e-4)
+    assert cell("output", 0.8, 0.9, share=0.0).spread == pytest.approx(12.7062 * 0.0707107 * math.sqrt(1 / 2), rel=1e-4)
+    better = cell("objective-sharp", 0.91, 0.99)
+    lead, width = better.paired(first)
+    assert lead == pytest.approx(0.1) and width == pytest.approx(12.7062 * 0.0141421 * math.sqrt(0.75), rel=1e-4)
+
+    def best(*cells: Cell) -> str | None:
+        return replace(results[0], cells=cells).best(1.0)
+
+    assert best(first, better) is None  # 0.1 within 0.156
+    assert best(first, cell("objective-sharp", 0.95, 1.06)) == "objective-sharp"  # 0.155 beyond 0.078
+    assert best(first, cell("objective-sharp", 0.9, 1.0)) is None  # alike in both repeats: nothing to judge by
+    assert best(first) is None
 
 
 def test_bad_studies_are_refused() -> None:

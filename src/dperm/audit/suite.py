@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _PILOT = 2000
 _VECTORISED, _ONE_BY_ONE = 10_000, 400
 _FEWEST = 20  # trials
 _TIMED = 20
+_SLOW = 2.0  # seconds of a training: a neighbour is not replayed to tell how long that takes
 _RUNS = 3  # of a training, for a neighbour that is replayed
 
 
@@ -43,21 +45,29 @@ def planned_attack(training: Training, trials: int | None = None, seconds: float
     """What `attack` will do: `trials` where they are stated; otherwise what fits into `seconds`, from 20 up to the default."""
     if trials is not None:
         check.integer("trials", trials, minimum=_FEWEST)
-    pairs = len(training.candidate_pairs)
-    single = each = 0.0
+    pairs, single = training.candidate_pairs, 0.0
+    each = [0.0]  # of each pair: of large persons it takes much longer than of ordinary records
     if pairs:
-        world = training.candidate_pairs[0].first
-        training.outputs(world, 1)  # the first run also loads and compiles
-        single = _seconds(lambda: training.outputs(world, 1))
-        each = single if training.many is None else _seconds(lambda: training.outputs(world, _TIMED)) / _TIMED
-    replayed = 2 * len(training.replay_pairs) * _RUNS * single
+        training.outputs(pairs[0].first, 1)  # the first run also loads and compiles
+        single = _seconds(lambda: training.outputs(pairs[0].first, 1))
+        runs = 1 if training.many is None else _TIMED
+        each = [_seconds(functools.partial(training.outputs, pair.second, runs)) / runs for pair in pairs]
+    replayed = len(training.replay_pairs) * _replaying(training, single)
     most = default_trials(training)
-    if trials is None and seconds is not None and each:
+    game, piloted = 2 * max(each), 2 * sum(each)  # at worst the pair that takes longest is the easiest
+    if trials is None and seconds is not None and game:
         # a pilot of a quarter of the trials for both worlds of each pair, and the game itself
-        most = int(np.clip((seconds - replayed) / (each * (2 + pairs / 2)), _FEWEST, most))
+        most = int(np.clip((seconds - replayed) / (game + piloted / 4), _FEWEST, most))
     count = trials or most
     pilot = min(_PILOT, max(_FEWEST, count // 4))
-    return AttackPlan(count, pilot, replayed + each * (2 * pairs * pilot + 2 * count))
+    return AttackPlan(count, pilot, replayed + piloted * pilot + game * count)
+
+
+def _replaying(training: Training, single: float) -> float:
+    """Seconds that a neighbour takes to be replayed, where a training takes `single` ones."""
+    if not training.replay_pairs or single > _SLOW:
+        return 2 * _RUNS * single
+    return _seconds(lambda: replay(training, training.replay_pairs[-1:]))
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -34,6 +36,7 @@ __all__ = [
     "dataset_of",
     "json_table",
     "keep",
+    "keep_aside",
     "probe_writable",
     "progress",
     "read",
@@ -174,6 +177,18 @@ def certificate_at(path: Path, verify_key: Path | None = None) -> Certificate | 
     certificate = Certificate.from_json(read(path))
     certificate.verify()
     return certificate
+
+
+def keep_aside(path: Path) -> Path | None:
+    """Copy what stands where something is to be written: it may have been paid for. The copy's name, if there was something."""
+    if not path.is_file():
+        return None
+    for number in itertools.count(1):
+        aside = path.with_name(f"{path.stem}.{number}{path.suffix}")
+        if not aside.exists():
+            shutil.copy2(path, aside)
+            return aside
+    return None
 
 
 def keep(path: Path, text: str) -> None:

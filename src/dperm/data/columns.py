@@ -189,7 +189,8 @@ class Column:
         import pandas as pd
 
         known = {key.strip(): value for key, value in self.read.items()}
-        found = [known.get(value.strip(), value) if isinstance(value, str) else value for value in values.astype("object")]
+        words = texts(values, self.categories)  # 99 is read as "99" is, whatever else the column holds
+        found = [known.get(word, value) if isinstance(word, str) else value for word, value in zip(words, values, strict=True)]
         return pd.Series(found, index=values.index, dtype="object")
 
     def absent(self, values: pd.Series[Any], decimal: str = ".") -> NDArray[np.bool_]:

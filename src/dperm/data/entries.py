@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Sequence
+from decimal import Decimal
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +25,9 @@ _COMMA = re.compile(r"[+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?|\d*,\d+)(?:[eE][
 #: with commas between thousands
 _POINT = re.compile(r"[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?")
 #: a sign, a currency's or a percent sign on either side, and the number
-_MARKED = re.compile(r"([+-]?)[$€£¥%]?\s*([+-]?[\d.,]*\d[\d.,]*)\s*[$€£¥%]?")
+_MARKED = re.compile(r"([+-]?)[$€£¥%]?\s*([+-]?(?=[.,]*\d)[\d.,]+)\s*[$€£¥%]?")
+
+_LARGEST = sys.float_info.max
 
 
 class SchemaError(ValueError):
@@ -36,8 +41,11 @@ def decimal_of(frame: pd.DataFrame, stated: str) -> str:
 
 def as_numbers(values: pd.Series[Any], decimal: str = ".") -> Array:
     """(n,), NaN for what is missing or no number. Under decimal commas points stand between thousands, and only there; under
-    points, commas. A currency's sign or a percent sign beside a number is not read: 7 % is 7."""
+    points, commas. A currency's sign or a percent sign beside a number is not read: 7 % is 7; ($5) is −5."""
     import pandas as pd
+
+    if values.dtype == object:  # what is neither text nor number, such as a date, changes how others are read
+        values = values.map(_known)
 
     def told(entries: pd.Series[Any]) -> Array:
         return pd.to_numeric(entries, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
@@ -54,9 +62,17 @@ def as_numbers(values: pd.Series[Any], decimal: str = ".") -> Array:
     return found
 
 
+def _known(entry: Any) -> Any:
+    if isinstance(entry, int) and abs(entry) > _LARGEST:
+        return math.inf
+    return entry if isinstance(entry, str | Real | Decimal) else None
+
+
 def _plain(entry: str, decimal: str) -> str | None:
     """An entry as Python writes numbers; what has a point or a comma that no thousands explain is no number."""
     entry = entry.strip()
+    if entry.startswith("(") and entry.endswith(")"):  # as accountants write what is below 0
+        entry = f"-{entry[1:-1].strip()}"
     marked = _MARKED.fullmatch(entry)
     if marked and not (entry[0].isdigit() and entry[-1].isdigit()):
         entry = marked[1] + marked[2]

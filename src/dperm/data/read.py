@@ -63,6 +63,7 @@ class Dataset:
     written: str = ""  # how its file was written, in words, where that was found out
     survey: Survey | None = None  # of the file that it was read from, for its holder alone
     public: bool = True  # False where ranges, categories or a target's range were read off the data
+    stated: bool = False  # whether a schema states them
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
@@ -72,6 +73,11 @@ class Dataset:
         was found out of how its file was written."""
         if self.written:
             certificate = certificate.not_charging(statements.WRITTEN)
+        if not self.public:
+            read_off = "ranges, categories and labels were" if self.stated else "the target's range was"
+            certificate = certificate.only_claimed(f"{read_off} read off the data, not public")
+        elif self.stated and self.found is None:
+            certificate = certificate.with_assumptions(statements.SCHEMA)
         if self.found is None:
             return certificate
         trained = certificate.checked_otherwise("labels", "found privately with the schema, and charged")
@@ -97,13 +103,6 @@ class Dataset:
     def of(cls, frame: pd.DataFrame, schema: Schema) -> Dataset:
         """A table through its schema."""
         features, targets = schema.encode(frame)
-        for column in schema.feature_columns:
-            odd, entry = column.unread(frame[column.name], schema.decimal_of(frame))
-            if odd and odd == int(column.entries(frame[column.name]).notna().sum()):
-                raise SchemaError(
-                    f"Expected some {column.type}s in column {column.name!r}, got {entry!r} and the like alone, which count as "
-                    "missing."
-                )
         notes = [schema.source] if schema.source else []
         left_out = absent = len(frame) - len(features)
         usable, persons = schema.usable(frame), None
@@ -139,6 +138,7 @@ class Dataset:
             neighbours=schema.neighbours,
             written=frame.attrs.get("written", ""),
             public=not schema.proposed,
+            stated=True,
         )
 
 
@@ -284,7 +284,15 @@ def read_dataset(
         raise SchemaError(f"Expected target {schema.target!r}, as the schema says, got {target!r}.")
     if curves is not None:
         schema = schema.with_curves(curves(schema))
-    return replace(Dataset.of(frame, schema), survey=Survey.of(frame, schema)), schema
+    dataset, survey = Dataset.of(frame, schema), Survey.of(frame, schema)
+    for column in schema.feature_columns:
+        odd, entry = survey.unread.get(column.name, (0, ""))
+        if odd and odd == int(column.entries(frame[column.name]).notna().sum()):
+            raise SchemaError(
+                f"Expected some {column.type}s in column {column.name!r}, got {entry!r} and the like alone, which count as "
+                "missing."
+            )
+    return replace(dataset, survey=survey), schema
 
 
 def _read_arrays(path: Path, suffix: str, target: str | None) -> Dataset:

@@ -35,6 +35,7 @@ __all__ = ["DPMLPClassifier", "DPTorchClassifier", "PrivateNetworkClassifier"]
 Array = NDArray[np.float64]
 
 _PREDICTED_AT_ONCE = 4096
+_LAYERS, _WIDEST = 100, 1_000_000
 _ACTIVATIONS = ("tanh", "relu", "gelu")
 
 
@@ -249,7 +250,11 @@ class DPMLPClassifier(PrivateNetworkClassifier):
         check.choice("activation", self.activation, _ACTIVATIONS)
         activation = {"tanh": nn.Tanh, "relu": nn.ReLU, "gelu": nn.GELU}[self.activation]
         hidden = [self.hidden_layer_sizes] if isinstance(self.hidden_layer_sizes, int) else self.hidden_layer_sizes
+        if not isinstance(hidden, list | tuple) or len(hidden) > _LAYERS:
+            raise ValueError(f"Expected hidden_layer_sizes as a list of at most {_LAYERS} widths, got {str(hidden)[:60]}.")
         widths = [features, *(check.integer("hidden_layer_sizes", width) for width in hidden)]
+        if max(widths[1:], default=0) > _WIDEST:
+            raise ValueError(f"Expected hidden_layer_sizes up to {_WIDEST:,}, got {max(widths[1:]):,}.")
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise(widths):
             layers += [nn.Linear(before, after), activation()]

@@ -73,8 +73,10 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
             raise ValueError(f"it says nothing of its {', '.join(missing)}")
         if data["format"] != _FORMAT:
             raise ValueError(f"expected model format {_FORMAT}, got {data['format']!r}")
+    except (json.JSONDecodeError, RecursionError):
+        raise ValueError("Expected a model, as `dperm train` writes it, got another file, which is no JSON.") from None
     except ValueError as error:
-        raise ValueError(f"Expected the text of a model's file. Not a dperm model: {error}.") from None
+        raise ValueError(f"Expected a model, as `dperm train` writes it. Not a dperm model: {error}.") from None
     signature = data.pop("signature", "")
     if data.pop("digest") != digest_of(data):
         raise ValueError("The model cannot be trusted: it was changed after it was saved, its digest is another.")
@@ -138,7 +140,12 @@ def _read(data: dict[str, Any]) -> Model:
     if isinstance(model, PrivateLinearModel):
         _read_linear(model, data)
     else:
-        model.classes_ = np.asarray(data["classes"])
+        classes = data["classes"]
+        if not isinstance(classes, list) or not all(isinstance(label, str | int | float) for label in classes):
+            raise ValueError("expected classes as a list of texts or numbers")
+        model.classes_ = np.asarray(classes)
+        if len(np.unique(model.classes_)) < max(2, len(classes)):
+            raise ValueError("expected at least two distinct classes")
         read_network(model, data)
     return model
 

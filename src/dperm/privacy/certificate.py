@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm._remind import weakness
+from dperm._rounding import upward
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.accounting import delta as event_delta
 from dperm.privacy.events import Composed, Event, Relation, Unsupported, event_from_dict, leaves, relation_of
@@ -298,11 +299,13 @@ class Certificate:
             lines.append(f"{self.mechanism}: claimed, not certified. {self.claim}")
         else:
             word = "would be" if self.status == "not private" else "is"
-            lines.append(f"{self.mechanism} {word} ({self.epsilon:.4g}, {self.delta:.2g})-differentially private when {who}.")
+            cost = f"({upward(self.epsilon)}, {upward(self.delta, 2)})"
+            lines.append(f"{self.mechanism} {word} {cost}-differentially private when {who}.")
             if self.weakness:
                 lines.append(f"WEAK: {self.weakness}")
             if self.target_epsilon is not None and self.epsilon < 0.999 * self.target_epsilon:
-                lines.append(f"Target epsilon {self.target_epsilon:g}; {self.epsilon:.4g} is the tightest bound we can prove.")
+                least = upward(self.epsilon)
+                lines.append(f"Target epsilon {self.target_epsilon:g}; {least} is the tightest bound we can prove.")
         if "risk" in self.public_facts:
             lines.append(f"Asked for: {self.public_facts['risk']}.")
         if self.ex_post is not None:

@@ -16,6 +16,7 @@ __all__ = [
     "NETWORK_CHECKS",
     "ONE_RECORD",
     "RECORDS_APART",
+    "SCHEMA",
     "SINGLE_PRECISION",
     "VALIDATION",
     "WRITTEN",
@@ -70,6 +71,12 @@ class Provenance:
 
 # Of any release
 
+SCHEMA = Assumption(
+    "Ranges, categories, and how the schema says that entries are read were known without the rows.",
+    "caller",
+    "stated",
+    "schema",
+)
 ONE_RECORD = Assumption("One person contributes at most one record.", "caller", "stated", "one record")
 
 

@@ -6,19 +6,23 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from dperm.audit import AuditResult, overall
 from dperm.privacy import Certificate, Composed, Relation
+from dperm.privacy.events import relation_of
 from dperm.report.figures import curve_figure, profile_figure, risk_figure
 from dperm.report.page import environment, machine
 
 if TYPE_CHECKING:
     from dperm.data import Schema
     from dperm.release import SpendLog
+    from dperm.release.ledger import Charge
 
 __all__ = ["GLOSSARY", "Card", "Spent", "card_page"]
 
+_APART = 300.0  # seconds between a certificate and its charge, at most
 _RATES = (0.01, 0.1)  # of people who are accused wrongly
 
 #: Words of the card, for readers who do not know them.
@@ -41,30 +45,61 @@ GLOSSARY = {
 
 @dataclass(frozen=True)
 class Spent:
-    """What all releases charged under one label cost together, by a spend log; `budget`: how much may be spent, if stated."""
+    """What all releases charged under one label cost together, by a spend log; `budget`: how much may be spent, if stated.
+    `unknown`: why that is not known, where some of them cannot be added up; ε is infinite then."""
 
     label: str
     epsilon: float
     delta: float
     charges: int
     budget: float | None = None
+    unknown: str = ""
 
     @property
     def left(self) -> float | None:
         """Of the budget: at least, for what is spent together costs less than its sum."""
         return None if self.budget is None else max(0.0, self.budget - self.epsilon)
 
+    @property
+    def exceeded(self) -> float:
+        """By how much more was spent than the budget; 0 where it was not."""
+        return 0.0 if self.budget is None else max(0.0, self.epsilon - self.budget)
+
     @classmethod
     def of(cls, log: SpendLog, label: str, certificate: Certificate, budget: float | None = None) -> Spent | None:
-        """None where the log holds no charge of this certificate's event under this label."""
+        """None where the log holds no charge of this certificate under this label: of its event, made when it was issued."""
         charges = log.charges(label)
-        charged, event = [charge.event for charge in charges], certificate.event
-        parts = event.events if isinstance(event, Composed) else ()  # of a schema that was found, and of the training
-        if event not in charged and not (parts and all(part in charged for part in parts)):
+        if not _charged(certificate, charges):
             return None
-        totals = log.total(certificate.delta, label, persons=certificate.of_persons)
-        together = [charge for charge in charges if charge.persons == certificate.of_persons]
-        return cls(label, totals.get(certificate.relation, math.inf), certificate.delta, len(together), budget)
+        unknown = _not_added_up(certificate, charges)
+        total = math.inf
+        if not unknown:
+            total = log.total(certificate.delta, label, persons=certificate.of_persons)[certificate.relation]
+        return cls(label, total, certificate.delta, len(charges), budget, unknown)
+
+
+def _charged(certificate: Certificate, charges: Sequence[Charge]) -> bool:
+    """Whether the log holds what the certificate states. Events of other data may be equal: the time tells."""
+    events, event = [charge.event for charge in charges], certificate.event
+    parts = event.events if isinstance(event, Composed) else ()  # of a schema that was found, and of the training
+    if event not in events:
+        return bool(parts) and all(part in events for part in parts)
+    issued = datetime.fromisoformat(certificate.created)
+    times = [datetime.fromisoformat(charge.time) for charge in charges if charge.event == event]
+    return any(abs((time - issued).total_seconds()) <= _APART for time in times)
+
+
+def _not_added_up(certificate: Certificate, charges: Sequence[Charge]) -> str:
+    """Why a sum over these would say too little; "" where it would not."""
+    if certificate.epsilon is None:
+        return "this model is only claimed to be private"
+    if not all(charge.private for charge in charges):
+        return "some of these were made with a fixed seed, which protects nobody"
+    if any(charge.persons != certificate.of_persons for charge in charges):
+        return "some of these protect persons with all their rows, others single records"
+    if any(relation_of(charge.event) is not certificate.relation for charge in charges):
+        return "some of these protect a record that is added or removed, others one that is replaced"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +139,7 @@ class Card:
     @property
     def attack(self) -> dict[str, Any] | None:
         """The most that any attack finds out of one person, in people of 100; None where nothing is certified."""
-        if self.certificate.epsilon is None:
+        if self.certificate.epsilon is None or self.certificate.status != "certified":
             return None
         view = self.certificate.attack_view(_RATES)
         return {
@@ -161,7 +196,7 @@ def _person(certificate: Certificate, schema: Schema | None) -> str:
 
 def card_page(card: Card) -> str:
     """One page for the person who signs, on at most four sheets."""
-    proved = card.certificate.epsilon is not None
+    proved = card.attack is not None
     return (
         environment()
         .get_template("card.html")

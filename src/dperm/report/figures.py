@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
+from dperm._rounding import upward
 from dperm.audit import AuditResult
 from dperm.audit.figures import draw_curve
 from dperm.privacy import Certificate
@@ -232,7 +233,7 @@ def profile_figure(certificate: Certificate) -> str:
         assert certificate.epsilon is not None
         axes.plot([certificate.epsilon], [certificate.delta], marker="o", color="#D55E00")
         axes.annotate(
-            f"ε = {certificate.epsilon:.3g}, δ = {certificate.delta:.1g}",
+            f"ε = {upward(certificate.epsilon, 3)}, δ = {upward(certificate.delta, 2)}",
             (certificate.epsilon, certificate.delta),
             textcoords="offset points",
             xytext=(-8, -14),
@@ -280,7 +281,7 @@ def risk_figure(certificate: Certificate) -> str:
     )
     with matplotlib.rc_context(cast(Any, _STYLE)):
         figure = Figure(figsize=(6.6, 4.5), layout="constrained")
-        figure.suptitle(f"ε = {certificate.epsilon:.3g}: the best possible attack", fontsize=12)
+        figure.suptitle(f"ε = {upward(certificate.epsilon, 3)}: the best possible attack", fontsize=12)
         for axes, (title, kinds, said) in zip(figure.subplots(1, 2), groups, strict=True):
             start = 0
             for look, count in kinds:

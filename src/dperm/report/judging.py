@@ -59,6 +59,9 @@ def judge_classes(
         scores["AUC"] = float(auc)
         scores["log loss"] = float(log_loss(truth, probabilities, labels=classes))
         scores["calibration error"] = _calibration(truth == answers, probabilities.max(axis=1))
+        if len(classes) == 2:
+            scores[f"share of {classes[1]}"] = float(np.mean(truth == classes[1]))
+            scores[f"mean probability of {classes[1]}"] = float(probabilities[:, 1].mean())
     warnings: list[str] = []
     if accuracy < majority:
         worse = f"Worse than always saying the most frequent class: {100 * accuracy:.1f} against {100 * majority:.1f} %."
@@ -66,6 +69,8 @@ def judge_classes(
         warnings.append(worse + (meant if weighted else ""))
     if len(np.unique(answers)) == 1 and len(present) > 1:
         warnings.append(f"It says {answers[0]} of every record.")
+    if weighted and probabilities is not None:
+        warnings.append("Probabilities are those of weighted classes: no shares of records.")
     never = [name for name, recall in recalls.items() if recall == 0]
     if never and len(classes) == 2 and not weighted:
         warnings.append(f"It recognises no {never[0]!r}: class_weight (--class-weight) makes errors on it count for more.")

@@ -11,6 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from dperm._rounding import downward, upward
 from dperm.audit import AuditResult, overall
 from dperm.privacy import Certificate
 from dperm.report.candidates import CANDIDATES
@@ -35,6 +36,8 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["upward"] = upward  # what is spent, or may happen
+    environment.filters["downward"] = downward  # what is left
     environment.filters["number"] = lambda value: f"{value:.4g}"
     environment.filters["percent"] = lambda value: f"{100 * value:.1f}"
     return environment

@@ -153,7 +153,7 @@ class StudyResult:
         if len(ranked) < 2:
             return None
         lead, width = ranked[0].paired(ranked[1])
-        return ranked[0].mechanism if lead > width else None
+        return ranked[0].mechanism if lead > width > 0 else None
 
 
 class _Fit(NamedTuple):

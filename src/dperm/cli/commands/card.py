@@ -33,6 +33,7 @@ def card(
       dperm card model.json -o card.html
       dperm card model.json --audit audit.json --purpose "Triage in ward 3" --budget 3
     """
+    from dperm._rounding import downward, upward
     from dperm._validate import positive
     from dperm.audit import results_from_json
     from dperm.data import Schema
@@ -50,8 +51,9 @@ def card(
     if budget is not None:
         positive("--budget", budget)
     saved = json_table(model)
-    given = saved.get("extra", {}).get("schema")
-    label = saved.get("settings", {}).get("label", "")
+    extra, settings = saved.get("extra"), saved.get("settings")
+    given = extra.get("schema") if isinstance(extra, dict) else None
+    label = settings.get("label", "") if isinstance(settings, dict) else ""
     spent = Spent.of(SpendLog.current(), label, certificate, budget) if label else None
     if budget is not None and spent is None:
         raise ValueError(
@@ -60,7 +62,7 @@ def card(
     found = Card.of(
         certificate,
         model.stem,
-        Schema.from_dict(given) if given else None,
+        Schema.from_dict(given) if isinstance(given, dict) else None,
         data_set=data_set,
         purpose=purpose,
         spent=spent,
@@ -73,8 +75,12 @@ def card(
         return
     say(str(certificate))
     if spent is not None:
-        left = "" if spent.left is None else f" Left of {spent.budget:g}: {spent.left:.4g}."
-        say(f"Spent on this data set, all {spent.charges} charged together: epsilon = {spent.epsilon:.4g}.{left}")
+        if spent.unknown:
+            say(f"What was spent on this data set by {spent.charges} releases is not known: {spent.unknown}.")
+        else:
+            left = "" if spent.left is None else f" Left of {spent.budget:g}: {downward(spent.left)}."
+            left += f" It is EXCEEDED by {upward(spent.exceeded)}." if spent.exceeded else ""
+            say(f"Spent on this data set, all {spent.charges} charged together: epsilon = {upward(spent.epsilon)}.{left}")
     say(f"Page written to {output}.")
 
 

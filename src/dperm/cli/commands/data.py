@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, keep, probe_writable, refuse_same, say, told
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, keep, probe_writable, refuse_same, say, told, told_to_holder
 
 __all__ = ["register"]
 
 _WORDS = {"number": "number", "category": "category", "date": "date", "ignore": "left out", "label": "target"}
+_ENTRIES = 40  # that are shown for confirmation
 _READ = 5  # entries that are shown, of those that are read as something else
 
 
@@ -138,10 +139,17 @@ def confirm(
         raise ValueError(f"Expected a proposed schema, got {source}, which is none.")
     output = output or source
     probe_writable(output)
+    if open_questions := [(column.name, column.note) for column in schema.columns if "?" in column.note]:
+        say("The proposal asked, and you state that what the file says now is right:")
+        for name, note in open_questions:
+            say(f"  {name}: {note}")
     write_atomically(output, data.confirmed(schema).to_json(editor="$schema" in source.read_text(encoding="utf-8-sig")))
     say(f"{output}: you state that its ranges, categories and labels were known without looking at the rows.")
     if read := sum(len(column.read) for column in schema.columns):
         say(f"So are the {read:,} entries that it says how to read: they stand in every model that is trained by it.")
+        shown = [(column.name, entry) for column in schema.columns for entry in column.read]
+        say(f"  {'; '.join(f'{name}: {entry!r}' for name, entry in shown[:_ENTRIES])}{' …' if len(shown) > _ENTRIES else ''}")
+        say("Take out those that few records have, or that name somebody.")
     say("Certificates of what is trained by it will rest on that.")
 
 
@@ -151,7 +159,9 @@ def check_table(
 ) -> None:
     """Does a table fit its schema? Says so to the data holder; releases nothing."""
     dataset, _ = dataset_of(source, None, schema)
-    say(f"{source} fits: {dataset.described()}, {dataset.features.shape[1]} features, {len(dataset.classes)} classes.")
+    told_to_holder(dataset)
+    what = f"{len(dataset.classes)} classes" if dataset.classes else "numbers as target"
+    say(f"{source} fits: {dataset.described()}, {dataset.features.shape[1]} features, {what}.")
 
 
 def register(app: typer.Typer) -> None:

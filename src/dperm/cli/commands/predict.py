@@ -30,6 +30,8 @@ def predict(
       dperm predict model.json new.csv -o answers.csv
       dperm predict model.json new.csv --on-error skip -o answers.csv
     """
+    from dataclasses import replace
+
     import pandas as pd
 
     from dperm import data
@@ -67,7 +69,7 @@ def predict(
                 raise ValueError(f"No row fits the schema. Row 1: {faults[0]}.")
             fit = frame.drop(index=frame.index[list(faults)])
             if not as_json:
-                survey = Survey.of(fit, schema)
+                survey = replace(Survey.of(fit, schema), unlabelled=0, targets_outside=0)  # a target is not needed here
                 for line in (*survey.lines(), *(f"Warning: {warning}" for warning in survey.warnings())):
                     say(f"  {line}")
             features, _ = schema.encode_features(fit)
@@ -88,6 +90,8 @@ def predict(
         say(json.dumps(summary))
         return
     say(f"{len(table) - len(faults):,} predictions written to {output}.")
+    if getattr(fitted, "class_weight", None) is not None and hasattr(fitted, "predict_proba"):
+        say("Probabilities are those of weighted classes: too high for a class that counts more, and no shares of records.")
     if faults:
         first = next(iter(faults))
         say(f"Left blank: {len(faults):,}. Row {first + 1}: {faults[first]}. Each row's reason stands in its line.")

@@ -21,6 +21,7 @@ from dperm.cli.shared import (
     TruePositives,
     dataset_of,
     keep,
+    keep_aside,
     probe_writable,
     refuse_same,
     say,
@@ -31,6 +32,7 @@ from dperm.cli.shared import (
 __all__ = ["register"]
 
 _LOOKED = 10_000  # records
+_WIDEST = 65_536  # hidden layer
 
 
 def train(
@@ -82,6 +84,8 @@ def train(
       dperm train people.csv --schema people.schema.json --epsilon 1 -o model.json
       dperm train people.csv --schema people.schema.json --advantage 0.1 -o model.json
     """
+    import numpy as np
+
     from dperm._validate import choice
     from dperm.data import Schema
     from dperm.data.knots import usual_knots
@@ -94,8 +98,8 @@ def train(
     kinds: dict[str, Any] = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge, "mlp": DPMLPClassifier}
     choice("--model", model, kinds)
     network = model == "mlp"
-    if network and importlib.util.find_spec("torch") is None:
-        raise ValueError("Expected PyTorch with --model mlp: pip install 'dperm[torch]'.")
+    if network and any(importlib.util.find_spec(name) is None for name in ("torch", "safetensors")):
+        raise ValueError("Expected PyTorch and safetensors with --model mlp: pip install 'dperm[torch]'.")
     widths = _widths(hidden)
     if hidden is not None and not network:
         raise ValueError(f"Expected --model mlp with --hidden, got --model {model}, which has no layers.")
@@ -159,9 +163,13 @@ def train(
         options["mechanism"] = Gradient() if sampling is None else Gradient(sampling=sampling)
         if dataset.absent and (relation == "replace_one" or public_size is not None):
             raise ValueError(
-                f"Expected records without gaps for --model mlp where their number is public, got {dataset.absent:,} with some. "
-                'Set "missing" to "middle" or "separate" in the schema.'
+                f"Expected no records to leave out for --model mlp where their number is public, got {dataset.absent:,}: without "
+                'a label, or with gaps, which "missing": "middle" or "separate" in the schema keeps.'
             )
+        if sampling == "rows" and dataset.groups is None:
+            raise ValueError("Expected a schema with a unit with --sampling rows: without one each row is a person.")
+        if not isinstance(dataset.features, np.ndarray):
+            raise ValueError(f"Expected dense features with --model mlp, got those of {source}, which are sparse.")
     if class_weight is not None and (model == "ridge" or len(dataset.classes) != 2):
         raise ValueError(f"Expected two labels with --class-weight, got {len(dataset.classes) or 'numbers'}.")
     if model == "ridge":
@@ -194,17 +202,14 @@ def train(
         say("Training a network: this can take minutes.\n")
     absent = {} if network else {"absent": dataset.absent}
     fitted = kinds[model](**options).fit(dataset.features, targets, groups=dataset.groups, **absent)
-    if used is not None and used.proposed:
-        fitted.certificate_ = fitted.certificate_.only_claimed("ranges, categories and labels were read off the data, not public")
-    elif used is None and dataset.target_range is not None:
-        fitted.certificate_ = fitted.certificate_.only_claimed("the target's range was read off the data, not public")
-    elif used is None:
+    if used is None and dataset.target_range is None:
         fitted.certificate_ = fitted.certificate_.with_assumptions(labels(None, stated=False))
     fitted.certificate_ = dataset.certified(fitted.certificate_)
     extra: dict[str, Any] = {
         "schema": json.loads(used.without_notes().to_json()) if used else None,
         "target_range": dataset.target_range,
     }
+    kept = keep_aside(output)
     keep(output, model_to_json(fitted, extra, sign_key=sign_key))
     if private_report is not None:
         from dperm.report import write_atomically
@@ -225,7 +230,7 @@ def train(
             say(f"Each number has a curve of {used.curves} knots: see them by `dperm effects {output}`.")
         if used is not None and used.pairs and not used.curves:
             say("Its numbers have straight lines, and pairs of columns are left out with curves: --curves says how many knots.")
-        say(f"Model written to {output}.")
+        say(f"Model written to {output}." + (f" What was there is kept as {kept}." if kept else ""))
 
 
 def _widths(given: str | None) -> list[int]:
@@ -233,7 +238,10 @@ def _widths(given: str | None) -> list[int]:
     parts = "32" if given is None else given
     if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", parts):
         raise ValueError(f"Expected --hidden as widths of layers, such as 64,32, got {given!r}.")
-    return [int(part) for part in parts.split(",")]
+    widths = [int(part) for part in parts.split(",")]
+    if not 1 <= min(widths) <= max(widths) <= _WIDEST:
+        raise ValueError(f"Expected --hidden as widths from 1 to {_WIDEST:,}, got {given!r}.")
+    return widths
 
 
 def _weights(given: str | None) -> dict[str, float] | None:
