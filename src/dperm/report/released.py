@@ -32,6 +32,12 @@ _DRAWS = 1000  # of the noise, for intervals
 _COVERED = 0.95
 _MOST = 1 << 22  # records: more would not be summed exactly
 _MODEL = Assumption("The model is public, and these records did not choose it, or that was charged.", "caller", "stated", "model")
+_ALONE = Assumption(
+    "The model answers each record by itself.",
+    "library",
+    "so but for the last bit of sums, which may depend on how many records there are: where that is on the edge of a bin",
+    "answers apart",
+)
 _MEANS = Assumption("All rows of a person count as their mean.", "library", "enforced", "rows of a person")
 
 
@@ -231,6 +237,7 @@ def _released(
         assumptions=[
             *([statements.persons(1)[0], _MEANS] if of_persons else [statements.ONE_RECORD]),
             _MODEL,
+            _ALONE,
             Assumption("Classes, groups and the target's range are public.", "caller", "stated", "labels"),
         ],
         public_facts={"person_rows": "all"} if of_persons else {},

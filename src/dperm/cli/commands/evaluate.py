@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, VerifyKey, keep, probe_writable, read, refuse_same, say
+from dperm.cli.shared import Delta, JsonFlag, Relation, VerifyKey, keep, keep_aside, probe_writable, read, refuse_same, say
 
 __all__ = ["register"]
 
@@ -50,6 +50,7 @@ def evaluate(
       dperm evaluate model.json test.csv --test-data released --epsilon 0.5
     """
     from dperm import data
+    from dperm._rounding import upward
     from dperm._validate import choice
     from dperm.data.entries import texts
     from dperm.estimators import model_from_json
@@ -80,6 +81,7 @@ def evaluate(
         groups = texts(frame[by].iloc[dataset.places], ()).fillna("(missing)").astype(str).to_numpy()
     if released:
         found = _released(fitted, dataset, schema, groups, by, extra, float(epsilon or 0.0), delta, relation)
+        kept = keep_aside(output)
         keep(output, json.dumps(found, indent=2, ensure_ascii=False))
         if as_json:
             say(json.dumps(found))
@@ -98,7 +100,11 @@ def evaluate(
             score = "hidden by the noise" if value is None else f"{first} {value:.3f}"
             say(f"  {by} = {name}: {score} of about {part['records']:,} records")
         cost = found["certificate"]
-        say(f"They cost epsilon = {cost['epsilon']:.4g} at delta = {cost['delta']:g}, charged to {dataset.name!r}; see {output}.")
+        price = f"epsilon = {upward(cost['epsilon'])} at delta = {upward(cost['delta'], 2)}"
+        say(
+            f"They cost {price}, charged to {dataset.name!r}; see {output}."
+            + (f" What was there is kept as {kept}." if kept else "")
+        )
         return
     whole = _judged(fitted, dataset.features, dataset.targets, extra)
     parts: dict[str, Any] = {}
@@ -143,6 +149,10 @@ def _released(
     from dperm.data import TargetRange
     from dperm.report.released import release_class_scores, release_number_scores
 
+    if schema is not None and schema.proposed:
+        raise ValueError(
+            "Expected a model by a confirmed schema with released scores: its classes and ranges were read off the data."
+        )
     given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "relation": relation, "label": dataset.name}
     given["persons"] = dataset.groups
     answers = fitted.predict(dataset.features)
