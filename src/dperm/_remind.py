@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
-__all__ = ["remind_of_budget", "remind_of_delta", "remind_of_persons", "remind_of_size", "weakness"]
+import numpy as np
+
+__all__ = ["remind_of_budget", "remind_of_delta", "remind_of_persons", "remind_of_scaling", "remind_of_size", "weakness"]
 
 _MUCH = 100.0  # of ε: odds of 1e-43 may become even
 _LIKELY = 0.25  # of δ
+_ROWS, _COLUMNS, _CLOSE = 20, 50, 1e-5
 
 
 def weakness(epsilon: float, delta: float) -> str:
@@ -51,4 +55,19 @@ def remind_of_size(public_size: int, records: int, consequence: str, *, stacklev
     if not records / 2 <= public_size <= 2 * records:
         warnings.warn(
             f"public_size = {public_size}, but there are {records} {whom}: {consequence}", UserWarning, stacklevel=stacklevel + 1
+        )
+
+
+def remind_of_scaling(rows: Any, *, stacklevel: int) -> None:
+    """Of columns that are scaled by the rows themselves, as a StandardScaler in front of an estimator does: the model is private
+    then, what scaled its rows is not."""
+    if not isinstance(rows, np.ndarray) or isinstance(rows, np.memmap) or len(rows) < _ROWS:
+        return
+    sample = rows[:, :_COLUMNS].astype(np.float64)
+    if np.all(np.abs(sample.mean(axis=0)) <= _CLOSE) and np.all(np.abs(sample.std(axis=0) - 1.0) <= _CLOSE):
+        warnings.warn(
+            "All columns have mean 0 and variance 1, as by a StandardScaler: if the rows told how to scale them, that is neither "
+            "private nor charged. Scale by public ranges: PublicRangeScaler, or a schema.",
+            UserWarning,
+            stacklevel=stacklevel + 1,
         )

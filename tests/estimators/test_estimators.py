@@ -126,6 +126,20 @@ def test_array_api_check() -> None:
     assert done.stdout.splitlines() == ["passed"] * 5, done.stdout + done.stderr
 
 
+def test_a_scaler_that_looked_at_the_rows_is_pointed_at() -> None:
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = DPLogisticRegression(classes=[0, 1])
+    with pytest.warns(UserWarning, match="as by a StandardScaler: .* PublicRangeScaler"):
+        make_pipeline(StandardScaler(), model).fit(X, Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_pipeline(PublicRangeScaler(RANGES), model).fit(X, Y)
+        model.fit(np.random.default_rng(0).normal(size=(500, 3)), np.arange(500) % 2)
+
+
+@pytest.mark.filterwarnings("ignore:All columns have mean 0")
 @pytest.mark.parametrize("estimator", [DPLogisticRegression(), DPLinearSVC(), DPRidge()], ids=repr)
 def test_training_scores_do_not_hang_on_a_seed(estimator: Any) -> None:
     """scikit-learn's score checks, over seeds instead of the one it fixes."""
