@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,19 @@ def counted(event: Any) -> int:
 
 
 # What is charged
+
+
+@pytest.mark.parametrize("stated", [{}, {"epochs": 2.0}, {"expected_batch_size": 30.0, "clipping_norm": 0.3}])
+def test_what_is_left_out_is_by_a_public_rule(stated: dict[str, float]) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    run = PrivateTrainer(model, cross_entropy, optimizer, epsilon=3.0, delta=1e-5, public_size=N, random_state=0, **stated)
+    run.fit(data())
+    rate = stated.get("expected_batch_size", min(256.0, N / 4)) / N
+    assert isinstance(run.plan, Plan) and run.plan.sampler.rate == pytest.approx(rate)
+    assert run.plan.steps == math.ceil(stated.get("epochs", 20.0) / rate)
+    assert run.plan.bounding == Clip(stated.get("clipping_norm", 1.0))
+    assert run.certificate is not None and run.certificate.epsilon == pytest.approx(3.0, rel=1e-3)
 
 
 def test_the_certificate_is_that_of_the_plan_and_is_logged_first() -> None:
@@ -113,7 +127,6 @@ def test_nothing_is_charged_when_the_checks_fail() -> None:
     [
         ({"epsilon": None}, "exactly one of epsilon and noise_multiplier"),
         ({"noise_multiplier": 1.0}, "exactly one of epsilon and noise_multiplier"),
-        ({"epochs": None}, "Expected epochs, or a plan"),
         ({"delta": 1.5}, "delta"),
         ({"clipping_norm": -1.0}, "clipping_norm > 0"),
         ({"plan": lambda noise, size: None}, "inside the plan"),

@@ -79,7 +79,7 @@ def told(name: str, frame: pd.DataFrame) -> str:
     return f"Read {name}: {len(frame):,} rows of {len(frame.columns)} columns{written}."
 
 
-def told_to_holder(dataset: Dataset, data_norm: float | None = None, delta: float = 0.0) -> None:
+def told_to_holder(dataset: Dataset, data_norm: float | None = None, delta: float = 0.0, public_size: int | None = None) -> None:
     """What was read, and what stands out in it: nothing of this is private."""
     from dperm.data.survey import share
 
@@ -94,6 +94,11 @@ def told_to_holder(dataset: Dataset, data_norm: float | None = None, delta: floa
     persons = len(dataset) if dataset.groups is None else len(set(dataset.groups.tolist()))
     if delta >= 1 / max(1, persons):
         warnings.append(f"--delta {delta:g} is at least 1 in {persons:,}: publishing one whole record would pass. Choose less.")
+    whole = persons + dataset.absent
+    if public_size is not None and abs(public_size - whole) > _MANY * whole:
+        warnings.append(
+            f"--public-size {public_size:,} is stated, and there are {whole:,}: what is chosen by it suits other data."
+        )
     for line in lines:
         say(f"  {line}")
     for warning in warnings:

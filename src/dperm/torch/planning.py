@@ -15,6 +15,8 @@ from dperm.privacy import Composed, Event, Relation, Risk, calibrate
 
 __all__ = ["MakePlan", "Planner", "Recipe"]
 
+_EPOCHS, _BATCH, _CLIPPING_NORM = 20.0, 256.0, 1.0
+
 #: (noise_multiplier, public_size) → plan
 MakePlan = Callable[[float, int], Policy]
 
@@ -81,10 +83,8 @@ class Planner:
             raise ValueError(f"Expected {', '.join(twice)} beside the recipe, not bound in it: the trainer sets them.{advice}")
         if (epsilon is None) == (noise_multiplier is None):
             raise ValueError("Expected exactly one of epsilon and noise_multiplier.")
-        if plan is None:
-            if missing := [name for name in simple if name not in settings]:
-                raise ValueError(f"Expected {', '.join(missing)}, or a plan.")
-            plan = dp_sgd
+        usual = plan is None
+        plan = dp_sgd if plan is None else plan
         kind = kind_of(plan)
         if kind is None:
             if settings:
@@ -104,7 +104,12 @@ class Planner:
         if self.adaptive and noise_multiplier is not None:
             raise ValueError("Expected epsilon, not noise_multiplier: this recipe chooses its noise on the way, within a budget.")
         self._recipe = recipe
-        self._make = functools.partial(_planned, lambda noise, size: recipe(noise_multiplier=noise, public_size=size, **settings))
+
+        def made(noise: float, size: int) -> Policy:
+            given = _usual(size) | settings if usual else settings
+            return recipe(noise_multiplier=noise, public_size=size, **given)
+
+        self._make = functools.partial(_planned, made)
 
     def within(self, epsilon: float | Risk | None, delta: float, size: int, relation: Relation) -> tuple[Policy, float | None]:
         """The plan for this size within a part of the budget, or all of it, and its noise multiplier. An adaptive plan has
@@ -147,6 +152,11 @@ class Planner:
         if not self.adaptive:
             return self._make(noise or 0.0, size)
         return self.within_budget(None if self.stated_size is None else size, relation).with_released_size(size)
+
+
+def _usual(size: int) -> dict[str, Any]:
+    """Of DP-SGD where nothing is stated: by the number of records alone."""
+    return {"epochs": _EPOCHS, "expected_batch_size": min(_BATCH, size / 4), "clipping_norm": _CLIPPING_NORM}
 
 
 def _planned(make: MakePlan, noise: float, size: int) -> Policy:

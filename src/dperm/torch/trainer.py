@@ -50,7 +50,8 @@ class PrivateTrainer:
     epsilon, delta : the budget; the noise is the least that keeps within it. `delta` is always needed. `epsilon` may be a `Risk`:
         what an attacker may achieve at most.
     noise_multiplier : instead of `epsilon`: noise standard deviation ÷ sensitivity. Not for recipes that choose their noise.
-    epochs, expected_batch_size, clipping_norm : of DP-SGD with Poisson sampling (`dperm.gradient.recipes.dp_sgd`).
+    epochs, expected_batch_size, clipping_norm : of DP-SGD with Poisson sampling (`dperm.gradient.recipes.dp_sgd`); where they
+        and `plan` are left out, by public rule 20, 256 (at most a quarter of the records), and 1.
     plan : another recipe, with these as its settings or bound by functools.partial; a function
         (noise_multiplier, public_size) → `Plan`; or a `Plan` with its noise.
     relation : "add_or_remove_one" (the number of records is private) or "replace_one" (it is public).

@@ -188,7 +188,7 @@ def train(
             options["class_weight"] = _weights(class_weight)
     probe_writable(output)
     if not as_json:
-        told_to_holder(dataset, None if network else data_norm, delta)
+        told_to_holder(dataset, None if network else data_norm, delta, public_size)
     if private_report is not None:
         if mechanism != "individual" or public_size is None or len(dataset.classes) > 2:
             raise ValueError(
