@@ -114,7 +114,7 @@ def test_the_terminal_table_fits_eighty_columns(results: list[StudyResult]) -> N
     result_table(results[0], Console(file=buffer, width=80))
     lines = buffer.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
-    assert sum("±" in line for line in lines) == len(USUAL) + 1
+    assert sum("±" in line for line in lines) == len(USUAL) + 2
 
 
 def test_intervals_are_for_other_splits_and_ties_have_no_best(results: list[StudyResult]) -> None:

@@ -30,8 +30,9 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
     repeated = "1 split" if result.study.repeats == 1 else f"{result.study.repeats} repeats"
     console.print(f"[bold]{result.title}[/]")
     whose = "rows of other persons" if result.task.person_rows else "records"
-    told = "" if result.study.repeats == 1 else "; ± half a 95 % interval, for other splits"
-    console.print(f"{result.metric} in % on held-out {whose}, {repeated}, δ = {result.study.delta:g}{told}")
+    console.print(f"{result.metric} in % on held-out {whose}, {repeated}, δ = {result.study.delta:g}")
+    if result.study.repeats > 1:
+        console.print("(± half of a 95 % interval, for other splits)")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("Mechanism")
     for epsilon in result.study.epsilons:
