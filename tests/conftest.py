@@ -10,7 +10,34 @@ import pytest
 # The tests run one process per core: threads on top of that would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+#: Tests of many cases alike, and which of these always run; `make test-slow` runs all.
+ALWAYS = {
+    "test_from_the_file_to_the_card": ("german_excel", "several_rows_of_a_person", "dates"),
+    "test_killed_between_charge_release_and_checkpoint": ("charge-after-1", "release-after-7"),
+    "test_importance_sampling_killed_keeps_within_its_filter": ("profile-10-part-after-4",),
+    "test_quantiles_are_learned": ("0.9-auto", "0.5-output"),
+    "test_the_proven_bound_holds_as_often_as_it_says": ("Gaussian", "randomised response"),
+    "test_no_sound_mechanism_is_refuted_in_a_thousand_audits": ("Laplace", "randomised response"),
+    "test_no_mechanism_and_no_score_costs_more": ("20.0-geometric", "100.0-logarithmic", "1.5-poisson"),
+    "test_memory_of_norms_is_in_the_checkpoint_and_nowhere_else": ("4-profile", "14-renyi"),
+    "test_noise_that_falls_has_its_law_at_every_scale_and_steps_that_are_independent": ("1",),
+    "test_fits_keep_the_risk_and_hardly_less": ("objective", "one against the rest"),
+    "test_a_log_that_lost_its_parts_spends_nothing_twice": ("4-1.3", "14-3.0", "4-6.0"),
+    "test_the_update_is_unbiased_for_the_clipped_mean": ("1.0",),
+    "test_bands_of_objective_perturbation_are_told_by_the_records": (),
+    "test_sampled_gaussian_bounds_quadrature": ("0.01-0.8-32.0", "0.2-1.5-1.25", "0.5-3.0-4.75"),
+    "test_a_penalty_on_roughness_costs_nothing": ("logistic-0.5",),
+}
+
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        name, _, case = item.name.partition("[")
+        if name in ALWAYS and case.removesuffix("]") not in ALWAYS[name]:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

@@ -99,7 +99,7 @@ class Planner:
             self._make = functools.partial(_planned, cast(MakePlan, plan))
             return
         recipe = cast(Recipe, plan)
-        kind.refuse_others(recipe, settings)
+        kind.refuse_others(recipe, _usual(1) | settings if usual else settings)
         self.adaptive = kind.budgeted
         if self.adaptive and noise_multiplier is not None:
             raise ValueError("Expected epsilon, not noise_multiplier: this recipe chooses its noise on the way, within a budget.")

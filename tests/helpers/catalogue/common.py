@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dperm.gradient import SGD, Clip, Constant, Plan, Poisson
+from dperm.gradient import SGD, Clip, Constant, Plan, Poisson, PoissonUpTo
 from dperm.mechanisms import Budget, GradientPerturbation, Mechanism
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Relation
@@ -32,6 +32,11 @@ def plan(multiplier: float, **changes: Any) -> Plan:
         "public_size": SIZE,
     }
     return Plan(**(parts | changes))
+
+
+def truncated_poisson() -> GradientPerturbation:
+    """Of noise that was found once, for finding it takes seconds: nearly what the budget allows."""
+    return GradientPerturbation(budget=BUDGET, plan=plan(1.9207, sampler=PoissonUpTo(0.3, capacity=40, largest=SIZE)))
 
 
 def gradient(facts: Any, **changes: Any) -> GradientPerturbation:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dperm.gradient import Clip, FixedSize, Normalise, Poisson, PoissonRows, PoissonUpTo
+from dperm.gradient import Clip, FixedSize, Normalise, Poisson, PoissonRows
 from dperm.gradient.sampling import FullBatch
 from dperm.mechanisms import Objective, Output, Preconditioned
 from dperm.objectives import Huber, Logistic, Softmax, Squared, Task
-from helpers.catalogue.common import ADD, BUDGET, REPLACE, SIZE, Entry, gradient, objective
+from helpers.catalogue.common import ADD, BUDGET, REPLACE, SIZE, Entry, gradient, objective, truncated_poisson
 
 
 def entries() -> Iterator[Entry]:
@@ -38,7 +38,7 @@ def entries() -> Iterator[Entry]:
     drawn = objective(person_rows=3)
     yield "persons, rows drawn", gradient(drawn.facts, sampler=PoissonRows(0.3, 3)), drawn
     truncated = objective(person_rows=2)
-    yield "persons, truncated Poisson", gradient(truncated.facts, sampler=PoissonUpTo(0.3, capacity=40, largest=SIZE)), truncated
+    yield "persons, truncated Poisson", truncated_poisson(), truncated
     fixed = objective(relation=REPLACE, public_size=40, person_rows=2)
     yield "persons, fixed size", gradient(fixed.facts, sampler=FixedSize(12, 40), public_size=40), fixed
     alone = Task(loss=Logistic(), features=3, public_size=SIZE, person_rows=1)
