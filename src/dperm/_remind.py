@@ -11,7 +11,7 @@ __all__ = ["remind_of_budget", "remind_of_delta", "remind_of_persons", "remind_o
 
 _MUCH = 100.0  # of ε: odds of 1e-43 may become even
 _LIKELY = 0.25  # of δ
-_ROWS, _COLUMNS, _CLOSE = 20, 50, 1e-5
+_ROWS, _COLUMNS, _BLOCK, _CLOSE = 20, 50, 8192, 1e-5
 
 
 def weakness(epsilon: float, delta: float) -> str:
@@ -61,10 +61,16 @@ def remind_of_size(public_size: int, records: int, consequence: str, *, stacklev
 def remind_of_scaling(rows: Any, *, stacklevel: int) -> None:
     """Of columns that are scaled by the rows themselves, as a StandardScaler in front of an estimator does: the model is private
     then, what scaled its rows is not."""
-    if not isinstance(rows, np.ndarray) or isinstance(rows, np.memmap) or len(rows) < _ROWS:
+    if not isinstance(rows, np.ndarray) or len(rows) < _ROWS:
         return
-    sample = rows[:, :_COLUMNS].astype(np.float64)
-    if np.all(np.abs(sample.mean(axis=0)) <= _CLOSE) and np.all(np.abs(sample.std(axis=0) - 1.0) <= _CLOSE):
+    with np.errstate(over="ignore", invalid="ignore"):  # rows may be huge: these are no scaler's
+        sums = squares = np.zeros(min(rows.shape[1], _COLUMNS))
+        for start in range(0, len(rows), _BLOCK):  # a mapped file is not copied
+            part = rows[start : start + _BLOCK, :_COLUMNS].astype(np.float64)
+            sums, squares = sums + part.sum(axis=0), squares + np.square(part).sum(axis=0)
+        mean = sums / len(rows)
+        variance = squares / len(rows) - mean**2
+    if np.all(np.abs(mean) <= _CLOSE) and np.all(np.abs(variance - 1.0) <= _CLOSE):
         warnings.warn(
             "All columns have mean 0 and variance 1, as by a StandardScaler: if the rows told how to scale them, that is neither "
             "private nor charged. Scale by public ranges: PublicRangeScaler, or a schema.",
