@@ -152,6 +152,11 @@ def test_the_same_as_json(certificate: Certificate) -> None:
     card = Card.of(certificate, "iris", purpose="A test", spent=Spent("iris", math.inf, 1e-5, 2))
     told = json.loads(json.dumps(card.to_dict(), allow_nan=False))
     assert Certificate.from_json(json.dumps(told["certificate"])).epsilon == certificate.epsilon
-    assert told["purpose"] == "A test" and told["spent"]["epsilon"] is None and told["audits"] is None
+    assert (
+        told["purpose"] == "A test"
+        and told["spent"]["epsilon"] is None
+        and told["spent"]["exceeded"] == 0
+        and told["audits"] is None
+    )
     assert told["attack"]["accused_wrongly"] == [1.0, 10.0] and told["glossary"] == GLOSSARY
     assert told["signer_states"] == [item.text for item in certificate.assumptions if item.responsible == "caller"]

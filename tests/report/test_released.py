@@ -171,6 +171,9 @@ def test_the_command(tmp_path: Path) -> None:
     assert Certificate.from_json(json.dumps(saved["certificate"])).epsilon == pytest.approx(2, rel=1e-3)
     assert saved["scores"]["accuracy"] > 0.8 and abs(saved["records"] - 2000) < 150 and set(saved["by"]) >= {"a", "b", "c"}
     assert len(SpendLog.current().charges("t")) == 2
+    before = scores.read_text()
+    assert "is kept as" in dperm(*released, "--epsilon", 2).stdout
+    assert (tmp_path / "s.1.json").read_text() == before != scores.read_text()
     for wrong, message in (
         ((), "Expected --epsilon with --test-data released"),
         (("--epsilon", 2, "--by", "age"), "one of the schema's categories ['ward']"),
@@ -178,7 +181,7 @@ def test_the_command(tmp_path: Path) -> None:
     ):
         assert message in dperm(*released, *wrong, expect=1).stderr
     assert "and only there" in dperm("evaluate", model, table, "--test-data", "public", "--epsilon", 1, expect=1).stderr
-    assert len(SpendLog.current().charges()) == 2
+    assert len(SpendLog.current().charges()) == 3 and not (tmp_path / "s.2.json").exists()  # nor is a copy left
     dperm("data", "propose", table, "--target", "cost", "-o", schema)
     dperm("data", "confirm", schema)
     dperm("train", table, "--schema", schema, "--model", "ridge", "--epsilon", 5, "-o", model)

@@ -36,7 +36,7 @@ __all__ = [
     "dataset_of",
     "json_table",
     "keep",
-    "keep_aside",
+    "kept_aside",
     "probe_writable",
     "progress",
     "read",
@@ -184,16 +184,21 @@ def certificate_at(path: Path, verify_key: Path | None = None) -> Certificate | 
     return certificate
 
 
-def keep_aside(path: Path) -> Path | None:
-    """Copy what stands where something is to be written: it may have been paid for. The copy's name, if there was something."""
-    if not path.is_file():
-        return None
-    for number in itertools.count(1):
-        aside = path.with_name(f"{path.stem}.{number}{path.suffix}")
-        if not aside.exists():
-            shutil.copy2(path, aside)
-            return aside
-    return None
+@contextmanager
+def kept_aside(path: Path) -> Iterator[Path | None]:
+    """Copy what stands where something is to be written, for it may have been paid for; before anything is charged, so that a
+    copy that fails costs nothing. The copy's name, if there was something; where what is done within fails, it is removed."""
+    aside: Path | None = None
+    if path.is_file():
+        names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in itertools.count(1))
+        aside = next(name for name in names if not name.exists())
+        shutil.copy2(path, aside)
+    try:
+        yield aside
+    except BaseException:
+        if aside is not None:
+            aside.unlink(missing_ok=True)
+        raise
 
 
 def keep(path: Path, text: str) -> None:

@@ -156,7 +156,7 @@ class Card:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: all that the page says."""
-        spent = self.spent and {**vars(self.spent), "left": self.spent.left}
+        spent = self.spent and {**vars(self.spent), "left": self.spent.left, "exceeded": self.spent.exceeded}
         return {
             "title": self.title,
             "data_set": self.data_set,

@@ -34,8 +34,8 @@ _MOST = 1 << 22  # records: more would not be summed exactly
 _MODEL = Assumption("The model is public, and these records did not choose it, or that was charged.", "caller", "stated", "model")
 _ALONE = Assumption(
     "The model answers each record by itself.",
-    "library",
-    "so but for the last bit of sums, which may depend on how many records there are: where that is on the edge of a bin",
+    "caller",
+    "stated; so by `dperm evaluate`, which asks one by one: of many at once, last bits may depend on how many there are",
     "answers apart",
 )
 _MEANS = Assumption("All rows of a person count as their mean.", "library", "enforced", "rows of a person")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, VerifyKey, keep, keep_aside, probe_writable, read, refuse_same, say
+from dperm.cli.shared import Delta, JsonFlag, Relation, VerifyKey, keep, kept_aside, probe_writable, read, refuse_same, say
 
 __all__ = ["register"]
 
@@ -80,8 +80,8 @@ def evaluate(
             raise ValueError(f"Expected --by one of the columns {known}, got {by!r}.")
         groups = texts(frame[by].iloc[dataset.places], ()).fillna("(missing)").astype(str).to_numpy()
     if released:
-        found = _released(fitted, dataset, schema, groups, by, extra, float(epsilon or 0.0), delta, relation)
-        kept = keep_aside(output)
+        with kept_aside(output) as kept:
+            found = _released(fitted, dataset, schema, groups, by, extra, float(epsilon or 0.0), delta, relation)
         keep(output, json.dumps(found, indent=2, ensure_ascii=False))
         if as_json:
             say(json.dumps(found))
@@ -155,7 +155,7 @@ def _released(
         )
     given: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "relation": relation, "label": dataset.name}
     given["persons"] = dataset.groups
-    answers = fitted.predict(dataset.features)
+    answers = _one_by_one(fitted.predict, dataset.features)
     if not hasattr(fitted, "classes_"):
         if by is not None:
             raise ValueError("Expected no --by with released scores of numbers.")
@@ -172,7 +172,9 @@ def _released(
         if by is not None:
             names, groups = _public_groups(schema, by, groups)
             given |= {"groups": groups, "group_names": names}
-        likely = fitted.predict_proba(dataset.features)[:, 1] if hasattr(fitted, "predict_proba") and len(classes) == 2 else None
+        likely = None
+        if hasattr(fitted, "predict_proba") and len(classes) == 2:
+            likely = _one_by_one(fitted.predict_proba, dataset.features)[:, 1]
         places = np.array([number[str(label)] for label in answers])
         found = release_class_scores(np.array(truth), places, likely, classes, **given)
     told: dict[str, Any] = {"test_data": "released", **found.whole.to_dict()}
@@ -180,6 +182,13 @@ def _released(
     if found.parts:
         told["by"] = {name: part.to_dict() for name, part in found.parts.items()}
     return told | {"certificate": json.loads(found.certificate.to_json())}
+
+
+def _one_by_one(answer: Any, rows: Any) -> Any:
+    """Answers to rows, each computed by itself: of many at once, last bits may depend on how many there are."""
+    import numpy as np
+
+    return np.concatenate([answer(rows[place : place + 1]) for place in range(rows.shape[0])])
 
 
 def _public_groups(schema: Any, by: str, groups: Any) -> tuple[list[str], Any]:

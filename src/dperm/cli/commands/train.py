@@ -21,7 +21,7 @@ from dperm.cli.shared import (
     TruePositives,
     dataset_of,
     keep,
-    keep_aside,
+    kept_aside,
     probe_writable,
     refuse_same,
     say,
@@ -201,7 +201,8 @@ def train(
     if network and not as_json:
         say("Training a network: this can take minutes.\n")
     absent = {} if network else {"absent": dataset.absent}
-    fitted = kinds[model](**options).fit(dataset.features, targets, groups=dataset.groups, **absent)
+    with kept_aside(output) as kept:
+        fitted = kinds[model](**options).fit(dataset.features, targets, groups=dataset.groups, **absent)
     if used is None and dataset.target_range is None:
         fitted.certificate_ = fitted.certificate_.with_assumptions(labels(None, stated=False))
     fitted.certificate_ = dataset.certified(fitted.certificate_)
@@ -209,7 +210,6 @@ def train(
         "schema": json.loads(used.without_notes().to_json()) if used else None,
         "target_range": dataset.target_range,
     }
-    kept = keep_aside(output)
     keep(output, model_to_json(fitted, extra, sign_key=sign_key))
     if private_report is not None:
         from dperm.report import write_atomically
