@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
+from dperm.torch.named import Paired, label_apart, readable
 from dperm.torch.structure import batch_size, map_tensors, take, tensors
 
 __all__ = ["TorchRecords"]
@@ -26,7 +27,8 @@ _CANDIDATES = 4  # records looked at for each that a model is checked on
 
 class TorchRecords:
     """n records as (inputs, targets): a pair of tensors or arrays (or nested structures of tensors with the records along
-    the first axis), or a dataset with a length whose items are (input, target) pairs.
+    the first axis), or a dataset with a length whose items are (input, target) pairs. Records may also have named entries, of
+    which one is called "labels" or "label": the others are keyword arguments of the model.
 
     A draw is cut into physical batches of at most `physical_batch_size` records on `device`. `collate_fn` makes a batch
     (inputs, targets) from a list of items; `num_workers` processes read items ahead. TypeError where records cannot be
@@ -44,13 +46,15 @@ class TorchRecords:
     ) -> None:
         self.physical_batch_size = physical_batch_size
         self.device = device or torch.device("cpu")
-        self._collate = collate_fn or default_collate
+        self._collate = Paired(collate_fn)
         self._workers = num_workers
         self._tensors: Any = None
         self._dataset: Any = None
         if isinstance(data, TensorDataset):
             *inputs, targets = data.tensors
             data = (inputs[0] if len(inputs) == 1 else tuple(inputs), targets)
+        if isinstance(data, Mapping):
+            data = label_apart(cast(Mapping[str, Any], data))
         # a list of two items that are pairs themselves is a data set of two records
         if len(data) == 2 if isinstance(data, tuple) else isinstance(data, list) and all(map(_is_table, data)) and len(data) == 2:
             self._tensors = _as_tensors(data)
@@ -210,15 +214,13 @@ def _spread(candidates: Indices, lengths: Any, count: int) -> Indices:
 
 def _as_far(item: Any) -> Any:
     """A record's tensors, and its arrays and lists of numbers as tensors."""
-    if isinstance(item, np.ndarray) and item.dtype.kind in "biuf":
-        return torch.from_numpy(np.ascontiguousarray(item))
-    if isinstance(item, list) and item and all(isinstance(part, (int, float)) for part in item):
-        return torch.tensor(item)
-    if isinstance(item, dict):
+    if isinstance(item, Mapping):
         return {name: _as_far(part) for name, part in item.items()}
-    if isinstance(item, (list, tuple)):
+    if isinstance(item, tuple):
         return tuple(_as_far(part) for part in item)
-    return item
+    if isinstance(found := readable(item), list):
+        return tuple(_as_far(part) for part in found)
+    return found
 
 
 def _longer(item: Any) -> Any:

@@ -227,7 +227,8 @@ class PrivateTrainer:
         checkpoint_every: int | None = None,
         resume: bool = False,
     ) -> Self:
-        """Train on `dataset`: (inputs, targets) tensors or a map-style dataset of such pairs. What is said here costs nothing.
+        """Train on `dataset`: (inputs, targets) tensors or a map-style dataset of such pairs; or of records with named
+        entries, such as Hugging Face's, one called "labels" or "label". What is said here costs nothing.
 
         Parameters
         ----------
