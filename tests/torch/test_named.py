@@ -68,7 +68,8 @@ def trainer(**settings: Any) -> PrivateTrainer:
 def trained(data: Any, **settings: Any) -> Tensor:
     run = trainer(**settings)
     run.fit(data)
-    return run.model.head.weight.detach()  # pyright: ignore[reportReturnType, reportAttributeAccessIssue]
+    assert isinstance(run.model, Words)
+    return run.model.head.weight.detach()
 
 
 @pytest.mark.parametrize("kind", ["list", "array", "tensor"])

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_delta, remind_of_persons, remind_of_scaling, remind_of_size
+from dperm.estimators.around import remind_of_what_looks
 from dperm.estimators.methods import TakesMethod
 from dperm.mechanisms import Mechanism, Method, Release, method_of
 from dperm.objectives import LinearObjective, Loss, Task
@@ -113,7 +114,8 @@ class PrivateLinearModel(TakesMethod):
         size = records if relation is Relation.REPLACE_ONE else self.public_size
         if size is not None:
             remind_of_delta(self.delta, size, stacklevel=3)
-        remind_of_scaling(X if present is None else X[:-absent], stacklevel=3)
+        if not remind_of_what_looks(stacklevel=3):
+            remind_of_scaling(X if present is None else X[:-absent], stacklevel=3)
         task = self.task(X.shape[1], classes, size)
         method, mechanism, objective = self._built(task, getattr(self, "classes_", None), self._rows_alike)
         if absent and any(part.ordered for part in (mechanism, *mechanism.inner())):

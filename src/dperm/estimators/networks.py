@@ -17,6 +17,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
+from dperm.estimators.around import remind_of_what_looks
 from dperm.estimators.base import admit_groups
 from dperm.estimators.labels import admit_labels
 from dperm.estimators.methods import TakesMethod
@@ -81,6 +82,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         from dperm.torch import PrivateTrainer
 
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1)
+        remind_of_what_looks(stacklevel=3)
         self.classes_, index, labels = admit_labels(y, self.classes)
         settings = {name: value for name, value in self.get_params(deep=False).items() if name not in ("random_state", "module")}
         settings = copy.deepcopy(settings)  # lists may change; and what cannot be copied fails now
