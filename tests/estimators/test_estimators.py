@@ -245,6 +245,7 @@ def test_pipeline_clone_and_pandas() -> None:
     assert np.array_equal(pickle.loads(pickle.dumps(pipeline)).predict(frame), pipeline.predict(frame))
 
 
+@pytest.mark.filterwarnings("ignore:GridSearchCV trains on parts of the records")
 def test_cross_validation_spends_visibly() -> None:
     """Five folds are five charges on overlapping data; two workers write to the same log."""
     cross_val_score(DPLogisticRegression(label="folds"), X, Y, cv=5)
