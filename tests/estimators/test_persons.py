@@ -204,7 +204,7 @@ def test_a_row_level_epsilon_on_persons_is_refuted() -> None:
 
     result = replay(of_rows(descent))
     assert result.verdict == "refuted" and "movement" in result.details["kinds"]
-    assert result.details["largest_movement"] > 2.3  # three rows of a person
+    assert result.details["largest_movement"] > 2.0  # more than two rows can: three of a person; how much hangs on the noise
 
 
 def test_rows_drawn_of_persons_with_more_of_them_are_refused() -> None:
