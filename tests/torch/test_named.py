@@ -125,7 +125,7 @@ def test_records_of_several_lengths_ask_for_padding() -> None:
             item = super().__getitem__(index)
             return {**item, "input_ids": item["input_ids"][: 1 + index % 4]}
 
-    with pytest.raises(ValueError, match="'input_ids' of one length: pad them"):
+    with pytest.raises(ValueError, match="'input_ids' of one length and type: pad them"):
         trainer(random_state=None).fit(Uneven())
     assert SpendLog.current().charges() == []
 
@@ -140,3 +140,15 @@ def test_one_record_does_not_take_an_entry_from_the_others() -> None:
 
     with pytest.raises(TypeError, match=r"the same entries of every record, got .*'attention_mask'"):
         TorchRecords(Gaps()).sample(N)
+
+
+def test_one_record_does_not_round_the_others() -> None:
+    """Whole numbers beside one record's fractions would become single precision, large ones others."""
+
+    class Mixed(Items):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            item = super().__getitem__(index)
+            return {**item, "input_ids": [0.5] * 5} if index == 7 else item
+
+    with pytest.raises(ValueError, match="'input_ids' of one length and type"):
+        TorchRecords(Mixed()).sample(N)

@@ -60,8 +60,8 @@ def _stacked(items: list[Mapping[str, Any]]) -> dict[str, Tensor]:
                 f"Expected entries that are numbers, got {type(items[0][name]).__name__} as {name!r}: leave that column out "
                 f"(remove_columns), {_COLLATORS}."
             )
-        if len({tuple(value.shape) for value in values}) > 1:
-            raise ValueError(f"Expected entries {name!r} of one length: pad them where they are made, {_COLLATORS}.")
+        if len({(value.shape, value.dtype) for value in values}) > 1:  # of two types, one record would round the others
+            raise ValueError(f"Expected entries {name!r} of one length and type: pad them where they are made, {_COLLATORS}.")
         columns[name] = torch.stack(values)
     return columns
 
