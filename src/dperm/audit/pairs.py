@@ -163,7 +163,15 @@ def extreme_pairs(
             Pair.adding("one record against none", (rows[:0], targets[:0]), bound * unit, one),
             Pair.adding("a second identical record", (bound * unit[None], np.full(1, one)), bound * unit, one),
         ]
-    return pairs
+    return pairs + (_of_weights(relation, (rows, targets), bound * unit, other, rng) if objective.loss.weighs else [])
+
+
+def _of_weights(relation: Relation, others: Data, row: Array, target: float, rng: np.random.Generator) -> list[Pair]:
+    """A record of every kind of weight, also of such as are none, among others of every weight."""
+    rows, targets = others
+    weighed = rows, np.column_stack([targets, rng.choice([0.0, 1e-9, 0.3, 1.0], len(rows))])
+    weights = (0.0, 0.4, 1.0, 1e9, -1e9, np.nan, np.inf)
+    return [Pair.neighbour(relation, f"a record of weight {u:g}", weighed, row, np.array([target, u])) for u in weights]
 
 
 def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
@@ -206,7 +214,7 @@ def of_persons(pair: Pair, most: int, *, alike: bool) -> Pair:
         turned = np.stack([rows if alike else np.roll(rows, place, axis=1) for place in range(each)], axis=1)
         known = np.repeat(np.asarray(targets, dtype=np.float64)[:, None], each, axis=1)
         if not alike and each > 2:
-            known[rows.sum(axis=1) > 0, -1] = np.nan
+            known[rows.sum(axis=1) > 0, -1] = np.nan  # with its weight, where there is one
         return turned, known
 
     name = f"{pair.name}, of persons with {each} rows" + (", all alike" if alike else "")

@@ -6,7 +6,7 @@ import copy
 import json
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +19,9 @@ from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_delta, remind_of_persons, remind_of_scaling, remind_of_size
 from dperm.estimators.around import remind_of_what_looks
 from dperm.estimators.methods import TakesMethod
+from dperm.estimators.weights import admit_class_weight, admit_weights, bounded, weight_assumptions, weights_by_class
 from dperm.mechanisms import Mechanism, Method, Release, method_of
-from dperm.objectives import LinearObjective, Loss, Task
+from dperm.objectives import LinearObjective, Loss, Task, Weighted
 from dperm.objectives.grouped import admit_person_rows, numbered
 from dperm.privacy import Assumption, Relation, Risk
 from dperm.release import Channel
@@ -47,6 +48,8 @@ class PrivateLinearModel(TakesMethod):
     public_size: int | None
     person_rows: int | None = None  # of estimators without that parameter
     neighbours: Any = None  # likewise
+    class_weight: Mapping[Any, float] | None = None  # likewise
+    max_sample_weight: float | None
     fit_intercept: bool
     intercept_scale: float | None
     label: str
@@ -76,6 +79,8 @@ class PrivateLinearModel(TakesMethod):
             check.integer("public_size", self.public_size)
         if self.person_rows is not None:
             admit_person_rows(self.person_rows)
+        admit_class_weight(self.class_weight)
+        bounded(self.max_sample_weight)
 
     def _validated(self, X: Any, y: Any, groups: Any = None, *, y_numeric: bool) -> tuple[Any, Any]:
         """Finite rows and targets of matching length: refused here, before anything is charged."""
@@ -92,11 +97,12 @@ class PrivateLinearModel(TakesMethod):
         assumptions: list[Assumption],
         groups: Any,
         absent: int,
-        weights: NDArray[np.float64] | None = None,
+        sample_weight: Any,
     ) -> Release:
         """Choose and calibrate the mechanism from public facts, then release. `targets` are class numbers, or with `classes` = 0
-        numbers of a regression; `absent` records hold nothing, and are records. `weights` (n,) of records of two classes."""
+        numbers of a regression; `absent` records hold nothing, and are records."""
         relation = Relation(self.relation)
+        weights, said = self._weights(X.shape[0], targets if classes else None, sample_weight)
         present = None
         if groups is not None and "person_rows" not in self.get_params(deep=False):
             raise ValueError(f"Expected no groups for {type(self).__name__}: it has no proof for persons of several rows.")
@@ -132,7 +138,7 @@ class PrivateLinearModel(TakesMethod):
         if classes:
             targets = task.targets(targets)
         if weights is not None:
-            targets[: len(weights)] *= weights
+            targets = np.column_stack([targets, np.append(weights, np.zeros(absent))])
         if size is not None and method.needs_size:
             remind_of_size(size, records, "what was chosen by it suits other data.", stacklevel=3, whom=whom)
         scale = objective.intercept_scale
@@ -144,7 +150,7 @@ class PrivateLinearModel(TakesMethod):
             warnings.warn("Training diverged: parameters are not finite. It is paid for; lower the learning rate.", stacklevel=4)
         self.objective_ = objective
         self.fitted_params_ = kept
-        certificate = release.certificate.with_assumptions(*assumptions)
+        certificate = release.certificate.with_assumptions(*assumptions, *said)
         self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
         self.trace_ = plain(dict(release.trace))
         self.private_trace_ = release.private
@@ -160,6 +166,22 @@ class PrivateLinearModel(TakesMethod):
         """How to train, by this estimator's parameters."""
         return method_of(self.mechanism)
 
+    @property
+    def _weighs(self) -> bool:
+        """Whether records count for more or less."""
+        return self.class_weight is not None or self.max_sample_weight is not None
+
+    def _weights(self, size: int, index: NDArray[Any] | None, sample_weight: Any) -> tuple[Array | None, list[Assumption]]:
+        """(size,) weights in [0, 1] of records, of the classes `index` (size,) where there are some, and what a certificate says
+        of them; None where all count alike."""
+        by_class, most = admit_class_weight(self.class_weight), bounded(self.max_sample_weight)
+        if by_class is None and most is None and sample_weight is None:
+            return None, []
+        weights = admit_weights(size, sample_weight, most)
+        if by_class is not None and index is not None:
+            weights = weights * weights_by_class(by_class, index, self.classes_)  # pyright: ignore[reportAttributeAccessIssue]
+        return weights, weight_assumptions(by_class, most)
+
     @abstractmethod
     def _loss(self) -> Loss:
         """The loss of one model, by this estimator's parameters."""
@@ -167,8 +189,9 @@ class PrivateLinearModel(TakesMethod):
     def task(self, features: int, classes: int = 0, public_size: int | None = None) -> Task:
         """What a fit on rows of so many features learns; `classes` = 0 for regression. `public_size` stands for the number of
         records where that is public; None: as set."""
+        loss = self._loss()
         return Task(
-            loss=self._loss(),
+            loss=Weighted(loss) if self._weighs else loss,
             features=features,
             classes=classes,
             data_norm=self.data_norm,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -16,10 +15,9 @@ from sklearn.utils.validation import validate_data
 from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel, same_rows
 from dperm.estimators.labels import admit_labels
-from dperm.estimators.weights import admit_class_weight, admit_weights, bounded, weight_assumptions
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
-from dperm.objectives import Hinge, Huber, Logistic, Loss, Task, Weighted
+from dperm.objectives import Hinge, Huber, Logistic, Loss
 from dperm.privacy import Risk
 from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
 
@@ -35,8 +33,6 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
     """Labels, one-vs-rest or softmax, and decisions."""
 
     classes: ArrayLike | None
-    class_weight: Mapping[Any, float] | None
-    max_sample_weight: float | None
 
     def fit(self, X: Any, y: Any, groups: Any = None, *, sample_weight: Any = None, absent: int = 0) -> Self:
         """Train privately on rows X (n, d), dense or CSR, and labels y (n,).
@@ -53,26 +49,8 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
             same_rows(X, sample_weight, "sample_weight")
             X, y = self._validated(X, y, groups, y_numeric=False)
             self.classes_, index, labels = admit_labels(y, self.classes)
-            said, weights = [labels], None
-            by_class, most = admit_class_weight(self.class_weight), bounded(self.max_sample_weight)
-            if by_class is not None or most is not None or sample_weight is not None:
-                weights = admit_weights(index, self.classes_, by_class, sample_weight, most)
-                said += weight_assumptions(by_class, most)
-            self._fit(X, index, len(self.classes_), said, groups, absent, weights)
+            self._fit(X, index, len(self.classes_), [labels], groups, absent, sample_weight)
         return self
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        admit_class_weight(self.class_weight)
-        bounded(self.max_sample_weight)
-
-    def task(self, features: int, classes: int = 0, public_size: int | None = None) -> Task:
-        made = super().task(features, classes, public_size)
-        if self.class_weight is None and self.max_sample_weight is None:
-            return made
-        if classes > 2:
-            raise ValueError(f"Expected two classes with class_weight or max_sample_weight, got {classes}.")
-        return replace(made, loss=Weighted(made.loss))
 
     def epsilon_path(
         self,
@@ -96,7 +74,7 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         NOT PRIVATE, and nothing is charged: it looks at the records. ValueError for other mechanisms and more than two classes.
         """
         self._check_parameters()
-        if self.class_weight is not None or self.max_sample_weight is not None:
+        if self._weighs:
             raise ValueError("Expected no class_weight and no max_sample_weight: the path of weighted records is not followed.")
         method = self._method()
         if isinstance(method, Auto):

@@ -34,6 +34,7 @@ class DPElasticNet(DPRidge):
         data_norm: float = 1.0,
         relation: str = "add_or_remove_one",
         public_size: int | None = None,
+        max_sample_weight: float | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
         label: str = "",
@@ -49,6 +50,7 @@ class DPElasticNet(DPRidge):
         self.data_norm = data_norm
         self.relation = relation
         self.public_size = public_size
+        self.max_sample_weight = max_sample_weight
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale
         self.label = label

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_tweedie_score
 
 from dperm import _validate as check
-from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.base import PrivateLinearModel, same_rows
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
 from dperm.objectives import Loss
@@ -41,6 +41,7 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
         relation: str = "add_or_remove_one",
         public_size: int | None = None,
         person_rows: int | None = None,
+        max_sample_weight: float | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
         label: str = "",
@@ -55,22 +56,24 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
         self.relation = relation
         self.public_size = public_size
         self.person_rows = person_rows
+        self.max_sample_weight = max_sample_weight
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale
         self.label = label
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, groups: Any = None, *, absent: int = 0) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, *, sample_weight: Any = None, absent: int = 0) -> Self:
         """Train privately on rows X (n, d), dense or CSR, and counts y (n,); see `DPLogisticRegression.fit`."""
         self._check_parameters()
         check.positive("radius", self.radius)
         bound = check.positive("target_bound", self.target_bound)
         with all_or_nothing(self):
+            same_rows(X, sample_weight, "sample_weight")
             X, y = self._validated(X, y, groups, y_numeric=True)
             if np.any(np.asarray(y) < 0):
                 raise ValueError("Expected counts >= 0, got negative ones.")
             targets = np.minimum(np.asarray(y, dtype=np.float64), bound)
-            self._fit(X, targets, 0, [clipped_counts(bound)], groups, absent)
+            self._fit(X, targets, 0, [clipped_counts(bound)], groups, absent, sample_weight)
             self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
         return self
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
 from dperm import _validate as check
-from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.base import PrivateLinearModel, same_rows
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
 from dperm.objectives import Loss, Squared
@@ -46,6 +46,7 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         relation: str = "add_or_remove_one",
         public_size: int | None = None,
         person_rows: int | None = None,
+        max_sample_weight: float | None = None,
         fit_intercept: bool = True,
         intercept_scale: float | None = None,
         label: str = "",
@@ -60,21 +61,23 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         self.relation = relation
         self.public_size = public_size
         self.person_rows = person_rows
+        self.max_sample_weight = max_sample_weight
         self.fit_intercept = fit_intercept
         self.intercept_scale = intercept_scale
         self.label = label
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, groups: Any = None, *, absent: int = 0) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, *, sample_weight: Any = None, absent: int = 0) -> Self:
         """Train privately on rows X (n, d), dense or CSR, and targets y (n,); see `DPLogisticRegression.fit`."""
         self._check_parameters()
         if self.radius is not None:
             check.positive("radius", self.radius)
         bound = check.positive("target_bound", self.target_bound)
         with all_or_nothing(self):
+            same_rows(X, sample_weight, "sample_weight")
             X, y = self._validated(X, y, groups, y_numeric=True)
             targets = np.clip(np.asarray(y, dtype=np.float64), -bound, bound)
-            self._fit(X, targets, 0, [clipped_targets(bound)], groups, absent)
+            self._fit(X, targets, 0, [clipped_targets(bound)], groups, absent, sample_weight)
             self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
         return self
 

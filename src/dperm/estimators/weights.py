@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.privacy import Assumption
 
-__all__ = ["admit_class_weight", "admit_weights", "bounded", "weight_assumptions"]
+__all__ = ["admit_class_weight", "admit_weights", "bounded", "weight_assumptions", "weights_by_class"]
 
 Array = NDArray[np.float64]
 
@@ -32,19 +32,19 @@ def admit_class_weight(given: Any) -> dict[str, float] | None:
     return {label: weight / most for label, weight in weights.items()}
 
 
-def admit_weights(
-    index: NDArray[np.integer],
-    classes: NDArray[Any],
-    class_weight: dict[str, float] | None,
-    sample_weight: Any,
-    most: float | None,
-) -> Array:
-    """(n,) weights in [0, 1] of records of the classes `index` (n,): of each one's class times its own, clipped to `most`.
+def weights_by_class(weights: dict[str, float], index: NDArray[np.integer], classes: NDArray[Any]) -> Array:
+    """(n,) weights of records of the classes `index` (n,). ValueError unless each of `classes`, and nothing else, has one."""
+    known = [str(label) for label in classes]
+    if set(known) != set(weights):
+        raise ValueError(f"Expected class_weight with one weight of each of the classes {known}, got those of {list(weights)}.")
+    return np.array([weights[label] for label in known])[index]
 
-    ValueError for weights without a bound, a bound without weights, weights below 0 or not finite, and weights of other classes
-    than `classes`, each of which has one: the weights are relative to the largest.
+
+def admit_weights(size: int, sample_weight: Any, most: float | None) -> Array:
+    """(size,) weights in [0, 1] of records: each one's own, clipped to `most` and relative to it.
+
+    ValueError for weights without a bound, a bound without weights, and weights below 0 or not finite.
     """
-    size = len(index)
     if (sample_weight is None) != (most is None):
         raise ValueError(
             "Expected sample_weight in fit and max_sample_weight together: how much one record may count is public, how much "
@@ -58,13 +58,6 @@ def admit_weights(
         if not np.isfinite(own).all() or own.min(initial=0.0) < 0:
             raise ValueError("Expected sample_weight to be finite and at least 0.")
         weights = np.minimum(own / most, 1.0)
-    if class_weight is not None:
-        known = [str(label) for label in classes]
-        if set(known) != set(class_weight):
-            raise ValueError(
-                f"Expected class_weight with one weight of each of the classes {known}, got those of {list(class_weight)}."
-            )
-        weights = weights * np.array([class_weight[label] for label in known])[index]
     return weights
 
 

@@ -26,6 +26,7 @@ from dperm.mechanisms.method import Method
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.tuning import output_strong_convexity
 from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.objectives.weighted import weights_apart
 from dperm.privacy import (
     AboveThreshold,
     Assumption,
@@ -72,17 +73,18 @@ class Stopping(ABC):
         return max(self.target, 1 - self.target) if relation is Relation.ADD_OR_REMOVE_ONE else 1.0
 
     def excess(self, objective: LinearObjective, records: Records, theta: Array) -> float:
-        """Σ of (what a record scores − target), losses with the other sign: not negative where the target is reached."""
-        scores: list[float] = []  # of batches: whole numbers, or rounded once
+        """Σ of weight times (a record's score − target), losses with the other sign: not negative where the target is reached."""
+        scores: list[float] = []  # of batches, each rounded once
         for batch in records.batches():
             predictions = objective.predict(theta, batch)
+            targets, counts = weights_apart(batch.targets)
             if self.goal == "accuracy":
-                scores.append(float(np.count_nonzero((predictions > 0) == (batch.targets > 0))))
+                scores.append(math.fsum(counts[(predictions > 0) == (targets > 0)]))
             else:
-                losses = objective.loss.value(predictions, batch.targets)
+                losses = objective.loss.plain.value(predictions, targets)
                 losses = np.where(np.isfinite(losses), losses, np.inf)  # of a stranger's loss: as bad as can be
-                scores.append(-math.fsum(np.clip(losses, 0.0, self.cut * self.target)))
-        wanted = self.target * len(records)
+                scores.append(-math.fsum(counts * np.clip(losses, 0.0, self.cut * self.target)))
+        wanted = self.target * math.fsum(weights_apart(records.targets)[1])
         return math.fsum(scores) + (wanted if self.goal == "loss" else -wanted)
 
     @abstractmethod

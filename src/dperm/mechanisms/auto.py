@@ -29,7 +29,7 @@ class Auto(Method):
             return Output()
         if task.classes > 2:
             return Gradient()
-        if isinstance(task.loss, Squared) and task.features < MOST_PARAMETERS:
+        if isinstance(task.loss.plain, Squared) and task.features < MOST_PARAMETERS:
             return Preconditioned()
         return Objective() if task.loss.rank_one else Gradient(sampling="full")
 

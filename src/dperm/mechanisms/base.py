@@ -178,6 +178,10 @@ class Mechanism(ABC):
             raise ValueError("Expected records made by this objective's `records`: they hold other numbers of rows a person.")
         if (records.data_norm, records.constant) != (objective.data_norm, objective.intercept_scale):
             raise ValueError("Expected records made by this objective's `records`: their norm bound or constant feature differs.")
+        if records.targets.ndim > 1 and not objective.loss.weighs:
+            raise ValueError(
+                f"Expected targets (n,), got weights beside them: the {objective.loss.name} loss has none (`Weighted`)."
+            )
         return records.relabelled(self.admit_targets(objective, records.targets))
 
     def refuse(self, objective: LinearObjective, records: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dperm.objectives import LinearObjective, Logistic, Weighted
+from dperm.objectives import LinearObjective, Logistic
 
 __all__ = ["USUAL_MARGIN", "with_margin"]
 
@@ -15,8 +15,8 @@ USUAL_MARGIN = 2.0
 def with_margin(objective: LinearObjective, asked: float | None, usual: float) -> LinearObjective:
     """The objective with the margin that was asked for; where none was, with the `usual` one, unless its loss has one already.
     Other losses have none: ValueError where one was asked for."""
-    loss = objective.loss.base if type(objective.loss) is Weighted else objective.loss
-    if type(loss) is not Logistic:  # of a stranger's, derived from it, nothing is known
+    loss = objective.loss.plain
+    if type(loss) is not Logistic or objective.facts.foreign_loss:  # of a stranger's, derived from it, nothing is known
         if asked is not None:
             raise ValueError(f"Expected no margin with the {loss.name} loss: the logistic loss has one.")
         return objective

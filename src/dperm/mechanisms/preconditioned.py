@@ -87,7 +87,7 @@ class PreconditionedDescent(Mechanism):
         return Composed((gram, scale, SelfComposed(step, self.steps)))
 
     def refuse(self, objective: LinearObjective, records: int) -> None:
-        if not isinstance(objective.loss, Squared):
+        if not isinstance(objective.loss.plain, Squared):
             raise ValueError(f"Expected squared loss for preconditioned descent, got {objective.loss.name}.")
         if objective.strong_convexity:
             raise ValueError("Expected no quadratic penalty with preconditioned descent: what it leaves out shrinks like one.")
@@ -139,12 +139,13 @@ class PreconditionedDescent(Mechanism):
 
 
 def _gram(objective: LinearObjective, records: Records) -> Array:
-    """(p(p + 1)/2,) upper triangle of Σxxᵀ, times √2 off the diagonal. Rows are truncated to 20 digits of their bound, so that
-    sums are exact and no row is longer."""
+    """(p(p + 1)/2,) upper triangle of Σu·xxᵀ, u a record's weight, times √2 off the diagonal. Rows are truncated to 20 digits of
+    their bound, so that sums are exact and no row is longer."""
     unit = power_below(objective.row_norm) * 2.0**-_DIGITS
     total = RunningSum()
     for batch in records.batches():
-        roots = np.sqrt(batch.counted(np.ones(len(batch.units))))  # of weights: what is squared is a mean
+        counts = objective.loss.curvature(np.zeros(len(batch.units)), batch.targets)  # 1, or a record's weight
+        roots = np.sqrt(batch.counted(np.fmin(np.fmax(counts, 0.0), 1.0)))  # and a person's: what is squared is a mean
         scaled = batch.units / unit * roots
         constant = np.trunc(objective.intercept_scale / unit * roots)
         if sp.issparse(batch.rows):

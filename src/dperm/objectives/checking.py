@@ -8,7 +8,6 @@ import numpy as np
 
 from dperm._family import ours
 from dperm.objectives.losses import Loss
-from dperm.objectives.weighted import Weighted
 
 __all__ = ["foreign", "refuse_contradictions"]
 
@@ -19,7 +18,7 @@ _ROUNDING = 1e-6
 
 def foreign(loss: Loss) -> bool:
     """Whether the loss is a stranger's: also one derived from ours, of which nothing is proved, and one of ours around it."""
-    return foreign(loss.base) if type(loss) is Weighted else not ours(type(loss))
+    return not (ours(type(loss)) and ours(type(loss.plain)))
 
 
 def refuse_contradictions(loss: Loss, row_norm: float, radius: float | None) -> None:

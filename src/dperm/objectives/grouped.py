@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.objectives.per_example import Pass
-from dperm.objectives.records import EXACT_ROWS, Batch, Records
+from dperm.objectives.records import EXACT_ROWS, Batch, Records, admit_shape, known
 from dperm.release.grid import power_below
 
 __all__ = ["GroupedRecords", "MeanPass", "admit_person_rows", "flattened", "grouped_records", "numbered", "spread_rows"]
@@ -54,13 +54,14 @@ def numbered(groups: Any, rows: int) -> tuple[NDArray[np.intp], int]:
 
 
 def flattened(rows: Any, targets: Any, groups: Any) -> tuple[Any, Any, Any]:
-    """Rows (persons, k, d) and targets (persons, k) as rows, targets and groups; others as they are."""
+    """Rows (persons, k, d) and targets (persons, k), or (persons, k, 2), as rows, targets and groups; others as they are."""
     if rows.ndim != 3:
         return rows, targets, groups
     persons, each = rows.shape[:2]
-    if groups is not None or np.shape(targets) != (persons, each):
+    if groups is not None or np.shape(targets) not in ((persons, each), (persons, each, 2)):
         raise ValueError(f"Expected targets ({persons}, {each}) and no groups with rows of {persons} persons by themselves.")
-    return rows.reshape(persons * each, rows.shape[2]), np.reshape(targets, -1), np.repeat(np.arange(persons), each)
+    flat = np.reshape(targets, (persons * each, *np.shape(targets)[2:]))
+    return rows.reshape(persons * each, rows.shape[2]), flat, np.repeat(np.arange(persons), each)
 
 
 def grouped_records(
@@ -82,10 +83,8 @@ def grouped_records(
     """
     size = rows.shape[0]
     number, persons = numbered(groups, size)
-    targets = np.array(targets, dtype=np.float64)
-    if targets.shape != (size,):
-        raise ValueError(f"Expected {size} targets, one a row, got shape {targets.shape}.")
-    usable = np.isfinite(targets)
+    targets = admit_shape(targets, size)
+    usable = known(targets)
     if present is not None:
         if np.shape(present) != (size,):
             raise ValueError(f"Expected present to have {size} entries, one a row, got shape {np.shape(present)}.")

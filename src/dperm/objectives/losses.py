@@ -70,6 +70,16 @@ class Loss(ABC):
     def smoothness(self, data_norm: float) -> float:
         """Bound on the largest eigenvalue of one record's Hessian."""
 
+    @property
+    def plain(self) -> Loss:
+        """The loss of a record that counts whole: this one, but for losses with weights."""
+        return self
+
+    @property
+    def weighs(self) -> bool:
+        """Whether targets may be (b, 2), with a weight each."""
+        return False
+
     def settings(self) -> dict[str, Any]:
         """What it was made with, by name."""
         return dict(vars(self))

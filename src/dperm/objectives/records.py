@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-__all__ = ["EXACT_ROWS", "ROW_BITS", "Batch", "Records"]
+__all__ = ["EXACT_ROWS", "ROW_BITS", "Batch", "Records", "admit_shape", "known"]
 
 Array = NDArray[np.float64]
 
@@ -30,8 +30,7 @@ _NOBODY: NDArray[np.bool_] = np.zeros(0, dtype=np.bool_)
 
 class Batch:
     """At most `EXACT_ROWS` records: `rows` (b, d) are whole numbers in double precision, dense or CSR, in multiples of `units`
-    (b,),
-    powers of two; targets (b,).
+    (b,), powers of two; targets (b,), or (b, 2) with a weight each.
 
     `norms` (b,) bound the rows' lengths from above, the constant feature included: 0 for a record that is absent and contributes
     nothing. `included` (m, b) tells which records each of m models trained at once sees; None: every model sees all.
@@ -44,7 +43,8 @@ class Batch:
 
     def __init__(self, rows: Any, table: Any, included: Any = None, starts: Any = None, weights: Any = None) -> None:
         self.rows = rows
-        self.targets, self.norms, self.units = table
+        self.norms, self.units, targets = table[0], table[1], table[2:]
+        self.targets = targets[0] if len(targets) == 1 else np.stack(targets, axis=-1)
         self.included = included
         self.starts, self.weights = starts, weights
 
@@ -71,7 +71,8 @@ class _Room:
 
 
 class Records:
-    """rows: (n, d) float64 or float32, dense (possibly memory-mapped) or CSR; targets: (n,).
+    """rows: (n, d) float64 or float32, dense (possibly memory-mapped) or CSR; targets: (n,), or (n, 2) with a weight each, for
+    `Weighted` losses.
 
     `constant` is the value of the constant feature (0: none). A record with a number that is not finite, or whose norm
     overflows, is absent: it contributes nothing anywhere, and is one of the n. So is one that `present` (n,) leaves out.
@@ -105,10 +106,8 @@ class Records:
         if self.sparse:
             rows.check_format(full_check=True)
         self.size, self.features = rows.shape
-        self.targets = np.array(targets, dtype=np.float64)
-        if self.targets.shape != (self.size,):
-            raise ValueError(f"Expected {self.size} targets, one a row, got shape {self.targets.shape}.")
-        absent = ~np.isfinite(self.targets)
+        self.targets = admit_shape(targets, self.size)
+        absent = ~known(self.targets)
         if present is not None:
             if np.shape(present) != (self.size,):
                 raise ValueError(f"Expected present to have {self.size} entries, one a row, got shape {np.shape(present)}.")
@@ -116,7 +115,7 @@ class Records:
         self.targets[absent] = 1.0
         self._absent = absent if absent.any() else _NOBODY
         self._kept: Any = None
-        self._table = np.empty((3, 0))  # targets, norms and units of the rows that are kept
+        self._table = np.empty((0, 0))  # norms, units and targets of the rows that are kept
         if self.sparse or (keep and 4 * rows.size <= (_KEPT_MAPPED if _is_mapped(rows) else _KEPT_BYTES)):
             self._keep()
 
@@ -129,7 +128,7 @@ class Records:
         other.__dict__.update(self.__dict__)
         other.targets = np.array(targets, dtype=np.float64)
         if self._kept is not None:
-            other._table = np.concatenate([other.targets[None], self._table[1:]])
+            other._table = np.concatenate([self._table[:2], np.atleast_2d(other.targets.T)])
         return other
 
     def subset(self, indices: NDArray[np.intp]) -> Records:
@@ -140,8 +139,11 @@ class Records:
         return chosen
 
     def one_against_rest(self, number: int) -> Records:
-        """With targets 1 where they were this class number, and −1 elsewhere."""
-        return self.relabelled(np.where(self.targets == number, 1.0, -1.0))
+        """With targets 1 where they were this class number, and −1 elsewhere; weights stay."""
+        targets = np.where(self.targets == number, 1.0, -1.0)
+        if targets.ndim > 1:
+            targets[:, 1] = self.targets[:, 1]
+        return self.relabelled(targets)
 
     def batches(self) -> Iterator[Batch]:
         """All records, a cache-sized batch at a time, in order."""
@@ -204,12 +206,12 @@ class Records:
 
     def _keep(self) -> None:
         """Bring all rows to units, in single precision, which holds whole numbers up to 2²⁴."""
-        table = np.empty((3, self.size))
+        table = np.empty((2 + (self.targets.shape[1] if self.targets.ndim > 1 else 1), self.size))
         parts: list[Any] = []
         dense = None if self.sparse else np.empty((self.size, self.features), dtype=np.float32)
         for part in self._parts():
             batch = self._measured(self.rows[part], part)
-            table[:, part] = batch.targets, batch.norms, batch.units
+            table[:2, part], table[2:, part] = (batch.norms, batch.units), batch.targets.T
             if dense is None:
                 parts.append(batch.rows.astype(np.float32))
             else:
@@ -237,7 +239,20 @@ class Records:
         norms = np.hypot(np.sqrt(_squares(rows)) * units, self.constant) * (1 + 2.0**-40)
         norms = np.maximum(norms, 1e-200)
         norms[absent] = 0.0
-        return Batch(rows, (self.targets[which], norms, units))
+        return Batch(rows, (norms, units, *np.atleast_2d(self.targets[which].T)))
+
+
+def admit_shape(targets: Any, size: int) -> Array:
+    """A copy of targets (n,), or (n, 2) with weights. ValueError for other shapes."""
+    targets = np.array(targets, dtype=np.float64)
+    if targets.shape not in ((size,), (size, 2)):
+        raise ValueError(f"Expected {size} targets, one a row, got shape {targets.shape}.")
+    return targets
+
+
+def known(targets: Array) -> NDArray[np.bool_]:
+    """(n,) whether a target, and its weight, are numbers."""
+    return np.isfinite(targets if targets.ndim == 1 else targets.sum(axis=1))
 
 
 def _is_mapped(rows: Any) -> bool:

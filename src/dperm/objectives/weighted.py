@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +11,26 @@ from numpy.typing import NDArray
 
 from dperm.objectives.losses import Loss
 
-__all__ = ["Weighted"]
+__all__ = ["Weighted", "admit_beside_weights", "weights_apart"]
 
 Array = NDArray[np.float64]
 
 
+def admit_beside_weights(admit: Callable[[Array], Array], targets: Array) -> Array:
+    """Targets as `admit` has them, (n,) or (n, 2) with weights, which are clipped to [0, 1]."""
+    if targets.ndim == 1:
+        return admit(targets)
+    return np.column_stack([admit(targets[:, 0]), np.clip(targets[:, 1], 0.0, 1.0)])
+
+
+def weights_apart(targets: Array) -> tuple[Array, Array]:
+    """(n,) targets, and (n,) weights: 1 where there are none."""
+    return (targets, np.ones(len(targets))) if targets.ndim == 1 else (targets[:, 0], targets[:, 1])
+
+
 @dataclass(frozen=True)
 class Weighted(Loss):
-    """u·ℓ(t, ±1) for a weight u in [0, 1], written as the target ±u: ℓ is a loss of one prediction and targets ±1.
+    """u·ℓ(t, y) for a weight u in [0, 1] beside each target: targets (b, 2) hold y and u. Of targets (b,) each counts whole.
 
     A record's weight is as private as its row. The constants are those of ℓ: a record with weight u = k/K is the mean of k
     copies of itself and K − k records whose loss is constant, so that what holds of means holds of it, the sharp bound too
@@ -27,13 +40,20 @@ class Weighted(Loss):
     base: Loss
 
     def __post_init__(self) -> None:
-        base = self.base
-        if isinstance(base, Weighted) or base.outputs != 1 or not base.classification or sorted(base.extremes) != [-1.0, 1.0]:
-            raise ValueError(f"Expected a loss of one prediction and targets of -1 and 1 to be weighted, got {base.name}.")
+        if isinstance(self.base, Weighted):
+            raise ValueError("Expected a loss to be weighted, got one that is.")
 
     @property
     def name(self) -> str:
         return f"weighted {self.base.name}"
+
+    @property
+    def plain(self) -> Loss:
+        return self.base.plain
+
+    @property
+    def weighs(self) -> bool:
+        return True
 
     def settings(self) -> dict[str, Any]:
         return self.base.settings()
@@ -42,20 +62,25 @@ class Weighted(Loss):
         return Weighted(self.base.with_settings(**given))
 
     def admit(self, targets: Array) -> Array:
-        """Clipped to weights of at most 1."""
-        return np.clip(targets, -1.0, 1.0)
+        """Weights are clipped to [0, 1]."""
+        return admit_beside_weights(self.base.admit, targets)
 
     def value(self, t: Array, y: Array) -> Array:
-        return np.abs(y) * self.base.value(t, np.sign(y))
+        return self.base.value(t, y) if y.ndim == 1 else y[:, 1] * self.base.value(t, y[:, 0])
 
     def slope(self, t: Array, y: Array) -> Array:
-        return np.abs(y) * self.base.slope(t, np.sign(y))
+        if y.ndim == 1:
+            return self.base.slope(t, y)
+        return (y[:, 1:] if self.outputs > 1 else y[:, 1]) * self.base.slope(t, y[:, 0])
 
     def curvature(self, t: Array, y: Array) -> Array:
-        return np.abs(y) * self.base.curvature(t, np.sign(y))
+        return self.base.curvature(t, y) if y.ndim == 1 else y[:, 1] * self.base.curvature(t, y[:, 0])
+
+    def curvatures(self, t: Array, y: Array) -> Array:
+        return self.base.curvatures(t, y) if y.ndim == 1 else y[:, 1, None, None] * self.base.curvatures(t, y[:, 0])
 
     def judged(self, t: Array, y: Array) -> Array:
-        return np.abs(y) * self.base.judged(t, np.sign(y))
+        return self.base.judged(t, y) if y.ndim == 1 else y[:, 1] * self.base.judged(t, y[:, 0])
 
     def probability(self, t: Array) -> Array:
         return self.base.probability(t)
@@ -75,6 +100,10 @@ class Weighted(Loss):
     def at_zero(self) -> float:
         return self.base.at_zero()
 
+    def joint(self, classes: int) -> Loss | None:
+        joint = self.base.joint(classes)
+        return None if joint is None else Weighted(joint)
+
     @property
     def rank_one(self) -> bool:
         return self.base.rank_one
@@ -84,5 +113,17 @@ class Weighted(Loss):
         return self.base.sharp
 
     @property
+    def outputs(self) -> int:
+        return self.base.outputs
+
+    @property
     def ball(self) -> float | None:
         return self.base.ball
+
+    @property
+    def extremes(self) -> tuple[float, float]:
+        return self.base.extremes
+
+    @property
+    def classification(self) -> bool:
+        return self.base.classification

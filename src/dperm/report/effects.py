@@ -120,7 +120,7 @@ def effects_page(model: Any, schema: Schema, label: Any = None, records: Dataset
     found = sorted(effects(model, schema, label, records), key=lambda effect: -effect.spread)
     classes: list[Any] = list(getattr(model, "classes_", ()))
     loss = model.objective_.loss
-    score = "log-odds" if (isinstance(loss, Logistic) and not loss.margin) or loss.outputs > 1 else "scores"
+    score = "log-odds" if (isinstance(loss.plain, Logistic) and not loss.margin) or loss.outputs > 1 else "scores"
     what = f"{score} of {classes[-1] if label is None else label}" if classes else schema.target
     return (
         environment()
