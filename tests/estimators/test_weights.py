@@ -8,12 +8,33 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import norm
+from sklearn.base import clone
 
 from dperm.audit import Pair, Training, replay
 from dperm.audit.pairs import of_persons
-from dperm.estimators import DPLinearSVC, DPLogisticRegression, model_from_json, model_to_json
-from dperm.mechanisms import Gradient, ObjectivePerturbation
-from dperm.objectives import Hinge, Huber, LinearObjective, Logistic, SmoothedHinge, Softmax, Squared, Weighted
+from dperm.estimators import (
+    DPLinearSVC,
+    DPLogisticRegression,
+    DPPoissonRegressor,
+    DPQuantileRegressor,
+    DPRidge,
+    model_from_json,
+    model_to_json,
+)
+from dperm.mechanisms import Gradient, ObjectivePerturbation, Preconditioned
+from dperm.objectives import (
+    Hinge,
+    Huber,
+    LinearObjective,
+    Logistic,
+    Loss,
+    PoissonLoss,
+    QuantileLoss,
+    SmoothedHinge,
+    Softmax,
+    Squared,
+    Weighted,
+)
 from dperm.privacy import Relation, epsilon
 from dperm.release import SpendLog
 
@@ -80,7 +101,7 @@ def test_records_of_no_weight_are_as_good_as_absent() -> None:
         ({"max_sample_weight": 2.0}, {"sample_weight": np.full(N, np.nan)}, "finite and at least 0"),
         ({"class_weight": {"no": 1, "yes": 2, "so": 3}}, {}, "got those of .*'so'"),
         ({"max_sample_weight": 2.0}, {"sample_weight": pd.Series(np.ones(N), index=range(1, N + 1))}, "with the index of X"),
-        ({"class_weight": {"no": 1, "yes": 2, "so": 3}, "classes": ["no", "so", "yes"]}, {}, "Expected two classes"),
+        ({"class_weight": {"no": 1, "yes": 2}, "classes": ["no", "so", "yes"]}, {}, "got those of"),
     ],
 )
 def test_odd_weights_are_refused_uncharged(settings: dict[str, Any], given: dict[str, Any], message: str) -> None:
@@ -106,21 +127,33 @@ def test_no_path_of_weighted_records() -> None:
         DPLogisticRegression(class_weight={"no": 1, "yes": 3}).epsilon_path(X, RARE)
 
 
-def test_losses_that_cannot_be_weighted_are_refused() -> None:
-    for loss in (Squared(), Softmax(3), Weighted(Logistic())):
-        with pytest.raises(ValueError, match="to be weighted"):
-            Weighted(loss)
+def test_a_loss_is_weighted_once() -> None:
+    with pytest.raises(ValueError, match="to be weighted, got one that is"):
+        Weighted(Weighted(Logistic()))
 
 
-@pytest.mark.parametrize("base", [Logistic(), Logistic(2.0), Huber(0.5), SmoothedHinge(0.3), Hinge()])
-def test_weights_scale_value_slope_and_curvature(base: Any) -> None:
-    loss, t = Weighted(base), np.linspace(-5, 5, 101)
-    for sign in (-1.0, 1.0):
-        for u in (0.0, 0.3, 1.0):
-            y, full = np.full(101, sign * u), np.full(101, sign)
-            for name in ("value", "slope", "curvature"):
-                assert getattr(loss, name)(t.copy(), y) == pytest.approx(u * getattr(base, name)(t.copy(), full))
-    assert loss.admit(np.array([-7.0, 0.2])).tolist() == [-1.0, 0.2]
+@pytest.mark.parametrize(
+    "base",
+    [Logistic(), Logistic(2.0), Huber(0.5), SmoothedHinge(0.3), Hinge(), Squared(1.0, 2.0), QuantileLoss(0.8, 2.0, 0.5),
+     PoissonLoss(5.0), Softmax(3)],
+    ids=lambda loss: loss.name,
+)  # fmt: skip
+def test_weights_scale_value_slope_and_curvature(base: Loss) -> None:
+    loss, t = Weighted(base), np.linspace(-5, 5, 99)
+    names = ["value", "slope", "curvature"]
+    if base.outputs > 1:
+        t, names = np.random.default_rng(0).normal(size=(99, base.outputs)), ["value", "slope", "curvatures"]
+    for target in base.extremes:
+        whole = np.full(99, target)
+        for name in names:
+            full = getattr(base, name)(t.copy(), whole.copy())
+            for u in (0.0, 0.3, 1.0):
+                found = getattr(loss, name)(t.copy(), np.column_stack([whole, np.full(99, u)]))
+                assert found.shape == full.shape and found == pytest.approx(u * full)
+            assert np.array_equal(getattr(loss, name)(t.copy(), whole.copy()), full)  # no weights: 1 each
+    admitted = loss.admit(np.column_stack([np.full(4, base.extremes[0]), [-7.0, 0.2, 1e9, 1.0]]))
+    assert admitted[:, 1].tolist() == [0.0, 0.2, 1.0, 1.0]
+    assert np.array_equal(admitted[:, 0], base.admit(np.full(4, base.extremes[0])))
     if not isinstance(base, Hinge):
         assert (loss.lipschitz(2.0), loss.smoothness(2.0), loss.sharp) == (base.lipschitz(2.0), base.smoothness(2.0), base.sharp)
 
@@ -141,7 +174,7 @@ def test_a_weighted_record_costs_no_more_than_a_whole_one(base: Any) -> None:
         slope, curvature = slope + others * base.slope(theta.copy(), y), curvature + others * base.curvature(theta.copy(), y)
         without = norm.pdf(slope / noise) * curvature / noise
         for u in (0.05, 0.3, 0.7, 1.0):
-            t = np.full(len(theta), u)
+            t = np.column_stack([np.ones(len(theta)), np.full(len(theta), u)])
             with_record = norm.pdf((slope + objective.loss.slope(theta.copy(), t)) / noise)
             with_record = with_record * (curvature + objective.loss.curvature(theta.copy(), t)) / noise
             assert step * with_record.sum() == pytest.approx(1.0, abs=1e-3)
@@ -169,37 +202,55 @@ METHODS: list[Any] = [
 ]  # fmt: skip
 
 
-def weighted_pairs(relation: Relation) -> list[Pair]:
+def weighted_pairs(relation: Relation, objective: LinearObjective, classes: int) -> list[Pair]:
     """Neighbours of every weight, among others of every weight."""
     rng = np.random.default_rng(2)
     rows = rng.normal(size=(OTHERS, 3))
     rows /= np.linalg.norm(rows, axis=1)[:, None]
-    others = (rows, np.sign(rows[:, 0]) * rng.choice([0.0, 1e-9, 0.3, 1.0], OTHERS))
+    one, other = (0.0, 1.0) if classes > 2 else objective.loss.extremes
+    known = np.arange(OTHERS) % classes if classes > 2 else np.where(rows[:, 0] > 0, one, other)
+    others = (rows, np.column_stack([known, rng.choice([0.0, 1e-9, 0.3, 1.0], OTHERS)]))
     far = np.array([1.0, 0.0, 0.0])
-    return [Pair.neighbour(relation, f"a record of weight {u:g}", others, far, u) for u in (-1.0, 0.4)]
+    return [Pair.neighbour(relation, f"{y:g} of weight {u:g}", others, far, [y, u]) for y, u in ((other, 1.0), (one, 0.4))]
+
+
+KINDS: dict[str, tuple[Any, int]] = {
+    "two classes": (DPLogisticRegression(class_weight={"no": 1, "yes": 3}), 2),
+    "three classes": (DPLogisticRegression(class_weight={"no": 1, "so": 2, "yes": 3}), 3),
+    "three classes, svm": (DPLinearSVC(class_weight={"no": 1, "so": 2, "yes": 3}), 3),
+    "squares": (DPRidge(radius=2.0, max_sample_weight=1.0), 0),
+    "counts": (DPPoissonRegressor(radius=0.5, max_sample_weight=1.0), 0),
+    "quantiles": (DPQuantileRegressor(max_sample_weight=1.0), 0),
+}
+
+
+def _always(kind: str, method: Any) -> bool:
+    return (kind, method) in {("two classes", "objective"), ("three classes", "gradient"), ("squares", "preconditioned")}
 
 
 @pytest.mark.parametrize("relation", [Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE])
 @pytest.mark.parametrize(
-    "method", [pytest.param(method, marks=[] if method == "objective" else pytest.mark.slow) for method in METHODS]
+    ("kind", "method"),
+    [
+        pytest.param(kind, method, marks=[] if _always(kind, method) else pytest.mark.slow)
+        for kind in KINDS
+        for method in [*METHODS, Preconditioned()]
+    ],
 )
 @pytest.mark.parametrize("person_rows", [None, 3])
-def test_neighbours_of_every_weight_are_replayed(method: Any, relation: Relation, person_rows: int | None) -> None:
+def test_neighbours_of_every_weight_are_replayed(kind: str, method: Any, relation: Relation, person_rows: int | None) -> None:
     size = OTHERS if relation is Relation.REPLACE_ONE else OTHERS + 1
-    model = DPLogisticRegression(
-        epsilon=4.0,
-        mechanism=method,
-        class_weight={"no": 1, "yes": 3},
-        relation=relation,
-        public_size=size,
-        person_rows=person_rows,
-    )
+    base, classes = KINDS[kind]
+    model = clone(base).set_params(epsilon=4.0, mechanism=method, relation=relation, public_size=size)
+    if "person_rows" in model.get_params():
+        model.set_params(person_rows=person_rows)
     try:
-        training = Training.of_mechanism(*model.mechanism_for(3, 2, size))
+        mechanism, objective = model.mechanism_for(3, classes, size)
+        training = Training.of_mechanism(mechanism, objective)
     except ValueError as refused:
         assert any(word in str(refused) for word in WITHOUT), refused
         return
-    pairs = weighted_pairs(relation)
+    pairs = weighted_pairs(relation, objective, classes)
     if person_rows is not None:
         pairs = [of_persons(pair, person_rows, alike=alike) for pair in pairs for alike in (True, False)]
     found = replay(training, pairs)
