@@ -209,12 +209,12 @@ def test_bands_are_free_after_output_perturbation_and_true() -> None:
     assert np.std(heights, axis=0) == pytest.approx(band, rel=0.25)
 
 
-@pytest.mark.parametrize("roughness", [pytest.param(0.0, marks=pytest.mark.slow), 3.0])
-def test_bands_of_objective_perturbation_are_told_by_the_records(roughness: float) -> None:
+@pytest.mark.parametrize(("roughness", "weights"), [(0.0, None), (3.0, None), (0.0, {"no": 1, "yes": 4})])
+def test_bands_of_objective_perturbation_are_told_by_the_records(roughness: float, weights: Any) -> None:
     """And are what the noise does, draw by draw."""
     frame = people(2000)
     dataset = Dataset.of(frame, SCHEMA)
-    given = {"epsilon": 2.0, "classes": ["no", "yes"], "neighbours": SCHEMA.neighbours}
+    given = {"epsilon": 2.0, "classes": ["no", "yes"], "neighbours": SCHEMA.neighbours, "class_weight": weights}
     heights, bands = list[Any](), list[Any]()
     for _ in range(150):
         model = DPLogisticRegression(mechanism=Objective(roughness=roughness), **given).fit(dataset.features, dataset.targets)

@@ -13,6 +13,8 @@ from sklearn.base import clone
 from dperm.audit import Pair, Training, replay
 from dperm.audit.pairs import of_persons
 from dperm.estimators import (
+    DPElasticNet,
+    DPLasso,
     DPLinearSVC,
     DPLogisticRegression,
     DPPoissonRegressor,
@@ -120,6 +122,42 @@ def test_weighted_models_are_saved(kind: Any) -> None:
     loaded, _ = model_from_json(model_to_json(model))
     assert np.array_equal(loaded.predict(X), model.predict(X)) and loaded.objective_.loss == model.objective_.loss
     assert loaded.fit(X, y).certificate_.epsilon == model.certificate_.epsilon  # its table of weights is as good as it was
+
+
+def test_label_weights() -> None:
+    model = DPLogisticRegression(class_weight={"no": 1, "so": 2, "yes": 4}, classes=["no", "so", "yes"]).fit(X, RARE)
+    model.set_params(class_weight=None)  # it stays what it was fitted with
+    assert model.label_weights(["so", "yes", "no"]).tolist() == [0.5, 1.0, 0.25]
+    with pytest.raises(ValueError, match=r"Expected labels among .*got \['si'\]"):
+        model.label_weights(["si"])
+    assert DPLogisticRegression(classes=["no", "yes"]).fit(X, RARE).label_weights(["no", "yes"]).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (DPLogisticRegression(classes=[0, 1, 2]), np.arange(N) % 3),
+        (DPLogisticRegression(classes=[0, 1, 2], mechanism="objective"), np.arange(N) % 3),
+        (DPRidge(), X[:, 0] - X[:, 1]),
+        (DPRidge(mechanism="gradient", radius=2.0), X[:, 0] - X[:, 1]),
+        (DPPoissonRegressor(), np.arange(N) % 4),
+        (DPQuantileRegressor(), X[:, 0] - X[:, 1]),
+        (DPLasso(), X[:, 0] - X[:, 1]),
+        (DPElasticNet(), X[:, 0] - X[:, 1]),
+    ],
+    ids=str,
+)
+def test_records_of_every_estimator_may_weigh(model: Any, y: Any) -> None:
+    """Half of the records count whole, the others, which say the opposite, not at all."""
+    model = clone(model).set_params(epsilon=50.0, random_state=3, public_size=N, max_sample_weight=2.0)
+    weights = np.where(np.arange(N) % 2, 2.0, 0.0)
+    false = np.where(np.arange(N) % 2, y, y[::-1] if getattr(model, "classes", None) is None else (y + 1) % 3)
+    told = clone(model).fit(X, y, sample_weight=weights)
+    lied = clone(model).fit(X, false, sample_weight=weights)
+    whole = clone(model).fit(X, false, sample_weight=np.full(N, 2.0))
+    assert told.coef_ == pytest.approx(lied.coef_, abs=1e-3) and not np.allclose(whole.coef_, told.coef_, atol=1e-2)
+    assert any("counts at most as much as a weight of 2" in assumption.text for assumption in told.certificate_.assumptions)
+    assert told.certificate_.epsilon == whole.certificate_.epsilon
 
 
 def test_no_path_of_weighted_records() -> None:

@@ -9,7 +9,6 @@ import scipy.linalg as la
 from numpy.typing import NDArray
 
 from dperm.data import Dataset
-from dperm.objectives import Weighted
 
 __all__ = ["weight_noise"]
 
@@ -33,10 +32,8 @@ def weight_noise(model: Any, records: Dataset | None = None) -> Array | None:
             "Expected one model by objective perturbation, whose noise its records tell. That of output perturbation is public, "
             "and drawn without them; that of others is not known."
         )
-    if isinstance(objective.loss, Weighted):
-        raise ValueError(
-            "Expected a model of records that count alike: bands of weighted ones are not known, and a page without them is."
-        )
+    if model.fitted_params_.get("max_sample_weight") is not None:
+        raise ValueError("Expected a model without max_sample_weight: how much each record counted does not stand in a table.")
     if records.features.shape[1] != features:
         raise ValueError(
             f"Expected the records that the model was trained on, of {features} features, got {records.features.shape}."
@@ -46,6 +43,8 @@ def weight_noise(model: Any, records: Dataset | None = None) -> Array | None:
             f"Expected records with the model's labels {known[:8]}, got {sorted(set(records.targets) - set(known))[:8]}."
         )
     targets = np.where(np.asarray(records.targets) == known[1], 1.0, -1.0) if known else records.targets
+    if objective.loss.weighs:
+        targets = np.column_stack([targets, model.label_weights(records.targets)])
     rows = objective.records(records.features, targets, groups=records.groups if objective.person_rows else None)
     constant = np.ravel(model.intercept_) / objective.intercept_scale if objective.intercept_scale else []
     theta = np.concatenate([np.ravel(model.coef_), constant])

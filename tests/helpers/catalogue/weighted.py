@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dperm.mechanisms import ObjectivePerturbation, OutputPerturbation
-from dperm.objectives import Huber, Logistic, Weighted
-from helpers.catalogue.common import ADD, DELTA, EPSILON, REPLACE, Entry, gradient, objective
+from dperm.mechanisms import ObjectivePerturbation, OneVsRest, OutputPerturbation, Preconditioned
+from dperm.objectives import Huber, Logistic, PoissonLoss, QuantileLoss, Softmax, Squared, Task, Weighted
+from helpers.catalogue.common import ADD, BUDGET, DELTA, EPSILON, REPLACE, SIZE, Entry, gradient, objective
 
 
 def entries() -> Iterator[Entry]:
@@ -14,5 +14,12 @@ def entries() -> Iterator[Entry]:
         problem = objective(Weighted(Logistic(2.0)), relation)
         yield f"objective, weighted loss, {relation}", ObjectivePerturbation.calibrate(problem.facts, EPSILON, DELTA), problem
         yield f"gradient, weighted loss, {relation}", gradient(problem.facts), problem
+        for loss in (Softmax(3), QuantileLoss(0.8, 2.0, 0.5), PoissonLoss(5.0, 0.5)):
+            problem = objective(Weighted(loss), relation, radius=loss.ball)
+            yield f"gradient, weighted {loss.name} loss, {relation}", gradient(problem.facts), problem
     problem = objective(Weighted(Huber(0.5)))
     yield "output, weighted loss", OutputPerturbation.calibrate(problem.facts, EPSILON, DELTA), problem
+    part = OutputPerturbation.calibrate(problem.facts, EPSILON, DELTA, copies=3)
+    yield "one against the rest, weighted loss", OneVsRest.of(part, 3), problem
+    task = Task(loss=Weighted(Squared(1.0, 2.0)), features=3, public_size=SIZE, intercept_scale=0.5)
+    yield "preconditioned, weighted loss", *Preconditioned().build(task, BUDGET)

@@ -63,7 +63,7 @@ def train(
         ),
     ] = None,
     class_weight: Annotated[
-        str | None, typer.Option(help="Public weights of two labels, no=1,yes=4: errors on a rare one count for more.")
+        str | None, typer.Option(help="Public weights of the labels, no=1,yes=4: errors on a rare one count for more.")
     ] = None,
     data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0,
     public_size: Annotated[int | None, typer.Option(help="Publicly known number of records, if it is public.")] = None,
@@ -170,8 +170,8 @@ def train(
             raise ValueError("Expected a schema with a unit with --sampling rows: without one each row is a person.")
         if not isinstance(dataset.features, np.ndarray):
             raise ValueError(f"Expected dense features with --model mlp, got those of {source}, which are sparse.")
-    if class_weight is not None and (model == "ridge" or len(dataset.classes) != 2):
-        raise ValueError(f"Expected two labels with --class-weight, got {len(dataset.classes) or 'numbers'}.")
+    if class_weight is not None and not dataset.classes:
+        raise ValueError("Expected labels as target with --class-weight, got numbers.")
     if model == "ridge":
         if dataset.target_range is None:
             raise ValueError(
