@@ -24,7 +24,6 @@ ALWAYS = {
     "test_fits_keep_the_risk_and_hardly_less": ("objective", "one against the rest"),
     "test_a_log_that_lost_its_parts_spends_nothing_twice": ("4-1.3", "14-3.0", "4-6.0"),
     "test_the_update_is_unbiased_for_the_clipped_mean": ("1.0",),
-    "test_bands_of_objective_perturbation_are_told_by_the_records": (),
     "test_sampled_gaussian_bounds_quadrature": ("0.01-0.8-32.0", "0.2-1.5-1.25", "0.5-3.0-4.75"),
     "test_a_penalty_on_roughness_costs_nothing": ("logistic-0.5",),
 }

@@ -17,9 +17,10 @@ from dperm.data import Column, Dataset, Schema, SchemaError, find, schema_of
 from dperm.data.columns import Encoding
 from dperm.data.knots import usual_knots
 from dperm.estimators import DPLogisticRegression, DPRidge, TableEncoder, model_from_json, model_to_json
-from dperm.mechanisms import Gradient, Objective, Output
+from dperm.mechanisms import Output
 from dperm.release import SpendLog
 from dperm.report.effects import effects, effects_page, plot_effects
+from dperm.report.refits import Refits
 
 COLUMNS = (
     Column("age", "number", (0, 80)),
@@ -209,26 +210,17 @@ def test_bands_are_free_after_output_perturbation_and_true() -> None:
     assert np.std(heights, axis=0) == pytest.approx(band, rel=0.25)
 
 
-@pytest.mark.parametrize(("roughness", "weights"), [(0.0, None), (3.0, None), (0.0, {"no": 1, "yes": 4})])
-def test_bands_of_objective_perturbation_are_told_by_the_records(roughness: float, weights: Any) -> None:
-    """And are what the noise does, draw by draw."""
-    frame = people(2000)
-    dataset = Dataset.of(frame, SCHEMA)
-    given = {"epsilon": 2.0, "classes": ["no", "yes"], "neighbours": SCHEMA.neighbours, "class_weight": weights}
-    heights, bands = list[Any](), list[Any]()
-    for _ in range(150):
-        model = DPLogisticRegression(mechanism=Objective(roughness=roughness), **given).fit(dataset.features, dataset.targets)
-        found = effects(model, SCHEMA, records=dataset)
-        heights.append(np.concatenate([effect.heights for effect in found]))
-        bands.append(np.concatenate([effect.noise for effect in found if effect.noise is not None]))
-    assert np.std(heights, axis=0) == pytest.approx(np.mean(bands, axis=0), rel=0.3)
-    assert "PRIVATE" in effects_page(model, SCHEMA, records=dataset) and "PRIVATE" not in effects_page(model, SCHEMA)
+def test_bands_of_other_mechanisms_are_told_by_the_records() -> None:
+    dataset = Dataset.of(people(2000), SCHEMA)
+    model = DPLogisticRegression(epsilon=2.0, classes=["no", "yes"]).fit(dataset.features, dataset.targets)
+    refits = Refits.of(model, dataset, 20)
+    found = effects(model, SCHEMA, refits=refits)
+    heights = [[each.heights for each in effects(again, SCHEMA)] for again in refits.models]
+    for place, effect in enumerate(found):
+        assert effect.noise == pytest.approx(np.std([each[place] for each in heights], axis=0, ddof=1))
+    page = effects_page(model, SCHEMA, refits=refits)
+    assert "PRIVATE" in page and "20 models" in page and "PRIVATE" not in effects_page(model, SCHEMA)
     assert effects(model, SCHEMA)[0].noise is None
-    with pytest.raises(ValueError, match="labels"):
-        effects(model, SCHEMA, records=replace(dataset, targets=np.full(len(dataset), "perhaps")))
-    other = DPLogisticRegression(mechanism=Gradient(), **given).fit(dataset.features, dataset.targets)
-    with pytest.raises(ValueError, match="objective perturbation"):
-        effects(other, SCHEMA, records=dataset)
 
 
 def test_bands_of_a_model_whose_schema_was_found(tmp_path: Path) -> None:
@@ -239,7 +231,7 @@ def test_bands_of_a_model_whose_schema_was_found(tmp_path: Path) -> None:
     model.certificate_ = dataset.certified(model.certificate_)
     again, _ = model_from_json(model_to_json(model))
     for each in (model, again):
-        assert all(effect.noise is not None for effect in effects(each, schema, records=dataset))
+        assert all(effect.noise is not None for effect in effects(each, schema, refits=Refits.of(each, dataset, 2)))
 
 
 def test_a_line_in_logarithms_is_drawn_as_one() -> None:

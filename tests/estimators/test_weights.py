@@ -124,18 +124,11 @@ def test_weighted_models_are_saved(kind: Any) -> None:
     assert loaded.fit(X, y).certificate_.epsilon == model.certificate_.epsilon  # its table of weights is as good as it was
 
 
-def test_label_weights() -> None:
-    model = DPLogisticRegression(class_weight={"no": 1, "so": 2, "yes": 4}, classes=["no", "so", "yes"]).fit(X, RARE)
-    model.set_params(class_weight=None)  # it stays what it was fitted with
-    assert model.label_weights(["so", "yes", "no"]).tolist() == [0.5, 1.0, 0.25]
-    with pytest.raises(ValueError, match=r"Expected labels among .*got \['si'\]"):
-        model.label_weights(["si"])
-    assert DPLogisticRegression(classes=["no", "yes"]).fit(X, RARE).label_weights(["no", "yes"]).tolist() == [1.0, 1.0]
-
-
+@pytest.mark.parametrize("size", [N, None])
 @pytest.mark.parametrize(
     ("model", "y"),
     [
+        (DPLinearSVC(classes=[0, 1, 2]), np.arange(N) % 3),
         (DPLogisticRegression(classes=[0, 1, 2]), np.arange(N) % 3),
         (DPLogisticRegression(classes=[0, 1, 2], mechanism="objective"), np.arange(N) % 3),
         (DPRidge(), X[:, 0] - X[:, 1]),
@@ -147,9 +140,9 @@ def test_label_weights() -> None:
     ],
     ids=str,
 )
-def test_records_of_every_estimator_may_weigh(model: Any, y: Any) -> None:
+def test_records_of_every_estimator_may_weigh(model: Any, y: Any, size: int | None) -> None:
     """Half of the records count whole, the others, which say the opposite, not at all."""
-    model = clone(model).set_params(epsilon=50.0, random_state=3, public_size=N, max_sample_weight=2.0)
+    model = clone(model).set_params(epsilon=50.0, random_state=3, public_size=size, max_sample_weight=2.0)
     weights = np.where(np.arange(N) % 2, 2.0, 0.0)
     false = np.where(np.arange(N) % 2, y, y[::-1] if getattr(model, "classes", None) is None else (y + 1) % 3)
     told = clone(model).fit(X, y, sample_weight=weights)

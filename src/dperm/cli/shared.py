@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dperm.audit import AuditResult
     from dperm.data import Dataset, Schema
     from dperm.privacy import Certificate, Risk
+    from dperm.report.refits import Refits
 
 __all__ = [
     "Advantage",
@@ -40,6 +41,7 @@ __all__ = [
     "probe_writable",
     "progress",
     "read",
+    "refitted",
     "refuse_same",
     "say",
     "speaks_of",
@@ -125,6 +127,19 @@ def dataset_of(
         schema = schema if curves is None else schema.with_curves(curves(schema))
         return data.load(source, schema), schema
     return data.read_dataset(source, target, data.Schema.load(schema_path) if schema_path else None, curves=curves)
+
+
+def refitted(model: Any, records: Path, schema: Schema | None, count: int, *, shown: bool) -> Refits:
+    """Models like one that was trained on the table of `records`; with how far it is where that is `shown`."""
+    from dperm import data
+    from dperm.report.refits import Refits
+
+    if str(records) in data.named() and not records.exists():
+        table = data.load(str(records), schema)
+    else:
+        table = data.read_dataset(records, None, schema)[0]
+    with progress("Training again", shown) as step:
+        return Refits.of(model, table, count, progress=step)
 
 
 def probe_writable(path: Path) -> None:

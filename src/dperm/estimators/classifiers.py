@@ -10,12 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin, clone
 from sklearn.model_selection import train_test_split
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel, same_rows
 from dperm.estimators.labels import admit_labels
-from dperm.estimators.weights import admit_class_weight, weights_by_class
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
 from dperm.objectives import Hinge, Huber, Logistic, Loss
@@ -52,18 +51,6 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
             self.classes_, index, labels = admit_labels(y, self.classes)
             self._fit(X, index, len(self.classes_), [labels], groups, absent, sample_weight)
         return self
-
-    def label_weights(self, y: ArrayLike) -> NDArray[np.float64]:
-        """(n,): how much records of the labels y (n,) count in this fitted model by `class_weight`, those of the heaviest class
-        1. ValueError for labels that it does not have."""
-        check_is_fitted(self)
-        strange = np.setdiff1d(y, self.classes_)
-        if strange.size:
-            raise ValueError(f"Expected labels among {self.classes_[:8].tolist()}, got {strange[:5].tolist()}.")
-        by_class = admit_class_weight(self.fitted_params_.get("class_weight"))
-        if by_class is None:
-            return np.ones(np.shape(y))
-        return weights_by_class(by_class, np.searchsorted(self.classes_, np.asarray(y)), self.classes_)
 
     def epsilon_path(
         self,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.objectives.losses import admit_classes
+from dperm.objectives.weighted import admit_class_targets
 from dperm.privacy import Assumption, Event, FilteredRdp, PureDP
 from dperm.release import Channel
 from dperm.release.sizing import NOMINAL_SIZES, CountFirst
@@ -127,7 +127,7 @@ class NoisySize(Mechanism):
         return facts.size_limit
 
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
-        return admit_classes(targets, self.classes) if self.classes else super().admit_targets(objective, targets)
+        return admit_class_targets(targets, self.classes) if self.classes else super().admit_targets(objective, targets)
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         return self.rests_on

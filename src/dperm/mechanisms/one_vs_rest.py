@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.mechanisms.base import Mechanism, Stage
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.objectives.losses import admit_classes
-from dperm.objectives.weighted import admit_beside_weights
+from dperm.objectives.weighted import admit_class_targets
 from dperm.privacy import Assumption, Event, SelfComposed
 from dperm.privacy.events import leaves
 from dperm.release import Channel
@@ -75,7 +74,7 @@ class OneVsRest(Mechanism):
         return self.mechanism.most_records(facts)
 
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
-        return admit_beside_weights(lambda numbers: admit_classes(numbers, self.classes), targets)
+        return admit_class_targets(targets, self.classes)
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         return self.mechanism.assumptions(facts)

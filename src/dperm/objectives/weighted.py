@@ -9,18 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.objectives.losses import Loss
+from dperm.objectives.losses import Loss, admit_classes
 
-__all__ = ["Weighted", "admit_beside_weights", "weights_apart"]
+__all__ = ["Weighted", "admit_class_targets", "weights_apart"]
 
 Array = NDArray[np.float64]
 
 
-def admit_beside_weights(admit: Callable[[Array], Array], targets: Array) -> Array:
+def _admit_beside_weights(admit: Callable[[Array], Array], targets: Array) -> Array:
     """Targets as `admit` has them, (n,) or (n, 2) with weights, which are clipped to [0, 1]."""
     if targets.ndim == 1:
         return admit(targets)
     return np.column_stack([admit(targets[:, 0]), np.clip(targets[:, 1], 0.0, 1.0)])
+
+
+def admit_class_targets(targets: Array, classes: int) -> Array:
+    """Class numbers 0 … K − 1, (n,) or (n, 2) with weights, which are clipped to [0, 1]."""
+    return _admit_beside_weights(lambda numbers: admit_classes(numbers, classes), targets)
 
 
 def weights_apart(targets: Array) -> tuple[Array, Array]:
@@ -63,7 +68,7 @@ class Weighted(Loss):
 
     def admit(self, targets: Array) -> Array:
         """Weights are clipped to [0, 1]."""
-        return admit_beside_weights(self.base.admit, targets)
+        return _admit_beside_weights(self.base.admit, targets)
 
     def value(self, t: Array, y: Array) -> Array:
         return self.base.value(t, y) if y.ndim == 1 else y[:, 1] * self.base.value(t, y[:, 0])

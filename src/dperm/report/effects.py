@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dperm.data import Column, Dataset, Schema
+from dperm.data import Column, Schema
 from dperm.data.columns import OTHER, Encoding
 from dperm.data.pairs import Pair
 from dperm.objectives import Logistic
-from dperm.report.bands import weight_noise
 from dperm.report.figures import effects_figure
 from dperm.report.page import environment, machine
+from dperm.report.refits import Refits
 
 __all__ = ["Effect", "effects", "effects_page", "plot_effects"]
 
@@ -27,7 +27,7 @@ class Effect:
     on average over `places`.
 
     `heights` (k,) at `places`: numbers in the column's own units, or its categories; `missing` is the height of a missing value,
-    None where it has none of its own. `noise` (k,): the standard deviations of the heights' noise, where they are known. Of a
+    None where it has none of its own. `noise` (k,): their standard deviations by chance, where they are known. Of a
     pair of columns, what it adds to theirs: `places` are the features' names, `sides` what the first column and the second have.
     """
 
@@ -49,14 +49,14 @@ class Effect:
         return float(self.heights.max() - self.heights.min())
 
 
-def effects(model: Any, schema: Schema, label: Any = None, records: Dataset | None = None) -> list[Effect]:
+def effects(model: Any, schema: Schema, label: Any = None, refits: Refits | None = None) -> list[Effect]:
     """One for each feature column of a fitted linear estimator, in the schema's order, then its pairs, for `label`: of two
     classes the later one by default.
 
-    A straight line is a curve of two points. The noise of heights is public after output perturbation by Gaussian noise. After
-    objective perturbation it reaches the model through the records' Hessian W, as W⁻¹b to first order: with the `records` that
-    the model was trained on it is told, and what is returned is then for the data holder alone (NOT PRIVATE). ValueError where
-    the model has other features, and for records where its noise is not known.
+    A straight line is a curve of two points. How far heights are off by chance is public after output perturbation by Gaussian
+    noise, as far as that noise goes. With `refits` to the records it is told of every mechanism, as far as the choice of records
+    goes, too, and what is returned is then for the data holder alone (NOT PRIVATE). ValueError for a
+    model of other features.
     """
     if not hasattr(model, "coef_"):
         raise ValueError(f"Expected a linear model, got {type(model).__name__}: a network says nothing of one column alone.")
@@ -74,7 +74,7 @@ def effects(model: Any, schema: Schema, label: Any = None, records: Dataset | No
     row = known.index(label) if len(table) > 1 else 0  # pyright: ignore[reportArgumentType]
     sign = -1.0 if len(table) == 1 and known and label == known[0] else 1.0
     weights = sign * table[row] / schema.divisor
-    noise = weight_noise(model, records)
+    noise = _public_noise(model) if refits is None else refits.root(row)
     found: list[Effect] = []
     at = 0
     for column in schema.parts:
@@ -95,6 +95,12 @@ def effects(model: Any, schema: Schema, label: Any = None, records: Dataset | No
     return found
 
 
+def _public_noise(model: Any) -> Array | None:
+    """A root N (d, d) of the covariance NNᵀ of what Gaussian output perturbation adds to coefficients; None of others."""
+    trace = model.trace_
+    return trace["noise_std"] * np.eye(model.n_features_in_) if {"noise_std", "sensitivity"} <= set(trace) else None
+
+
 def _reading(column: Column, encoding: Encoding) -> tuple[tuple[Any, ...], Array, Array]:
     """Of a column its places, which of its features make up the height at each (k, width), and those that make up the average
     (width,)."""
@@ -110,14 +116,14 @@ def _reading(column: Column, encoding: Encoding) -> tuple[tuple[Any, ...], Array
     return places, own, own.mean(axis=0)
 
 
-def plot_effects(model: Any, schema: Schema, label: Any = None, records: Dataset | None = None) -> str:
-    """An SVG picture of all effects; with `records` NOT PRIVATE, see `effects`."""
-    return effects_figure(effects(model, schema, label, records), private=records is not None)
+def plot_effects(model: Any, schema: Schema, label: Any = None, refits: Refits | None = None) -> str:
+    """An SVG picture of all effects; with `refits` NOT PRIVATE, see `effects`."""
+    return effects_figure(effects(model, schema, label, refits), private=refits is not None)
 
 
-def effects_page(model: Any, schema: Schema, label: Any = None, records: Dataset | None = None) -> str:
-    """The same as a page, the columns that can do most first; with `records` NOT PRIVATE, see `effects`."""
-    found = sorted(effects(model, schema, label, records), key=lambda effect: -effect.spread)
+def effects_page(model: Any, schema: Schema, label: Any = None, refits: Refits | None = None) -> str:
+    """The same as a page, the columns that can do most first; with `refits` NOT PRIVATE, see `effects`."""
+    found = sorted(effects(model, schema, label, refits), key=lambda effect: -effect.spread)
     classes: list[Any] = list(getattr(model, "classes_", ()))
     loss = model.objective_.loss
     score = "log-odds" if (isinstance(loss.plain, Logistic) and not loss.margin) or loss.outputs > 1 else "scores"
@@ -129,11 +135,11 @@ def effects_page(model: Any, schema: Schema, label: Any = None, records: Dataset
             title=schema.title or schema.name,
             what=what,
             range=schema.target_range,
-            figure=effects_figure(found, private=records is not None),
+            figure=effects_figure(found, private=refits is not None),
             found=found,
             certificate=model.certificate_,
             curves=schema.curves,
-            looked=records is not None,
+            looked=0 if refits is None else len(refits.models),
             surfaces=any(effect.sides is not None for effect in found),
             machine=machine(),
         )

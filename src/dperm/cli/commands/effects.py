@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, probe_writable, read, refuse_same, say
+from dperm.cli.shared import JsonFlag, VerifyKey, probe_writable, read, refitted, refuse_same, say
 
 __all__ = ["register"]
 
@@ -16,8 +16,9 @@ __all__ = ["register"]
 def effects(
     model: Annotated[Path, typer.Argument(help="A model of a table, written by `dperm train`.")],
     records: Annotated[
-        Path | None, typer.Option(help="The table it was trained on: bands of its noise are drawn, and the page is PRIVATE.")
+        Path | None, typer.Option(help="The table it was trained on: bands are drawn, and the page is PRIVATE.")
     ] = None,
+    refits: Annotated[int, typer.Option(help="With --records: models that are trained to see how they differ.")] = 100,
     label: Annotated[str | None, typer.Option(help="Of more than two classes: for which.")] = None,
     output: Annotated[
         Path | None,
@@ -27,7 +28,7 @@ def effects(
     as_json: JsonFlag = False,
 ) -> None:
     """Draw what a model says of each column: a curve or bars. Made from the model alone: it costs no privacy. With --records it
-    looks at these, and is for the data holder alone.
+    trains models like it on draws from these, and is for the data holder alone.
 
     \b
     Example:
@@ -50,11 +51,9 @@ def effects(
     known = list(getattr(fitted, "classes_", ()))
     if label is None and len(known) > 2:
         raise ValueError(f"Expected --label, one of {', '.join(map(str, known[:8]))}: each class has effects of its own.")
-    table = None
-    if records is not None:
-        table = data.load(str(records), schema) if str(records) in data.named() else data.read_dataset(records, None, schema)[0]
-    found = report.effects(fitted, schema, label, table)
-    write_atomically(output, report.effects_page(fitted, schema, label, table))
+    again = None if records is None else refitted(fitted, records, schema, refits, shown=not as_json)
+    found = report.effects(fitted, schema, label, again)
+    write_atomically(output, report.effects_page(fitted, schema, label, again))
     if as_json:
         columns = [
             {
@@ -66,13 +65,13 @@ def effects(
             }
             for each in found
         ]
-        say(json.dumps({"curves": schema.curves, "private": table is not None, "columns": columns}))
+        say(json.dumps({"curves": schema.curves, "private": again is not None, "columns": columns}))
         return
     say("How much each column can do, from its lowest to its highest place:")
     for each in sorted(found, key=lambda effect: -effect.spread)[:10]:
         say(f"  {each.spread:7.2f}  {each.column}")
-    if table is not None:
-        say(f"PRIVATE, for the data holder only: {output} shows how noisy the model is on these records.")
+    if again is not None:
+        say(f"PRIVATE, for the data holder only: {output} shows how much of the model is chance on these records.")
     say(f"Page written to {output}.")
 
 

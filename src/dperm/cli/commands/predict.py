@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, read, refuse_same, say, told
+from dperm.cli.shared import JsonFlag, VerifyKey, read, refitted, refuse_same, say, told
 
 __all__ = ["register"]
 
@@ -16,40 +16,55 @@ __all__ = ["register"]
 def predict(
     model: Annotated[Path, typer.Argument(help="A model written by `dperm train`.")],
     source: Annotated[str, typer.Argument(help="A table with the columns of the model's schema; the target may be absent.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="CSV file to write.")] = Path("predictions.csv"),
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="CSV file to write [default: predictions.csv; with --records private-predictions.csv]."
+        ),
+    ] = None,
     on_error: Annotated[
         str, typer.Option(help="Rows that do not fit the schema: fail, or skip, which leaves them blank and says why.")
     ] = "fail",
+    records: Annotated[
+        Path | None, typer.Option(help="The table it was trained on: gives each number an interval, and the answers are PRIVATE.")
+    ] = None,
+    level: Annotated[float, typer.Option(help="With --records: how often an interval covers.")] = 0.95,
+    refits: Annotated[int, typer.Option(help="With --records: models that are trained to see how they differ.")] = 100,
     verify_key: VerifyKey = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Predict with a trained model. Costs no privacy of the training records.
+    """Predict with a trained model. Costs no privacy of the training records; with --records the intervals look at these, and the
+    answers are for the data holder alone.
 
     \b
     Example:
       dperm predict model.json new.csv -o answers.csv
       dperm predict model.json new.csv --on-error skip -o answers.csv
+      dperm predict model.json new.csv --records people.csv -o private-answers.csv
     """
     from dataclasses import replace
 
+    import numpy as np
     import pandas as pd
 
+    from dperm import _validate as check
     from dperm import data
-    from dperm._validate import choice
     from dperm.data.survey import Survey
     from dperm.estimators import model_from_json
     from dperm.report import write_atomically
 
-    choice("--on-error", on_error, ("fail", "skip"))
-    refuse_same(model, source, output)
+    check.choice("--on-error", on_error, ("fail", "skip"))
+    check.fraction("--level", level)
+    output = output or Path("predictions.csv" if records is None else "private-predictions.csv")
+    refuse_same(model, source, output, records)
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)  # of any kind
     fitted, extra = loaded
     faults: dict[int, str] = {}
     rows = 0
-    if not extra.get("schema"):
+    schema = data.Schema.from_dict(extra["schema"]) if extra.get("schema") else None
+    if schema is None:
         features = data.read_dataset(source)[0].features
     else:
-        schema = data.Schema.from_dict(extra["schema"])
         if source in data.named() and not Path(source).exists():
             features = data.load(source, schema).features
         else:
@@ -73,13 +88,15 @@ def predict(
                 for line in (*survey.lines(), *(f"Warning: {warning}" for warning in survey.warnings())):
                     say(f"  {line}")
             features, _ = schema.encode_features(fit)
-    answers = fitted.predict(features)
-    if extra.get("target_range"):
-        answers = data.TargetRange(*extra["target_range"]).restored(answers)
-    table = pd.DataFrame({"prediction": answers})
-    if hasattr(fitted, "predict_proba"):
-        for name, column in zip(fitted.classes_, fitted.predict_proba(features).T, strict=True):
-            table[f"probability of {name}"] = column
+    restored = data.TargetRange(*extra["target_range"]).restored if extra.get("target_range") else np.asarray
+    table = pd.DataFrame({"prediction": restored(fitted.predict(features))})
+    names = list(fitted.classes_) if hasattr(fitted, "predict_proba") else []
+    if names:
+        table[[f"probability of {name}" for name in names]] = fitted.predict_proba(features)
+    if records is not None:
+        again = refitted(fitted, records, schema, refits, shown=not as_json)
+        for side, values in zip(("lowest", "highest"), again.predictions(features, level), strict=True):
+            table[[f"{side} of {name}" for name in names] or side] = values if names else restored(values)
     if faults:  # one line for every record of the input
         table.index = pd.Index([row for row in range(rows) if row not in faults])
         table = table.reindex(range(rows))
@@ -90,6 +107,8 @@ def predict(
         say(json.dumps(summary))
         return
     say(f"{len(table) - len(faults):,} predictions written to {output}.")
+    if records is not None:
+        say(f"PRIVATE, for the data holder only: the intervals, meant to cover {level:.0%}, depend on every training record.")
     if getattr(fitted, "class_weight", None) is not None and hasattr(fitted, "predict_proba"):
         say("Probabilities are those of weighted classes: too high for a class that counts more, and no shares of records.")
     if faults:
