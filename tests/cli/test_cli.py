@@ -522,10 +522,21 @@ def test_curves_are_trained_drawn_and_predicted_with(table: Path, schema: Path, 
     drawn = json.loads(dperm("effects", model, "-o", page, "--json").stdout)
     assert [len(each["heights"]) for each in drawn["columns"]] == [8, 3, 8] and drawn["columns"][0]["noise"] is None
     assert not drawn["private"]
-    assert "PRIVATE" in dperm("effects", model, "--records", table, "-o", page).stdout and "PRIVATE" in page.read_text()
-    assert json.loads(dperm("effects", model, "--records", table, "-o", page, "--json").stdout)["private"]
+    again = ("--records", table, "--refits", "3")
+    charges = len(SpendLog.current().charges())
+    assert "PRIVATE" in dperm("effects", model, *again, "-o", page).stdout and "PRIVATE" in page.read_text()
+    assert json.loads(dperm("effects", model, *again, "-o", page, "--json").stdout)["private"]
     dperm("predict", model, table, "-o", tmp_path / "p.csv")
-    assert len(pd.read_csv(tmp_path / "p.csv")) == 300
+    plain = pd.read_csv(tmp_path / "p.csv")
+    told = dperm("predict", model, table, *again, "--level", "0.8", "-o", tmp_path / "p.csv")
+    assert "meant to cover 80%" in told.stdout and "Training again" in told.stderr
+    wide = pd.read_csv(tmp_path / "p.csv")
+    assert len(plain) == 300 and wide[plain.columns].equals(plain) and len(wide.columns) == len(plain.columns) + 4
+    for label in fitted.classes_:
+        assert (wide[f"lowest of {label}"] < plain[f"probability of {label}"]).all()
+        assert (plain[f"probability of {label}"] < wide[f"highest of {label}"]).all()
+    assert len(SpendLog.current().charges()) == charges
+    assert "level" in dperm("predict", model, table, *again, "--level", "95", expect=1).stderr
     for given, features in (("0", 5), ("5", 13)):
         dperm(*train, "--curves", given)
         assert model_from_json(model.read_text())[0].coef_.shape == (1, features)

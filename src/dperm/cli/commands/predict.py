@@ -56,7 +56,8 @@ def predict(
     check.choice("--on-error", on_error, ("fail", "skip"))
     check.fraction("--level", level)
     output = output or Path("predictions.csv" if records is None else "private-predictions.csv")
-    refuse_same(model, source, output, records)
+    refuse_same(model, source, output)
+    refuse_same(model, records, output)
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)  # of any kind
     fitted, extra = loaded
     faults: dict[int, str] = {}
