@@ -212,8 +212,9 @@ def of_persons(pair: Pair, most: int, *, alike: bool) -> Pair:
     def persons(data: Data) -> Data:
         rows, targets = data
         turned = np.stack([rows if alike else np.roll(rows, place, axis=1) for place in range(each)], axis=1)
-        known = np.repeat(np.asarray(targets, dtype=np.float64)[:, None], each, axis=1)
+        known = np.repeat(np.asarray(targets)[:, None], each, axis=1)
         if not alike and each > 2:
+            known = known.astype(np.float64)
             known[rows.sum(axis=1) > 0, -1] = np.nan  # with its weight, where there is one
         return turned, known
 

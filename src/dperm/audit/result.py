@@ -21,7 +21,7 @@ Verdict = Literal["refuted", "consistent", "not tested"]
 #: than 1e-7 by the tests of noise and draws (1e-9 for each kind).
 VERDICT_CONFIDENCE = 1 - 5e-7
 
-REPLAY, MEMBERSHIP = "replay", "membership inference"
+REPLAY, MEMBERSHIP, WHITE_BOX = "replay", "membership inference", "the white-box audit"
 
 _FORMAT = 1
 _SHOWN = 5  # findings in a sentence
@@ -160,6 +160,8 @@ def learned(results: Sequence[AuditResult]) -> str:
     bounds = [result.epsilon_lower for result in results if result.epsilon_lower is not None]
     if bounds and max(bounds) > 0:
         game = f"an attacker with all other records proved that at least ε = {max(bounds):.2g} is given away"
+    elif any(result.attack == WHITE_BOX for result in results):
+        game = "canaries inside a training stood out no more than they were charged for"
     elif bounds:
         game = "games from outside could prove nothing, as is usual where noise is large; replay looks inside"
     else:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import bdtrc, chdtr, ndtri
 
 from dperm.audit.distinguish import compare_scores
-from dperm.audit.result import AuditResult, finite
+from dperm.audit.result import WHITE_BOX, AuditResult, finite
 from dperm.audit.statistics import Estimate
 from dperm.privacy import (
     Composed,
@@ -131,7 +131,7 @@ def judge(
     whole = compare_scores(*scores, claim=event, delta=delta, confidence=confidence, verdict_confidence=part)
     findings += whole.findings
     return AuditResult(
-        attack="the white-box audit",
+        attack=WHITE_BOX,
         mechanism=mechanism,
         verdict="refuted" if findings else "consistent",
         delta=delta,

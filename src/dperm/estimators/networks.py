@@ -31,6 +31,8 @@ from dperm.release import Source
 if TYPE_CHECKING:
     from torch import nn
 
+    from dperm.torch import PrivateTrainer
+
 __all__ = ["DPMLPClassifier", "DPTorchClassifier", "PrivateNetworkClassifier"]
 
 Array = NDArray[np.float64]
@@ -79,8 +81,6 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
     def _train(self, X: Any, y: Any, groups: Any, recipe: _Recipe) -> None:
         import torch
 
-        from dperm.torch import PrivateTrainer
-
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1)
         remind_of_what_looks(stacklevel=3)
         self.classes_, index, labels = admit_labels(y, self.classes)
@@ -98,7 +98,28 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
             raise ValueError(
                 f"Expected the module to give {len(self.classes_)} scores per record, one a class, got shape {shape}."
             )
-        trainer = PrivateTrainer(
+        trainer = self._trainer(module, recipe)
+        trainer.fit((np.ascontiguousarray(X), index.astype(np.int64)), groups=number, progress=False)
+        assert trainer.certificate is not None
+        self.module_ = module.eval()
+        self.fitted_params_ = settings
+        certificate = trainer.certificate.with_assumptions(labels)
+        self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
+        self.history_ = trainer.history
+        assert trainer.plan is not None
+        self.trace_ = {"steps": trainer.plan.steps, "public_size": trainer.plan.public_size, "epochs": trainer.trace}
+        self.private_trace_ = [trainer.private_trace] if trainer.private_trace else []
+
+    def trainer_for(self, features: int, classes: int) -> PrivateTrainer:
+        """The trainer of a fit on rows of so many features and labels of so many classes, before it has seen records."""
+        return self._trainer(self.module_of(features, classes), _Recipe.of(method_of(self.mechanism), self.person_rows))
+
+    def _trainer(self, module: nn.Module, recipe: _Recipe) -> PrivateTrainer:
+        import torch
+
+        from dperm.torch import PrivateTrainer
+
+        return PrivateTrainer(
             module,
             torch.nn.CrossEntropyLoss(reduction="none"),
             torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=recipe.learning_rate),
@@ -111,16 +132,6 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
             label=self.label,
             random_state=self.random_state,
         )
-        trainer.fit((np.ascontiguousarray(X), index.astype(np.int64)), groups=number, progress=False)
-        assert trainer.certificate is not None
-        self.module_ = module.eval()
-        self.fitted_params_ = settings
-        certificate = trainer.certificate.with_assumptions(labels)
-        self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
-        self.history_ = trainer.history
-        assert trainer.plan is not None
-        self.trace_ = {"steps": trainer.plan.steps, "public_size": trainer.plan.public_size, "epochs": trainer.trace}
-        self.private_trace_ = [trainer.private_trace] if trainer.private_trace else []
 
     def _scores(self, X: Any) -> Array:
         """(n, K) outputs of the module."""

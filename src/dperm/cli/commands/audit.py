@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _REFUTED = 3  # exit code
+_STAGES = {
+    "replay": "Replaying on worst-case neighbours",
+    "pilot": "Looking for the easiest pair",
+    "game": "Playing the game",
+    "white box": "Watching canaries from within",
+}
 
 
 def audit(
@@ -51,6 +57,8 @@ def audit(
       dperm audit model.json --members train.csv --others test.csv
       dperm audit --mechanism gradient --epsilon 4 --features 20 --public-size 10000
     """
+    from dataclasses import replace
+
     from dperm import _validate as check
     from dperm.audit import attack, learned, overall, planned_attack, results_to_json
     from dperm.report import write_atomically
@@ -61,6 +69,8 @@ def audit(
         raise ValueError("Expected a model whose members are inferred.")
     inferred: list[AuditResult] = []
     certificate: Certificate | None = None
+    fitted: Any = None
+    extra: dict[str, Any] = {}
     given = {"epsilon": epsilon, "delta": delta, "relation": relation, "mechanism": mechanism, "public_size": public_size}
     if model is None:
         settings = {name: value for name, value in given.items() if value is not None}
@@ -74,25 +84,34 @@ def audit(
         fitted, extra, certificate = _loaded(model, verify_key)
         if members is not None and others is not None:
             inferred.append(_membership(fitted, extra, certificate, members, others))
-        training = _training(fitted, fitted.n_features_in_, len(getattr(fitted, "classes_", ())), certificate, _found(extra))
+        network = not hasattr(fitted, "mechanism_for")
+        if network and trials is not None:
+            raise ValueError("Expected no --trials with a network: its training is watched from within.")
+        shape = fitted.n_features_in_, len(getattr(fitted, "classes_", ()))
+        training = None if network else _training(fitted, *shape, certificate, _found(extra))
     probe_writable(output)
     if trials is not None:
         check.integer("--trials", trials, minimum=20)
-    plan = planned_attack(training, trials, 60 * check.positive("--minutes", minutes))
-    if not as_json:
-        say(f"{plan}\n")
-    stages = {"replay": "Replaying on worst-case neighbours", "pilot": "Looking for the easiest pair", "game": "Playing the game"}
-    results: list[AuditResult] = []
+    seconds = 60 * check.positive("--minutes", minutes)
     with progress("Attacking", not as_json) as step:
-        say_step = None if step is None else lambda name, done, total: step(done, total, stages[name])
-        results += attack(training, trials=plan, progress=say_step)
+        say_step = None if step is None else lambda name, done, total: step(done, total, _STAGES[name])
+        if training is None:
+            assert certificate is not None
+            results = _attacked_network(fitted, certificate, _found(extra), say_step, shown=not as_json)
+        else:
+            plan = planned_attack(training, trials, seconds)
+            if not as_json:
+                say(f"{plan}\n")
+            results = attack(training, trials=plan, progress=say_step)
+    if certificate is not None:  # what was attacked is a part of it, or its settings with fewer records: refuted, so is it
+        results = [replace(result, claimed_epsilon=certificate.epsilon) for result in results]
     results += inferred
     write_atomically(output, results_to_json(results))
     verdict = overall(results)
     if as_json:
         say(results_to_json(results))
     else:
-        say(f"{training.name}\n")
+        say(f"{'gradient perturbation of a network' if training is None else training.name}\n")
         for result in results:
             say(f"{result.attack[:1].upper()}{result.attack[1:]}")
             for sentence in result.sentences():
@@ -127,8 +146,6 @@ def _loaded(path: Path, verify_key: Path | None) -> tuple[Any, dict[str, Any], C
 
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(path), verify_key=verify_key)  # of any kind
     fitted, extra = loaded
-    if not hasattr(fitted, "mechanism_for"):
-        raise ValueError(f"Expected a linear model, got the network {path}: audit it from Python, `Training.of_estimator`.")
     return fitted, extra, fitted.certificate_
 
 
@@ -145,7 +162,6 @@ def _training(
 ) -> Training:
     """The training that the settings name; that of a model must cost what its certificate states, and what was `found` first."""
     from dperm.audit import Training
-    from dperm.privacy import Composed
 
     facts = {} if certificate is None else certificate.public_facts
     if found is not None:  # of two parts, the training is the last
@@ -157,13 +173,31 @@ def _training(
         raise ValueError("Expected --public-size under replace_one, where the number of records is public.")
     training = Training.of_mechanism(*estimator.mechanism_for(features, classes, size))
     if certificate is not None:
-        certificate.verify()
-        if (training.event if found is None else Composed((found, training.event))) != certificate.event:
-            raise ValueError(
-                "The certificate states another event than a training with the model's settings costs in this version: "
-                f"{certificate.event} against {training.event}. Audit it with dperm {certificate.versions.get('dperm', '?')}."
-            )
+        _same(certificate, training.event, found)
     return training
+
+
+def _attacked_network(fitted: Any, certificate: Certificate, found: Event | None, step: Any, *, shown: bool) -> list[AuditResult]:
+    """What `attack_network` finds, once the settings cost what the certificate states."""
+    from dperm.audit.network import RECORDS, attack_network, event_of_network, expected_seconds
+
+    _same(certificate, event_of_network(fitted), found)
+    if shown:
+        seconds = expected_seconds(fitted)
+        say(f"Expected to take about {seconds:.0f} seconds: networks like it are trained on {RECORDS} made-up records.\n")
+    return attack_network(fitted, step)
+
+
+def _same(certificate: Certificate, event: Event, found: Event | None) -> None:
+    """ValueError where the certificate states another event than the training's, and what was `found` before."""
+    from dperm.privacy import Composed
+
+    certificate.verify()
+    if (event if found is None else Composed((found, event))) != certificate.event:
+        raise ValueError(
+            "The certificate states another event than a training with the model's settings costs in this version: "
+            f"{certificate.event} against {event}. Audit it with dperm {certificate.versions.get('dperm', '?')}."
+        )
 
 
 def _membership(fitted: Any, extra: dict[str, Any], certificate: Certificate, members: str, others: str) -> AuditResult:
