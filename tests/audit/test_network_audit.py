@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -97,7 +96,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "made-up records" in done.stdout and "Not refuted" in done.stdout and "Watching canaries" in done.stderr
     assert "(2, 1e-05)" in dperm("card", model, "--audit", found, "-o", tmp_path / "c.html").stdout
     assert "no --trials with a network" in dperm("audit", model, "--trials", "20", expect=1).stderr
-    lied = json.loads(model.read_text())
-    lied["settings"]["epsilon"] = 1.0
-    model.write_text(json.dumps(lied))
+    fitted, extra = model_from_json(model.read_text())
+    fitted.fitted_params_["epsilon"] = 1.0
+    model.write_text(model_to_json(fitted, extra))
     assert "states another event" in dperm("audit", model, "-o", found, expect=1).stderr
