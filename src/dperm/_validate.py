@@ -15,7 +15,8 @@ __all__ = ["at_least", "choice", "finite", "fraction", "integer", "non_negative"
 
 def _number(name: str, value: Any) -> float:
     try:
-        if isinstance(value, (str, bytes)) or getattr(value, "ndim", 0):  # what float() would take, and arithmetic would not
+        # what float() would take, and arithmetic would not, or not as it was meant
+        if isinstance(value, (str, bytes, bool, np.bool_)) or getattr(value, "ndim", 0):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError):

@@ -131,6 +131,7 @@ def dataset_of(
 
 def refitted(model: Any, records: Path, schema: Schema | None, count: int, *, shown: bool) -> Refits:
     """Models like one that was trained on the table of `records`; with how far it is where that is `shown`."""
+    from dperm import _validate as check
     from dperm import data
     from dperm.report.refits import Refits
 
@@ -138,6 +139,7 @@ def refitted(model: Any, records: Path, schema: Schema | None, count: int, *, sh
         table = data.load(str(records), schema)
     else:
         table = data.read_dataset(records, None, schema)[0]
+    check.integer("--refits", count, minimum=2)
     with progress("Training again", shown) as step:
         return Refits.of(model, table, count, progress=step)
 
@@ -167,8 +169,10 @@ def refuse_same(*paths: Path | str | None) -> None:
 def read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"Cannot read {path}: {error}") from None
+    except OSError as error:
+        raise ValueError(f"Cannot read {path}: {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"Cannot read {path}: it is no text.") from None
 
 
 def json_table(path: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from scipy.special import ndtri
 from dperm import _validate as check
 from dperm.data.columns import OTHER, Column
 from dperm.data.entries import SchemaError, as_numbers, decimal_of, texts
+from dperm.data.frames import as_frame
 from dperm.data.schema import Schema, tell_persons
 from dperm.data.targets import TargetRange
 from dperm.privacy import (
@@ -79,7 +80,7 @@ class _Plan:
 
 
 def find(
-    frame: pd.DataFrame,
+    frame: Any,
     target: str,
     epsilon: float,
     delta: float = 1e-5,
@@ -98,10 +99,11 @@ def find(
     looked at. SchemaError for a table that cannot be used, before anything is charged; and afterwards for a target of which
     nothing common was found.
 
-    Entries must be read each by itself: `pandas.read_csv(…, dtype=str)`, as `read_frame` does. A type that pandas takes from a
+    Entries must be read each by itself: `pandas.read_csv(…, dtype=str)`, as `read_frame` does. A type that a reader takes from a
     whole column changes how all of its entries read when one is another.
     """
 
+    frame = as_frame(frame)
     written = frame.attrs.get("format", {})
     plan = _planned(check.positive("epsilon", epsilon), check.fraction("delta", delta), Relation(relation))
     if not all(isinstance(column, str) for column in frame.columns) or frame.columns.duplicated().any():

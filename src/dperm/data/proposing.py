@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dperm.data.columns import Column
 from dperm.data.entries import SchemaError, as_numbers, decimal_of, texts
+from dperm.data.frames import as_frame
 from dperm.data.moments import ISO, moments
 from dperm.data.schema import Schema
 from dperm.data.targets import TargetRange
@@ -230,7 +231,7 @@ _RECOGNISERS: Sequence[Callable[[_Seen], Column | None]] = (_nothing, _truth, _m
 
 
 def propose(
-    frame: pd.DataFrame,
+    frame: Any,
     target: str,
     name: str = "table",
     *,
@@ -246,6 +247,7 @@ def propose(
     each column what was seen.
     SchemaError for a target or unit that is no column, a target of one value, and for a table without a feature.
     """
+    frame = as_frame(frame)
     if target not in frame.columns:
         raise SchemaError(f"Expected target to be one of the columns {list(map(str, frame.columns[:20]))}, got {target!r}.")
     if unit and (unit not in frame.columns or unit == target):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.data.decode import TextError, free_memory, read_bytes
+from dperm.data.frames import as_frame
 from dperm.data.proposing import propose
 from dperm.data.schema import Schema, SchemaError
 from dperm.data.survey import Survey
@@ -100,8 +101,9 @@ class Dataset:
             raise DataError(f"Expected a schema without a unit: {what} looks at rows, and a person of {self.name} has several.")
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, schema: Schema) -> Dataset:
+    def of(cls, frame: Any, schema: Schema) -> Dataset:
         """A table through its schema."""
+        frame = as_frame(frame)
         features, targets = schema.encode(frame)
         notes = [schema.source] if schema.source else []
         left_out = absent = len(frame) - len(features)

@@ -17,6 +17,7 @@ from dperm import _validate as check
 from dperm.data.columns import Column, Encoding, checked_range
 from dperm.data.dates import date_parts
 from dperm.data.entries import SchemaError, decimal_of, is_number, numbers, texts
+from dperm.data.frames import as_frame
 from dperm.data.pairs import Pair, admit_pairs
 from dperm.data.schema_file import as_text, given_by
 from dperm.data.targets import TargetRange
@@ -157,11 +158,12 @@ class Schema:
         """The same with curves of so many knots; 0: with straight lines."""
         return replace(self, curves=knots)
 
-    def encode(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    def encode(self, frame: Any) -> tuple[NDArray[np.float32], NDArray[Any]]:
         """Features (n, dimension) in [0, 1] — numbers by their public range or curve, categories one-hot — and targets (n,).
 
         Raises SchemaError, naming column and value, where the table does not fit. Speaks to the data holder only.
         """
+        frame = as_frame(frame)
         if self.target not in frame.columns:
             raise SchemaError(
                 f"Expected the target column {self.target!r}, but the table has {list(map(str, frame.columns[:12]))} …"
@@ -202,8 +204,9 @@ class Schema:
             )
         return certificate
 
-    def persons(self, frame: pd.DataFrame) -> NDArray[np.intp]:
+    def persons(self, frame: Any) -> NDArray[np.intp]:
         """(n,) whose each row is, as a number. SchemaError where a row does not say."""
+        frame = as_frame(frame)
         if self.unit not in frame.columns:
             raise SchemaError(
                 f"Expected the unit's column {self.unit!r}, but the table has {list(map(str, frame.columns[:12]))} …"
@@ -215,16 +218,18 @@ class Schema:
             )
         return number
 
-    def usable(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
+    def usable(self, frame: Any) -> NDArray[np.bool_]:
         """(n,): which records `encode` keeps."""
+        frame = as_frame(frame)
         mask = self.labelled(frame).copy()
         if self.missing == "drop":
             for column in self.feature_columns:
                 mask &= ~column.absent(frame[column.name], self.decimal_of(frame))
         return mask
 
-    def labelled(self, frame: pd.DataFrame) -> NDArray[np.bool_]:
+    def labelled(self, frame: Any) -> NDArray[np.bool_]:
         """(n,) records with a target; where labels were found, with one of those."""
+        frame = as_frame(frame)
         values = self._label.entries(frame[self.target])
         if self.found is None and self._label.unknown == "error":
             return values.notna().to_numpy()
@@ -232,8 +237,9 @@ class Schema:
             return self._as_labels(values).isin(self.classes).to_numpy()
         return ~np.isnan(numbers(values, self.target, decimal=self.decimal_of(frame), lenient=True))
 
-    def encode_features(self, frame: pd.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def encode_features(self, frame: Any) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Features of the kept records, and which records (n,) were kept: all, unless `missing` is "drop"."""
+        frame = as_frame(frame)
         used = self.feature_columns
         self._refuse_absent(frame)
         missing = np.zeros(len(frame), dtype=bool)
@@ -257,9 +263,10 @@ class Schema:
         features /= np.float32(self.divisor)
         return features, ~missing
 
-    def faults(self, frame: pd.DataFrame) -> dict[int, str]:
+    def faults(self, frame: Any) -> dict[int, str]:
         """By row, from 0, why `encode_features` would refuse it or leave it out: the first reason, in words. SchemaError where a
         column is not there."""
+        frame = as_frame(frame)
         self._refuse_absent(frame)
         found: dict[int, str] = {}
         for column in self.feature_columns:
@@ -306,6 +313,8 @@ class Schema:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Schema:
         """Of a file's entries. SchemaError for a missing, unknown or inconsistent one."""
+        if not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SchemaError(f"Expected a schema as a table of its entries, got {type(data).__name__}.")
         given = given_by(data)
         given["extra"] = given.pop("format", {})
         try:
@@ -319,7 +328,8 @@ class Schema:
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
         except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise SchemaError(f"Cannot read the schema {path}: {error}") from None
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise SchemaError(f"Cannot read the schema {path}: {why}") from None
         if not isinstance(data, dict):
             raise SchemaError(f"Expected {path} to hold an object, a schema, got {str(data)[:40]!r}.")
         return cls.from_dict(data)

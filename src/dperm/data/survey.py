@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dperm.data.entries import as_numbers, texts
+from dperm.data.frames import as_frame
 from dperm.data.schema import Schema
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ class Survey:
     targets_outside: int
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, schema: Schema) -> Survey:
+    def of(cls, frame: Any, schema: Schema) -> Survey:
         """Of a table that fits the schema."""
+        frame = as_frame(frame)
         used = schema.feature_columns
         names = {column.name for column in schema.columns} | {schema.unit}
         decimal = schema.decimal_of(frame)

@@ -84,6 +84,7 @@ class PrivateLinearModel(TakesMethod):
 
     def _validated(self, X: Any, y: Any, groups: Any = None, *, y_numeric: bool) -> tuple[Any, Any]:
         """Finite rows and targets of matching length: refused here, before anything is charged."""
+        same_rows(X, y, "y")
         same_rows(X, groups, "groups")
         return validate_data(
             self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=y_numeric, ensure_min_samples=1

@@ -47,9 +47,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self.curves = curves
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Check that the frame fits the schema; learns nothing. ValueError where it does not."""
+        """Check that the frame, of pandas, polars or Arrow, fits the schema; learns nothing. ValueError where it does not."""
         from dperm.data import Schema
 
+        if not isinstance(self.schema, (Schema, str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"Expected a schema or the path of one, got {type(self.schema).__name__}.")
         schema = self.schema if isinstance(self.schema, Schema) else Schema.load(self.schema)
         if schema.proposed:
             raise ValueError(
@@ -81,10 +83,6 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         return np.array(self.schema_.features, dtype=object)
 
     def _encoded(self, X: Any) -> NDArray[np.float32]:
-        import pandas as pd
-
-        if not isinstance(X, pd.DataFrame):
-            raise TypeError(f"Expected a pandas DataFrame with the schema's columns, got {type(X).__name__}.")
         features, kept = self.schema_.encode_features(X)
         if not kept.all():
             raise ValueError(

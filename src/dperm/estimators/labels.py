@@ -18,6 +18,8 @@ def admit_labels(y: Any, classes: ArrayLike | None) -> tuple[NDArray[Any], NDArr
 
     ValueError for labels outside a stated set, and for fewer than two.
     """
+    if missing := int(np.sum([value is None or value != value for value in y])) if np.asarray(y).dtype.kind in "Of" else 0:
+        raise ValueError(f"Expected a label for each record, got {missing} without one: leave them out, or give them a label.")
     check_classification_targets(y)
     seen = np.unique(y)
     if classes is None:

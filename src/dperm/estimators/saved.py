@@ -65,6 +65,8 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
     ValueError for anything else: also for a model of which something was changed since, for one whose certificate states less
     than its event costs, and, with `verify_key`, for one that the owner of this public key did not sign.
     """
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"Expected a model as text, got {type(text).__name__}.")
     try:
         data = json.loads(text)
         if not isinstance(data, dict):

@@ -34,6 +34,7 @@ def account(
       dperm account --noise 4 --rate 0.01 --steps 1000 --compare -o ladder.html
       dperm account --log
     """
+    from dperm import _validate as check
     from dperm.privacy import Gaussian, PoissonSampled, SelfComposed
     from dperm.privacy.accounting import best_epsilon
     from dperm.privacy.events import event_from_dict, relation_of
@@ -49,6 +50,10 @@ def account(
         return
     if label is not None:
         raise ValueError("Expected --log with --label: only charges have labels.")
+    if noise is not None:
+        check.positive("--noise", noise)
+        check.fraction("--rate", rate, one=True)
+        check.integer("--steps", steps)
     if compare:
         _compare(noise or 0.0, rate, steps, delta, relation, output, as_json)
         return
