@@ -589,8 +589,12 @@ def test_rows_that_do_not_fit_do_not_take_the_file_with_them(table: Path, schema
     refused = dperm("predict", model, new, "-o", out, expect=1).stderr
     assert "3 of 6 rows do not fit the schema. Row 2: column" in refused and "--on-error skip" in refused
     assert not out.exists()
-    told = dperm("predict", model, new, "-o", out, "--on-error", "skip").stdout
+    kept = ("--keep", f"{words[0]},{numbers[1]}")
+    told = dperm("predict", model, new, "-o", out, "--on-error", "skip", *kept).stdout
     answers = pd.read_csv(out)
+    copied = pd.read_csv(new)[[words[0], numbers[1]]]
+    assert answers[list(copied)].equals(copied)
+    assert "columns of the table, got ['mood']" in dperm("predict", model, new, "--keep", "mood", expect=1).stderr
     assert "Left blank: 3. Row 2" in told and "Read new.csv: 6 rows of" in told
     assert answers["prediction"].isna().tolist() == [False, True, False, True, True, False]
     reasons = answers["left blank because"].dropna().tolist()

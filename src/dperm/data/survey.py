@@ -28,7 +28,7 @@ class Survey:
     """Counts of one table's rows. By column: entries that are `missing`; `unread`, of these, with one of them: such as are there
     and count as missing, for they are no number or date; numbers `outside` their range, which are clipped; and texts in no
     category, which are `strange`. `narrow`: the share of its range in which 98 % of a column's numbers lie, where
-    that is little. `unlabelled` rows have no target."""
+    that is little. `unlabelled` rows have no target; `no_target` is what one of them holds in its place."""
 
     rows: int
     used: tuple[str, ...]
@@ -41,6 +41,7 @@ class Survey:
     narrow: dict[str, float]
     unlabelled: int
     targets_outside: int
+    no_target: str = ""
 
     @classmethod
     def of(cls, frame: Any, schema: Schema) -> Survey:
@@ -62,7 +63,10 @@ class Survey:
             elif column.type == "category":
                 words = texts(entries, column.categories)
                 strange[column.name] = int((words.notna() & ~words.isin(column.categories)).sum())
-        targets = 0
+        targets, unlabelled, said = 0, np.zeros(0, dtype=bool), frame.iloc[:0, 0]
+        if schema.target in frame.columns:
+            unlabelled = ~schema.labelled(frame)
+            said = frame[schema.target][unlabelled].dropna()
         if schema.target_range is not None and schema.target in frame.columns:
             label = next(column for column in schema.columns if column.name == schema.target)
             targets, width = _beyond(label.entries(frame[schema.target]), schema.target_range, decimal)
@@ -78,8 +82,9 @@ class Survey:
             outside=_some(outside),
             strange=_some(strange),
             narrow=narrow,
-            unlabelled=0 if schema.target not in frame.columns else int((~schema.labelled(frame)).sum()),
+            unlabelled=int(unlabelled.sum()),
             targets_outside=targets,
+            no_target="" if said.empty else str(said.iloc[0]),
         )
 
     def lines(self) -> list[str]:
@@ -97,7 +102,8 @@ class Survey:
         if self.strange:
             lines.append(f"In none of their categories: {self._counted(self.strange)}.")
         if self.unlabelled:
-            lines.append(f"Rows without a target, left out: {self.unlabelled:,}.")
+            such = f" (one says {self.no_target!r})" if self.no_target else ""
+            lines.append(f"Rows without a target, left out: {self.unlabelled:,}{such}.")
         if self.targets_outside:
             lines.append(f"Targets outside their range, clipped: {self.targets_outside:,}.")
         return lines

@@ -291,6 +291,16 @@ class Certificate:
             raise ValueError(f"Not a dperm certificate: {error}") from None
 
     def __str__(self) -> str:
+        return "\n".join([*self._claim(), *map(_told, self.assumptions), *(f"Not charged: {item}" for item in self.not_charged)])
+
+    def brief(self) -> str:
+        """What it states, what the caller must answer for, and how much else there is to read."""
+        mine = [item for item in self.assumptions if item.responsible == "caller"]
+        rest = len(self.assumptions) - len(mine)
+        proved = f"{rest} assumptions that dperm proves, enforces or tests, and " if rest else ""
+        return "\n".join([*self._claim(), *map(_told, mine), f"Not shown: {proved}what is not charged. The card has all of it."])
+
+    def _claim(self) -> list[str]:
         who = (_PERSONS_TEXT if self.of_persons else _RELATION_TEXT)[self.relation]
         lines: list[str] = []
         if self.status == "not private":
@@ -311,9 +321,11 @@ class Certificate:
         if self.ex_post is not None:
             lines.append(str(self.ex_post))
         lines.append(f"Accountant: {self.accountant}. Issued {self.created} by dperm {self.versions.get('dperm', '?')}.")
-        lines.extend(f"Assumes ({item.responsible}): {item.text} [{item.checked}]" for item in self.assumptions)
-        lines.extend(f"Not charged: {item}" for item in self.not_charged)
-        return "\n".join(lines)
+        return lines
+
+
+def _told(assumption: Assumption) -> str:
+    return f"Assumes ({assumption.responsible}): {assumption.text} [{assumption.checked}]"
 
 
 def _json_ready(value: Any) -> Any:

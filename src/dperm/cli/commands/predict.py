@@ -25,6 +25,9 @@ def predict(
     on_error: Annotated[
         str, typer.Option(help="Rows that do not fit the schema: fail, or skip, which leaves them blank and says why.")
     ] = "fail",
+    keep: Annotated[
+        str | None, typer.Option(help="Columns of the table to copy beside the answers, such as whose each is: case,ward.")
+    ] = None,
     records: Annotated[
         Path | None, typer.Option(help="The table it was trained on: gives each number an interval, and the answers are PRIVATE.")
     ] = None,
@@ -39,7 +42,7 @@ def predict(
     \b
     Example:
       dperm predict model.json new.csv -o answers.csv
-      dperm predict model.json new.csv --on-error skip -o answers.csv
+      dperm predict model.json new.csv --keep case --on-error skip -o answers.csv
       dperm predict model.json new.csv --records people.csv -o private-answers.csv
     """
     from dataclasses import replace
@@ -61,6 +64,7 @@ def predict(
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)  # of any kind
     fitted, extra = loaded
     faults: dict[int, str] = {}
+    copied: Any = None
     rows = 0
     schema = data.Schema.from_dict(extra["schema"]) if extra.get("schema") else None
     if schema is None:
@@ -72,6 +76,9 @@ def predict(
             frame = data.read_frame(source, schema)
             if not as_json:
                 say(told(Path(source).name, frame))
+            if absent := [name for name in _names(keep) if name not in frame.columns]:
+                raise ValueError(f"Expected --keep to name columns of the table, got {absent}.")
+            copied = frame[_names(keep)].reset_index(drop=True)
             faults, rows = schema.faults(frame), len(frame)
             gaps = schema.missing == "drop"  # the schema's word: such rows are left blank
             wrong = {row: why for row, why in faults.items() if not (gaps and why.endswith("is missing"))}
@@ -98,10 +105,14 @@ def predict(
         again = refitted(fitted, records, schema, refits, shown=not as_json)
         for side, values in zip(("lowest", "highest"), again.predictions(features, level), strict=True):
             table[[f"{side} of {name}" for name in names] or side] = values if names else restored(values)
+    if keep is not None and copied is None:
+        raise ValueError("Expected no --keep: only tables with a schema have columns to copy.")
     if faults:  # one line for every record of the input
         table.index = pd.Index([row for row in range(rows) if row not in faults])
         table = table.reindex(range(rows))
         table["left blank because"] = pd.Series(faults)
+    if copied is not None:
+        table = pd.concat([copied, table], axis=1)
     write_atomically(output, table.to_csv(index=False))
     summary = {"predictions": len(table) - len(faults), "blank": len(faults), "output": str(output)}
     if as_json:
@@ -115,6 +126,10 @@ def predict(
     if faults:
         first = next(iter(faults))
         say(f"Left blank: {len(faults):,}. Row {first + 1}: {faults[first]}. Each row's reason stands in its line.")
+
+
+def _names(keep: str | None) -> list[str]:
+    return [] if keep is None else [name.strip() for name in keep.split(",")]
 
 
 def register(app: typer.Typer) -> None:

@@ -225,7 +225,7 @@ def train(
     else:
         if private_report is not None:
             say(f"PRIVATE, for the data holder only: {private_report}.")
-        say(str(fitted.certificate_))
+        say(fitted.certificate_.brief())
         if used is not None and used.curves and not network:
             say(f"Each number has a curve of {used.curves} knots: see them by `dperm effects {output}`.")
         if used is not None and used.pairs and not used.curves:
