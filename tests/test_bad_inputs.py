@@ -198,7 +198,23 @@ COMMANDS = {
     "calibrate --epsilon 1 --rate 0": "rate in (0, 1]",
     "compare t.csv --schema s.json --mechanisms magic": "Expected mechanism to be one of",
     "compare t.csv --schema s.json --epsilons a": "numbers separated by commas",
+    "account --noise 1 --log": "one of --noise, --event and --log",
+    "account --noise 1 --label a": "--log with --label",
+    "account --noise 1 --relation both": "both",
+    "calibrate --epsilon 0": "epsilon > 0",
+    "calibrate --epsilon 1 --noise 1 --steps 3": "both",
+    "calibrate --epsilon 1 --advantage 0.1": "--advantage, got both",
+    "calibrate --prior 0.5": "prior with posterior",
+    "calibrate --advantage 0.1 --noise 1": "one step at an attacker's advantage",
+    "compare none.csv --target x": "No file none.csv",
+    "compare t.csv --schema s.json --epsilons 0": "epsilon > 0",
+    "compare t.csv --schema s.json --delta 2": "delta in (0, 1)",
+    "compare t.csv --schema s.json --data-norm 0": "data_norm > 0",
+    "compare t.csv --schema s.json -o t.csv/page.html": "Cannot write",
     "compare t.csv --schema s.json --repeats 0": "repeats >= 1",
+    "audit --trials 1": "--trials >= 20, got 1",
+    "card none.json": "Cannot read none.json",
+    "data show nothing": "nothing",
 }
 
 

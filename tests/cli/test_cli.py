@@ -149,54 +149,6 @@ def test_data_commands(table: Path, schema: Path) -> None:
     assert "300 records" in dperm("data", "check", table, "--schema", schema).stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("compare", "nowhere.csv", "--target", "x"), "No file nowhere.csv"),
-        (("compare", "iris", "--epsilons", "a,b"), "got 'a,b'"),
-        (("compare", "iris", "--epsilons", "0"), "epsilon > 0, got 0"),
-        (("compare", "iris", "--delta", "2"), "delta in (0, 1), got 2"),
-        (("compare", "iris", "--data-norm", "0"), "data_norm > 0, got 0"),
-        (("compare", "iris", "--repeats", "0"), "repeats >= 1, got 0"),
-        (("compare", "iris", "--mechanisms", "magic"), "magic"),
-        (("compare", "iris", "-o", "/proc/none/report.html"), "/proc/none"),
-        (("train", "iris", "--model", "tree"), "tree"),
-        (("train", "iris", "--sampling", "importance"), "--mechanism gradient with --sampling importance"),
-        (("train", "iris", "--mechanism", "gradient", "--sampling", "cyclic"), "sampling"),
-        (("train", "iris", "--epsilon", "-1"), "epsilon > 0, got -1"),
-        (("account", "--noise", "0"), "noise_multiplier > 0, got 0"),
-        (("account",), "--noise"),
-        (("account", "--noise", "1", "--log"), "one of --noise, --event and --log"),
-        (("account", "--noise", "1", "--label", "a"), "--log with --label"),
-        (("train", "iris", "--sampling", "foo"), "--sampling to be one of 'poisson'"),
-        (("train", "iris", "--sign-key", "nowhere.pem"), "Cannot read the private key nowhere.pem"),
-        (("audit", "--trials", "1"), "--trials >= 20, got 1"),
-        (("account", "--noise", "1", "--relation", "both"), "both"),
-        (("account", "--event", "nowhere.json"), "nowhere.json"),
-        (("calibrate", "--epsilon", "0"), "epsilon > 0, got 0"),
-        (("calibrate", "--epsilon", "1", "--noise", "1", "--steps", "3"), "both"),
-        (("calibrate", "--epsilon", "1", "--advantage", "0.1"), "--advantage, got both"),
-        (("calibrate", "--prior", "0.5"), "prior with posterior"),
-        (("calibrate",), "or a risk in its place"),
-        (("calibrate", "--advantage", "0.1", "--noise", "1"), "one step at an attacker's advantage"),
-        (("card", "nowhere.json"), "nowhere.json"),
-        (("predict", "nowhere.json", "iris"), "nowhere.json"),
-        (("data", "show", "nope"), "nope"),
-    ],
-)
-def test_mistakes_get_one_line_and_exit_code_one(
-    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = dperm(*arguments, expect=1)
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1
-    assert lines[0].startswith("error: ")
-    assert message in lines[0]
-    assert list(tmp_path.glob("*.html")) == []
-    assert SpendLog.current().charges() == []
-
-
 def test_a_mistake_in_a_process_of_its_own() -> None:
     assert apart("account", "--noise", 0, expect=1).stderr.startswith("error: ")
 
