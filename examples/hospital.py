@@ -65,6 +65,7 @@ def publicly_known(path: Path) -> None:
             column["scale"] = "log"
         if column["name"] == "Verlegt":
             column["read"] |= {"jaa": "ja"}
+            column.pop("note")  # what it asked is answered
     schema["classes"] = ["ja", "nein"]
     schema["unit_rows"] = 5
     path.write_text(json.dumps(schema, indent=2, ensure_ascii=False), encoding="utf-8")

@@ -128,7 +128,9 @@ def test_from_the_file_to_the_card(write: Writer, tmp_path: Path) -> None:
     edited = json.loads(schema.read_text())
     if write is slips_in_the_target:
         assert "'yess' for 'yes'?" in said and "'YES' is read as 'yes'" in said
+        assert "'yess' for 'yes'?" in dperm("data", "confirm", schema, expect=1).stderr
         edited["columns"][-1]["read"] |= {"yess": "yes", "?": None}
+        del edited["columns"][-1]["note"]
         edited |= {"classes": ["no", "yes"], "missing": "middle"}
         schema.write_text(json.dumps(edited))
     dperm("data", "confirm", schema)

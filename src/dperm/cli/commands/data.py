@@ -123,9 +123,11 @@ def propose(
 
 def confirm(
     source: Annotated[Path, typer.Argument(help="A proposed schema.")],
+    yes: Annotated[bool, typer.Option("--yes", help="What it asks is right as the file says it now.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Where to write it [default: the same file].")] = None,
 ) -> None:
-    """State that a proposed schema is publicly known, which takes out what was noted of the data.
+    """State that a proposed schema is publicly known, which takes out what was noted of the data. What a note asks must be
+    answered: correct the column and take its note out, or say --yes.
 
     \b
     Example:
@@ -139,10 +141,11 @@ def confirm(
         raise ValueError(f"Expected a proposed schema, got {source}, which is none.")
     output = output or source
     probe_writable(output)
-    if open_questions := [(column.name, column.note) for column in schema.columns if "?" in column.note]:
-        say("The proposal asked, and you state that what the file says now is right:")
-        for name, note in open_questions:
-            say(f"  {name}: {note}")
+    if not yes and (asked := [f"{column.name}: {column.note}" for column in schema.columns if "?" in column.note]):
+        raise ValueError(
+            f"Expected answers to what the proposal asks: {'; '.join(asked)}. Correct the columns in {source} and take their "
+            "notes out, or pass --yes where they are right."
+        )
     write_atomically(output, data.confirmed(schema).to_json(editor="$schema" in source.read_text(encoding="utf-8-sig")))
     say(f"{output}: you state that its ranges, categories and labels were known without looking at the rows.")
     if read := sum(len(column.read) for column in schema.columns):
