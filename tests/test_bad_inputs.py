@@ -63,6 +63,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     written = {
         "empty.csv": "",
         "header.csv": "age,sex,dose,ill\n",
+        "comments.csv": "# of 2020\n# by me\nage,sex,dose,ill\n30,f,1.0,yes\n31,m,2.0,no\n",
+        "title.csv": "Ward A;;\nage;sex;ill\n30;f;yes\n31;m;no\n33;m;no\n",
         "ragged.csv": "age,sex,dose,ill\n30,f,1.0,yes\n31,m,2.0\n",
         "quotes.csv": 'age,sex,dose,ill\n30,"f,1.0,yes\n31,m,2.0,no\n',
         "broken.json": "{",
@@ -123,6 +125,8 @@ COMMANDS = {
     "data propose t.csv --target sick": "got 'sick'",
     "data propose t.csv --target ill --unit nobody": "got 'nobody'",
     "data propose t.csv --target ill --epsilon 0": "epsilon > 0",
+    "data propose comments.csv --target ill": "skip_lines=2 (--skip-lines 2)",
+    "data propose title.csv --target ill": "Row 1 holds it: is that the header? --skip-lines",
     "data confirm none.json": "No such file or directory",
     "data confirm m.json": "Expected only the entries",
     "data check t.csv": "Expected a target",

@@ -38,6 +38,7 @@ _MOST_STRANGERS = 50  # different ones
 _WORDS = 3.0  # on average, in free text
 _LETTERS = 40.0
 _RARE = 0.01  # of the rows, for a label that may be a slip
+_ABOVE = 30  # rows that may stand above a header
 _ROWS = 20  # from which on values that are all different tell something
 _PERSONS = 1.05  # rows of each, on average
 _ID = re.compile(r"(^|[^a-z])(id|ids|uuid|guid|key|mrn|ssn|iban|pid|index|row)([^a-z]|$)|(nr|no|number|num|nummer)$")
@@ -230,6 +231,12 @@ def _text(seen: _Seen) -> Column:
 _RECOGNISERS: Sequence[Callable[[_Seen], Column | None]] = (_nothing, _truth, _moment, _identity, _number, _category, _text)
 
 
+def _header_below(frame: pd.DataFrame, target: str) -> str:
+    """Where a table's first rows hold its target's name, its header is there."""
+    above = np.flatnonzero((frame.head(_ABOVE).astype(str) == str(target)).to_numpy().any(axis=1))
+    return f" Row {above[0] + 1} holds it: is that the header? --skip-lines leaves out what is above." if len(above) else ""
+
+
 def propose(
     frame: Any,
     target: str,
@@ -249,7 +256,10 @@ def propose(
     """
     frame = as_frame(frame)
     if target not in frame.columns:
-        raise SchemaError(f"Expected target to be one of the columns {list(map(str, frame.columns[:20]))}, got {target!r}.")
+        raise SchemaError(
+            f"Expected target to be one of the columns {list(map(str, frame.columns[:20]))}, got {target!r}."
+            + _header_below(frame, target)
+        )
     if unit and (unit not in frame.columns or unit == target):
         raise SchemaError(f"Expected a unit among the other columns {list(map(str, frame.columns[:20]))}, got {unit!r}.")
     decimal = decimal_of(frame, ".")
