@@ -315,7 +315,8 @@ def _checked(body: _Body, width: int, names: list[str], numeric: list[int], brea
             if len(row) != width and not (count == 1 and [name.strip() for name in row] == names):
                 hint = "a separator or a quote is missing, or too many"
                 if len(row) > width and count <= _ABOVE:
-                    hint += f"; or there are lines above its header, and this is it: skip_lines={start - 1} (--skip-lines {start - 1})"
+                    above = start - 1
+                    hint += f"; or there are lines above its header, and this is it: skip_lines={above} (--skip-lines {above})"
                 raise TextError(f"line {start} has {len(row)} fields in place of {width}: {hint}")
             if body.above + end == start:
                 continue
