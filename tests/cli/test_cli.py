@@ -485,8 +485,8 @@ def test_curves_are_trained_drawn_and_predicted_with(table: Path, schema: Path, 
     wide = pd.read_csv(tmp_path / "p.csv")
     assert len(plain) == 300 and wide[plain.columns].equals(plain) and len(wide.columns) == len(plain.columns) + 4
     for label in fitted.classes_:
-        assert (wide[f"lowest of {label}"] < plain[f"probability of {label}"]).all()
-        assert (plain[f"probability of {label}"] < wide[f"highest of {label}"]).all()
+        assert (wide[f"PRIVATE lowest of {label}"] < plain[f"probability of {label}"]).all()
+        assert (plain[f"probability of {label}"] < wide[f"PRIVATE highest of {label}"]).all()
     assert len(SpendLog.current().charges()) == charges
     assert "level" in dperm("predict", model, table, *again, "--level", "95", expect=1).stderr
     for given, features in (("0", 5), ("5", 13)):
@@ -557,7 +557,7 @@ def test_rows_that_do_not_fit_do_not_take_the_file_with_them(table: Path, schema
     good = [0, 2, 5]
     assert pd.read_csv(whole)["prediction"].loc[good].tolist() == answers["prediction"].loc[good].tolist()
     counted = json.loads(dperm("predict", model, new, "-o", whole, "--json").stdout)
-    assert counted == {"predictions": 6, "blank": 0, "output": str(whole)}
+    assert counted == {"predictions": 6, "blank": 0, "output": str(whole), "private": False}
     assert "'fail', 'skip'" in dperm("predict", model, new, "--on-error", "ignore", expect=1).stderr
     pd.read_csv(new).assign(**{words[0]: "nowhere"}).to_csv(new, index=False)
     assert "No row fits" in dperm("predict", model, new, "--on-error", "skip", expect=1).stderr

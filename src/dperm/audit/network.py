@@ -30,7 +30,7 @@ _TRAININGS = 12 + 2 * _RUNS  # about so many are replayed or watched
 
 def event_of_network(model: Any) -> Event:
     """What a training by a fitted network classifier's settings costs, accounted for anew: what its certificate must state."""
-    size = model.certificate_.public_facts.get("public_size") if model.relation == "replace_one" else model.public_size
+    size = model.trace_["public_size"] if model.relation == "replace_one" else model.public_size
     trainer = _trainer(model, size)
     if size is not None:
         return trainer.planned().event

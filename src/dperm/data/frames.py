@@ -25,4 +25,5 @@ def as_frame(table: Any) -> pd.DataFrame:
         )
     import pyarrow as pa
 
-    return pa.table(table).to_pandas()
+    # whole numbers would turn to fractions by one missing value, and large ones be others: what one record holds must not matter
+    return pa.table(table).to_pandas(integer_object_nulls=True)

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dperm import _validate as check
 from dperm._remind import remind_of_budget
 from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.weights import admit_class_weight, weights_by_class
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
@@ -47,6 +48,15 @@ class _Planned:
 
 def _has_probabilities(search: DPSearch) -> bool:
     return hasattr(search.estimator, "predict_proba")
+
+
+def _refuse_weights(candidate: PrivateLinearModel) -> None:
+    """What a fit would refuse, when the search is paid for."""
+    if candidate.max_sample_weight is not None:
+        raise ValueError("Expected no max_sample_weight: a search passes no weights of records on.")
+    if (weights := admit_class_weight(candidate.class_weight)) is not None:
+        known = np.unique(candidate.classes)  # pyright: ignore[reportAttributeAccessIssue]  # who has weights has classes
+        weights_by_class(weights, np.zeros(0, dtype=np.intp), known)
 
 
 class DPSearch(MetaEstimatorMixin, BaseEstimator):
@@ -112,6 +122,8 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
     def _fit(self, X: Any, y: Any, held_out: tuple[Any, Any], private_scores: bool) -> None:
         settings = self._checked(private_scores)
         features, classes, size = self._known(X, y, held_out)
+        for setting in settings:
+            _refuse_weights(clone(self.estimator).set_params(**setting))
         how, planned = self._planned(settings, features, classes, size, private_scores)
         certificate = self._certificate(planned, how, classes)  # before the first try: its date tells of none
         shift = 0 if self.random_state is None else int(np.random.default_rng(self.random_state).integers(1 << 31))

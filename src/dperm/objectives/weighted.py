@@ -29,8 +29,10 @@ def admit_class_targets(targets: Array, classes: int) -> Array:
 
 
 def weights_apart(targets: Array) -> tuple[Array, Array]:
-    """(n,) targets, and (n,) weights: 1 where there are none."""
-    return (targets, np.ones(len(targets))) if targets.ndim == 1 else (targets[:, 0], targets[:, 1])
+    """(n,) targets, and (n,) weights in [0, 1], whatever a stranger's loss admits: 1 where there are none."""
+    if targets.ndim == 1:
+        return targets, np.ones(len(targets))
+    return targets[:, 0], np.fmin(np.fmax(targets[:, 1], 0.0), 1.0)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Weighted(Loss):
 
     @property
     def plain(self) -> Loss:
-        return self.base.plain
+        return self.base  # itself: what a stranger's says is plain in it may be anything
 
     @property
     def weighs(self) -> bool:

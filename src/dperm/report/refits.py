@@ -21,6 +21,7 @@ __all__ = ["Refits"]
 
 Array = NDArray[np.float64]
 
+_UNCHARGED = "it was trained again for the data holder alone, uncharged, on records of which some stand for several"
 _LEAST = 1e-12  # of a probability, which has no log-odds at 0
 
 
@@ -80,7 +81,9 @@ class Refits:
                 seed = {} if random_state is None else {"random_state": random_state + done}
                 given = {} if weights is None else {"sample_weight": weights[drawn]}
                 again = type(model)(**settings, **seed)
-                models.append(again.fit(records.features[drawn], targets[drawn], groups, absent=records.absent, **given))
+                again.fit(records.features[drawn], targets[drawn], groups, absent=records.absent, **given)
+                again.certificate_ = again.certificate_.only_claimed(_UNCHARGED)
+                models.append(again)
                 if progress is not None:
                     progress(done + 1, count)
         return cls(model, tuple(models))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, read, refitted, refuse_same, say, told
+from dperm.cli.shared import JsonFlag, VerifyKey, probe_writable, read, refitted, refuse_same, say, told
 
 __all__ = ["register"]
 
@@ -61,6 +61,7 @@ def predict(
     output = output or Path("predictions.csv" if records is None else "private-predictions.csv")
     refuse_same(model, source, output)
     refuse_same(model, records, output)
+    probe_writable(output)
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)  # of any kind
     fitted, extra = loaded
     faults: dict[int, str] = {}
@@ -104,7 +105,7 @@ def predict(
     if records is not None:
         again = refitted(fitted, records, schema, refits, shown=not as_json)
         for side, values in zip(("lowest", "highest"), again.predictions(features, level), strict=True):
-            table[[f"{side} of {name}" for name in names] or side] = values if names else restored(values)
+            table[[f"PRIVATE {side} of {name}" for name in names] or f"PRIVATE {side}"] = values if names else restored(values)
     if keep is not None and copied is None:
         raise ValueError("Expected no --keep: only tables with a schema have columns to copy.")
     if faults:  # one line for every record of the input
@@ -114,7 +115,12 @@ def predict(
     if copied is not None:
         table = pd.concat([copied, table], axis=1)
     write_atomically(output, table.to_csv(index=False))
-    summary = {"predictions": len(table) - len(faults), "blank": len(faults), "output": str(output)}
+    summary = {
+        "predictions": len(table) - len(faults),
+        "blank": len(faults),
+        "output": str(output),
+        "private": records is not None,
+    }
     if as_json:
         say(json.dumps(summary))
         return
