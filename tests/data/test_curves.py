@@ -273,7 +273,7 @@ def test_an_encoder_leaves_nobody_out() -> None:
     encoder = TableEncoder(replace(SCHEMA, missing="drop"))
     with pytest.raises(ValueError, match="no transformer may leave out"):
         encoder.fit(frame)
-    with pytest.raises(TypeError, match="DataFrame"):
+    with pytest.raises(TypeError, match="named columns"):
         TableEncoder(SCHEMA).fit(frame.to_numpy())
     with pytest.raises(ValueError, match="confirmed"):
         TableEncoder(replace(SCHEMA, proposed=True)).fit(frame)

@@ -12,6 +12,7 @@ import pytest
 from dperm.data import Column, Dataset, Schema, SchemaError
 from dperm.estimators import DPLogisticRegression
 from dperm.report.effects import effects, effects_page, plot_effects
+from dperm.report.refits import Refits
 
 COLUMNS = (
     Column("age", "number", (0, 100)),
@@ -95,7 +96,7 @@ def test_effects_add_up_and_are_drawn() -> None:
     frame = people(2000)
     data = Dataset.of(frame, SCHEMA)
     model = DPLogisticRegression(epsilon=8.0, classes=["no", "yes"]).fit(data.features, data.targets)
-    found = effects(model, SCHEMA, records=data)
+    found = effects(model, SCHEMA, refits=Refits.of(model, data, 3))
     assert [effect.column for effect in found] == ["age", "hour", "job", "age × job", "hour × age"]
     job = found[3]
     assert job.sides is not None and job.heights.mean() == pytest.approx(0, abs=1e-9)

@@ -136,7 +136,6 @@ def test_the_command_trains_networks_and_the_others_use_them(tmp_path: Path) -> 
     assert scores["accuracy"] > 0.6
     dperm("card", model, "-o", tmp_path / "card.html")
     assert "age, ward" in (tmp_path / "card.html").read_text()
-    assert "got the network" in dperm("audit", model, "-o", tmp_path / "x.json", expect=1).stderr
     assert "nothing of one column alone" in dperm("effects", model, "-o", tmp_path / "e.html", expect=1).stderr
     for wrong, message in (
         (("--hidden", "8,x"), "widths of layers"),

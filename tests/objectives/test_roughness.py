@@ -115,7 +115,7 @@ def test_weights_of_any_kind_are_doubles(given: Any) -> None:
 def test_truth_values_are_no_weights(given: Any) -> None:
     """Of truth values a Laplacian is no Laplacian, and what it leaves is not strongly convex."""
     for mechanism in (Objective(roughness=given), Output(roughness=given, strong_convexity=5.0)):
-        with pytest.raises(ValueError, match="weight"):
+        with pytest.raises(TypeError, match="to be a number, got"):
             DPLogisticRegression(neighbours=[(0, 1), (1, 2), (2, 3)], mechanism=mechanism).fit(X, Y)
     assert SpendLog.current().charges() == []
 
