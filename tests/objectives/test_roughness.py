@@ -114,9 +114,11 @@ def test_weights_of_any_kind_are_doubles(given: Any) -> None:
 @pytest.mark.parametrize("given", [True, np.True_])
 def test_truth_values_are_no_weights(given: Any) -> None:
     """Of truth values a Laplacian is no Laplacian, and what it leaves is not strongly convex."""
-    for mechanism in (Objective(roughness=given), Output(roughness=given, strong_convexity=5.0)):
-        with pytest.raises(TypeError, match="to be a number, got"):
-            DPLogisticRegression(neighbours=[(0, 1), (1, 2), (2, 3)], mechanism=mechanism).fit(X, Y)
+    for made in (lambda: Objective(roughness=given), lambda: Output(roughness=given, strong_convexity=5.0)):
+        with pytest.raises(TypeError, match="roughness to be a number, got"):
+            DPLogisticRegression(neighbours=[(0, 1), (1, 2), (2, 3)], mechanism=made()).fit(X, Y)
+    with pytest.raises((TypeError, ValueError), match="weight"):
+        Roughness(((0, 1), (1, 2)), given)
     assert SpendLog.current().charges() == []
 
 
