@@ -285,6 +285,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     (lambda: logistic(y=Z), "Unknown label type: continuous"),
     (lambda: logistic(y=[None, *Y[1:]]), "Expected a label for each record, got 1 without one"),
     (lambda: logistic(y=np.array([np.nan, *Y[1:]], dtype=object)), "NaN|got 1 without one"),
+    (lambda: logistic(y=pd.Series([pd.NA, *Y[1:]], dtype="string")), "got 1 without one"),
     (lambda: logistic(pd.DataFrame(X), pd.Series(Y, index=range(1, 41))), "Expected y with the index of X"),
     (lambda: logistic(groups=np.arange(40)), "Expected person_rows with groups"),
     (lambda: logistic(groups=np.arange(3), person_rows=2), "Expected 40 groups, one a row"),

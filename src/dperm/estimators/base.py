@@ -82,10 +82,10 @@ class PrivateLinearModel(TakesMethod):
         admit_class_weight(self.class_weight)
         bounded(self.max_sample_weight)
 
-    def _validated(self, X: Any, y: Any, groups: Any = None, *, y_numeric: bool) -> tuple[Any, Any]:
+    def _validated(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, *, y_numeric: bool) -> tuple[Any, Any]:
         """Finite rows and targets of matching length: refused here, before anything is charged."""
-        same_rows(X, y, "y")
-        same_rows(X, groups, "groups")
+        for name, given in (("y", y), ("groups", groups), ("sample_weight", sample_weight)):
+            same_rows(X, given, name)
         return validate_data(
             self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=y_numeric, ensure_min_samples=1
         )

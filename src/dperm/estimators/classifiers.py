@@ -13,8 +13,8 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils.validation import validate_data
 
 from dperm import _validate as check
-from dperm.estimators.base import PrivateLinearModel, same_rows
-from dperm.estimators.labels import admit_labels
+from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.labels import admit_labels, refuse_missing
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
 from dperm.objectives import Hinge, Huber, Logistic, Loss
@@ -46,8 +46,8 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         """
         self._check_parameters()
         with all_or_nothing(self):
-            same_rows(X, sample_weight, "sample_weight")
-            X, y = self._validated(X, y, groups, y_numeric=False)
+            refuse_missing(y)
+            X, y = self._validated(X, y, groups, sample_weight, y_numeric=False)
             self.classes_, index, labels = admit_labels(y, self.classes)
             self._fit(X, index, len(self.classes_), [labels], groups, absent, sample_weight)
         return self

@@ -10,7 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from dperm.privacy import Assumption, statements
 
-__all__ = ["admit_labels"]
+__all__ = ["admit_labels", "refuse_missing"]
 
 
 def admit_labels(y: Any, classes: ArrayLike | None) -> tuple[NDArray[Any], NDArray[np.intp], Assumption]:
@@ -18,8 +18,6 @@ def admit_labels(y: Any, classes: ArrayLike | None) -> tuple[NDArray[Any], NDArr
 
     ValueError for labels outside a stated set, and for fewer than two.
     """
-    if missing := int(np.sum([value is None or value != value for value in y])) if np.asarray(y).dtype.kind in "Of" else 0:
-        raise ValueError(f"Expected a label for each record, got {missing} without one: leave them out, or give them a label.")
     check_classification_targets(y)
     seen = np.unique(y)
     if classes is None:
@@ -34,3 +32,12 @@ def admit_labels(y: Any, classes: ArrayLike | None) -> tuple[NDArray[Any], NDArr
             f"Expected at least 2 classes, got one class only: {known.tolist()}. State all possible labels with classes=."
         )
     return known, np.searchsorted(known, y), statements.labels(len(known), stated=classes is not None)
+
+
+def refuse_missing(y: Any) -> None:
+    """ValueError where labels are None, NaN or pandas's NA among texts, which libraries refuse in words of their own."""
+    import pandas as pd
+
+    labels = np.asarray(y)
+    if labels.ndim and labels.dtype.kind == "O" and (missing := int(np.sum(pd.isna(labels)))):
+        raise ValueError(f"Expected a label for each record, got {missing} without one: leave them out, or give them a label.")

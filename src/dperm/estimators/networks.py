@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dperm import _validate as check
 from dperm.estimators.around import remind_of_what_looks
 from dperm.estimators.base import admit_groups
-from dperm.estimators.labels import admit_labels
+from dperm.estimators.labels import admit_labels, refuse_missing
 from dperm.estimators.methods import TakesMethod
 from dperm.estimators.whole import all_or_nothing
 from dperm.gradient import Policy
@@ -81,6 +81,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
     def _train(self, X: Any, y: Any, groups: Any, recipe: _Recipe) -> None:
         import torch
 
+        refuse_missing(y)
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1)
         remind_of_what_looks(stacklevel=3)
         self.classes_, index, labels = admit_labels(y, self.classes)

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_tweedie_score
 
 from dperm import _validate as check
-from dperm.estimators.base import PrivateLinearModel, same_rows
+from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
 from dperm.objectives import Loss
@@ -68,8 +68,7 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
         check.positive("radius", self.radius)
         bound = check.positive("target_bound", self.target_bound)
         with all_or_nothing(self):
-            same_rows(X, sample_weight, "sample_weight")
-            X, y = self._validated(X, y, groups, y_numeric=True)
+            X, y = self._validated(X, y, groups, sample_weight, y_numeric=True)
             if np.any(np.asarray(y) < 0):
                 raise ValueError("Expected counts >= 0, got negative ones.")
             targets = np.minimum(np.asarray(y, dtype=np.float64), bound)

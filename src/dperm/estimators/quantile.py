@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_pinball_score
 
 from dperm import _validate as check
-from dperm.estimators.base import PrivateLinearModel, same_rows
+from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
 from dperm.objectives import Loss
@@ -83,8 +83,7 @@ class DPQuantileRegressor(RegressorMixin, PrivateLinearModel):
         self._loss()  # refuses what it cannot be made of
         bound = self.target_bound
         with all_or_nothing(self):
-            same_rows(X, sample_weight, "sample_weight")
-            X, y = self._validated(X, y, groups, y_numeric=True)
+            X, y = self._validated(X, y, groups, sample_weight, y_numeric=True)
             targets = np.clip(np.asarray(y, dtype=np.float64), -bound, bound) / bound  # rules know no units
             self._fit(X, targets, 0, [clipped_targets(bound)], groups, absent, sample_weight)
             self.coef_, self.intercept_ = bound * self.coef_[0], bound * float(np.ravel(self.intercept_)[0])

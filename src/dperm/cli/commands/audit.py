@@ -42,7 +42,7 @@ def audit(
     classes: Annotated[int | None, typer.Option(help="Number of classes [default: 2].")] = None,
     public_size: Annotated[int | None, typer.Option(help="Publicly known number of records, if it is public.")] = None,
     trials: Annotated[int | None, typer.Option(help="Trainings in each world [default: what fits into --minutes].")] = None,
-    minutes: Annotated[float, typer.Option(help="About how long all of it may take.")] = 3.0,
+    minutes: Annotated[float, typer.Option(help="About how long it may take; a network takes what it says first.")] = 3.0,
     output: Annotated[Path, typer.Option("--output", "-o", help="Results to write, as JSON.")] = Path("audit.json"),
     verify_key: VerifyKey = None,
     as_json: JsonFlag = False,
