@@ -529,6 +529,21 @@ def test_classes_may_weigh_differently(table: Path, schema: Path, tmp_path: Path
     assert len(SpendLog.current().charges()) == charges
 
 
+@pytest.mark.parametrize("kind", ["logistic", "mlp"])
+def test_a_dry_run_spends_and_writes_nothing(table: Path, schema: Path, tmp_path: Path, kind: str) -> None:
+    model, log = tmp_path / "m.json", SpendLog.current().path
+    train = ("train", table, "--schema", schema, "--accept-proposed", "--model", kind, "-o", model)
+    told = " ".join(dperm(*train, "--dry-run", "--epsilon", "0.5").stdout.split())
+    assert "300 records" in told and "charge at most ε = 0.5 at δ = 1e-05" in told
+    assert f'"{table.stem}" in {log}' in told
+    assert not model.exists() and not log.exists()
+    dperm(*train, "--epsilon", "0.5")
+    run = model_from_json(model.read_text())[0].certificate_.mechanism
+    assert f"would run {run if kind == 'logistic' else 'gradient perturbation of a network'}" in told
+    assert "no certificate" in dperm(*train, "--dry-run", "--json", expect=1).stderr
+    assert "--epsilon" in dperm(*train, "--dry-run", "--epsilon", "1", "--advantage", "0.1", expect=1).stderr
+
+
 def test_rows_that_do_not_fit_do_not_take_the_file_with_them(table: Path, schema: Path, tmp_path: Path) -> None:
     model, new, out = tmp_path / "m.json", tmp_path / "new.csv", tmp_path / "a.csv"
     schema.write_text(schema.read_text().replace(', "other": true', ""))

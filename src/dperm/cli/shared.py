@@ -82,7 +82,7 @@ def told(name: str, frame: pd.DataFrame) -> str:
 
 
 def told_to_holder(dataset: Dataset, data_norm: float | None = None, delta: float = 0.0, public_size: int | None = None) -> None:
-    """What was read, and what stands out in it: nothing of this is private."""
+    """What was read, and what stands out in it, from the rows as they are: for nobody else to see."""
     from dperm.data.survey import share
 
     say(f"For the data holder alone: {dataset.described()}.")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +30,6 @@ from dperm.cli.shared import (
 __all__ = ["register"]
 
 _LOOKED = 10_000  # records
-_WIDEST = 65_536  # hidden layer
 
 
 def train(
@@ -75,38 +72,33 @@ def train(
     private_report: Annotated[
         Path | None, typer.Option(help="With --mechanism individual: a page of what each record has spent. PRIVATE.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be read, run and charged, and stop: nothing is spent.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Train one private model and write it with its certificate.
 
     \b
     Example:
+      dperm train people.csv --schema people.schema.json --epsilon 1 --dry-run
       dperm train people.csv --schema people.schema.json --epsilon 1 -o model.json
       dperm train people.csv --schema people.schema.json --advantage 0.1 -o model.json
     """
-    import numpy as np
-
     from dperm._validate import choice
-    from dperm.data import Schema
-    from dperm.data.knots import usual_knots
-    from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPMLPClassifier, DPRidge, model_to_json
-    from dperm.mechanisms import Gradient, known_methods
+    from dperm.cli.kinds import KINDS, Asked
+    from dperm.estimators import model_to_json
+    from dperm.mechanisms import known_methods
     from dperm.mechanisms.gradient import SAMPLINGS
     from dperm.privacy.signing import sign
     from dperm.privacy.statements import labels
 
-    kinds: dict[str, Any] = {"logistic": DPLogisticRegression, "svm": DPLinearSVC, "ridge": DPRidge, "mlp": DPMLPClassifier}
-    choice("--model", model, kinds)
-    network = model == "mlp"
-    if network and any(importlib.util.find_spec(name) is None for name in ("torch", "safetensors")):
-        raise ValueError("Expected PyTorch and safetensors with --model mlp: pip install 'dperm[torch]'.")
-    widths = _widths(hidden)
-    if hidden is not None and not network:
-        raise ValueError(f"Expected --model mlp with --hidden, got --model {model}, which has no layers.")
-    if network and (class_weight is not None or mechanism not in ("auto", "gradient") or data_norm != 1.0):
-        raise ValueError(
-            "Expected --model mlp without --class-weight and --data-norm, by --mechanism gradient: others need convexity."
-        )
+    kind = KINDS[choice("--model", model, KINDS)]
+    choice("--mechanism", mechanism, known_methods())
+    if sampling is not None:
+        choice("--sampling", sampling, SAMPLINGS)
+    if dry_run and as_json:
+        raise ValueError("Expected --dry-run or --json: there is no certificate of what was not run.")
     refuse_same(source, schema, output, sign_key, private_report)
     budget = stated_budget(
         epsilon,
@@ -117,16 +109,21 @@ def train(
         prior=prior,
         posterior=posterior,
     )
+    asked = Asked(
+        budget,
+        delta,
+        relation,
+        public_size,
+        mechanism,
+        sampling,
+        curves,
+        class_weight=class_weight,
+        data_norm=data_norm,
+        hidden=hidden,
+    )
+    kind.refuse(asked)
 
-    def knots(found: Schema) -> int:
-        if curves is not None:
-            return curves
-        if network and not found.curves:
-            return 0
-        asked = budget if isinstance(budget, float | int) else 1.0
-        return found.curves or usual_knots(found, asked, delta, public_size)
-
-    dataset, used = dataset_of(source, target, schema, knots)
+    dataset, used = dataset_of(source, target, schema, lambda found: kind.knots(found, asked) if curves is None else curves)
     if used is None and curves:
         raise ValueError(f"Expected a table with columns for --curves, got {source}, whose features have no ranges.")
     if used is not None and used.proposed and not accept_proposed:
@@ -139,56 +136,8 @@ def train(
         )
     if used is not None:
         used.found_by(relation, delta)  # refused here, before anything is charged
-    options: dict[str, Any] = {
-        "epsilon": budget,
-        "delta": delta,
-        "relation": relation,
-        "data_norm": data_norm,
-        "public_size": public_size,
-        "mechanism": mechanism,
-        "label": dataset.name,
-    }
-    choice("--mechanism", mechanism, known_methods())
-    if sampling is not None:
-        choice("--sampling", sampling, SAMPLINGS)
-        if mechanism != "gradient" and not network:
-            raise ValueError(f"Expected --mechanism gradient with --sampling {sampling}: other mechanisms draw no batches.")
-        options["mechanism"] = Gradient(sampling=sampling)
-    if dataset.groups is not None:
-        options["person_rows"] = dataset.person_rows
-    targets = dataset.targets
-    if network:
-        del options["data_norm"]
-        options["hidden_layer_sizes"] = widths
-        options["mechanism"] = Gradient() if sampling is None else Gradient(sampling=sampling)
-        if dataset.absent and (relation == "replace_one" or public_size is not None):
-            raise ValueError(
-                f"Expected no records to leave out for --model mlp where their number is public, got {dataset.absent:,}: without "
-                'a label, or with gaps, which "missing": "middle" or "separate" in the schema keeps.'
-            )
-        if sampling == "rows" and dataset.groups is None:
-            raise ValueError("Expected a schema with a unit with --sampling rows: without one each row is a person.")
-        if not isinstance(dataset.features, np.ndarray):
-            raise ValueError(f"Expected dense features with --model mlp, got those of {source}, which are sparse.")
-    if class_weight is not None and not dataset.classes:
-        raise ValueError("Expected labels as target with --class-weight, got numbers.")
-    if model == "ridge":
-        if dataset.target_range is None:
-            raise ValueError(
-                f"Expected numbers as target for --model ridge, got the labels {list(dataset.classes)[:5]}. "
-                "A schema says so: `dperm data propose --task regression` makes one."
-            )
-        targets = dataset.target_range.scaled(targets)
-    elif not dataset.classes:
-        raise ValueError(f"Expected labels as target for --model {model}, got numbers; use --model ridge.")
-    else:
-        options["classes"] = list(dataset.classes)
-        if not network:
-            options["neighbours"] = list(dataset.neighbours) or None
-            options["class_weight"] = _weights(class_weight)
+    estimator = kind.estimator(dataset, asked)
     probe_writable(output)
-    if not as_json:
-        told_to_holder(dataset, None if network else data_norm, delta, public_size)
     if private_report is not None:
         if mechanism != "individual" or public_size is None or len(dataset.classes) > 2:
             raise ValueError(
@@ -198,11 +147,15 @@ def train(
         probe_writable(private_report)
     if sign_key is not None:
         sign("", sign_key)  # an unusable key, before the charge
-    if network and not as_json:
-        say("Training a network: this can take minutes.\n")
-    absent = {} if network else {"absent": dataset.absent}
+    if not as_json:
+        told_to_holder(dataset, kind.row_norm(asked), delta, public_size)
+    if dry_run:
+        _told_of_dry_run(kind.mechanism(estimator, dataset), budget, delta, dataset.name)
+        return
+    if kind.notice and not as_json:
+        say(kind.notice)
     with kept_aside(output) as kept:
-        fitted = kinds[model](**options).fit(dataset.features, targets, groups=dataset.groups, **absent)
+        fitted = kind.fit(estimator, dataset)
     if used is None and dataset.target_range is None:
         fitted.certificate_ = fitted.certificate_.with_assumptions(labels(None, stated=False))
     fitted.certificate_ = dataset.certified(fitted.certificate_)
@@ -226,38 +179,20 @@ def train(
         if private_report is not None:
             say(f"PRIVATE, for the data holder only: {private_report}.")
         say(fitted.certificate_.brief())
-        if used is not None and used.curves and not network:
+        if used is not None and used.curves and kind.drawn:
             say(f"Each number has a curve of {used.curves} knots: see them by `dperm effects {output}`.")
         if used is not None and used.pairs and not used.curves:
             say("Its numbers have straight lines, and pairs of columns are left out with curves: --curves says how many knots.")
         say(f"Model written to {output}." + (f" What was there is kept as {kept}." if kept else ""))
 
 
-def _widths(given: str | None) -> list[int]:
-    """ "64,32" as widths of layers."""
-    parts = "32" if given is None else given
-    if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", parts):
-        raise ValueError(f"Expected --hidden as widths of layers, such as 64,32, got {given!r}.")
-    widths = [int(part) for part in parts.split(",")]
-    if not 1 <= min(widths) <= max(widths) <= _WIDEST:
-        raise ValueError(f"Expected --hidden as widths from 1 to {_WIDEST:,}, got {given!r}.")
-    return widths
+def _told_of_dry_run(mechanism: str, budget: Any, delta: float, label: str) -> None:
+    from dperm.release.ledger import SpendLog
 
-
-def _weights(given: str | None) -> dict[str, float] | None:
-    """ "no=1,yes=4" as weights by label."""
-    if given is None or given == "balanced":
-        return given  # pyright: ignore[reportReturnType]  # refused by name
-    weights: dict[str, float] = {}
-    for part in given.split(","):
-        label, equals, weight = part.rpartition("=")
-        try:
-            weights[label.strip()] = float(weight)
-        except ValueError:
-            equals = ""
-        if not equals:
-            raise ValueError(f"Expected --class-weight such as no=1,yes=4, got {given!r}.")
-    return weights
+    spent = f"ε = {budget:g}" if isinstance(budget, float | int) else f"the ε of {budget}"
+    say("Dry run: nothing was trained, charged or written.")
+    say(f'It would run {mechanism}, and charge at most {spent} at δ = {delta:g} to "{label}" in {SpendLog.current().path}.')
+    say("`dperm account --log` says what this log holds already.")
 
 
 def register(app: typer.Typer) -> None:

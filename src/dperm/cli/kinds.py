@@ -1,0 +1,230 @@
+"""What `--model` names: how each kind of model is made of a table and of what the command line asks."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dperm.data import Dataset, Schema
+    from dperm.privacy import Risk
+
+__all__ = ["KINDS", "Asked", "Kind"]
+
+_WIDEST = 65_536  # hidden layer
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks of a model, whatever its kind."""
+
+    budget: float | Risk
+    delta: float
+    relation: str
+    public_size: int | None
+    mechanism: str
+    sampling: str | None
+    curves: int | None
+    class_weight: str | None
+    data_norm: float
+    hidden: str | None
+
+
+class Kind(ABC):
+    """A kind of model. Everything that it refuses, it refuses before anything is charged."""
+
+    drawn = True  # by `dperm effects`
+    notice = ""  # said before training
+
+    @abstractmethod
+    def refuse(self, asked: Asked) -> None:
+        """ValueError for what this kind cannot do, before a row is read."""
+
+    @abstractmethod
+    def knots(self, schema: Schema, asked: Asked) -> int:
+        """Knots of the curve of each number where `--curves` does not say."""
+
+    @abstractmethod
+    def estimator(self, dataset: Dataset, asked: Asked) -> Any:
+        """The estimator that is to be fitted. ValueError for data that this kind cannot learn from."""
+
+    def row_norm(self, asked: Asked) -> float | None:
+        """The norm that longer rows are scaled down to; None where rows are not bounded."""
+        return asked.data_norm
+
+    def targets(self, dataset: Dataset) -> Any:
+        """What the estimator learns, one a row."""
+        return dataset.targets
+
+    def mechanism(self, estimator: Any, dataset: Dataset) -> str:
+        """What a fit would run, in words. ValueError where it would be refused."""
+        return estimator.mechanism_for(dataset.features.shape[1], max(2, len(dataset.classes)))[0].name
+
+    def fit(self, estimator: Any, dataset: Dataset) -> Any:
+        return estimator.fit(dataset.features, self.targets(dataset), groups=dataset.groups, absent=dataset.absent)
+
+
+class _Linear(Kind):
+    name: str
+
+    def refuse(self, asked: Asked) -> None:
+        if asked.hidden is not None:
+            raise ValueError(f"Expected --model mlp with --hidden, got --model {self.name}, which has no layers.")
+        if asked.sampling is not None and asked.mechanism != "gradient":
+            raise ValueError(f"Expected --mechanism gradient with --sampling {asked.sampling}: other mechanisms draw no batches.")
+
+    def knots(self, schema: Schema, asked: Asked) -> int:
+        from dperm.data.knots import usual_knots
+
+        epsilon = asked.budget if isinstance(asked.budget, float | int) else 1.0
+        return schema.curves or usual_knots(schema, epsilon, asked.delta, asked.public_size)
+
+    def estimator(self, dataset: Dataset, asked: Asked) -> Any:
+        from dperm.mechanisms import Gradient
+
+        method = asked.mechanism if asked.sampling is None else Gradient(sampling=asked.sampling)
+        return self.made(dataset, asked, **_options(dataset, asked), data_norm=asked.data_norm, mechanism=method)
+
+    @abstractmethod
+    def made(self, dataset: Dataset, asked: Asked, **options: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class _Classifier(_Linear):
+    name: str
+    estimator_name: str
+
+    def made(self, dataset: Dataset, asked: Asked, **options: Any) -> Any:
+        from dperm import estimators
+
+        labels = _labels(dataset, self.name)
+        return getattr(estimators, self.estimator_name)(
+            classes=labels,
+            neighbours=list(dataset.neighbours) or None,
+            class_weight=_weights(asked.class_weight),
+            **options,
+        )
+
+
+class _Ridge(_Linear):
+    name = "ridge"
+
+    def made(self, dataset: Dataset, asked: Asked, **options: Any) -> Any:
+        from dperm.estimators import DPRidge
+
+        if asked.class_weight is not None and not dataset.classes:
+            raise ValueError("Expected labels as target with --class-weight, got numbers.")
+        if dataset.target_range is None:
+            raise ValueError(
+                f"Expected numbers as target for --model ridge, got the labels {list(dataset.classes)[:5]}. "
+                "A schema says so: `dperm data propose --task regression` makes one."
+            )
+        return DPRidge(**options)
+
+    def targets(self, dataset: Dataset) -> Any:
+        assert dataset.target_range is not None
+        return dataset.target_range.scaled(dataset.targets)
+
+
+class _Network(Kind):
+    drawn = False
+    notice = "Training a network: this can take minutes.\n"
+
+    def refuse(self, asked: Asked) -> None:
+        if any(importlib.util.find_spec(name) is None for name in ("torch", "safetensors")):
+            raise ValueError("Expected PyTorch and safetensors with --model mlp: pip install 'dperm[torch]'.")
+        _widths(asked.hidden)
+        if asked.class_weight is not None or asked.mechanism not in ("auto", "gradient") or asked.data_norm != 1.0:
+            raise ValueError(
+                "Expected --model mlp without --class-weight and --data-norm, by --mechanism gradient: others need convexity."
+            )
+
+    def knots(self, schema: Schema, asked: Asked) -> int:
+        return schema.curves or 0
+
+    def row_norm(self, asked: Asked) -> float | None:
+        return None
+
+    def estimator(self, dataset: Dataset, asked: Asked) -> Any:
+        import numpy as np
+
+        from dperm.estimators import DPMLPClassifier
+        from dperm.mechanisms import Gradient
+
+        if dataset.absent and (asked.relation == "replace_one" or asked.public_size is not None):
+            raise ValueError(
+                f"Expected no records to leave out for --model mlp where their number is public, got {dataset.absent:,}: without "
+                'a label, or with gaps, which "missing": "middle" or "separate" in the schema keeps.'
+            )
+        if asked.sampling == "rows" and dataset.groups is None:
+            raise ValueError("Expected a schema with a unit with --sampling rows: without one each row is a person.")
+        if not isinstance(dataset.features, np.ndarray):
+            raise ValueError(f"Expected dense features with --model mlp, got those of {dataset.name}, which are sparse.")
+        return DPMLPClassifier(
+            classes=_labels(dataset, "mlp"),
+            hidden_layer_sizes=_widths(asked.hidden),
+            mechanism=Gradient() if asked.sampling is None else Gradient(sampling=asked.sampling),
+            **_options(dataset, asked),
+        )
+
+    def mechanism(self, estimator: Any, dataset: Dataset) -> str:
+        return "gradient perturbation of a network"
+
+    def fit(self, estimator: Any, dataset: Dataset) -> Any:
+        return estimator.fit(dataset.features, self.targets(dataset), groups=dataset.groups)
+
+
+KINDS: dict[str, Kind] = {
+    "logistic": _Classifier("logistic", "DPLogisticRegression"),
+    "svm": _Classifier("svm", "DPLinearSVC"),
+    "ridge": _Ridge(),
+    "mlp": _Network(),
+}
+
+
+def _options(dataset: Dataset, asked: Asked) -> dict[str, Any]:
+    """What every estimator takes."""
+    options: dict[str, Any] = {
+        "epsilon": asked.budget,
+        "delta": asked.delta,
+        "relation": asked.relation,
+        "public_size": asked.public_size,
+        "label": dataset.name,
+    }
+    return options if dataset.groups is None else {**options, "person_rows": dataset.person_rows}
+
+
+def _labels(dataset: Dataset, name: str) -> list[Any]:
+    if not dataset.classes:
+        raise ValueError(f"Expected labels as target for --model {name}, got numbers; use --model ridge.")
+    return list(dataset.classes)
+
+
+def _widths(given: str | None) -> list[int]:
+    """ "64,32" as widths of layers."""
+    parts = "32" if given is None else given
+    if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", parts):
+        raise ValueError(f"Expected --hidden as widths of layers, such as 64,32, got {given!r}.")
+    widths = [int(part) for part in parts.split(",")]
+    if not 1 <= min(widths) <= max(widths) <= _WIDEST:
+        raise ValueError(f"Expected --hidden as widths from 1 to {_WIDEST:,}, got {given!r}.")
+    return widths
+
+
+def _weights(given: str | None) -> dict[str, float] | None:
+    """ "no=1,yes=4" as weights by label."""
+    if given is None or given == "balanced":
+        return given  # pyright: ignore[reportReturnType]  # refused by name
+    weights: dict[str, float] = {}
+    for part in given.split(","):
+        label, equals, weight = part.rpartition("=")
+        try:
+            weights[label.strip()] = float(weight)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise ValueError(f"Expected --class-weight such as no=1,yes=4, got {given!r}.")
+    return weights
