@@ -1,0 +1,71 @@
+"""Mechanisms as data: frozen descriptions from which any accountant can compute. No code, no records.
+
+Every event states the neighbouring relation it was built for. `noise_multiplier` is the standard deviation of the
+noise ÷ the L2 sensitivity under that relation (clipping at C with noise S: S/C under add/remove, S/(2C) under
+replace-one).
+"""
+
+from dperm.privacy.events.composed import Composed, SelfComposed
+from dperm.privacy.events.event import LARGEST_NUMBER as LARGEST_NUMBER
+from dperm.privacy.events.event import (
+    Event,
+    Paid,
+    Relation,
+    UnsupportedEventError,
+    chosen_on_the_way,
+    event_from_dict,
+    leaves,
+    relation_of,
+)
+from dperm.privacy.events.guarantees import LARGEST_LOSS as LARGEST_LOSS
+from dperm.privacy.events.guarantees import (
+    AboveThreshold,
+    ApproximateDP,
+    ExponentialMechanism,
+    FilteredRdp,
+    PrivacyProfile,
+    PureDP,
+    Unsupported,
+)
+from dperm.privacy.events.hidden import HiddenIterates, RandomStop
+from dperm.privacy.events.noise import Gaussian, IndividualGaussian, Laplace
+from dperm.privacy.events.objective import SHARP_LOSSES as SHARP_LOSSES
+from dperm.privacy.events.objective import ObjectivePerturbationEvent
+from dperm.privacy.events.sampled import (
+    PoissonSampled,
+    RandomAllocation,
+    RowsSampled,
+    SampledWithoutReplacement,
+    TruncatedPoisson,
+)
+
+__all__ = [
+    "AboveThreshold",
+    "ApproximateDP",
+    "Composed",
+    "Event",
+    "ExponentialMechanism",
+    "FilteredRdp",
+    "Gaussian",
+    "HiddenIterates",
+    "IndividualGaussian",
+    "Laplace",
+    "ObjectivePerturbationEvent",
+    "Paid",
+    "PoissonSampled",
+    "PrivacyProfile",
+    "PureDP",
+    "RandomAllocation",
+    "RandomStop",
+    "Relation",
+    "RowsSampled",
+    "SampledWithoutReplacement",
+    "SelfComposed",
+    "TruncatedPoisson",
+    "Unsupported",
+    "UnsupportedEventError",
+    "chosen_on_the_way",
+    "event_from_dict",
+    "leaves",
+    "relation_of",
+]

@@ -1,0 +1,163 @@
+"""Events on a random part of the records."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from dperm import _validate as check
+from dperm.privacy.events.event import Event, Paid, Relation, leaves, plain_number, relation_of, sub_event
+from dperm.privacy.events.noise import Gaussian, gaussian_within
+
+__all__ = [
+    "PoissonSampled",
+    "RandomAllocation",
+    "RowsSampled",
+    "SampledWithoutReplacement",
+    "TruncatedPoisson",
+]
+
+
+@dataclass(frozen=True)
+class PoissonSampled(Event):
+    """`event` on a sample that holds each record independently with probability `rate`."""
+
+    rate: float
+    event: Event
+
+    def __post_init__(self) -> None:
+        plain_number(self, "rate", functools.partial(check.fraction, one=True))
+        sub_event("event", self.event)
+
+    @property
+    def relation(self) -> Relation | None:
+        return relation_of(self.event)
+
+    @property
+    def pays_for(self) -> Paid | None:
+        inner = self.event.pays_for
+        if inner is None or inner.kind != "gaussian" or inner.rate < 1.0:
+            return None
+        return inner._replace(rate=self.rate, draw="poisson")
+
+    def parts(self) -> Counter[Event]:
+        return leaves(self.event) if self.rate == 1.0 else super().parts()
+
+
+@dataclass(frozen=True)
+class RowsSampled(Event):
+    """A Gaussian on a sum over rows, each in it independently with probability `rate`; a person has at most `rows`.
+
+    The noise of `event` is in units of what all rows of a person together can move. Add/remove.
+    """
+
+    rate: float
+    event: Gaussian
+    rows: int
+
+    def __post_init__(self) -> None:
+        plain_number(self, "rate", check.fraction)
+        gaussian_within(self.event, Relation.ADD_OR_REMOVE_ONE, "sampling of rows")
+        object.__setattr__(self, "rows", check.integer("rows", self.rows))
+
+    @property
+    def relation(self) -> Relation:
+        return self.event.relation
+
+    @property
+    def pays_for(self) -> Paid | None:
+        return self.event.pays_for._replace(rate=self.rate, draw="rows")
+
+
+@dataclass(frozen=True)
+class TruncatedPoisson(Event):
+    """A Gaussian on a Poisson sample at `rate`, of which `capacity` records chosen uniformly are kept where there are more.
+
+    No data set has more than `largest` records. With a chance of at most P(Binomial(largest, rate) > capacity) this is not
+    the Gaussian on the whole sample, which is what is accounted for.
+    """
+
+    rate: float
+    event: Gaussian
+    capacity: int
+    largest: int
+
+    def __post_init__(self) -> None:
+        plain_number(self, "rate", check.fraction)
+        gaussian_within(self.event, None, "truncated Poisson sampling")
+        for name in ("capacity", "largest"):
+            object.__setattr__(self, name, check.integer(name, getattr(self, name)))
+
+    @property
+    def relation(self) -> Relation:
+        return self.event.relation
+
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("gaussian", self.event.noise_multiplier, self.rate, "truncated")
+
+    @property
+    def astray(self) -> float:
+        return self.overflow(self.rate, self.capacity, self.largest)
+
+    @staticmethod
+    def overflow(rate: float, capacity: int, largest: int) -> float:
+        """Upper bound on P(Binomial(largest, rate) > capacity) (Chernoff)."""
+        if capacity >= largest:
+            return 0.0
+        more, mean = capacity + 1, largest * rate
+        if more <= mean:
+            return 1.0
+        exponent = more * math.log(more / mean)
+        if more < largest:
+            exponent += (largest - more) * math.log1p((mean - more) / (largest * (1 - rate)))
+        return min(1.0, math.exp(-exponent) * (1 + 1e-6) + 1e-300)
+
+
+@dataclass(frozen=True)
+class SampledWithoutReplacement(Event):
+    """A Gaussian on a sample of fixed size, `rate` of a public number of records, drawn uniformly. Replace-one."""
+
+    rate: float
+    event: Gaussian
+
+    def __post_init__(self) -> None:
+        plain_number(self, "rate", check.fraction)
+        gaussian_within(self.event, Relation.REPLACE_ONE, "sampling without replacement")
+
+    @property
+    def relation(self) -> Relation:
+        return self.event.relation
+
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("gaussian", self.event.noise_multiplier, self.rate, "fixed")
+
+
+@dataclass(frozen=True)
+class RandomAllocation(Event):
+    """`steps` Gaussians, each record in one of them, which is drawn uniformly and by itself (balls and bins). Add/remove.
+
+    See `dperm.privacy.allocation`.
+    """
+
+    steps: int
+    event: Gaussian
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", check.integer("steps", self.steps, minimum=2))
+        gaussian_within(self.event, Relation.ADD_OR_REMOVE_ONE, "random allocation")
+
+    @property
+    def relation(self) -> Relation:
+        return self.event.relation
+
+    @property
+    def pays_for(self) -> Paid:
+        return Paid("gaussian", self.event.noise_multiplier, 1 / self.steps, "allocated")
+
+    @property
+    def releases(self) -> int:
+        return self.steps
