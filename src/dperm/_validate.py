@@ -99,3 +99,16 @@ def choice(name: str, value: Any, allowed: Collection[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"Expected {name} to be one of {', '.join(map(repr, allowed))}, got {value!r}.")
     return value
+
+
+#: Below which floats of so many bytes tell whole numbers apart: this one stands for the next, too.
+_WHOLE = {2: 2.0**11, 4: 2.0**24, 8: 2.0**53, 16: 2.0**53}
+
+
+def told_apart(values: Any, dtype: Any = None) -> bool:
+    """Whether no float among these, of an array or a column of this type, may stand for several whole numbers."""
+    kind, size = getattr(dtype, "kind", ""), getattr(dtype, "itemsize", 8)
+    if kind in ("f", "c"):
+        return all(abs(each) < _WHOLE.get(size, 2.0**53) for each in values)
+    floats = (each for each in values if isinstance(each, float | np.floating))
+    return all(abs(each) < _WHOLE[each.itemsize if isinstance(each, np.floating) else 8] for each in floats)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -56,6 +57,9 @@ _PAUSE = 10.0  # seconds between lines of progress
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Delta = Annotated[float, typer.Option(help="The δ of the guarantee; well below 1/n.")]
+Indices = Annotated[
+    str | None, typer.Option(help="Of a libsvm file: the first and the last index that a feature may have, 1-123: public.")
+]
 Relation = Annotated[str, typer.Option(help="add_or_remove_one or replace_one.")]
 Advantage = Annotated[
     float | None, typer.Option(help="Instead of ε: the most by which an attacker's true positives may exceed its false ones.")
@@ -117,19 +121,37 @@ def _longer(features: Any, norm: float) -> int:
 
 
 def dataset_of(
-    source: str, target: str | None, schema_path: Path | None, curves: Callable[[Schema], int] | None = None
+    source: str,
+    target: str | None,
+    schema_path: Path | None,
+    curves: Callable[[Schema], int] | None = None,
+    indices: tuple[int, int] | None = None,
 ) -> tuple[Dataset, Schema | None]:
-    """A named set, or a file with a given or proposed schema; `curves`: how many knots its numbers get."""
+    """A named set, or a file with a given or proposed schema; `curves`: how many knots its numbers get; `indices`: of a libsvm
+    file's features."""
     from dperm import data
 
     if source in data.named() and not Path(source).exists():
         schema = data.schema_of(source)
         schema = schema if curves is None else schema.with_curves(curves(schema))
         return data.load(source, schema), schema
-    return data.read_dataset(source, target, data.Schema.load(schema_path) if schema_path else None, curves=curves)
+    return data.read_dataset(
+        source, target, data.Schema.load(schema_path) if schema_path else None, curves=curves, indices=indices
+    )
 
 
-def refitted(model: Any, records: Path, schema: Schema | None, count: int, *, shown: bool) -> Refits:
+def stated_indices(text: str | None) -> tuple[int, int] | None:
+    """ "1-123" as the first and the last index of a libsvm file's features."""
+    if text is None:
+        return None
+    if not (found := re.fullmatch(r"\s*(\d{1,9})\s*-\s*(\d{1,9})\s*", text)):
+        raise ValueError(f"Expected --indices as the first and the last, such as 1-123, got {text!r}.")
+    return int(found[1]), int(found[2])
+
+
+def refitted(
+    model: Any, records: Path, schema: Schema | None, count: int, *, shown: bool, indices: tuple[int, int] | None = None
+) -> Refits:
     """Models like one that was trained on the table of `records`; with how far it is where that is `shown`."""
     from dperm import _validate as check
     from dperm import data
@@ -138,7 +160,7 @@ def refitted(model: Any, records: Path, schema: Schema | None, count: int, *, sh
     if str(records) in data.named() and not records.exists():
         table = data.load(str(records), schema)
     else:
-        table = data.read_dataset(records, None, schema)[0]
+        table = data.read_dataset(records, None, schema, indices=indices)[0]
     check.integer("--refits", count, minimum=2)
     with progress("Training again", shown) as step:
         return Refits.of(model, table, count, progress=step)

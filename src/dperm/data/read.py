@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -23,6 +24,7 @@ from dperm.data.survey import Survey
 from dperm.data.targets import TargetRange
 from dperm.data.text import marks_of, read_text
 from dperm.privacy import Certificate, statements
+from dperm.release.ledger import only_claimed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["DataError", "Dataset", "read_dataset", "read_frame"]
 
 _TABLES = (".parquet", ".arrow", ".feather", ".xlsx", ".xlsm")
-_ARRAYS = (".npy", ".npz", ".libsvm", ".svm", ".svmlight")
+_LIBSVM_ENDINGS = (".libsvm", ".svm", ".svmlight")
+_ARRAYS = (".npy", ".npz", *_LIBSVM_ENDINGS)
 _TEXTS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.bz2", ".csv.xz", ".csv.zip", ".txt")
 _LIBSVM = rb"[+-]?[\d.eE+-]+(,[\d.eE+-]+)*(\s+\d+:[^\s:]+)+\s*(#.*)?"
 
@@ -63,8 +66,9 @@ class Dataset:
     neighbours: tuple[tuple[int, int], ...] = ()  # features that are next to each other on a curve
     written: str = ""  # how its file was written, in words, where that was found out
     survey: Survey | None = None  # of the file that it was read from, for its holder alone
-    public: bool = True  # False where ranges, categories or a target's range were read off the data
-    stated: bool = False  # whether a schema states them
+    read_off: str = ""  # "ranges, categories and labels were": what was read off the data and should be public
+    stated: bool = False  # whether a schema states ranges, categories and labels
+    indices: tuple[int, int] | None = None  # of libsvm files: the features' first index and last
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
@@ -74,15 +78,22 @@ class Dataset:
         was found out of how its file was written."""
         if self.written:
             certificate = certificate.not_charging(statements.WRITTEN)
-        if not self.public:
-            read_off = "ranges, categories and labels were" if self.stated else "the target's range was"
-            certificate = certificate.only_claimed(f"{read_off} read off the data, not public")
+        if self.read_off:
+            certificate = certificate.only_claimed(self._why_claimed)
         elif self.stated and self.found is None:
             certificate = certificate.with_assumptions(statements.SCHEMA)
         if self.found is None:
             return certificate
         trained = certificate.checked_otherwise("labels", "found privately with the schema, and charged")
         return Certificate.of_all([self.found, trained])
+
+    def charging(self) -> contextlib.AbstractContextManager[None]:
+        """Charges within the block say that they are only claimed, where `certified` will say so."""
+        return only_claimed(self._why_claimed) if self.read_off else contextlib.nullcontext()
+
+    @property
+    def _why_claimed(self) -> str:
+        return f"{self.read_off} read off the data, not public"
 
     def described(self) -> str:
         """How much there is, for the data holder alone."""
@@ -139,7 +150,7 @@ class Dataset:
             found=schema.found_on_records(),
             neighbours=schema.neighbours,
             written=frame.attrs.get("written", ""),
-            public=not schema.proposed,
+            read_off="ranges, categories and labels were" if schema.proposed else "",
             stated=True,
         )
 
@@ -197,8 +208,8 @@ def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mappi
     `missing`, `strip`.
     DataError for what cannot be read, with the line where there is one: no row is left out in silence.
     """
-    import pandas as pd
     import pyarrow as pa
+    from pyarrow import feather, parquet
 
     path = Path(path)
     given = {**(schema.extra if schema else {}), **(written or {})}
@@ -212,9 +223,9 @@ def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mappi
     words = ""
     try:
         if kind == ".parquet":
-            frame = pd.read_parquet(path)
+            frame = as_frame(parquet.read_table(path))
         elif kind in (".arrow", ".feather"):
-            frame = pd.read_feather(path)
+            frame = as_frame(feather.read_table(path))
         elif kind:
             frame = _sheet(path, marks_of(options.get("missing", ())))
         else:
@@ -264,19 +275,24 @@ def read_dataset(
     schema: Schema | None = None,
     *,
     curves: Callable[[Schema], int] | None = None,
+    indices: tuple[int, int] | None = None,
 ) -> tuple[Dataset, Schema | None]:
     """A data file as features and targets, and the schema used (a proposed one where none was given; None for arrays).
 
     `curves`: how many knots the numbers of a schema get; None: as it says.
 
     Array files: `.npz` with arrays X and y; `.npy`, memory-mapped, whose column number `target` (default −1) is the
-    target; libsvm, sparse. Their values are used as they are: `data_norm` alone bounds them.
+    target; libsvm, sparse. Their values are used as they are: `data_norm` alone bounds them. `indices` of libsvm files: the first
+    and the last that a feature may have, (1, 123), which are public; None: they are read off the records, and what is trained is
+    only claimed to be private.
     """
     path = Path(path)
     kind = _kind(path, text=schema is not None)
+    if indices is not None and kind not in _LIBSVM_ENDINGS:
+        raise DataError(f"Expected a libsvm file with indices, got {path}.")
     if kind in _ARRAYS:
         _check_file(path)
-        return _read_arrays(path, kind, target), None
+        return _read_arrays(path, kind, target, indices), None
     frame = read_frame(path, schema)
     if schema is None:
         if target is None:
@@ -297,7 +313,29 @@ def read_dataset(
     return replace(dataset, survey=survey), schema
 
 
-def _read_arrays(path: Path, suffix: str, target: str | None) -> Dataset:
+def _sparse(path: Path, indices: tuple[int, int] | None) -> tuple[Any, Any, tuple[int, int]]:
+    """Features, targets and the indices of the features: stated, or from 0 or 1 to the largest that any record has."""
+    from sklearn.datasets import load_svmlight_file
+
+    table = io.BytesIO(read_bytes(path))
+    if indices is None:
+        features, targets = load_svmlight_file(table, zero_based=True)
+        first = 0 if features[:, :1].nnz else 1
+        return features[:, first:], targets, (first, features.shape[1] - 1)
+    first, last = indices
+    if not 0 <= first <= last:
+        raise ValueError(f"expected indices from 0 or more to as many or more, got {first} to {last}")
+    try:
+        features, targets = load_svmlight_file(table, n_features=last + 1, zero_based=True)
+    except ValueError as error:
+        raise ValueError(f"expected indices from {first} to {last}: {error}") from None
+    if features[:, :first].nnz:
+        raise ValueError(f"expected indices from {first} to {last}, got smaller ones")
+    return features[:, first:], targets, indices
+
+
+def _read_arrays(path: Path, suffix: str, target: str | None, indices: tuple[int, int] | None) -> Dataset:
+    stated = indices is not None
     try:
         if suffix == ".npy":
             table = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -311,9 +349,7 @@ def _read_arrays(path: Path, suffix: str, target: str | None) -> Dataset:
             with np.load(path, allow_pickle=False) as arrays:
                 features, targets = arrays["X"], arrays["y"]
         else:
-            from sklearn.datasets import load_svmlight_file
-
-            features, targets = load_svmlight_file(io.BytesIO(read_bytes(path)))
+            features, targets, indices = _sparse(path, indices)
     except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"Cannot read {path}: {error}") from error
     if features.dtype not in (np.float64, np.float32):
@@ -324,11 +360,20 @@ def _read_arrays(path: Path, suffix: str, target: str | None) -> Dataset:
     distinct = np.unique(targets)
     labels = targets.dtype.kind in "USb" or (len(distinct) <= 20 and bool(np.all(np.mod(distinct, 1) == 0)))
     notes = ["Features are used as they are; no schema states their ranges."]
-    names = tuple(f"feature_{number}" for number in range(features.shape[1]))
-    if not labels:
-        bounds = TargetRange(float(distinct.min()), float(distinct.max()))
+    first = 0 if indices is None else indices[0]
+    names = tuple(f"feature_{number}" for number in range(first, first + features.shape[1]))
+    read_off: list[str] = []
+    if indices is not None and not stated:
+        read_off.append(f"the indices of features, {indices[0]}-{indices[1]},")
+        notes.append(f"Indices of features, {indices[0]}-{indices[1]}, were read off the data: not public until stated.")
+    if labels:
+        notes.append("The label set was taken from the data.")
+        text = targets.astype(str) if targets.dtype.kind in "USb" else targets.astype(np.int64).astype(str)
+        classes, bounds, targets = tuple(np.unique(text).tolist()), None, text
+    else:
+        read_off.append("the target's range")
         notes.append("The target's range was read off the data: not public until confirmed.")
-        return Dataset(path.stem, features, targets.astype(np.float64), names, (), bounds, tuple(notes), public=False)
-    notes.append("The label set was taken from the data.")
-    text = targets.astype(str) if targets.dtype.kind in "USb" else targets.astype(np.int64).astype(str)
-    return Dataset(path.stem, features, text, names, tuple(np.unique(text).tolist()), None, tuple(notes))
+        bounds, classes = TargetRange(float(distinct.min()), float(distinct.max())), ()
+        targets = targets.astype(np.float64)
+    said = "" if not read_off else " and ".join(read_off) + (" were" if len(read_off) > 1 or not bounds else " was")
+    return Dataset(path.stem, features, targets, names, classes, bounds, tuple(notes), read_off=said, indices=indices)

@@ -341,5 +341,7 @@ class Schema:
 
 def tell_persons(ids: pd.Series[Any]) -> NDArray[np.intp]:
     """(n,) numbers of persons in the order of their first rows; −1 where nothing says whose a row is."""
+    if not check.told_apart(ids.dropna().unique(), ids.dtype):
+        raise SchemaError(f"Expected {ids.name!r} as texts or whole numbers: of floats so large, several are one and the same.")
     words = texts(ids, ())
     return words.where(words != "").factorize()[0].astype(np.intp)

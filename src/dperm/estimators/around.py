@@ -29,7 +29,17 @@ def remind_of_what_looks(*, stacklevel: int) -> bool:
                 stacklevel=stacklevel + 1,
             )
             break
+        if "final_estimator" in caller.get_params(deep=False):
+            warnings.warn(
+                f"{type(caller).__name__} trains on parts of the records, each at the full price, and its final estimator on "
+                "what these predict of the others: where that one is not private, neither is the whole.",
+                UserWarning,
+                stacklevel=stacklevel + 1,
+            )
+            break
     looking = [name for caller in callers if isinstance(caller, Pipeline) for name in _looking(caller.steps[:-1])]
+    targets = [("", getattr(caller, "transformer", None)) for caller in callers if hasattr(caller, "regressor")]
+    looking += _looking(targets)
     if looking:
         warnings.warn(
             f"{', '.join(looking)} in front of a private estimator: what is learnt there from the records is neither private nor "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
@@ -16,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dperm import _validate as check
 from dperm._remind import remind_of_budget
 from dperm.estimators.base import PrivateLinearModel
-from dperm.estimators.weights import admit_class_weight, weights_by_class
+from dperm.estimators.weights import admit_class_weight, weight_assumptions, weights_by_class
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
@@ -24,7 +25,7 @@ from dperm.privacy import Certificate, Composed, Event, Provenance, PureDP, Rela
 from dperm.privacy.events import Gaussian, SelfComposed
 from dperm.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from dperm.privacy.selection import BestOfTries, Law, budget_of_a_try, share_within
-from dperm.release import Channel, SpendLog, best_of_tries
+from dperm.release import Channel, SpendLog, best_of_tries, spend_log
 from dperm.release.selection import certificate_of_search, set_aside
 
 __all__ = ["DPSearch"]
@@ -125,7 +126,8 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         for setting in settings:
             _refuse_weights(clone(self.estimator).set_params(**setting))
         how, planned = self._planned(settings, features, classes, size, private_scores)
-        certificate = self._certificate(planned, how, classes)  # before the first try: its date tells of none
+        certificate = self._certificate(planned, how, classes, settings)  # before the first try: its date tells of none
+        log = SpendLog.current().path
         shift = 0 if self.random_state is None else int(np.random.default_rng(self.random_state).integers(1 << 31))
 
         def run(number: int, seed: int | None) -> tuple[float, Any]:
@@ -136,7 +138,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
             mechanism, objective = planned.built[number]
             if tried.certificate_.event != mechanism.event(objective.facts):
                 raise ValueError("A try spent something else than what it was charged for.")
-            return self._score(tried, held_out, planned.score_epsilon, seed), (number, tried)
+            return self._score(tried, held_out, planned.score_epsilon, seed, log), (number, tried)
 
         seeds = [None if self.random_state is None else shift + number for number in range(len(settings))]
         runs = [lambda number=number, seed=seed: run(number, seed) for number, seed in enumerate(seeds)]
@@ -258,20 +260,24 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
 
     # Scores and the certificate
 
-    def _score(self, tried: Any, held_out: tuple[Any, Any], score_epsilon: float, seed: int | None) -> float:
+    def _score(self, tried: Any, held_out: tuple[Any, Any], score_epsilon: float, seed: int | None, log: Path) -> float:
         rows, targets = held_out
         if not score_epsilon:
-            return float(self.scoring(tried, rows, targets) if self.scoring else tried.score(rows, targets))
+            with spend_log(log, workers=False):  # what a stranger's scoring trains was not charged with the tries
+                return float(self.scoring(tried, rows, targets) if self.scoring else tried.score(rows, targets))
         right = float(np.count_nonzero(tried.predict(rows) == np.asarray(targets)))
         channel = Channel.open(seed)
         channel.charge(PureDP(score_epsilon, Relation(self.estimator.relation)), "score of a try")
         return float(channel.release_pure(np.array([right]), 1.0, score_epsilon)[0])
 
-    def _certificate(self, planned: _Planned, how: str, classes: int) -> Certificate:
+    def _certificate(self, planned: _Planned, how: str, classes: int, settings: list[dict[str, Any]]) -> Certificate:
         provenance: Provenance = Channel.open(self.random_state).provenance
         parts = [mechanism.certificate(objective.facts, provenance) for mechanism, objective in planned.built]
         if classes:
             parts = [part.with_assumptions(statements.labels(classes, stated=True)) for part in parts]
+            weights = [getattr(self.estimator, "class_weight", None), *(one.get("class_weight") for one in settings)]
+            stated = [item for given in weights if given is not None for item in weight_assumptions(given, None)]
+            parts = [part.with_assumptions(*dict.fromkeys(stated)) for part in parts]
         return certificate_of_search(
             planned.event, parts, how, len(parts), delta=self.delta, epsilon=self.epsilon,
             held_out_private=bool(planned.score_epsilon), provenance=provenance,

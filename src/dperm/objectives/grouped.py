@@ -18,7 +18,6 @@ __all__ = ["GroupedRecords", "MeanPass", "admit_person_rows", "flattened", "grou
 
 Array = NDArray[np.float64]
 
-_WHOLE = {2: 2.0**11, 4: 2.0**24, 8: 2.0**53, 16: 2.0**53}  # up to which floats of so many bytes tell whole numbers apart
 _HAIR = 1 - 2.0**-40  # weights and lengths are a hair less than they might be: products with them are rounded
 
 
@@ -42,13 +41,14 @@ def numbered(groups: Any, rows: int) -> tuple[NDArray[np.intp], int]:
 
     if isinstance(groups, str) or not hasattr(groups, "__iter__"):
         raise ValueError(f"Expected {rows} groups, one a row, got {groups!r}.")
+    of = getattr(groups, "dtype", None)  # of a column: its entries alone would be Python's floats
     groups = groups if isinstance(groups, np.ndarray) else np.array([*groups, None], dtype=object)[:-1]
     if groups.shape != (rows,):
         raise ValueError(f"Expected {rows} groups, one a row, got shape {groups.shape}.")
     number, persons = pandas.factorize(groups)
     if missing := int((number < 0).sum()):
         raise ValueError(f"Expected to be told whose each row is, but {missing} groups are missing.")
-    if groups.dtype.kind in "fc" and not np.all(np.abs(persons) <= _WHOLE[groups.dtype.itemsize]):
+    if not check.told_apart(persons, of):
         raise ValueError("Expected groups as texts or whole numbers: of floats so large, several are one and the same.")
     return number.astype(np.intp), len(persons)
 

@@ -165,8 +165,7 @@ class Certificate:
     @property
     def of_persons(self) -> bool:
         """Whether neighbours differ in all rows of a person, not in one record."""
-        parts = [part for part in self.public_facts.values() if isinstance(part, Mapping) and "person_rows" in part]
-        return bool(self.public_facts.get("person_rows") or any(part["person_rows"] for part in parts))
+        return _name_persons(self.public_facts)
 
     @property
     def private(self) -> bool:
@@ -195,11 +194,13 @@ class Certificate:
         return replace(self, not_charged=tuple(dict.fromkeys((*self.not_charged, *more))))
 
     def only_claimed(self, reason: str) -> Certificate:
-        """A copy without a number, for a run whose premises are known to fail; `reason` completes "claimed, because"."""
+        """A copy without a number, for a run whose premises are known to fail; `reason` completes "claimed, because". One with
+        a fixed seed stays not private."""
         if self.epsilon is None:
             return self
         claim = f"({self.epsilon:.4g}, {self.delta:.2g})-private only if it were not so that {reason}"
-        return replace(self, status="claimed", claim=claim, epsilon=None, accountant="none", ex_post=None)
+        status: Status = "claimed" if self.private else self.status
+        return replace(self, status=status, claim=claim, epsilon=None, accountant="none", ex_post=None)
 
     def verify(self) -> None:
         """Account for the event again. Raises ValueError where what is stated does not follow from the event."""
@@ -322,6 +323,11 @@ class Certificate:
             lines.append(str(self.ex_post))
         lines.append(f"Accountant: {self.accountant}. Issued {self.created} by dperm {self.versions.get('dperm', '?')}.")
         return lines
+
+
+def _name_persons(facts: Mapping[str, Any]) -> bool:
+    """Whether these facts, or those of any part of a composition, are of persons with several rows."""
+    return bool(facts.get("person_rows")) or any(_name_persons(part) for part in facts.values() if isinstance(part, Mapping))
 
 
 def _told(assumption: Assumption) -> str:

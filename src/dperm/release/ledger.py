@@ -32,6 +32,7 @@ _VARIABLE = "DPERM_SPEND_LOG"
 _STARTED_IN = Path.cwd()  # the working directory may change later
 #: The log within `spend_log`, for this thread or task alone; and, for processes that are started in it, whose it is and where.
 _HERE: ContextVar[Path | None] = ContextVar("dperm_spend_log", default=None)
+_CLAIMED: ContextVar[str] = ContextVar("dperm_only_claimed", default="")
 _INHERITED = "DPERM_SPEND_LOG_OF_PARENT"
 _active: list[tuple[str, Path]] = []  # a file that is there while the block is open, and the log
 _lock = threading.Lock()
@@ -50,6 +51,12 @@ class Charge:
     keeps_parts: bool = False
     keeps_reservations: bool = False
     persons: bool = False
+    claimed: str = ""
+
+    @property
+    def certified(self) -> bool:
+        """Whether what ran is proved to cost its event."""
+        return not self.claimed and not any(isinstance(leaf, Unsupported) for leaf in leaves(self.event))
 
 
 class SpendLog:
@@ -87,7 +94,7 @@ class SpendLog:
 
         `private` = False marks a run with a fixed seed: its event does not bound what it gave away. `keeps_parts`: what its
         filter admits will be in this log; `keeps_reservations`: its steps, before they are drawn. So the run can be continued.
-        `persons`: neighbours differ in all rows of a person.
+        `persons`: neighbours differ in all rows of a person. Within `only_claimed` the line says so.
         """
         line: dict[str, Any] = {
             "id": uuid.uuid4().hex,
@@ -100,6 +107,7 @@ class SpendLog:
         }
         stated = {"keeps_parts": keeps_parts, "keeps_reservations": keeps_reservations, "persons": persons}
         line |= {name: True for name, holds in stated.items() if holds}
+        line |= {"claimed": reason} if (reason := _CLAIMED.get()) else {}
         with self._opened() as descriptor:
             _append(descriptor, line)
         return line["id"]
@@ -180,8 +188,8 @@ class SpendLog:
                     continue
                 event = event_from_dict(data["event"])
                 said = (data["id"], data["time"], data["label"], data["mechanism"], event)
-                kept = (data.get(name, False) for name in ("keeps_parts", "keeps_reservations", "persons"))
-                charge = Charge(*said, data.get("private", True), *kept)
+                kept = {name: data.get(name, False) for name in ("keeps_parts", "keeps_reservations", "persons")}
+                charge = Charge(*said, data.get("private", True), **kept, claimed=str(data.get("claimed", "")))
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 raise ValueError(
                     f"Line {number} of the spend log {self.path} is damaged ({error}). "
@@ -192,25 +200,23 @@ class SpendLog:
         return charges
 
     def total(self, delta: float, label: str | None = None, *, persons: bool = False) -> dict[Relation, float]:
-        """ε of everything charged, composed, for each relation used: as if all fits saw the same records. inf with a run that is
-        only claimed, whatever else there is. What protects `persons` with all their rows, and what protects records, are never
+        """ε of everything charged, composed, for each relation used: as if all fits saw the same records. inf with a charge that
+        is only claimed, whatever else there is. What protects `persons` with all their rows, and what protects records, are never
         added up: the latter says nothing of a person with several.
 
         Runs with a fixed seed count as if their noise had been fresh; `charges` tells which they were.
         """
-        groups: dict[Relation, list[Event]] = {}
+        groups: dict[Relation, list[Charge]] = {}
         for charge in self.charges(label):
             relation = relation_of(charge.event)
             if relation is not None and charge.persons == persons:
-                groups.setdefault(relation, []).append(charge.event)
+                groups.setdefault(relation, []).append(charge)
         return {
-            relation: math.inf if any(map(_claimed, events)) else _composed_epsilon(events, delta)
-            for relation, events in groups.items()
+            relation: _composed_epsilon([charge.event for charge in charges], delta)
+            if all(charge.certified for charge in charges)
+            else math.inf
+            for relation, charges in groups.items()
         }
-
-
-def _claimed(event: Event) -> bool:
-    return any(isinstance(leaf, Unsupported) for leaf in leaves(event))
 
 
 def _accounts(lines: list[str], charge_id: str) -> dict[str, float]:
@@ -292,6 +298,16 @@ def _locked(descriptor: int) -> Iterator[None]:
         yield
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def only_claimed(reason: str) -> Iterator[None]:
+    """Within the block, charges of this thread are marked: what they state holds only if it were not so that `reason`."""
+    token = _CLAIMED.set(reason)
+    try:
+        yield
+    finally:
+        _CLAIMED.reset(token)
 
 
 @contextlib.contextmanager

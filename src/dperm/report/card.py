@@ -93,6 +93,8 @@ def _not_added_up(certificate: Certificate, charges: Sequence[Charge]) -> str:
     """Why a sum over these would say too little; "" where it would not."""
     if certificate.epsilon is None:
         return "this model is only claimed to be private"
+    if not all(charge.certified for charge in charges):
+        return "some of these are only claimed to be private"
     if not all(charge.private for charge in charges):
         return "some of these were made with a fixed seed, which protects nobody"
     if any(charge.persons != certificate.of_persons for charge in charges):

@@ -74,18 +74,18 @@ class Refits:
         weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
         rng = np.random.default_rng(random_state)
         models: list[Any] = []
-        with unlogged(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the model's own fit has given them
-            for done in range(count):
-                drawn, groups = _persons(records, rng)
-                seed = {} if random_state is None else {"random_state": random_state + done}
-                given = {} if weights is None else {"sample_weight": weights[drawn]}
-                again = type(model)(**settings, **seed)
+        for done in range(count):
+            drawn, groups = _persons(records, rng)
+            seed = {} if random_state is None else {"random_state": random_state + done}
+            given = {} if weights is None else {"sample_weight": weights[drawn]}
+            again = type(model)(**settings, **seed)
+            with unlogged(), warnings.catch_warnings():  # this fit alone: what `progress` does is charged as anywhere
+                warnings.simplefilter("ignore", UserWarning)  # the model's own fit has given them
                 again.fit(records.features[drawn], targets[drawn], groups, absent=records.absent, **given)
-                again.certificate_ = again.certificate_.only_claimed(_UNCHARGED)
-                models.append(again)
-                if progress is not None:
-                    progress(done + 1, count)
+            again.certificate_ = again.certificate_.only_claimed(_UNCHARGED)
+            models.append(again)
+            if progress is not None:
+                progress(done + 1, count)
         return cls(model, tuple(models))
 
     def root(self, row: int = 0) -> Array:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from dperm._rounding import upward
 from dperm.privacy import Certificate, Relation
 
 __all__ = ["Deployment", "registry_entry"]
@@ -62,11 +63,12 @@ def registry_entry(certificate: Certificate, deployment: Deployment) -> str:
     if certificate.epsilon is None or certificate.status != "certified":
         raise ValueError(f"Expected a certified model, got one that is {certificate.status}.")
     pure = certificate.delta == 0
+    price = "" if pure else f", δ = {upward(certificate.delta, 6)}"
     parameters = {"epsilon": certificate.epsilon} | ({} if pure else {"delta": certificate.delta})
     view = certificate.attack_view((0.01,))
     views = [
-        f"The best attack finds at most {100 * view.true_positive_rates[0]:.3g} of 100 where it accuses 1 of 100 wrongly; its "
-        f"advantage is at most {100 * view.advantage:.3g} points."
+        f"The best attack finds at most {upward(100 * view.true_positive_rates[0], 3)} of 100 where it accuses 1 of 100 wrongly; "
+        f"its advantage is at most {upward(100 * view.advantage, 3)} points."
     ]
     stop = [str(certificate.ex_post)] if certificate.ex_post else []
     product = {
@@ -89,7 +91,7 @@ def registry_entry(certificate: Certificate, deployment: Deployment) -> str:
                 "input_metric": _DISTANCE[certificate.relation] + (" between sets of persons" if certificate.of_persons else ""),
                 "bound_on_input_distance": "1",
                 "output_measure": "max divergence" if pure else "hockey-stick divergence",
-                "bound_on_output_distance": f"ε = {certificate.epsilon:.6g}" + ("" if pure else f", δ = {certificate.delta:g}"),
+                "bound_on_output_distance": f"ε = {upward(certificate.epsilon, 6)}{price}",
                 "unprotected_quantities": "; ".join(
                     f"{key}: {value}" for key, value in certificate.public_facts.items() if value is not None
                 ),

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.data import TargetRange
+from dperm.objectives.grouped import numbered
 from dperm.privacy import Assumption, Certificate, Event, Gaussian, Relation, calibrate, statements
 from dperm.release import Channel
 from dperm.report.judging import Judgement
@@ -194,11 +195,8 @@ def _numbers(name: str, values: Any, count: int, size: int | None) -> NDArray[np
 
 
 def _persons(persons: Any, size: int) -> tuple[NDArray[np.intp], Numbers]:
-    whose = np.asarray(persons)
-    if whose.shape != (size,):
-        raise ValueError(f"Expected persons, one of each row, got shape {whose.shape} for {size} rows.")
-    _, number, sizes = np.unique(whose, return_inverse=True, return_counts=True)
-    return number.astype(np.intp), sizes
+    number, _ = numbered(persons, size)
+    return number, np.bincount(number)
 
 
 def _counted(cells: Numbers, size: int, persons: Numbers | None) -> Array:

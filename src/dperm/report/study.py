@@ -195,7 +195,8 @@ def _start_worker(path: str) -> None:
 def _run_job(job: _Job) -> list[_Fit]:
     dataset, study, task, mechanisms, entropy = _worker
     split = _split(dataset, study, entropy, job.repeat)
-    return list(_repeat(dataset, study, task, mechanisms, job, split))
+    with dataset.charging():
+        return list(_repeat(dataset, study, task, mechanisms, job, split))
 
 
 def _trained_on(dataset: Dataset, study: Study) -> int:
@@ -363,8 +364,6 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     for (key, epsilon), (mechanism, objective) in mechanisms.items():
         certificate = mechanism.certificate(objective.facts, _provenance(study))
         certificate = dataset.certified(_with_size_read_off(certificate))
-        if not dataset.public:
-            certificate = certificate.only_claimed("ranges, categories or labels were read off the data, not public")
         cells.append(_cell(key, epsilon, rows, study, certificate))
     notes = (*dataset.notes, *(f"{CANDIDATES[key].title} is left out. {reason}" for key, reason in left_out.items()))
     curve = None

@@ -35,6 +35,7 @@ def account(
       dperm account --log
     """
     from dperm import _validate as check
+    from dperm._rounding import upward
     from dperm.privacy import Gaussian, PoissonSampled, SelfComposed
     from dperm.privacy.accounting import best_epsilon
     from dperm.privacy.events import event_from_dict, relation_of
@@ -71,7 +72,7 @@ def account(
         shown = value if value < float("inf") else None
         say(json.dumps({"epsilon": shown, "delta": delta, "accountant": accountant, "relation": relation_of(mechanism)}))
     else:
-        say(f"ε = {value:.6g} at δ = {delta:g} ({accountant}, {relation_of(mechanism)})")
+        say(f"ε = {upward(value, 6)} at δ = {delta:g} ({accountant}, {relation_of(mechanism)})")
 
 
 def _compare(noise: float, rate: float, steps: int, delta: float, relation: str, output: Path | None, as_json: bool) -> None:
@@ -102,7 +103,8 @@ def _kind(relation: Any, persons: bool) -> str:
 
 
 def _account_log(delta: float, label: str | None, as_json: bool) -> None:
-    from dperm.privacy import ApproximateDP, Composed, Unsupported, epsilon
+    from dperm._rounding import upward
+    from dperm.privacy import ApproximateDP, Composed, epsilon
     from dperm.privacy.events import leaves, relation_of
     from dperm.release import SpendLog
 
@@ -126,13 +128,13 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
     if exposed := sum(not charge.private for charge in charges):
         say(f"{exposed} of them had a fixed seed and were not private at all; below they count as if their noise had been fresh.")
     for (relation, persons), value in totals.items():
-        mine = [charge.event for charge in charges if relation_of(charge.event) is relation and charge.persons == persons]
+        mine = [charge for charge in charges if relation_of(charge.event) is relation and charge.persons == persons]
+        certified = [charge.event for charge in mine if charge.certified]
         spent = sum(
-            leaf.delta * count for event in mine for leaf, count in leaves(event).items() if isinstance(leaf, ApproximateDP)
+            leaf.delta * count for event in certified for leaf, count in leaves(event).items() if isinstance(leaf, ApproximateDP)
         )
-        certified = [event for event in mine if not any(isinstance(leaf, Unsupported) for leaf in leaves(event))]
         if len(certified) < len(mine):
-            rest = f": ε = {epsilon(Composed(tuple(certified)), delta):.6g} at δ = {delta:g}" if certified else ""
+            rest = f": ε = {upward(epsilon(Composed(tuple(certified)), delta), 6)} at δ = {delta:g}" if certified else ""
             say(
                 f"{len(mine) - len(certified)} of the {len(mine)} charged under {_kind(relation, persons)} are only claimed and "
                 f"have no ε; the {len(certified)} others, as if on the same records{rest}"
@@ -140,10 +142,11 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
             continue
         which = f"The {len(mine)} charged under {_kind(relation, persons)}, as if on the same records"
         if value < float("inf"):
-            say(f"{which}: ε = {value:.6g} at δ = {delta:g}")
+            say(f"{which}: ε = {upward(value, 6)} at δ = {delta:g}")
+        elif spent >= delta:
+            say(f"{which}: no finite ε at δ = {delta:g}: their promises alone spend δ = {spent:g}; ask with a larger --delta.")
         else:
-            why = f"their promises alone spend δ = {spent:g}" if spent else "at least one of them has none"
-            say(f"{which}: no finite ε at δ = {delta:g}: {why}; ask with a larger --delta.")
+            say(f"{which}: no finite ε at δ = {delta:g}: at least one of them protects next to nothing.")
 
 
 def register(app: typer.Typer) -> None:

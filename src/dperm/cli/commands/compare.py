@@ -10,6 +10,7 @@ import typer
 
 from dperm.cli.shared import (
     Delta,
+    Indices,
     JsonFlag,
     Relation,
     dataset_of,
@@ -17,6 +18,7 @@ from dperm.cli.shared import (
     progress,
     refuse_same,
     say,
+    stated_indices,
     told_to_holder,
     warn,
 )
@@ -57,6 +59,7 @@ def compare(
     jobs: Annotated[int | None, typer.Option(help="Processes [default: all cores].")] = None,
     seed: Annotated[int | None, typer.Option(help="Fix all randomness, for tests: nothing is private then.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Report to write.")] = Path("report.html"),
+    indices: Indices = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Compare private mechanisms with each other and with no privacy; write a self-contained report.
@@ -93,7 +96,9 @@ def compare(
             return curves
         return found.curves or usual_knots(found, 1.0, delta)  # as where the number of records is private, at any ε
 
-    loaded = [(source, *dataset_of(source, target, schema, knots)) for source in sources or _BUNDLED]  # all, before any charge
+    loaded = [
+        (source, *dataset_of(source, target, schema, knots, stated_indices(indices))) for source in sources or _BUNDLED
+    ]  # all, before any charge
     for source, _, used in loaded:
         if used is None and curves:
             raise ValueError(f"Expected a table with columns for --curves, got {source}, whose features have no ranges.")

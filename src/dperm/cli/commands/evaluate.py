@@ -72,7 +72,7 @@ def evaluate(
         frame = None if named else data.read_frame(source, schema)
         dataset = data.load(source, schema) if frame is None else data.Dataset.of(frame, schema)
     else:
-        schema, frame, (dataset, _) = None, None, data.read_dataset(source)
+        schema, frame, (dataset, _) = None, None, data.read_dataset(source, indices=extra.get("indices"))
     groups = None
     if by is not None:
         if frame is None or by not in frame.columns:
@@ -159,7 +159,7 @@ def _released(
     if not hasattr(fitted, "classes_"):
         if by is not None:
             raise ValueError("Expected no --by with released scores of numbers.")
-        if not extra.get("target_range"):
+        if schema is None or not extra.get("target_range"):  # of arrays it was read off the data
             raise ValueError("Expected a model of a table with a schema: the public range of its target bounds the errors.")
         bounds = TargetRange(*extra["target_range"])
         found = release_number_scores(np.asarray(dataset.targets, dtype=np.float64), bounds.restored(answers), bounds, **given)

@@ -69,7 +69,7 @@ def predict(
     rows = 0
     schema = data.Schema.from_dict(extra["schema"]) if extra.get("schema") else None
     if schema is None:
-        features = data.read_dataset(source)[0].features
+        features = data.read_dataset(source, indices=extra.get("indices"))[0].features
     else:
         if source in data.named() and not Path(source).exists():
             features = data.load(source, schema).features
@@ -94,7 +94,10 @@ def predict(
             fit = frame.drop(index=frame.index[list(faults)])
             if not as_json:
                 survey = replace(Survey.of(fit, schema), unlabelled=0, targets_outside=0)  # a target is not needed here
-                for line in (*survey.lines(), *(f"Warning: {warning}" for warning in survey.warnings())):
+                lines = (*survey.lines(), *(f"Warning: {warning}" for warning in survey.warnings()))
+                if lines:
+                    say("  For the data holder alone, of these rows:")
+                for line in lines:
                     say(f"  {line}")
             features, _ = schema.encode_features(fit)
     restored = data.TargetRange(*extra["target_range"]).restored if extra.get("target_range") else np.asarray
@@ -103,7 +106,7 @@ def predict(
     if names:
         table[[f"probability of {name}" for name in names]] = fitted.predict_proba(features)
     if records is not None:
-        again = refitted(fitted, records, schema, refits, shown=not as_json)
+        again = refitted(fitted, records, schema, refits, shown=not as_json, indices=extra.get("indices"))
         for side, values in zip(("lowest", "highest"), again.predictions(features, level), strict=True):
             table[[f"PRIVATE {side} of {name}" for name in names] or f"PRIVATE {side}"] = values if names else restored(values)
     if keep is not None and copied is None:

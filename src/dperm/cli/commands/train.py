@@ -12,6 +12,7 @@ from dperm.cli.shared import (
     Advantage,
     Delta,
     FalsePositives,
+    Indices,
     JsonFlag,
     Posterior,
     Prior,
@@ -24,6 +25,7 @@ from dperm.cli.shared import (
     refuse_same,
     say,
     stated_budget,
+    stated_indices,
     told_to_holder,
 )
 
@@ -67,6 +69,7 @@ def train(
     accept_proposed: Annotated[
         bool, typer.Option(help="Train on ranges and categories read off the data; the certificate says so.")
     ] = False,
+    indices: Indices = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")] = Path("model.json"),
     sign_key: Annotated[Path | None, typer.Option(help="Private key that signs the model (see `dperm keygen`).")] = None,
     private_report: Annotated[
@@ -123,7 +126,9 @@ def train(
     )
     kind.refuse(asked)
 
-    dataset, used = dataset_of(source, target, schema, lambda found: kind.knots(found, asked) if curves is None else curves)
+    dataset, used = dataset_of(
+        source, target, schema, lambda found: kind.knots(found, asked) if curves is None else curves, stated_indices(indices)
+    )
     if used is None and curves:
         raise ValueError(f"Expected a table with columns for --curves, got {source}, whose features have no ranges.")
     if used is not None and used.proposed and not accept_proposed:
@@ -154,7 +159,7 @@ def train(
         return
     if kind.notice and not as_json:
         say(kind.notice)
-    with kept_aside(output) as kept:
+    with kept_aside(output) as kept, dataset.charging():
         fitted = kind.fit(estimator, dataset)
     if used is None and dataset.target_range is None:
         fitted.certificate_ = fitted.certificate_.with_assumptions(labels(None, stated=False))
@@ -162,6 +167,7 @@ def train(
     extra: dict[str, Any] = {
         "schema": json.loads(used.without_notes().to_json()) if used else None,
         "target_range": dataset.target_range,
+        "indices": dataset.indices,
     }
     keep(output, model_to_json(fitted, extra, sign_key=sign_key))
     if private_report is not None:
