@@ -12,13 +12,30 @@ from dperm.objectives import LinearObjective
 from helpers.catalogue import EPSILON, catalogue, certified_parts, parts_of, recipes
 
 CATALOGUE = list(catalogue())
-#: as others, but with a filter whose noise is found anew for each run: with many trials only
+#: as others, but with a filter whose noise is found anew for each run
 LONG = {"recipe dpis, smoothed", "recipe dpis, adaptive", "recipe dpis, size released"}
 
 
-def entries(left_out: Collection[str] = ()) -> pytest.MarkDecorator:
-    kept = [entry for entry in CATALOGUE if entry[0] not in left_out]
-    return pytest.mark.parametrize(("mechanism", "objective"), [entry[1:] for entry in kept], ids=[entry[0] for entry in kept])
+def covering() -> set[str]:
+    """Names of few entries that together have every certified part under every relation that any has it under."""
+    parts = {
+        name: {(part, objective.facts.relation) for part in parts_of(mechanism, objective)}
+        for name, mechanism, objective in CATALOGUE
+        if name not in LONG
+    }
+    chosen, left = set[str](), set().union(*parts.values())
+    while left:
+        best = max(parts, key=lambda name: len(parts[name] & left))
+        chosen.add(best)
+        left -= parts[best]
+    return chosen
+
+
+def entries(always: Collection[str] = ()) -> pytest.MarkDecorator:
+    """All of them; those that do not run `always` are slow."""
+    marks = {False: [pytest.mark.slow], True: []}
+    params = [pytest.param(*entry[1:], id=entry[0], marks=marks[entry[0] in always]) for entry in CATALOGUE]
+    return pytest.mark.parametrize(("mechanism", "objective"), params)
 
 
 def test_everything_certified_is_in_the_catalogue() -> None:
@@ -29,7 +46,7 @@ def test_everything_certified_is_in_the_catalogue() -> None:
     assert recipes() - named == set(), "a recipe that is not audited: add it to tests/helpers/catalogue"
 
 
-@entries(LONG)
+@entries(covering())
 def test_nothing_certified_moves_more_than_it_is_charged(mechanism: Mechanism, objective: LinearObjective) -> None:
     replayed = replay(Training.of_mechanism(mechanism, objective))
     assert replayed.verdict == "consistent", replayed

@@ -83,7 +83,7 @@ def make_trainer(**changes: Any) -> Any:
 def test_the_trainer_s_front_door(size: int | None) -> None:
     data = (IMAGES, LABELS)
     pairs = network_pairs(data, ADD, 3)
-    training = Training.of_trainer(make_trainer(public_size=size), data, pairs if size else pairs[:2])
+    training = Training.of_trainer(make_trainer(public_size=size), data, pairs[:4] if size else pairs[:2])
     result = replay(training)
     assert result.verdict == "consistent", str(result)
     assert len(result.details["refused"]) <= 2  # a record that is no number may be refused, before any charge

@@ -76,6 +76,7 @@ def test_weak_clipping_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert watched.refuted and replayed.details["largest_movement"] <= 1  # a network's sums are cut at the bound besides
 
 
+@pytest.mark.slow
 def test_weak_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     model, sound = fitted(public_size=SIZE), TorchSource.gaussian
     monkeypatch.setattr(

@@ -46,7 +46,7 @@ def test_everything_is_counted(tmp_path: Path) -> None:
         "Missing values: age 1 (10%), job 1 (10%).",
         "Outside their range, clipped: age 2 (20%).",
         "In none of their categories: job 2 (20%).",
-        "Rows without a target, left out: 1 (one says '?').",
+        "Rows without a target, left out: 1 (in 1 stands something, such as '?').",
     ]
     assert survey.warnings() == [
         "20% of 'age' are outside its range: is the range right?",

@@ -17,10 +17,11 @@ from sklearn.ensemble import StackingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from dperm.data import Dataset, Schema, SchemaError, read_dataset
+from dperm.data import Dataset, Schema, SchemaError, confirmed, read_dataset
 from dperm.data.moments import moments
 from dperm.data.proposing import propose
 from dperm.data.schema import Column
+from dperm.data.survey import Survey
 from dperm.estimators import DPLogisticRegression, DPRidge, DPSearch
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Certificate, Relation
@@ -212,3 +213,80 @@ def test_moments_read_the_same_beside_a_text() -> None:
 
 def test_no_bound_is_printed_below_itself() -> None:
     assert "ε = 16.6758 " in dperm("account", "--noise", "0.33333").stdout
+
+
+# What a newcomer's trial found
+
+
+def understood(values: Any, name: str = "x") -> Column:
+    values = list(values)
+    labels = ["a", "b"] * (len(values) // 2)
+    return propose(pd.DataFrame({name: values, "other": labels, "y": labels}), "y").columns[0]
+
+
+def test_texts_of_few_rows_are_no_categories() -> None:
+    column = understood(["north"] * 700 + ["south"] * 295 + ["10115"] * 3 + ["10117"] * 2)
+    assert column.categories == ("north", "south") and column.other
+    assert "2 in less than 10 rows each are no category of their own" in column.note
+    assert understood([f"zip{number // 3}" for number in range(3000)]).type == "ignore"
+    assert understood(["a", "b"] * 10).categories == ("a", "b")  # of small tables
+
+
+def test_codes_within_the_range_are_asked_about() -> None:
+    amounts = np.random.default_rng(0).uniform(200, 3000, 940).round(2).tolist()
+    assert "does 999 stand for a missing value?" in understood([*amounts, *[999] * 60]).note
+    assert "999" not in understood([*amounts, *[999] * 2, *[1200] * 58]).note
+    assert "does 9 stand for a missing value?" in understood([0, 1] * 90 + [9] * 20).note
+    assert "stand for" not in understood(list(range(10)) * 20).note
+
+
+def test_times_of_day_are_hours() -> None:
+    for times in (["09:30", "23:59", "00:00", "12:15"] * 50, ["09:30:10", "23:59:00", "01:00:00", "12:15:09"] * 50):
+        column = understood(times)
+        assert (column.type, column.parts, column.note) == ("date", ("hour",), "times of day")
+    frame = pd.DataFrame({"at": ["06:00", "18:00"] * 100, "y": ["a", "b"] * 100})
+    features = Dataset.of(frame, propose(frame, "y")).features
+    assert len(features) == 200 and np.isfinite(features).all() and np.ptp(features, axis=0).max() >= 0.5
+
+
+def test_what_a_proposal_asks_is_answered_before_it_is_public() -> None:
+    frame = pd.DataFrame({"case_id": np.repeat(np.arange(100) + 7000, 3), "dose": [1, 2, 999] * 100, "y": ["a", "b", "a"] * 100})
+    draft = propose(frame, "y")
+    for question in ("does it tell persons apart?", "does 999 stand for a missing value?"):
+        with pytest.raises(SchemaError, match=question.replace("?", r"\?")):
+            confirmed(draft)
+    assert not confirmed(draft, answered=True).proposed
+    labels = pd.DataFrame({"x": np.arange(300) % 7, "y": ["yes", "no"] * 148 + ["Q", "Q", "?", "?"]})
+    assert "is 'Q', in few rows, a label of its own?" in propose(labels, "y").columns[1].note
+
+
+def test_a_table_is_fitted_with_all_that_belongs_to_it() -> None:
+    frame = pd.DataFrame({"who": np.arange(60) // 3, "x": X[:, 0], "y": Y})
+    draft = propose(frame, "y", unit="who")
+    data = Dataset.of(frame, confirmed(draft))
+    model = data.fit(DPLogisticRegression(classes=["no", "yes"], person_rows=data.person_rows))
+    assert model.certificate_.of_persons and model.certificate_.status == "certified"
+    with pytest.raises(ValueError, match="person_rows"):
+        data.fit(DPLogisticRegression(classes=["no", "yes"]))
+    claimed = Dataset.of(frame, propose(frame, "y")).fit(DPLogisticRegression(classes=["no", "yes"]))
+    assert claimed.certificate_.status == "claimed" and SpendLog.current().charges()[-1].claimed
+
+
+def test_dates_outside_their_range_are_counted() -> None:
+    columns = (Column("day", "date", ("2020-01-01", "2021-01-01"), parts=("year",)), Column("y", "label"))
+    frame = pd.DataFrame({"day": ["2020-05-01", "2031-05-01", "2019-12-31", None], "y": ["a", "b", "a", "b"]})
+    assert Survey.of(frame, Schema("t", "y", columns, ("a", "b"), missing="separate")).outside == {"day": 2}
+
+
+def test_a_score_that_noise_may_leave_undefined_is_hidden() -> None:
+    truth = np.zeros(400, dtype=np.intp)
+    truth[:3] = 1
+    likely = np.linspace(0, 1, 400)
+    found = release_class_scores(
+        truth, (likely > 0.5).astype(np.intp), likely, ["no", "yes"], epsilon=1.5, random_state=0,
+        groups=truth, group_names=["a", "b"],
+    )  # fmt: skip
+    for scores, widths in ((found.whole, found.widths), *((found.parts[name], found.part_widths[name]) for name in "ab")):
+        shown = {**scores.scores, **{f"recall of {name}": value for name, value in scores.recalls.items()}}
+        assert all(np.isfinite(widths[name]) for name, value in shown.items() if np.isfinite(value))
+    assert np.isnan(found.whole.scores["AUC"]) and np.isfinite(found.whole.scores["accuracy"])

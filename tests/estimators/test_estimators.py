@@ -54,10 +54,10 @@ VARIANTS = [
     DPLogisticRegression(relation="replace_one", delta=1e-6),
     DPLogisticRegression(penalty="l1", epsilon=8.0),
     DPElasticNet(),
+    DPLinearSVC(),
 ]
 ESTIMATORS = [
     DPLogisticRegression(),
-    DPLinearSVC(),
     DPRidge(),
     DPLasso(),
     DPPoissonRegressor(),

@@ -40,7 +40,12 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_what_is_loaded_is_what_was_saved(precision: Any) -> None:
     rows = X.astype(precision)
     model = DPMLPClassifier(
-        (4, 3), activation="gelu", epsilon=Risk(advantage=0.3), classes=["no", "yes"], mechanism=Gradient(epochs=2)
+        (4, 3),
+        activation="gelu",
+        epsilon=Risk(advantage=0.3),
+        classes=["no", "yes"],
+        mechanism=Gradient(epochs=2),
+        public_size=len(Y),
     )
     model.fit(rows, Y)
     before = torch.random.get_rng_state()

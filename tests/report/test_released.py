@@ -51,9 +51,9 @@ def test_without_noise_they_are_the_exact_ones() -> None:
 
 def test_intervals_hold_as_often_as_they_say() -> None:
     exact = judge_classes(TRUTH, ANSWERS, np.column_stack([1 - LIKELY, LIKELY]), [0, 1]).scores["accuracy"]
-    runs = [scored(epsilon=0.3) for _ in range(200)]
+    runs = [scored(epsilon=0.3, random_state=seed) for seed in range(60)]
     held = sum(abs(run.whole.scores["accuracy"] - exact) <= run.widths["accuracy"] for run in runs)
-    assert 175 <= held <= 199
+    assert 53 <= held <= 59
     assert np.std([run.whole.scores["accuracy"] for run in runs]) > 0
 
 
@@ -134,7 +134,7 @@ def test_persons_of_many_rows_counted_by_rows_are_refuted(monkeypatch: pytest.Mo
         ({"epsilon": 0.0}, "epsilon > 0"),
         ({"delta": 1.0}, "delta"),
         ({"groups": np.full(N, 2), "group_names": ["a", "b"]}, "groups from 0 to 1"),
-        ({"persons": np.zeros(3)}, "persons, one of each row"),
+        ({"persons": np.zeros(3)}, "groups, one a row"),
         ({"relation": "other"}, "other"),
     ],
 )

@@ -264,8 +264,9 @@ def test_importance_sampling_killed_keeps_within_its_filter(
 
 @pytest.mark.parametrize(
     ("held_by", "size"),
-    [("profile", ""), pytest.param("renyi", "", marks=pytest.mark.slow), pytest.param("renyi", "1", marks=pytest.mark.slow)],
+    [("profile", ""), ("renyi", ""), ("renyi", "1")],
 )
+@pytest.mark.slow  # each kill by itself is tested above
 def test_importance_sampling_killed_again_and_again(tmp_path: Path, held_by: str, size: str) -> None:
     settings = {"DPIS": held_by, "SECONDS_AT_ONCE": "0", "NOISY_SIZE": size}
     assert run(tmp_path, "release-after", 5, **settings) == -signal.SIGKILL

@@ -207,6 +207,7 @@ def test_replay_of_a_plan_on_records_that_are_not_numbers() -> None:
     assert 0.9 < result.details["largest_movement"] <= 1 + 1e-6
 
 
+@pytest.mark.slow
 def test_the_white_box_audit_of_a_network() -> None:
     torch.manual_seed(0)
     model = net()

@@ -55,16 +55,9 @@ class Kind(ABC):
         """The norm that longer rows are scaled down to; None where rows are not bounded."""
         return asked.data_norm
 
-    def targets(self, dataset: Dataset) -> Any:
-        """What the estimator learns, one a row."""
-        return dataset.targets
-
     def mechanism(self, estimator: Any, dataset: Dataset) -> str:
         """What a fit would run, in words. ValueError where it would be refused."""
         return estimator.mechanism_for(dataset.features.shape[1], max(2, len(dataset.classes)))[0].name
-
-    def fit(self, estimator: Any, dataset: Dataset) -> Any:
-        return estimator.fit(dataset.features, self.targets(dataset), groups=dataset.groups, absent=dataset.absent)
 
 
 class _Linear(Kind):
@@ -124,10 +117,6 @@ class _Ridge(_Linear):
             )
         return DPRidge(**options)
 
-    def targets(self, dataset: Dataset) -> Any:
-        assert dataset.target_range is not None
-        return dataset.target_range.scaled(dataset.targets)
-
 
 class _Network(Kind):
     drawn = False
@@ -154,11 +143,6 @@ class _Network(Kind):
         from dperm.estimators import DPMLPClassifier
         from dperm.mechanisms import Gradient
 
-        if dataset.absent and (asked.relation == "replace_one" or asked.public_size is not None):
-            raise ValueError(
-                f"Expected no records to leave out for --model mlp where their number is public, got {dataset.absent:,}: without "
-                'a label, or with gaps, which "missing": "middle" or "separate" in the schema keeps.'
-            )
         if asked.sampling == "rows" and dataset.groups is None:
             raise ValueError("Expected a schema with a unit with --sampling rows: without one each row is a person.")
         if not isinstance(dataset.features, np.ndarray):
@@ -172,9 +156,6 @@ class _Network(Kind):
 
     def mechanism(self, estimator: Any, dataset: Dataset) -> str:
         return "gradient perturbation of a network"
-
-    def fit(self, estimator: Any, dataset: Dataset) -> Any:
-        return estimator.fit(dataset.features, self.targets(dataset), groups=dataset.groups)
 
 
 KINDS: dict[str, Kind] = {

@@ -81,8 +81,22 @@ def say(text: str = "") -> None:
 
 def told(name: str, frame: pd.DataFrame) -> str:
     """What was read, for the data holder."""
-    written = f" ({frame.attrs['written']})" if frame.attrs.get("written") else ""
+    how = [frame.attrs[key] for key in ("written", "sheet") if frame.attrs.get(key)]
+    written = f" ({'; '.join(how)})" if how else ""
     return f"Read {name}: {len(frame):,} rows of {len(frame.columns)} columns{written}."
+
+
+def told_of_rows(frame: Any, schema: Schema, *, public: bool = False, **changes: Any) -> None:
+    """What stands out in a table that a model is used on; `changes`: of what is not asked for here."""
+    from dataclasses import replace
+
+    from dperm.data.survey import Survey
+
+    survey = replace(Survey.of(frame, schema), **changes)
+    lines = [*survey.lines(), *(f"Warning: {warning}" for warning in survey.warnings())]
+    say("Of these rows:" if public else "For the data holder alone, of these rows:")
+    for line in lines:
+        say(f"  {line}")
 
 
 def told_to_holder(dataset: Dataset, data_norm: float | None = None, delta: float = 0.0, public_size: int | None = None) -> None:

@@ -93,8 +93,8 @@ def numbers(values: pd.Series[Any], name: str, *, decimal: str = ".", lenient: b
     result = as_numbers(values, decimal)
     broken = np.isnan(result) & values.notna().to_numpy()
     if broken.any() and not lenient:
-        wrong = str(values[broken].iloc[0])
-        raise SchemaError(f"Expected numbers in column {name!r}, got {wrong!r}.{_hint(wrong, decimal)}")
+        wrong, row = str(values[broken].iloc[0]), int(np.flatnonzero(broken)[0]) + 1
+        raise SchemaError(f"Expected numbers in column {name!r}, got {wrong!r} in row {row:,}.{_hint(wrong, decimal)}")
     infinite = np.isinf(result)
     if infinite.any() and not lenient:
         raise SchemaError(f"Expected finite numbers in column {name!r}, got inf.")
@@ -107,7 +107,10 @@ def _hint(wrong: str, decimal: str) -> str:
         return ' This table is read with decimal commas: if its marks are points, say "decimal": "." in the schema\'s format.'
     if decimal == "." and re.fullmatch(r"\s*[+-]?\d*,\d+\s*", wrong):
         return ' Where decimal marks are commas, say "decimal": "," in the schema\'s format.'
-    return ' If it stands for a missing value, say so in the schema: "format": {"missing": …}.'
+    return (
+        ' If it stands for a missing value, say so in the schema: "format": {"missing": …}; "unknown": "ignore" of the column '
+        "takes all such for missing."
+    )
 
 
 def texts(values: pd.Series[Any], known: Sequence[str]) -> pd.Series[Any]:

@@ -38,13 +38,17 @@ _MOST_STRANGERS = 50  # different ones
 _WORDS = 3.0  # on average, in free text
 _LETTERS = 40.0
 _RARE = 0.01  # of the rows, for a label that may be a slip
+_FEW_ROWS, _PART = 10, 0.01  # a text in fewer rows, or in less than this part of them, is no category: it tells of few persons
+_OFTEN, _SPIKE = 0.01, 5.0  # of the rows, and times the next value: a number so frequent may stand for a missing value
+_SCALE = 3  # up to which values are few: a 9 among them stands apart
 _ABOVE = 30  # rows that may stand above a header
 _ROWS = 20  # from which on values that are all different tell something
 _PERSONS = 1.05  # rows of each, on average
 _ID = re.compile(r"(^|[^a-z])(id|ids|uuid|guid|key|mrn|ssn|iban|pid|index|row)([^a-z]|$)|(nr|no|number|num|nummer)$")
 _BOUND = re.compile(r"([<>≤≥~]=?|ca\.?|about|over|under)\s*([+-]?[\d.,]+)", re.IGNORECASE)
 _ZONE = re.compile(r":\d\d(?:\.\d+)?\s?(?:Z|[+-]\d\d:?\d\d)$")
-_TRUTHS = [{"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"ja", "nein"}, {"j", "n"}, {"oui", "non"}, {"on", "off"}]
+_TRUTHS = [{"true", "false"}, {"yes", "no"}, {"y", "n"}, {"t", "f"}, {"ja", "nein"}, {"j", "n"}, {"wahr", "falsch"}]
+_TRUTHS += [{"oui", "non"}, {"vrai", "faux"}, {"si", "no"}, {"sí", "no"}, {"on", "off"}]
 #: how dates are written, the likelier first: those that have two orders of days and months are told apart or said to be not told
 _DATES = (
     "%d.%m.%Y",
@@ -127,7 +131,7 @@ def _moment(seen: _Seen) -> Column | None:
     else:
         return None
     if not fit:
-        return None
+        return _clock(seen)
     found = moments(seen.values, fit[0] or ISO)
     timed = bool(((found.dt.hour != 0) | (found.dt.minute != 0)).any())
     first, last = found.min(), found.max()
@@ -145,6 +149,14 @@ def _moment(seen: _Seen) -> Column | None:
     )
 
 
+def _clock(seen: _Seen) -> Column | None:
+    """Times of day: hours of one day, which has no meaning else."""
+    for form in ("%H:%M", "%H:%M:%S"):
+        if moments(seen.words.iloc[:100], form).notna().all() and moments(seen.words, form).notna().all():
+            return Column(seen.name, "date", ("1900-01-01", "1900-01-02"), format=form, parts=("hour",), note="times of day")
+    return None
+
+
 def _identity(seen: _Seen) -> Column | None:
     many = len(seen.counts) > _MOST_CATEGORIES
     named = seen.named_id and (many or seen.all_different)
@@ -158,7 +170,7 @@ def _identity(seen: _Seen) -> Column | None:
     if each >= _PERSONS:
         most = max(seen.counts.values())
         return Column(
-            seen.name, "ignore", note=f"an id that repeats, up to {most:,} times: if it tells persons apart, it is the unit"
+            seen.name, "ignore", note=f"an id that repeats, up to {most:,} times: does it tell persons apart? Then it is the unit"
         )
     return Column(seen.name, "ignore", note="an id: different in each row")
 
@@ -189,12 +201,17 @@ def _number(seen: _Seen) -> Column | None:
 
 def _code(known: NDArray[np.float64]) -> int | None:
     """A number that often stands for a missing value, -1 or 99 and the like, where it stands apart from the others."""
-    different = np.unique(known)
+    different, counts = np.unique(known, return_counts=True)
     if len(different) < 3:
         return None
+    often = int(np.argmax(counts))  # within the range, too: much more often than any other
+    nines = set(f"{abs(different[often]):g}") == {"9"} and abs(different[often]) > 9
+    if nines and counts[often] > max(_OFTEN * len(known), _SPIKE * np.delete(counts, often).max()):
+        return int(different[often])
     for code, others in ((different[-1], different[:-1]), (different[0], different[1:])):
         text = f"{abs(code):g}"
         nines = set(text) == {"9"} and (code < 0 or len(text) > 1)
+        nines |= code == 9 and others[-1] <= _SCALE  # 0, 1 and 9: no or yes, and not known
         apart = others[0] >= 0 if code < 0 else code > 2 * others[-1] and others[0] >= 0
         if apart and (nines or code == -1) and (known == code).sum() > 1:
             return int(code)
@@ -205,13 +222,17 @@ def _category(seen: _Seen) -> Column | None:
     if seen.all_different or _prose(seen):
         return None
     spelt, read = _spellings(seen.counts)
-    kept = tuple(sorted(sorted(spelt, key=lambda word: -spelt[word])[:_MOST_CATEGORIES]))
+    least = min(_FEW_ROWS, _PART * len(seen.words))
+    common = [word for word in spelt if spelt[word] >= least]
+    kept = tuple(sorted(sorted(common, key=lambda word: -spelt[word])[:_MOST_CATEGORIES]))
     if not any(spelt[word] > 1 for word in kept):
         return None
-    beyond = len(spelt) - len(kept)
+    beyond, rare = len(spelt) - len(kept), len(spelt) - len(common)
     covered = sum(spelt[word] for word in kept) / len(seen.words)
     numeric = int(np.isfinite(seen.numbers).sum())
     note = f"{len(spelt):,} values" + (f", the {len(kept)} most frequent: {covered:.0%} of the rows" if beyond else "")
+    if rare:
+        note += f"; {rare:,} in less than {math.ceil(least)} rows each are no category of their own"
     if numeric > len(seen.words) / 2 and len(spelt) > _FEW_NUMBERS:
         note += f'; {numeric / len(seen.words):.0%} are numbers: is it a number, with "unknown": "ignore"?'
     return Column(
@@ -225,7 +246,8 @@ def _prose(seen: _Seen) -> bool:
 
 
 def _text(seen: _Seen) -> Column:
-    return Column(seen.name, "ignore", note="free text" if _prose(seen) else "a different text in nearly each row")
+    few = "a different text in nearly each row" if len(seen.counts) > len(seen.words) / 2 else "texts of few rows each"
+    return Column(seen.name, "ignore", note="free text" if _prose(seen) else few)
 
 
 _RECOGNISERS: Sequence[Callable[[_Seen], Column | None]] = (_nothing, _truth, _moment, _identity, _number, _category, _text)
@@ -325,7 +347,10 @@ def _label(seen: _Seen, task: str | None) -> tuple[Column, tuple[str, ...], Targ
     if found is not None and len(different) > 2:
         note += "; if these are counts or amounts, it is a regression"
     for word, alike in close.items():
-        note += f"; {word!r} for {alike[0]!r}? Then say what it is read as" if alike else ""
+        if alike:
+            note += f"; {word!r} for {alike[0]!r}? Then say what it is read as"
+        elif len(ordered) > 2:
+            note += f"; is {word!r}, in few rows, a label of its own?"
     unknown = "error" if found is None else found.unknown
     return Column(seen.name, "label", unknown=unknown, read=read, note=note), tuple(ordered), None
 
@@ -366,7 +391,16 @@ def _outwards(column: str, numbers: NDArray[np.float64]) -> tuple[float, float]:
     return min(low, round(bottom * unit, 12)), max(high, round(top * unit, 12))
 
 
-def confirmed(schema: Schema) -> Schema:
+def confirmed(schema: Schema, *, answered: bool = False) -> Schema:
     """The same as what is public: without a word of how it was proposed. For somebody who knows its ranges, categories and labels
-    from elsewhere than the rows."""
+    from elsewhere than the rows.
+
+    SchemaError where a note asks something, such as whether 999 stands for a missing value: correct the column and take its note
+    out, or say that all of it is right as it is by `answered`.
+    """
+    if not answered and (asked := [f"{column.name}: {column.note}" for column in schema.columns if "?" in column.note]):
+        raise SchemaError(
+            f"Expected answers to what the proposal asks: {'; '.join(asked)}. Correct these columns and take their notes out, or "
+            "say that they are right: --yes on the command line, answered=True in Python."
+        )
     return replace(schema.without_notes(), proposed=False, source="" if schema.proposed else schema.source)

@@ -91,6 +91,15 @@ class Dataset:
         """Charges within the block say that they are only claimed, where `certified` will say so."""
         return only_claimed(self._why_claimed) if self.read_off else contextlib.nullcontext()
 
+    def fit(self, estimator: Any, **given: Any) -> Any:
+        """`estimator` fitted to these records: each person's rows together, numbers on [−1, 1] of their range, left-out records
+        counted. Its certificate says what was found, or read off the data, and so does the charge. `given` goes to its `fit`."""
+        targets = self.targets if self.target_range is None else self.target_range.scaled(self.targets)
+        with self.charging():
+            estimator.fit(self.features, targets, groups=self.groups, absent=self.absent, **given)
+        estimator.certificate_ = self.certified(estimator.certificate_)
+        return estimator
+
     @property
     def _why_claimed(self) -> str:
         return f"{self.read_off} read off the data, not public"
@@ -257,7 +266,9 @@ def _sheet(path: Path, missing: set[str]) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        table = pd.read_excel(path, dtype=str, engine="openpyxl", header=None, na_filter=False)
+        with pd.ExcelFile(path, engine="openpyxl") as workbook:
+            sheets = [str(name) for name in workbook.sheet_names]
+            table = pd.read_excel(workbook, dtype=str, header=None, na_filter=False)
     except ImportError:
         raise DataError(f"Reading {path.name} needs openpyxl: `pip install openpyxl`, or save it as CSV.") from None
     except (zipfile.BadZipFile, KeyError) as error:
@@ -266,7 +277,10 @@ def _sheet(path: Path, missing: set[str]) -> pd.DataFrame:
     if not all(names):
         raise DataError(f"Column {names.index('') + 1} of the first row of {path.name} has no name: is there something above?")
     frame = table.iloc[1:].reset_index(drop=True).set_axis(names, axis=1)
-    return frame.mask(frame.apply(lambda column: column.str.strip().isin(missing)))
+    frame = frame.mask(frame.apply(lambda column: column.str.strip().isin(missing)))
+    if len(sheets) > 1:
+        frame.attrs["sheet"] = f"sheet {sheets[0]!r}, the first of {len(sheets)}"
+    return frame
 
 
 def read_dataset(

@@ -9,6 +9,7 @@ import numpy as np
 
 from dperm.data.entries import as_numbers, texts
 from dperm.data.frames import as_frame
+from dperm.data.moments import moments
 from dperm.data.schema import Schema
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Survey:
     """Counts of one table's rows. By column: entries that are `missing`; `unread`, of these, with one of them: such as are there
     and count as missing, for they are no number or date; numbers `outside` their range, which are clipped; and texts in no
     category, which are `strange`. `narrow`: the share of its range in which 98 % of a column's numbers lie, where
-    that is little. `unlabelled` rows have no target; `no_target` is what one of them holds in its place."""
+    that is little. `unlabelled` rows have no target; `no_target`: how many of them hold something else, and what one does."""
 
     rows: int
     used: tuple[str, ...]
@@ -41,7 +42,7 @@ class Survey:
     narrow: dict[str, float]
     unlabelled: int
     targets_outside: int
-    no_target: str = ""
+    no_target: tuple[int, str] = (0, "")
 
     @classmethod
     def of(cls, frame: Any, schema: Schema) -> Survey:
@@ -60,6 +61,10 @@ class Survey:
                 outside[column.name], width = _beyond(entries, column.ends, decimal)
                 if width < _NARROW and column.curve_scale == "linear":
                     narrow[column.name] = width
+            elif column.type == "date":
+                found = moments(entries, column.form).dropna().to_numpy()
+                first, last = (np.datetime64(end) for end in column.dates)
+                outside[column.name] = int(((found < first) | (found > last)).sum())
             elif column.type == "category":
                 words = texts(entries, column.categories)
                 strange[column.name] = int((words.notna() & ~words.isin(column.categories)).sum())
@@ -84,7 +89,7 @@ class Survey:
             narrow=narrow,
             unlabelled=int(unlabelled.sum()),
             targets_outside=targets,
-            no_target="" if said.empty else str(said.iloc[0]),
+            no_target=(0, "") if said.empty else (len(said), str(said.iloc[0])),
         )
 
     def lines(self) -> list[str]:
@@ -102,7 +107,7 @@ class Survey:
         if self.strange:
             lines.append(f"In none of their categories: {self._counted(self.strange)}.")
         if self.unlabelled:
-            such = f" (one says {self.no_target!r})" if self.no_target else ""
+            such = "" if not self.no_target[0] else f" (in {self.no_target[0]:,} stands something, such as {self.no_target[1]!r})"
             lines.append(f"Rows without a target, left out: {self.unlabelled:,}{such}.")
         if self.targets_outside:
             lines.append(f"Targets outside their range, clipped: {self.targets_outside:,}.")

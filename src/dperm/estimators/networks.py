@@ -58,9 +58,9 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
     def module_of(self, features: int, classes: int) -> nn.Module:
         """A new module from (b, features) to (b, classes) scores."""
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, *, absent: int = 0) -> Self:
         """Train privately on rows X (n, d) and labels y (n,), by gradient perturbation with Adam. With `person_rows`, `groups`
-        (n,) tells whose each row is.
+        (n,) tells whose each row is. `absent` further records are left out, which needs a number of records that is private.
 
         Raises ValueError for unusable input before anything is charged. Whatever fails later, the charge stands.
         """
@@ -74,6 +74,11 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         check.fraction("delta", self.delta)
         recipe = _Recipe.of(method_of(self.mechanism), self.person_rows)
         check.choice("relation", self.relation, [relation.value for relation in Relation])
+        if check.integer("absent", absent, minimum=0) and (self.relation == "replace_one" or self.public_size is not None):
+            raise ValueError(
+                f"Expected no records to leave out where their number is public, got {absent:,}: without a label, or with gaps, "
+                'which "missing": "middle" or "separate" in the schema keeps.'
+            )
         with all_or_nothing(self):
             self._train(X, y, groups, recipe)
         return self

@@ -46,7 +46,8 @@ GLOSSARY = {
 @dataclass(frozen=True)
 class Spent:
     """What all releases charged under one label cost together, by a spend log; `budget`: how much may be spent, if stated.
-    `unknown`: why that is not known, where some of them cannot be added up; ε is infinite then."""
+    `unknown`: why that is not known, where some of them cannot be added up; ε is infinite then. `unnamed`: further charges of the
+    log that name no data set."""
 
     label: str
     epsilon: float
@@ -54,11 +55,19 @@ class Spent:
     charges: int
     budget: float | None = None
     unknown: str = ""
+    unnamed: int = 0
 
     @property
     def left(self) -> float | None:
-        """Of the budget: at least, for what is spent together costs less than its sum."""
-        return None if self.budget is None else max(0.0, self.budget - self.epsilon)
+        """Of the budget: at least, for what is spent together costs less than its sum. None where no budget is stated, or what
+        was spent is not known."""
+        return None if self.budget is None or self.unknown else max(0.0, self.budget - self.epsilon)
+
+    @property
+    def told_apart(self) -> str:
+        """By what the log tells data sets apart."""
+        more = "" if not self.unnamed else f"; {self.unnamed:,} more in this log name no data set"
+        return f"the same records under another name are not counted{more}"
 
     @property
     def exceeded(self) -> float:
@@ -68,14 +77,16 @@ class Spent:
     @classmethod
     def of(cls, log: SpendLog, label: str, certificate: Certificate, budget: float | None = None) -> Spent | None:
         """None where the log holds no charge of this certificate under this label: of its event, made when it was issued."""
-        charges = log.charges(label)
+        everything = log.charges()
+        charges = [charge for charge in everything if charge.label == label]
         if not _charged(certificate, charges):
             return None
         unknown = _not_added_up(certificate, charges)
         total = math.inf
         if not unknown:
             total = log.total(certificate.delta, label, persons=certificate.of_persons)[certificate.relation]
-        return cls(label, total, certificate.delta, len(charges), budget, unknown)
+        unnamed = sum(not charge.label for charge in everything) if label else 0
+        return cls(label, total, certificate.delta, len(charges), budget, unknown, unnamed)
 
 
 def _charged(certificate: Certificate, charges: Sequence[Charge]) -> bool:

@@ -8,8 +8,8 @@ what was released, so that they cost nothing more. A person's rows count as thei
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,13 +44,14 @@ _MEANS = Assumption("All rows of a person count as their mean.", "library", "enf
 
 @dataclass(frozen=True)
 class ReleasedScores:
-    """What may be published: scores of all records, and of each group; `widths`, half of a 95 % interval for the noise alone, of
-    the former."""
+    """What may be published: scores of all records, and of each group; `widths` and `part_widths`, halves of 95 % intervals for
+    the noise alone. A score that has none, where the noise alone may leave it undefined, is not shown: NaN."""
 
     whole: Judgement
     parts: dict[str, Judgement]
     widths: dict[str, float]
     certificate: Certificate
+    part_widths: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
 
 
 @dataclass(frozen=True)
@@ -124,10 +125,14 @@ def release_class_scores(
     noisy = noisy.reshape(shape)
     kind = _Table(tuple(classes), meant, ordered)
     again = np.random.default_rng(0).normal(scale=std * math.sqrt(len(names)), size=(_DRAWS, *shape[1:]))
-    whole = noisy.sum(axis=0)
-    scores = kind.scores(whole)
-    parts = {name: _judged(kind.scores(part)) for name, part in zip(names, noisy, strict=True)} if group_names else {}
-    return ReleasedScores(_judged(scores), parts, _widths(scores, [kind.scores(whole + noise) for noise in again]), certificate)
+    scores, widths = _with_widths(kind.scores, noisy.sum(axis=0), again)
+    found = {
+        name: _with_widths(kind.scores, part, again / math.sqrt(len(names)))
+        for name, part in zip(names, noisy, strict=True)
+        if group_names
+    }
+    parts = {name: _judged(part) for name, (part, _) in found.items()}
+    return ReleasedScores(_judged(scores), parts, widths, certificate, {name: each for name, (_, each) in found.items()})
 
 
 def release_number_scores(
@@ -164,9 +169,8 @@ def release_number_scores(
     noisy, std, certificate = _released(
         table, moved, (epsilon, delta), Relation(relation), persons is not None, label, random_state
     )
-    scores = _number_scores(noisy, high - low)
     again = np.random.default_rng(0).normal(scale=std, size=(_DRAWS, 5))
-    widths = _widths(scores, [_number_scores(noisy + noise, high - low) for noise in again])
+    scores, widths = _with_widths(lambda sums: _number_scores(sums, high - low), noisy, again)
     return ReleasedScores(_judged(scores), {}, widths, certificate)
 
 
@@ -252,10 +256,15 @@ def _judged(scores: dict[str, float]) -> Judgement:
     return Judgement(max(0, round(scores["records"])), others, recalls, ())
 
 
-def _widths(scores: dict[str, float], drawn: list[dict[str, float]]) -> dict[str, float]:
-    """Half-widths of what the same noise again would move each score by; NaN where it is often undefined."""
-    found: dict[str, float] = {}
-    for name, value in scores.items():
+def _with_widths(
+    scores: Callable[[Array], dict[str, float]], noisy: Array, again: Array
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Scores of noisy sums, and half-widths of what the same noise `again` would move each by; both NaN where it may leave it
+    undefined: without a width a score would look surer than others."""
+    found, drawn = scores(noisy), [scores(noisy + noise) for noise in again]
+    widths: dict[str, float] = {}
+    for name, value in found.items():
         apart = np.abs(np.array([draw[name] for draw in drawn]) - value)
-        found[name] = float(np.quantile(apart, _COVERED)) if np.isfinite(apart).all() else math.nan
-    return found
+        widths[name] = float(np.quantile(apart, _COVERED)) if np.isfinite(apart).all() else math.nan
+    shown = {name: value if name == "records" or math.isfinite(widths[name]) else math.nan for name, value in found.items()}
+    return shown, widths

@@ -81,6 +81,7 @@ def card(
             left = "" if spent.left is None else f" Left of {spent.budget:g}: {downward(spent.left)}."
             left += f" It is EXCEEDED by {upward(spent.exceeded)}." if spent.exceeded else ""
             say(f"Spent on this data set, all {spent.charges} charged together: epsilon = {upward(spent.epsilon)}.{left}")
+            say(f"Charged under {spent.label!r}: {spent.told_apart}.")
     say(f"Page written to {output}.")
 
 

@@ -114,7 +114,7 @@ def propose(
         for entry, meant in list(column.read.items())[:_READ]:
             say(f"  {'':{width}}  {'':8}  {entry!r} is read as {'missing' if meant is None else repr(meant)}")
     say()
-    if not unit and (persons := [column.name for column in schema.columns if "tells persons apart" in column.note]):
+    if not unit and (persons := [column.name for column in schema.columns if "persons apart?" in column.note]):
         say(f"May a person have several rows? If {' or '.join(persons)} tells persons apart, run this again with --unit.")
     say("This looked at the data. Replace ranges, categories and labels by what is publicly known, then say so:")
     say(f"  dperm data confirm {output}")
@@ -141,12 +141,9 @@ def confirm(
         raise ValueError(f"Expected a proposed schema, got {source}, which is none.")
     output = output or source
     probe_writable(output)
-    if not yes and (asked := [f"{column.name}: {column.note}" for column in schema.columns if "?" in column.note]):
-        raise ValueError(
-            f"Expected answers to what the proposal asks: {'; '.join(asked)}. Correct the columns in {source} and take their "
-            "notes out, or pass --yes where they are right."
-        )
-    write_atomically(output, data.confirmed(schema).to_json(editor="$schema" in source.read_text(encoding="utf-8-sig")))
+    write_atomically(
+        output, data.confirmed(schema, answered=yes).to_json(editor="$schema" in source.read_text(encoding="utf-8-sig"))
+    )
     say(f"{output}: you state that its ranges, categories and labels were known without looking at the rows.")
     if read := sum(len(column.read) for column in schema.columns):
         say(f"So are the {read:,} entries that it says how to read: they stand in every model that is trained by it.")

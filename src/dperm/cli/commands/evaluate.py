@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, VerifyKey, keep, kept_aside, probe_writable, read, refuse_same, say
+from dperm.cli.shared import (
+    Delta,
+    JsonFlag,
+    Relation,
+    VerifyKey,
+    keep,
+    kept_aside,
+    probe_writable,
+    read,
+    refuse_same,
+    say,
+    told_of_rows,
+)
 
 __all__ = ["register"]
 
@@ -86,8 +99,11 @@ def evaluate(
         if as_json:
             say(json.dumps(found))
             return
+        who = found["of"]
+        if frame is not None and schema is not None:
+            told_of_rows(frame, schema)
         say(_MODES[test_data])
-        say(f"About {found['records']:,} records. Half-widths of 95 % intervals are for the noise alone.")
+        say(f"About {found['records']:,} {who}. Half-widths of 95 % intervals are for the noise alone.")
         for name, value in {
             **found["scores"],
             **{f"recall of {name}": value for name, value in found["recalls"].items()},
@@ -97,8 +113,9 @@ def evaluate(
             say(f"  {name:24s} {told}")
         for name, part in found.get("by", {}).items():
             first, value = next(iter(part["scores"].items()))
-            score = "hidden by the noise" if value is None else f"{first} {value:.3f}"
-            say(f"  {by} = {name}: {score} of about {part['records']:,} records")
+            width = part["half_widths"].get(first)
+            score = "hidden by the noise" if value is None else f"{first} {value:.3f} ± {width:.3f}"
+            say(f"  {by} = {name}: {score} of about {part['records']:,} {who}")
         cost = found["certificate"]
         price = f"epsilon = {upward(cost['epsilon'])} at delta = {upward(cost['delta'], 2)}"
         say(
@@ -120,6 +137,8 @@ def evaluate(
         say(json.dumps(found if by is None else {**found, "by": {name: part.to_dict() for name, part in parts.items()}}))
         return
     say(_MODES[test_data])
+    if frame is not None and schema is not None:
+        told_of_rows(frame, schema, public=test_data == "public")
     say(f"{whole.records:,} records.")
     for name, value in whole.scores.items():
         say(f"  {name:24s} {value:8.3f}")
@@ -178,10 +197,18 @@ def _released(
         places = np.array([number[str(label)] for label in answers])
         found = release_class_scores(np.array(truth), places, likely, classes, **given)
     told: dict[str, Any] = {"test_data": "released", **found.whole.to_dict()}
-    told["half_widths"] = {name: None if np.isnan(width) else width for name, width in found.widths.items()}
+    told["half_widths"] = _shown(found.widths)
+    told["of"] = "records" if dataset.groups is None else "persons"
     if found.parts:
-        told["by"] = {name: part.to_dict() for name, part in found.parts.items()}
+        told["by"] = {
+            name: {**part.to_dict(), "half_widths": _shown(found.part_widths[name])} for name, part in found.parts.items()
+        }
     return told | {"certificate": json.loads(found.certificate.to_json())}
+
+
+def _shown(widths: dict[str, float]) -> dict[str, float | None]:
+    """JSON-ready."""
+    return {name: width if math.isfinite(width) else None for name, width in widths.items()}
 
 
 def _one_by_one(answer: Any, rows: Any) -> Any:

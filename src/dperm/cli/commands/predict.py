@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, probe_writable, read, refitted, refuse_same, say, told
+from dperm.cli.shared import JsonFlag, VerifyKey, probe_writable, read, refitted, refuse_same, say, told, told_of_rows
 
 __all__ = ["register"]
 
@@ -45,14 +45,12 @@ def predict(
       dperm predict model.json new.csv --keep case --on-error skip -o answers.csv
       dperm predict model.json new.csv --records people.csv -o private-answers.csv
     """
-    from dataclasses import replace
 
     import numpy as np
     import pandas as pd
 
     from dperm import _validate as check
     from dperm import data
-    from dperm.data.survey import Survey
     from dperm.estimators import model_from_json
     from dperm.report import write_atomically
 
@@ -93,12 +91,7 @@ def predict(
                 raise ValueError(f"No row fits the schema. Row 1: {faults[0]}.")
             fit = frame.drop(index=frame.index[list(faults)])
             if not as_json:
-                survey = replace(Survey.of(fit, schema), unlabelled=0, targets_outside=0)  # a target is not needed here
-                lines = (*survey.lines(), *(f"Warning: {warning}" for warning in survey.warnings()))
-                if lines:
-                    say("  For the data holder alone, of these rows:")
-                for line in lines:
-                    say(f"  {line}")
+                told_of_rows(fit, schema, unlabelled=0, targets_outside=0)  # a target is not needed here
             features, _ = schema.encode_features(fit)
     restored = data.TargetRange(*extra["target_range"]).restored if extra.get("target_range") else np.asarray
     table = pd.DataFrame({"prediction": restored(fitted.predict(features))})

@@ -159,11 +159,10 @@ def train(
         return
     if kind.notice and not as_json:
         say(kind.notice)
-    with kept_aside(output) as kept, dataset.charging():
-        fitted = kind.fit(estimator, dataset)
+    with kept_aside(output) as kept:
+        fitted = dataset.fit(estimator)
     if used is None and dataset.target_range is None:
         fitted.certificate_ = fitted.certificate_.with_assumptions(labels(None, stated=False))
-    fitted.certificate_ = dataset.certified(fitted.certificate_)
     extra: dict[str, Any] = {
         "schema": json.loads(used.without_notes().to_json()) if used else None,
         "target_range": dataset.target_range,
