@@ -290,3 +290,21 @@ def test_a_score_that_noise_may_leave_undefined_is_hidden() -> None:
         shown = {**scores.scores, **{f"recall of {name}": value for name, value in scores.recalls.items()}}
         assert all(np.isfinite(widths[name]) for name, value in shown.items() if np.isfinite(value))
     assert np.isnan(found.whole.scores["AUC"]) and np.isfinite(found.whole.scores["accuracy"])
+
+
+def test_answers_say_which_entries_were_clipped(tmp_path: Path) -> None:
+    columns = (
+        Column("x", "number", (0.0, 1.0)),
+        Column("day", "date", ("2020-01-01", "2021-01-01"), parts=("year",)),
+        Column("y", "label"),
+    )
+    schema = Schema("t", "y", columns, ("no", "yes"), missing="middle")
+    table, stated, model, answers = (tmp_path / name for name in ("t.csv", "s.json", "m.json", "a.csv"))
+    frame = pd.DataFrame({"x": X[:, 0], "day": "2020-05-01", "y": Y})
+    frame.to_csv(table, index=False)
+    stated.write_text(schema.to_json())
+    dperm("train", table, "--schema", stated, "-o", model)
+    pd.DataFrame({"x": ["0.5", "a", "7", ""], "day": ["2031-01-01", "2020-02-02", "2019-01-01", ""]}).to_csv(table, index=False)
+    dperm("predict", model, table, "--on-error", "skip", "-o", answers)
+    said = pd.read_csv(answers)["taken at the end of its range"]
+    assert said.fillna("").tolist() == ["day", "", "x, day", ""]

@@ -300,6 +300,17 @@ class Column:
             what = "which is no finite number"
         return {int(row): f"column {self.name!r} holds {str(values.iloc[row])!r}, {what}" for row in np.flatnonzero(broken)}
 
+    def outside(self, values: pd.Series[Any], decimal: str = ".") -> NDArray[np.bool_]:
+        """(n,): which entries are numbers or dates outside the range: they are taken at its end."""
+        entries = self.entries(values)
+        if self.type == "number":
+            (low, high), given = self.ends, as_numbers(entries, decimal)
+            return np.isfinite(given) & ((given < low) | (given > high))
+        if self.type == "date":
+            (first, last), found = (np.datetime64(end) for end in self.dates), moments(entries, self.form).to_numpy()
+            return (found < first) | (found > last)
+        return np.zeros(len(values), dtype=bool)
+
     def neighbours(self, encoding: Encoding) -> list[tuple[int, int]]:
         """Which of its features are next to each other on its curve; none where it has no curve."""
         if self.type != "number" or not encoding.curves:

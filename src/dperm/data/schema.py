@@ -277,6 +277,15 @@ class Schema:
             found = faults | found
         return dict(sorted(found.items()))
 
+    def clipped(self, frame: Any) -> dict[int, str]:
+        """By row, from 0, the columns whose entry is outside its range and taken at the end of it."""
+        frame = as_frame(frame)
+        found: dict[int, list[str]] = {}
+        for column in self.feature_columns:
+            for row in np.flatnonzero(column.outside(frame[column.name], self.decimal_of(frame))):
+                found.setdefault(int(row), []).append(column.name)
+        return {row: ", ".join(names) for row, names in found.items()}
+
     def _refuse_absent(self, frame: pd.DataFrame) -> None:
         absent = [column.name for column in self.feature_columns if column.name not in frame.columns]
         if not absent:

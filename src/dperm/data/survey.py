@@ -9,7 +9,6 @@ import numpy as np
 
 from dperm.data.entries import as_numbers, texts
 from dperm.data.frames import as_frame
-from dperm.data.moments import moments
 from dperm.data.schema import Schema
 
 if TYPE_CHECKING:
@@ -57,14 +56,10 @@ class Survey:
         narrow: dict[str, float] = {}
         for column in used:
             entries = column.entries(frame[column.name])
-            if column.type == "number":
-                outside[column.name], width = _beyond(entries, column.ends, decimal)
-                if width < _NARROW and column.curve_scale == "linear":
+            outside[column.name] = int(column.outside(frame[column.name], decimal).sum())
+            if column.type == "number" and column.curve_scale == "linear":
+                if (width := _width(entries, column.ends, decimal)) < _NARROW:
                     narrow[column.name] = width
-            elif column.type == "date":
-                found = moments(entries, column.form).dropna().to_numpy()
-                first, last = (np.datetime64(end) for end in column.dates)
-                outside[column.name] = int(((found < first) | (found > last)).sum())
             elif column.type == "category":
                 words = texts(entries, column.categories)
                 strange[column.name] = int((words.notna() & ~words.isin(column.categories)).sum())
@@ -74,8 +69,10 @@ class Survey:
             said = frame[schema.target][unlabelled].dropna()
         if schema.target_range is not None and schema.target in frame.columns:
             label = next(column for column in schema.columns if column.name == schema.target)
-            targets, width = _beyond(label.entries(frame[schema.target]), schema.target_range, decimal)
-            if width < _NARROW:
+            said_numbers = label.entries(frame[schema.target])
+            given, (low, high) = as_numbers(said_numbers, decimal), schema.target_range
+            targets = int((np.isfinite(given) & ((given < low) | (given > high))).sum())
+            if (width := _width(said_numbers, schema.target_range, decimal)) < _NARROW:
                 narrow[schema.target] = width
         return cls(
             rows=len(frame),
@@ -150,17 +147,17 @@ def share(count: int, of: int) -> str:
     return "under 1%" if 0 < count < 0.01 * of else f"{count / of:.0%}"
 
 
-def _beyond(entries: pd.Series[float], ends: tuple[float, float], decimal: str) -> tuple[int, float]:
-    """How many numbers lie outside, and in which share of the range 98 % of them lie."""
+def _width(entries: pd.Series[float], ends: tuple[float, float], decimal: str) -> float:
+    """In which share of the range 98 % of the numbers lie."""
     numbers = as_numbers(entries, decimal)
     numbers = numbers[np.isfinite(numbers)]
     if not len(numbers):
-        return 0, 1.0
+        return 1.0
     low, high = ends
     inner = np.quantile(np.clip(numbers, low, high), [0.01, 0.99])
     width = float(inner[1] - inner[0]) / (high - low)
     constant = float(np.ptp(numbers)) == 0
-    return int(((numbers < low) | (numbers > high)).sum()), 1.0 if constant else width
+    return 1.0 if constant else width
 
 
 def _some(counts: dict[str, int]) -> dict[str, int]:

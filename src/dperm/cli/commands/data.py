@@ -146,7 +146,12 @@ def confirm(
     )
     say(f"{output}: you state that its ranges, categories and labels were known without looking at the rows.")
     if read := sum(len(column.read) for column in schema.columns):
-        say(f"So are the {read:,} entries that it says how to read: they stand in every model that is trained by it.")
+        such = (
+            "is the entry that it says how to read: it stands"
+            if read == 1
+            else f"are the {read:,} entries that it says how to read: they stand"
+        )
+        say(f"So {such} in every model that is trained by it.")
         shown = [(column.name, entry) for column in schema.columns for entry in column.read]
         say(f"  {'; '.join(f'{name}: {entry!r}' for name, entry in shown[:_ENTRIES])}{' …' if len(shown) > _ENTRIES else ''}")
         say("Take out those that few records have, or that name somebody.")

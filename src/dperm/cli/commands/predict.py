@@ -63,6 +63,7 @@ def predict(
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)  # of any kind
     fitted, extra = loaded
     faults: dict[int, str] = {}
+    clipped: dict[int, str] = {}
     copied: Any = None
     rows = 0
     schema = data.Schema.from_dict(extra["schema"]) if extra.get("schema") else None
@@ -78,7 +79,7 @@ def predict(
             if absent := [name for name in _names(keep) if name not in frame.columns]:
                 raise ValueError(f"Expected --keep to name columns of the table, got {absent}.")
             copied = frame[_names(keep)].reset_index(drop=True)
-            faults, rows = schema.faults(frame), len(frame)
+            faults, clipped, rows = schema.faults(frame), schema.clipped(frame), len(frame)
             gaps = schema.missing == "drop"  # the schema's word: such rows are left blank
             wrong = {row: why for row, why in faults.items() if not (gaps and why.endswith("is missing"))}
             if wrong and on_error == "fail":
@@ -108,6 +109,8 @@ def predict(
         table.index = pd.Index([row for row in range(rows) if row not in faults])
         table = table.reindex(range(rows))
         table["left blank because"] = pd.Series(faults)
+    if clipped := {row: names for row, names in clipped.items() if row not in faults}:
+        table["taken at the end of its range"] = pd.Series(clipped)
     if copied is not None:
         table = pd.concat([copied, table], axis=1)
     write_atomically(output, table.to_csv(index=False))
