@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,8 @@ import scipy.sparse as sp
 from array_api_compat import is_array_api_obj, to_device
 from numpy.typing import NDArray
 
-from dperm.release import SpendLog, spend_log
+from dperm.release import SpendLog
+from dperm.release.ledger import thrown_away
 
 __all__ = ["Progress", "flat", "leaving", "one_at_a_time", "unlogged"]
 
@@ -43,7 +42,7 @@ def one_at_a_time(train: Callable[[Any], Any], progress: Progress | None = None)
 @contextmanager
 def unlogged() -> Iterator[SpendLog]:
     """Charges of audits go to a spend log that is thrown away: nothing that they train is released."""
-    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "audit.jsonl", workers=False) as log:
+    with thrown_away() as log:
         yield log
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
 import numpy as np
@@ -127,7 +126,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
             _refuse_weights(clone(self.estimator).set_params(**setting))
         how, planned = self._planned(settings, features, classes, size, private_scores)
         certificate = self._certificate(planned, how, classes, settings)  # before the first try: its date tells of none
-        log = SpendLog.current().path
+        log = SpendLog.current()
         shift = 0 if self.random_state is None else int(np.random.default_rng(self.random_state).integers(1 << 31))
 
         def run(number: int, seed: int | None) -> tuple[float, Any]:
@@ -260,7 +259,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
 
     # Scores and the certificate
 
-    def _score(self, tried: Any, held_out: tuple[Any, Any], score_epsilon: float, seed: int | None, log: Path) -> float:
+    def _score(self, tried: Any, held_out: tuple[Any, Any], score_epsilon: float, seed: int | None, log: SpendLog) -> float:
         rows, targets = held_out
         if not score_epsilon:
             with spend_log(log, workers=False):  # what a stranger's scoring trains was not charged with the tries

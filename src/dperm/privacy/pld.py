@@ -25,7 +25,7 @@ from dperm.privacy.events import Event, Gaussian, leaves
 from dperm.privacy.gaussian import solve_decreasing
 from dperm.privacy.pairs import LOSS_CAP, MOST_NOISE, LossPair, gaussian_pair, loss_pairs, symmetric
 
-__all__ = ["PrivacyLossDistribution", "pld_delta", "pld_epsilon", "pld_epsilon_and_doubt"]
+__all__ = ["PrivacyLossDistribution", "lay", "pld_delta", "pld_epsilon", "pld_epsilon_and_doubt"]
 
 Array = NDArray[np.float64]
 
@@ -69,7 +69,7 @@ class _Discrete:
         return self.tilted(t)[1]
 
 
-def _lay(pair: LossPair, h: float, count: int) -> tuple[_Discrete, float]:
+def lay(pair: LossPair, h: float, count: int = 1) -> tuple[_Discrete, float]:
     """Lay a pair on the grid h·ℤ; also the P-mass counted as infinite."""
     low, high = pair.support
     low, high = max(low, -LOSS_CAP), min(high, LOSS_CAP)
@@ -254,7 +254,7 @@ class PrivacyLossDistribution:
 
     def _infinite_mass(self, pairs: list[tuple[LossPair, int]]) -> float:
         """Bound on the P-mass of an infinite loss, from a coarse grid."""
-        return self._infinite + sum(n * _lay(pair, _capped_width(pair) / 200, n)[1] for pair, n in pairs)
+        return self._infinite + sum(n * lay(pair, _capped_width(pair) / 200, n)[1] for pair, n in pairs)
 
     def _compose(
         self, pairs: list[tuple[LossPair, int]], objective: _Objective, scale: Callable[[float], float]
@@ -265,7 +265,7 @@ class PrivacyLossDistribution:
         """
         copies = sum(n for _, n in pairs)
         widest = max(_capped_width(pair) for pair, _ in pairs)
-        laid = [_lay(pair, _capped_width(pair) / 1000, n) for pair, n in pairs]
+        laid = [lay(pair, _capped_width(pair) / 1000, n) for pair, n in pairs]
         parts = [part for part, _ in laid]
         tilt, best = _minimise(objective, parts)
         h = math.inf
@@ -285,7 +285,7 @@ class PrivacyLossDistribution:
             if h < math.inf:
                 tilt, best = _minimise(objective, parts)
             h = spacing
-            laid = [_lay(pair, h, n) for pair, n in pairs]
+            laid = [lay(pair, h, n) for pair, n in pairs]
             parts = [part for part, _ in laid]
         infinite = self._infinite + sum(n * mass for (_, mass), (_, n) in zip(laid, pairs, strict=True))
         return _Composition(parts, min(infinite, 1.0), tilt), best

@@ -147,7 +147,7 @@ class Channel:
         log = self.log or SpendLog.current()
         charged = next((charge for charge in log.charges() if charge.id == charge_id), None)
         if charged is None or charged.event != event:
-            raise UnpaidReleaseError(f"The spend log {log.path} holds no charge {charge_id} of this event.")
+            raise UnpaidReleaseError(f"The spend log {log.where} holds no charge {charge_id} of this event.")
         if not charged.keeps_reservations:
             raise UnpaidReleaseError("This run reserved no steps in the spend log: what it released of its charge is not known.")
         if any(leaf.pays_for is not None and leaf.pays_for.kind == "hidden" for leaf in leaves(event)):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from dperm._random import Randomness
 from dperm.privacy import Certificate, Event, Provenance, statements
 from dperm.privacy.selection import BestOfTries
-from dperm.release.ledger import SpendLog, spend_log
+from dperm.release.ledger import SpendLog, thrown_away
 
 __all__ = ["best_of_tries", "certificate_of_search", "set_aside"]
 
@@ -95,7 +93,7 @@ def certificate_of_search(
 def set_aside() -> Iterator[None]:
     """Within the block, charges of this thread go to a log that is thrown away: what runs there was charged already, as a part of
     something else."""
-    with tempfile.TemporaryDirectory(prefix="dperm-charged-") as folder, spend_log(Path(folder) / "spend.jsonl", workers=False):
+    with thrown_away():
         yield
 
 

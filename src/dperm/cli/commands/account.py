@@ -117,9 +117,9 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
     }
     if as_json:
         shown = {_kind(*key): value if value < float("inf") else None for key, value in totals.items()}
-        say(json.dumps({"log": str(log.path), "charges": len(charges), "delta": delta, "epsilon": shown}))
+        say(json.dumps({"log": str(log.where), "charges": len(charges), "delta": delta, "epsilon": shown}))
         return
-    say(f"{log.path}: {len(charges)} charges" + (f" labelled {label!r}" if label else ""))
+    say(f"{log.where}: {len(charges)} charges" + (f" labelled {label!r}" if label else ""))
     labels: dict[str, int] = {}
     for charge in charges:
         labels[charge.label] = labels.get(charge.label, 0) + 1

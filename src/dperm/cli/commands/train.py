@@ -196,7 +196,7 @@ def _told_of_dry_run(mechanism: str, budget: Any, delta: float, label: str) -> N
 
     spent = f"ε = {budget:g}" if isinstance(budget, float | int) else f"the ε of {budget}"
     say("Dry run: nothing was trained, charged or written.")
-    say(f'It would run {mechanism}, and charge at most {spent} at δ = {delta:g} to "{label}" in {SpendLog.current().path}.')
+    say(f'It would run {mechanism}, and charge at most {spent} at δ = {delta:g} to "{label}" in {SpendLog.current().where}.')
     say("`dperm account --log` says what this log holds already.")
 
 

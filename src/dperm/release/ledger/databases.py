@@ -1,0 +1,253 @@
+"""Where a spend log lies: an SQLite file, or a PostgreSQL database. Each hands out rows within one transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+__all__ = ["Database", "Memory", "Postgres", "Rows", "Sqlite", "database_at"]
+
+VARIABLE = "DPERM_SPEND_LOG"
+_WAIT = 60.0  # seconds, for others who write
+_MARK = 0x64_70_65_72  # "dper": marks an SQLite file as a spend log
+_LOCK = 0x6470_6572_6D6C_6F67  # of writers in PostgreSQL, within one database
+
+#: One version after another: what brings a log from the version before to this one.
+MIGRATIONS: Sequence[Sequence[str]] = (
+    (
+        "CREATE TABLE dperm_events (digest TEXT PRIMARY KEY, body TEXT NOT NULL)",
+        "CREATE TABLE dperm_entries (number BIGINT PRIMARY KEY, kind TEXT NOT NULL, charge TEXT NOT NULL, label TEXT NOT NULL, "
+        "event TEXT, persons INTEGER NOT NULL, private INTEGER NOT NULL, claimed INTEGER NOT NULL, body TEXT NOT NULL, "
+        "chain TEXT NOT NULL)",
+        "CREATE INDEX dperm_entries_of_charges ON dperm_entries (charge)",
+        "CREATE INDEX dperm_entries_of_labels ON dperm_entries (label)",
+        "CREATE TABLE dperm_head (count BIGINT NOT NULL, chain TEXT NOT NULL, time TEXT NOT NULL)",
+        "INSERT INTO dperm_head VALUES (0, '', '')",
+        "CREATE TABLE dperm_budgets (label TEXT PRIMARY KEY, body TEXT NOT NULL, rdp DOUBLE PRECISION NOT NULL, "
+        "mass DOUBLE PRECISION NOT NULL)",
+    ),
+)
+
+
+class Rows(Protocol):
+    """Runs one statement, with ? for each of the values, and returns its rows."""
+
+    def __call__(self, statement: str, *values: Any) -> list[tuple[Any, ...]]: ...
+
+
+class Database(ABC):
+    """`where`: how a person would name it; `address`: how `database_at` finds it, with a password if there is one."""
+
+    where: str
+    address: str
+
+    @abstractmethod
+    def writing(self) -> contextlib.AbstractContextManager[Rows]:
+        """A transaction that no other writer is beside: all of it is on disk when the block ends, or nothing. OSError where that
+        fails."""
+
+    @abstractmethod
+    def reading(self) -> contextlib.AbstractContextManager[Rows | None]:
+        """A view of one moment; None where there is no log yet. OSError where it cannot be read."""
+
+
+class Sqlite(Database):
+    """One file, which is made where there is none; each use opens it anew, so that processes and threads share nothing."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.where = self.address = str(self.path)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Rows]:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            connection = self._connected(f"{self.path.absolute().as_uri()}?mode=rw")
+            try:
+                connection.execute("PRAGMA synchronous = EXTRA")  # a commit survives the power, too
+                connection.execute("BEGIN IMMEDIATE")
+                self._refuse_others(connection)
+                rows = _rows(connection)
+                version = int(rows("PRAGMA user_version")[0][0])
+                _refuse_newer(version, self.where)
+                for number in range(version, len(MIGRATIONS)):
+                    for statement in MIGRATIONS[number]:
+                        rows(statement)
+                    rows(f"PRAGMA user_version = {number + 1}")
+                    rows(f"PRAGMA application_id = {_MARK}")
+                yield rows
+                connection.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+            finally:
+                connection.close()
+        except (sqlite3.Error, OSError) as error:
+            raise _unwritable(self.where, error) from error
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Rows | None]:
+        if not self.path.exists() or not self.path.stat().st_size:
+            yield None
+            return
+        try:
+            connection = self._connected(f"{self.path.absolute().as_uri()}?mode=ro")
+            try:
+                connection.execute("BEGIN")
+                self._refuse_others(connection)
+                rows = _rows(connection)
+                version = int(rows("PRAGMA user_version")[0][0])
+                _refuse_newer(version, self.where)
+                yield rows if version else None
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            raise OSError(f"Cannot read the spend log {self.where} ({error}).") from error
+
+    @staticmethod
+    def _connected(uri: str) -> sqlite3.Connection:
+        return sqlite3.connect(uri, uri=True, timeout=_WAIT, isolation_level=None)
+
+    def _refuse_others(self, connection: sqlite3.Connection) -> None:
+        """OSError for a database that is something else."""
+        try:
+            mark = int(connection.execute("PRAGMA application_id").fetchone()[0])
+            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        except sqlite3.DatabaseError as error:
+            first = self.path.open("rb").read(1)
+            how = "; `dperm budget import` reads a log of lines into a database" if first == b"{" else ""
+            raise OSError(f"it holds something else: {error}{how}") from None
+        if mark != _MARK and tables:
+            raise OSError("it holds something else: another program's tables")
+
+
+def _rows(connection: sqlite3.Connection) -> Rows:
+    def rows(statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        return connection.execute(statement, values).fetchall()
+
+    return rows
+
+
+class Memory(Database):
+    """A log that nobody else sees, gone with the object: for charges that are thrown away."""
+
+    where, address = "memory", ""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        for statements in MIGRATIONS:
+            for statement in statements:
+                self._connection.execute(statement)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Rows]:
+        with self._lock:
+            self._connection.execute("BEGIN")
+            try:
+                yield _rows(self._connection)
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Rows]:
+        with self._lock:
+            yield _rows(self._connection)
+
+
+class Postgres(Database):
+    """A PostgreSQL database, by a URL such as postgresql://user@host/name. It needs `pip install 'dperm[postgres]'`."""
+
+    def __init__(self, url: str) -> None:
+        self.address = url
+        scheme, _, rest = url.partition("://")
+        self.where = f"{scheme}://{rest.rpartition('@')[2]}"  # without a password
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Rows]:
+        import psycopg
+
+        try:
+            with self._connected() as connection:
+                rows = self._rows(connection)
+                rows("SELECT pg_advisory_xact_lock(?)", _LOCK)
+                version = self._version(rows)
+                _refuse_newer(version, self.where)
+                for number in range(version, len(MIGRATIONS)):
+                    if not number:
+                        rows("CREATE TABLE dperm_version (number INTEGER NOT NULL)")
+                        rows("INSERT INTO dperm_version VALUES (0)")
+                    for statement in MIGRATIONS[number]:
+                        rows(statement)
+                    rows("UPDATE dperm_version SET number = ?", number + 1)
+                yield rows
+        except (psycopg.Error, OSError) as error:
+            raise _unwritable(self.where, error) from error
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Rows | None]:
+        import psycopg
+
+        try:
+            with self._connected() as connection:
+                connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+                rows = self._rows(connection)
+                version = self._version(rows)
+                _refuse_newer(version, self.where)
+                yield rows if version else None
+        except psycopg.Error as error:
+            raise OSError(f"Cannot read the spend log {self.where} ({_first_line(error)}).") from error
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[Any]:
+        """A connection, whose transaction is committed at the end of the block, or rolled back."""
+        import psycopg
+
+        wait = f"-c lock_timeout={int(_WAIT * 1000)} -c statement_timeout={int(2 * _WAIT * 1000)} -c synchronous_commit=on"
+        with psycopg.connect(self.address, connect_timeout=10, options=wait) as connection:
+            yield connection
+
+    @staticmethod
+    def _rows(connection: Any) -> Rows:
+        def rows(statement: str, *values: Any) -> list[tuple[Any, ...]]:
+            cursor = connection.execute(statement.replace("?", "%s"), values or None)
+            return cursor.fetchall() if cursor.description else []
+
+        return rows
+
+    @staticmethod
+    def _version(rows: Rows) -> int:
+        there = rows("SELECT to_regclass('dperm_version')")[0][0]
+        return int(rows("SELECT number FROM dperm_version")[0][0]) if there else 0
+
+
+def database_at(where: str | os.PathLike[str]) -> Database:
+    """By a path, or by a URL of PostgreSQL."""
+    text = os.fspath(where)
+    return Postgres(text) if text.startswith(("postgresql://", "postgres://")) else Sqlite(text)
+
+
+def _refuse_newer(version: int, where: str) -> None:
+    if version > len(MIGRATIONS):
+        raise OSError(f"it was written by a newer dperm, in version {version} of its tables")
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _unwritable(where: str, error: BaseException) -> OSError:
+    return OSError(
+        f"Cannot write the spend log {where} ({_first_line(error)}); nothing was released. Set {VARIABLE} to a file that can be "
+        "written, or to a database."
+    )

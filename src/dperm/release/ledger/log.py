@@ -1,0 +1,342 @@
+"""The spend log: an append-only list of entries, in which every fit writes its event before it releases anything.
+
+An entry is on disk before `charge` returns, and entries of several processes stand one after another. The log is an SQLite file or
+a PostgreSQL database, named by the environment variable DPERM_SPEND_LOG (inherited by worker processes; a relative path is meant
+from where the process started); otherwise it is a file in the user's state folder. It holds events, never data. Each entry holds
+the hash of the one before: a line that is changed or taken out shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dperm.privacy.accounting import epsilon
+from dperm.privacy.events import Composed, Event, Relation, SelfComposed, Unsupported, event_from_dict, leaves, relation_of
+from dperm.privacy.filters import Price
+from dperm.release.ledger.databases import VARIABLE, Database, Memory, Rows, database_at
+
+__all__ = ["Charge", "SpendLog", "only_claimed", "spend_log"]
+
+_HUGE = 100.0  # of ε: beyond it distributions of privacy losses are too wide to be composed finely
+_STARTED_IN = Path.cwd()  # the working directory may change later
+#: The log within `spend_log`, for this thread or task alone; and, for processes that are started in it, whose it is and where.
+_HERE: ContextVar[SpendLog | None] = ContextVar("dperm_spend_log", default=None)
+_CLAIMED: ContextVar[str] = ContextVar("dperm_only_claimed", default="")
+_INHERITED = "DPERM_SPEND_LOG_OF_PARENT"
+_active: list[tuple[str, str]] = []  # a file that is there while the block is open, and the log
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Charge:
+    """One charge of the log. `claimed`: why what ran is not proved to cost its event; "" where it is."""
+
+    id: str
+    time: str
+    label: str
+    mechanism: str
+    event: Event
+    private: bool = True
+    keeps_parts: bool = False
+    keeps_reservations: bool = False
+    persons: bool = False
+    claimed: str = ""
+
+    @property
+    def certified(self) -> bool:
+        """Whether what ran is proved to cost its event."""
+        return not self.claimed and not _unsupported(self.event)
+
+
+class SpendLog:
+    """An append-only log of charges, in an SQLite file or at a PostgreSQL URL."""
+
+    def __init__(self, where: str | os.PathLike[str] | Database) -> None:
+        self.database = where if isinstance(where, Database) else database_at(where)
+
+    @classmethod
+    def current(cls) -> SpendLog:
+        """The log of this process and its workers, or the one named by `spend_log` here."""
+        if here := _HERE.get():
+            return here
+        parent, _, rest = os.environ.get(_INHERITED, "").partition(":")
+        marker, _, where = rest.partition("\n")
+        if where and parent != str(os.getpid()) and Path(marker).exists():  # not in a worker that outlives the block
+            return cls(where)
+        if named := os.environ.get(VARIABLE):
+            return cls(named if "://" in named else _STARTED_IN / named)
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        return cls(Path(state) / "dperm" / "spend.db")
+
+    @property
+    def where(self) -> str:
+        """How a person would name it."""
+        return self.database.where
+
+    def charge(
+        self,
+        event: Event,
+        *,
+        mechanism: str,
+        label: str = "",
+        private: bool = True,
+        keeps_parts: bool = False,
+        keeps_reservations: bool = False,
+        persons: bool = False,
+    ) -> str:
+        """Append a charge and wait until it is on disk; returns its id. OSError where that fails: nothing may run.
+
+        `private` = False marks a run with a fixed seed: its event does not bound what it gave away. `keeps_parts`: what its
+        filter admits will be in this log; `keeps_reservations`: its steps, before they are drawn. So the run can be continued.
+        `persons`: neighbours differ in all rows of a person. Within `only_claimed` the entry says so.
+        """
+        body: dict[str, Any] = {
+            "id": uuid.uuid4().hex,
+            "label": label,
+            "mechanism": mechanism,
+            "pid": os.getpid(),
+            "private": private,
+        }
+        stated = {"keeps_parts": keeps_parts, "keeps_reservations": keeps_reservations, "persons": persons}
+        body |= {name: True for name, holds in stated.items() if holds}
+        body |= {"claimed": reason} if (reason := _CLAIMED.get()) else {}
+        with self.database.writing() as rows:
+            _append(rows, "charge", body["id"], body, event=event)
+        return body["id"]
+
+    def reserve(self, charge_id: str, steps: int, limit: int, done: int = 0) -> tuple[int, int] | None:
+        """Take the next `steps` of a charged run's `limit` steps: (start, stop), handed to nobody else and never again.
+
+        `done` steps are known to be drawn, whatever the log says. What was reserved counts as drawn, also when the process
+        dies in between: a run that is continued takes what is left. (limit, limit) when nothing is; None where this log does
+        not hold the charge. ValueError for another limit than before.
+        """
+        with self.database.writing() as rows:
+            start, about = done, _about(rows, charge_id)
+            for kind, body in about:
+                if kind == "steps":
+                    start = max(start, int(body["stop"]))
+                    if body["limit"] != limit:
+                        raise ValueError(f"Steps of the charge {charge_id} were reserved of {body['limit']}, not of {limit}.")
+            if not any(kind == "charge" for kind, _ in about):
+                return None
+            stop = min(start + steps, limit)
+            if stop > start:
+                _append(rows, "steps", charge_id, {"start": start, "stop": stop, "limit": limit, "pid": os.getpid()})
+            return start, max(start, stop)
+
+    def add_part(self, charge_id: str, part: Event, price: Price, *, spent: float, note: Mapping[str, Any]) -> float | None:
+        """Append a part of a filtered run, at this price, and wait until it is on disk; returns what its account then holds.
+
+        None, and nothing appended, where that would exceed the account's limit: parts of other copies of the run count. `spent`
+        is known to be spent, whatever the log says; `note` is public.
+        """
+        with self.database.writing() as rows:
+            total = price.cost + max(spent, _accounts(_about(rows, charge_id)).get(price.account, 0.0))
+            if not total <= price.limit:
+                return None
+            body = {"account": price.account, "cost": price.cost, "note": dict(note), "pid": os.getpid()}
+            _append(rows, "part", charge_id, body, event=part)
+        return total
+
+    def parts(self, charge_id: str) -> list[tuple[Event, Mapping[str, Any]]]:
+        """The parts of a filtered run and their notes, oldest first."""
+        with self.database.reading() as rows:
+            about = [] if rows is None else _about(rows, charge_id)
+        return [(event_from_dict(body["event"]), body["note"]) for kind, body in about if kind == "part"]
+
+    def accounts(self, charge_id: str) -> dict[str, float]:
+        """What the filter of a charged run has spent, in all its copies, by account."""
+        with self.database.reading() as rows:
+            return {} if rows is None else _accounts(_about(rows, charge_id))
+
+    def charges(self, label: str | None = None) -> list[Charge]:
+        """All charges, oldest first, or those with this label. Raises ValueError naming an entry that is damaged."""
+        chosen, values = ("", ()) if label is None else (" AND label = ?", (label,))
+        with self.database.reading() as rows:
+            if rows is None:
+                return []
+            found = rows(f"SELECT number, event, body FROM dperm_entries WHERE kind = 'charge'{chosen} ORDER BY number", *values)
+            events = _events(rows)
+        charges: list[Charge] = []
+        for number, digest, text in found:
+            body = _parsed(number, text)
+            kept = {name: body.get(name, False) for name in ("keeps_parts", "keeps_reservations", "persons")}
+            said = (body["id"], body["time"], body["label"], body["mechanism"], events[digest], body["private"])
+            charges.append(Charge(*said, **kept, claimed=body.get("claimed", "")))
+        return charges
+
+    def total(self, delta: float, label: str | None = None, *, persons: bool = False) -> dict[Relation, float]:
+        """ε of everything charged, composed, for each relation used: as if all fits saw the same records. inf with a charge that
+        is only claimed, whatever else there is. What protects `persons` with all their rows, and what protects records, are never
+        added up: the latter says nothing of a person with several.
+
+        Runs with a fixed seed count as if their noise had been fresh; `charges` tells which they were.
+        """
+        groups: dict[Relation, dict[Event, int]] = {}
+        claimed: set[Relation] = set()
+        for event, of_persons, is_claimed, count in self._counted(label):
+            relation = relation_of(event)
+            if relation is not None and of_persons == persons:
+                events = groups.setdefault(relation, {})
+                events[event] = events.get(event, 0) + count
+                if is_claimed or _unsupported(event):
+                    claimed.add(relation)
+        return {
+            relation: math.inf if relation in claimed else _composed_epsilon(events, delta) for relation, events in groups.items()
+        }
+
+    def _counted(self, label: str | None) -> list[tuple[Event, bool, bool, int]]:
+        """Equal charges are counted, not listed: event, whether it is of persons, whether it is only claimed, and how many."""
+        chosen, values = ("", ()) if label is None else (" AND label = ?", (label,))
+        with self.database.reading() as rows:
+            if rows is None:
+                return []
+            found = rows(
+                f"SELECT event, persons, claimed, count(*) FROM dperm_entries WHERE kind = 'charge'{chosen} "
+                "GROUP BY event, persons, claimed ORDER BY min(number)",
+                *values,
+            )
+            events = _events(rows)
+        return [(events[digest], bool(persons), bool(claimed), int(count)) for digest, persons, claimed, count in found]
+
+
+def _append(rows: Rows, kind: str, charge: str, body: Mapping[str, Any], *, event: Event | None = None) -> None:
+    """One entry, chained to the one before. Its time is never before that of the one before: clocks may be set back."""
+    ((count, chain, last),) = rows("SELECT count, chain, time FROM dperm_head")
+    now = max(last, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    digest = None
+    if event is not None:
+        text = _canonical(event.to_dict())
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        rows("INSERT INTO dperm_events VALUES (?, ?) ON CONFLICT (digest) DO NOTHING", digest, text)
+    text = _canonical({**body, "kind": kind, "charge": charge, "time": now, "event": digest})
+    chain = hashlib.sha256((chain + text).encode()).hexdigest()
+    flags = (int(bool(body.get(name, other))) for name, other in (("persons", False), ("private", True), ("claimed", "")))
+    rows(
+        "INSERT INTO dperm_entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        count + 1, kind, charge, body.get("label", ""), digest, *flags, text, chain,
+    )  # fmt: skip
+    rows("UPDATE dperm_head SET count = ?, chain = ?, time = ?", count + 1, chain, now)
+
+
+def _about(rows: Rows, charge_id: str) -> list[tuple[str, dict[str, Any]]]:
+    """The entries of a charge: kind and body, its event as a table."""
+    found = rows(
+        "SELECT number, kind, dperm_entries.body, dperm_events.body FROM dperm_entries "
+        "LEFT JOIN dperm_events ON event = digest WHERE charge = ? ORDER BY number",
+        charge_id,
+    )
+    return [
+        (kind, _parsed(number, text) | ({"event": json.loads(event)} if event else {})) for number, kind, text, event in found
+    ]
+
+
+def _accounts(about: list[tuple[str, dict[str, Any]]]) -> dict[str, float]:
+    costs: dict[str, float] = {}
+    for kind, body in about:
+        if kind == "part":
+            costs[body["account"]] = costs.get(body["account"], 0.0) + float(body["cost"])
+    return costs
+
+
+def _events(rows: Rows) -> dict[str, Event]:
+    """By digest, each parsed once."""
+    found: dict[str, Event] = {}
+    for digest, text in rows("SELECT digest, body FROM dperm_events"):
+        if hashlib.sha256(text.encode()).hexdigest() != digest:
+            raise ValueError(f"An event of the spend log was changed: {text[:80]}")
+        found[digest] = event_from_dict(json.loads(text))
+    return found
+
+
+def _parsed(number: int, text: str) -> dict[str, Any]:
+    try:
+        body = json.loads(text)
+        if isinstance(body, dict):
+            return body
+    except ValueError:
+        pass
+    raise ValueError(f"Entry {number} of the spend log is damaged: {text[:80]!r}.")
+
+
+def _canonical(body: Mapping[str, Any]) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _unsupported(event: Event) -> bool:
+    return any(isinstance(leaf, Unsupported) for leaf in leaves(event))
+
+
+def _composed_epsilon(events: Mapping[Event, int], delta: float) -> float:
+    """ε of all; or, where that is next to nothing or not finite, the sum of what each costs at its share of δ, if it is less."""
+    value = epsilon(Composed(tuple(SelfComposed(event, count) for event, count in events.items())), delta)
+    share = delta / max(1, sum(events.values()))
+    return value if value < _HUGE else min(value, sum(count * epsilon(event, share) for event, count in events.items()))
+
+
+@contextlib.contextmanager
+def only_claimed(reason: str) -> Iterator[None]:
+    """Within the block, charges of this thread are marked: what they state holds only if it were not so that `reason`."""
+    token = _CLAIMED.set(reason)
+    try:
+        yield
+    finally:
+        _CLAIMED.reset(token)
+
+
+@contextlib.contextmanager
+def spend_log(where: str | os.PathLike[str] | SpendLog, *, workers: bool = True) -> Iterator[SpendLog]:
+    """Within the block, fits of this thread, and with `workers` of processes started in it, write to the log `where`: a path or
+    a PostgreSQL URL.
+
+    Other threads of this process are not concerned.
+    """
+    if not isinstance(where, SpendLog):
+        text = os.fspath(where)
+        where = SpendLog(text if "://" in text else Path(text).absolute())
+    token = _HERE.set(where)
+    mark = ""
+    if workers:
+        descriptor, mark = tempfile.mkstemp(prefix="dperm-log-")  # there as long as the block is open
+        os.close(descriptor)
+        with _lock:
+            _active.append((mark, where.database.address))
+            _tell_workers()
+    try:
+        yield where
+    finally:
+        _HERE.reset(token)
+        if workers:
+            with _lock:
+                _active[:] = [entry for entry in _active if entry[0] != mark]
+                _tell_workers()
+            Path(mark).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def thrown_away() -> Iterator[SpendLog]:
+    """Within the block, charges of this thread go nowhere."""
+    with spend_log(SpendLog(Memory()), workers=False) as log:
+        yield log
+
+
+def _tell_workers() -> None:
+    """Name the newest log of an open block to processes that are started from now on."""
+    if _active:
+        os.environ[_INHERITED] = f"{os.getpid()}:{_active[-1][0]}\n{_active[-1][1]}"
+    else:
+        os.environ.pop(_INHERITED, None)
