@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 run: setup
-	DPERM_SPEND_LOG=$${DPERM_SPEND_LOG:-out/spend.jsonl} $(BIN)/dperm compare --repeats 20 --output out/report.html
+	DPERM_SPEND_LOG=$${DPERM_SPEND_LOG:-out/spend.db} $(BIN)/dperm compare --repeats 20 --output out/report.html
 
 test: setup lint types
 	$(BIN)/python -m pytest -n auto -m "not slow" $(TESTS)

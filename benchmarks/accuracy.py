@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--sets", default="adult,bank")
     options = parser.parse_args()
     results: list[StudyResult] = []
-    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.jsonl"):
+    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.db"):
         for name in options.sets.split(","):
             results.append(run_study(load(name), Study(epsilons=EPSILONS, repeats=options.repeats), options.jobs))
             print(table(results[-1]), flush=True)

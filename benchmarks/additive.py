@@ -74,7 +74,7 @@ def main(repeats: int) -> None:
                     with (
                         warnings.catch_warnings(),
                         tempfile.TemporaryDirectory() as folder,
-                        spend_log(Path(folder) / "spend.jsonl"),
+                        spend_log(Path(folder) / "spend.db"),
                     ):
                         warnings.simplefilter("ignore")
                         scores[which].append(run())

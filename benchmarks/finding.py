@@ -47,7 +47,7 @@ def main(repeats: int) -> None:
         scores: dict[str, list[float]] = {}
         for repeat in range(repeats):
             train = np.random.default_rng(repeat).random(len(frame)) >= 0.2
-            with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.jsonl"):
+            with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.db"):
                 warnings.simplefilter("ignore")
                 schemas = {"public": replace(public, missing="middle")}
                 for epsilon in FOUND:

@@ -55,7 +55,7 @@ def one_table(what: tuple[int, int, tuple[int, int]]) -> list[tuple[float, dict[
     rows, labels = made_table(size + TEST, numbers, categories, 100 * seed + numbers, strength=strength, shift=shift)
     found: list[tuple[float, dict[Cell, tuple[float, float]]]] = []
     others = labels[size:]
-    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.jsonl"):
+    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.db"):
         for epsilon in EPSILONS:
             cells: dict[Cell, tuple[float, float]] = {}
             for margin in MARGINS:

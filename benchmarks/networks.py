@@ -260,7 +260,7 @@ def main() -> None:
         return
     warnings.simplefilter("ignore")
     torch.set_num_threads(os.cpu_count() or 1)
-    os.environ["DPERM_SPEND_LOG"] = str(RESULTS.parent / ".spend.jsonl")
+    os.environ["DPERM_SPEND_LOG"] = str(RESULTS.parent / ".spend.db")
     lines = [
         "| model | without privacy, ms | dperm, ms | goal | Opacus, best engine, ms: all | norms only | peak memory | products |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",

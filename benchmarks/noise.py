@@ -78,7 +78,7 @@ def frames() -> list[str]:
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    os.environ["DPERM_SPEND_LOG"] = str(Path(tempfile.mkdtemp()) / "spend.jsonl")
+    os.environ["DPERM_SPEND_LOG"] = str(Path(tempfile.mkdtemp()) / "spend.db")
     torch.set_num_threads(os.cpu_count() or 1)
     lines = ["| model | parameters | step, ms | noise, ms | state put back, ms |", "| --- | --- | --- | --- | --- |"]
     lines += [network(name) for name in WORK]

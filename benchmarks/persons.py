@@ -81,7 +81,7 @@ def main(folder: str) -> None:
                 held_out = (rng.random(people) < 0.2)[groups]
                 for name, model in models(epsilon, int(np.sum(~np.isin(np.arange(people), groups[held_out]))), most).items():
                     started = time.perf_counter()
-                    log = spend_log(Path(folder) / "spend.jsonl")
+                    log = spend_log(Path(folder) / "spend.db")
                     with warnings.catch_warnings(), log:
                         warnings.simplefilter("ignore")
                         model.fit(features[~held_out], targets[~held_out], groups=groups[~held_out])

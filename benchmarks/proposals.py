@@ -60,7 +60,7 @@ def main() -> None:
         "| data set | ε | DP-SGD | " + " | ".join(f"k = {factor:g}" for factor in FACTORS) + " |",
         "| --- |" + " --- |" * (len(FACTORS) + 2),
     ]
-    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.jsonl"):
+    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.db"):
         for name, (rows, labels) in data_sets().items():
             for epsilon in EPSILONS:
                 cells: list[str] = []

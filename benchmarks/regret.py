@@ -79,7 +79,7 @@ def main() -> None:
         "| data set | records × features | largest regret | " + " | ".join(f"ε = {epsilon:g}" for epsilon in EPSILONS) + " |",
         "| --- | --- | --- |" + " --- |" * len(EPSILONS),
     ]
-    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.jsonl"):
+    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.db"):
         for name in options.sets.split(","):
             records = dataset(name)
             repeats = options.repeats * (4 if len(records) <= SMALL else 1)

@@ -47,7 +47,7 @@ def one_table(what: tuple[int, int, tuple[int, int]]) -> list[tuple[float, dict[
     task = Task(loss=Logistic(), features=rows.shape[1], classes=2, intercept_scale=0.5, neighbours=pairs)
     found: list[tuple[float, dict[float, tuple[float, float]]]] = []
     others = labels[size:]
-    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.jsonl"):
+    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.db"):
         for epsilon in EPSILONS:
             cells: dict[float, tuple[float, float]] = {}
             for weight in WEIGHTS:

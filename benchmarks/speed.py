@@ -261,7 +261,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     rows, labels = make_data()
     lines = ["| what | dperm | peer | goal |", "| --- | --- | --- | --- |"]
-    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.jsonl"):
+    with tempfile.TemporaryDirectory() as folder, spend_log(Path(folder) / "spend.db"):
         wanted = sys.argv[1:] or ["step", "fit", "calibration", "mapped"]
         parts = {
             "step": lambda: dp_sgd_step(rows, labels),

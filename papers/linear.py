@@ -108,7 +108,7 @@ def train(parts: Split, method: Method, epsilon: float, relation: Relation = Rel
     chosen = task(parts, relation)
     mechanism, objective = method.build(chosen, Budget(1 / len(rows), epsilon))
     records = objective.records(rows, chosen.targets(numbers))
-    with spend_log(Path(__file__).parent / "spend.jsonl"):
+    with spend_log(Path(__file__).parent / "spend.db"):
         release = mechanism.release(objective, records, Channel.open(label="papers"))
     return {
         **scores(objective, parts, chosen, release.theta),

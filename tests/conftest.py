@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _own_spend_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "spend.jsonl"))
+    monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "spend.db"))
 
 
 @pytest.fixture

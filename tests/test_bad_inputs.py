@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("bad")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        patch.setenv("DPERM_SPEND_LOG", str(place / "spend.jsonl"))
+        patch.setenv("DPERM_SPEND_LOG", str(place / "spend.db"))
         FRAME.to_csv("t.csv", index=False)
         dperm("data", "propose", "t.csv", "--target", "ill", "-o", "s.json")
         dperm("data", "confirm", "s.json")

@@ -38,7 +38,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         train = (train[0][: cell.records], train[1][: cell.records])
     spent: list[Certificate] = []
     if cell.channel_noise:
-        with spend_log(RESULTS.parent / "spend.jsonl"):
+        with spend_log(RESULTS.parent / "spend.db"):
             found = private_channel_statistics(
                 train[0], noise_multiplier=cell.channel_noise, delta=DELTA, scale=scattering_scale(channels=3),
                 public_size=len(train[0]), label="papers/dpis",
@@ -67,7 +67,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     plan = plan_of(cell, size)
     trainer = PrivateTrainer(model, loss_fn, optimizer, plan, delta=DELTA, label="papers/dpis", public_size=size)
     started = time.perf_counter()
-    with spend_log(RESULTS.parent / "spend.jsonl"):
+    with spend_log(RESULTS.parent / "spend.db"):
         trainer.fit(train)
     seconds = time.perf_counter() - started
     assert trainer.certificate is not None and trainer.plan is not None

@@ -226,7 +226,7 @@ def measured(kind: str, rung: Rung, n: int, epsilon: float, p: int) -> dict[str,
                 problem = (convex if kind == "convex" else sparse)(n, p, agreeing, seed)
             mechanism, passes = rung.make(problem, epsilon, mu)
             started = time.perf_counter()
-            with spend_log(HERE / "spend.jsonl"):
+            with spend_log(HERE / "spend.db"):
                 release = mechanism.release(
                     _with_modulus(problem, mechanism), problem.records, Channel.open(label="papers/lecture")
                 )

@@ -77,7 +77,7 @@ def _train(parts: Split, name: str, epsilon: float, seed: int) -> dict[str, Any]
         model, nn.CrossEntropyLoss(reduction="none"), optimizer, plan, epsilon=epsilon, delta=1 / size, public_size=size,
         label="papers",
     )  # fmt: skip
-    with spend_log(Path(__file__).parent / "spend.jsonl"):
+    with spend_log(Path(__file__).parent / "spend.db"):
         trainer.fit(data, progress=False)
     assert trainer.certificate is not None
     found = {**_scores(model, parts), "certified": trainer.certificate.epsilon, "status": trainer.certificate.status}

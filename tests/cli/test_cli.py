@@ -531,7 +531,7 @@ def test_classes_may_weigh_differently(table: Path, schema: Path, tmp_path: Path
 
 @pytest.mark.parametrize("kind", ["logistic", "mlp"])
 def test_a_dry_run_spends_and_writes_nothing(table: Path, schema: Path, tmp_path: Path, kind: str) -> None:
-    model, log = tmp_path / "m.json", SpendLog.current().path
+    model, log = tmp_path / "m.json", Path(SpendLog.current().where)
     train = ("train", table, "--schema", schema, "--accept-proposed", "--model", kind, "-o", model)
     told = " ".join(dperm(*train, "--dry-run", "--epsilon", "0.5").stdout.split())
     assert "300 records" in told and "charge at most ε = 0.5 at δ = 1e-05" in told

@@ -32,7 +32,7 @@ def fitted(**settings: Any) -> DPMLPClassifier:
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DPERM_SPEND_LOG", str(tmp_path_factory.mktemp("log") / "spend.jsonl"))
+        patch.setenv("DPERM_SPEND_LOG", str(tmp_path_factory.mktemp("log") / "spend.db"))
         return model_to_json(fitted(), {"schema": None})
 
 

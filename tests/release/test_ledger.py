@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def write_some(count: int) -> None:
 
 
 def test_total_composes_everything_per_relation(tmp_path: Path) -> None:
-    log = SpendLog(tmp_path / "deep" / "log.jsonl")
+    log = SpendLog(tmp_path / "deep" / "log.db")
     assert log.charges() == []
     assert log.total(1e-5) == {}
     for _ in range(4):
@@ -31,7 +32,7 @@ def test_total_composes_everything_per_relation(tmp_path: Path) -> None:
 
 
 def test_processes_share_one_log(tmp_path: Path) -> None:
-    with spend_log(tmp_path / "shared.jsonl") as log:
+    with spend_log(tmp_path / "shared.db") as log:
         workers = [multiprocessing.get_context("spawn").Process(target=write_some, args=(25,)) for _ in range(3)]
         for worker in workers:
             worker.start()
@@ -45,57 +46,27 @@ def test_processes_share_one_log(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_written_stops_the_fit(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="nothing was released"):
-        SpendLog(tmp_path / "file" / "log.jsonl").charge(Gaussian(1.0), mechanism="x")
-
-
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    SpendLog(path).charge(Gaussian(1.0), mechanism="x")
-    path.write_text(path.read_text() + "{half a line\n")
-    with pytest.raises(ValueError, match="Line 2"):
-        SpendLog(path).charges()
+        SpendLog(tmp_path / "file" / "log.db").charge(Gaussian(1.0), mechanism="x")
 
 
 def test_the_context_restores_the_environment(tmp_path: Path) -> None:
-    before = SpendLog.current().path
-    with spend_log(tmp_path / "inner.jsonl") as log:
-        assert SpendLog.current().path == log.path
-    assert SpendLog.current().path == before
-
-
-def test_a_write_cut_short_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
-    log = SpendLog(tmp_path / "log.jsonl")
-    log.charge(Gaussian(1.0), mechanism="x")
-    whole = os.write
-    monkeypatch.setattr("os.write", lambda descriptor, data: whole(descriptor, data[:42]))
-    with pytest.raises(OSError, match=r"42 of .* is the disk full"):
-        log.charge(Gaussian(2.0), mechanism="x")
-    monkeypatch.undo()
-    log.charge(Gaussian(3.0), mechanism="x")
-    assert [charge.event for charge in log.charges()] == [Gaussian(1.0), Gaussian(3.0)]
-
-
-def test_a_line_cut_by_a_crash_does_not_swallow_the_next(tmp_path: Path) -> None:
-    log = SpendLog(tmp_path / "log.jsonl")
-    log.path.write_text('{"half a line')
-    log.charge(Gaussian(1.0), mechanism="x")
-    log.path.write_text(log.path.read_text().splitlines()[1] + "\n")  # the half line removed by hand, as the message says
-    assert len(log.charges()) == 1
+    before = SpendLog.current().where
+    with spend_log(tmp_path / "inner.db") as log:
+        assert SpendLog.current().where == log.where
+    assert SpendLog.current().where == before
 
 
 def test_fixed_seeds_are_marked(tmp_path: Path) -> None:
     from dperm.release import Channel
 
-    log = SpendLog(tmp_path / "log.jsonl")
+    log = SpendLog(tmp_path / "log.db")
     Channel.open(0, log=log).charge(Gaussian(1.0), "x")
     Channel.open(None, log=log).charge(Gaussian(1.0), "x")
     assert [charge.private for charge in log.charges()] == [False, True]
 
 
 def test_charges_that_compose_to_no_finite_epsilon_are_added_up(tmp_path: Path) -> None:
-    log = SpendLog(tmp_path / "log.jsonl")
+    log = SpendLog(tmp_path / "log.db")
     for event in (PureDP(4.0), Gaussian(1e-3)):
         log.charge(event, mechanism="test")
     total = log.total(1e-5)[Relation.ADD_OR_REMOVE_ONE]
@@ -111,20 +82,60 @@ def test_a_file_that_is_no_log_is_not_written_to(text: str, tmp_path: Path) -> N
     assert path.read_text() == text
 
 
-def test_a_platform_without_locks_and_positioned_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Windows: no `fcntl`, no `os.pread`; and a read may give less than was asked for."""
-    monkeypatch.setitem(sys.modules, "fcntl", None)
-    monkeypatch.delattr(os, "pread")
-    whole = os.read
-    monkeypatch.setattr(os, "read", lambda descriptor, size: whole(descriptor, min(size, 7)))
-    log = SpendLog(tmp_path / "log.jsonl")
-    for _ in range(3):
-        log.charge(Gaussian(4.0), mechanism="a", label="adult")
-    with log.path.open("a") as file:
-        file.write('{"cut')  # by a crash
-    log.charge(Gaussian(4.0), mechanism="a", label="bank")
-    assert [line for line in log.path.read_text().splitlines() if line == '{"cut'] == ['{"cut']
-    assert len(log.path.read_text().splitlines()) == 5
-    (tmp_path / "other.txt").write_text("not a log")
-    with pytest.raises(OSError, match="its first line is no charge"):
-        SpendLog(tmp_path / "other.txt").charge(Gaussian(4.0), mechanism="a")
+def charge_on_a_full_disk(path: str) -> None:
+    import resource
+    import signal
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    size = Path(path).stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    log = SpendLog(path)
+    for _ in range(200):  # what fits into the pages that are there is written
+        try:
+            log.charge(Gaussian(2.0), mechanism="x")
+        except OSError as error:
+            print(error, flush=True)
+            os._exit(17)
+    os._exit(0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits on files are POSIX's")
+def test_a_full_disk_stops_the_fit_and_leaves_the_log_as_it_was(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log.db"
+    log = SpendLog(path)
+    log.charge(Gaussian(1.0), mechanism="x")
+    worker = multiprocessing.get_context("spawn").Process(target=charge_on_a_full_disk, args=(str(path),))
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 17 and "nothing was released" in capfd.readouterr().out
+    before = len(log.charges())
+    log.charge(Gaussian(3.0), mechanism="x")
+    assert len(log.charges()) == before + 1 == log.verify()
+
+
+def test_a_log_of_lines_is_not_written_to_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "spend.jsonl"
+    path.write_text('{"id": "a", "event": {}}\n')
+    with pytest.raises(OSError, match="dperm budget import"):
+        SpendLog(path).charge(Gaussian(1.0), mechanism="x")
+
+
+def test_a_log_of_a_newer_dperm_is_not_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    SpendLog(path).charge(Gaussian(1.0), mechanism="x")
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    for use in (lambda log: log.charge(Gaussian(1.0), mechanism="x"), lambda log: log.charges()):
+        with pytest.raises(OSError, match="newer dperm"):
+            use(SpendLog(path))
+
+
+def test_another_program_s_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE people (name TEXT)")
+    connection.commit()
+    connection.close()
+    with pytest.raises(OSError, match="another program"):
+        SpendLog(path).charge(Gaussian(1.0), mechanism="x")

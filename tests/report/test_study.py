@@ -28,7 +28,7 @@ STUDY = Study(epsilons=(0.5, 5.0), repeats=2, seed=0)
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[StudyResult]:
     import os
 
-    os.environ["DPERM_SPEND_LOG"] = str(tmp_path_factory.mktemp("log") / "spend.jsonl")
+    os.environ["DPERM_SPEND_LOG"] = str(tmp_path_factory.mktemp("log") / "spend.db")
     return [run_study(data.load("breast_cancer"), STUDY, jobs=1), run_study(data.load("iris"), replace(STUDY, seed=None), jobs=2)]
 
 

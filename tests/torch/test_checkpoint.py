@@ -29,6 +29,7 @@ from dperm.release import Channel, SpendLog, UnpaidReleaseError
 from dperm.release.ledger import Charge
 from dperm.torch import Callback, PrivateTrainer, checkpoint
 from helpers import killed
+from helpers.ledgers import without_parts
 from helpers.oracle import cross_entropy
 from helpers.told import Told
 
@@ -39,7 +40,7 @@ PROCESSES.set_forkserver_preload(["dperm.torch", "dperm.gradient.recipes"])
 
 
 def run(folder: Path, point: str = "none", count: int = 0, *, resume: bool = False, **environment: str) -> int:
-    log = environment.pop("log", str(folder / "spend.jsonl"))
+    log = environment.pop("log", str(folder / "spend.db"))
     process = PROCESSES.Process(
         daemon=True, target=killed.train_in, args=({"DPERM_SPEND_LOG": log, **environment}, folder, point, count, resume)
     )
@@ -65,7 +66,7 @@ def finish(folder: Path, **environment: str) -> Certificate:
     certificate = Certificate.from_json((folder / "certificate.json").read_text())
     certificate.verify()
     mine = certificate.event if not environment.get("NOISY_SIZE") else _plan_of(folder)
-    charged = SpendLog(environment.get("log", folder / "spend.jsonl")).charges()
+    charged = SpendLog(environment.get("log", folder / "spend.db")).charges()
     if environment.get("DPIS"):
         # killed before the first checkpoint a run is charged again: whatever left is of the last charge
         assert {charge.event for charge in charged} == {certificate.event}
@@ -79,7 +80,7 @@ def finish(folder: Path, **environment: str) -> Certificate:
 
 def assert_within_the_filter(folder: Path, charge: Charge) -> None:
     """Every release is of a part that the log holds, as often as it holds it, and the parts are within the budget."""
-    parts = [part for part, _ in SpendLog(folder / "spend.jsonl").parts(charge.id)]
+    parts = [part for part, _ in SpendLog(folder / "spend.db").parts(charge.id)]
     held = filter_of(charge.event)
     assert held is not None
     for part in parts:
@@ -141,7 +142,7 @@ def test_killed_at_random_moments(tmp_path: Path, seed: int) -> None:
         resume = checkpoint.latest(tmp_path / "run") is not None
         process = subprocess.Popen(
             [sys.executable, killed.__file__, str(tmp_path), "none", "0", str(int(resume))],
-            env={**os.environ, "DPERM_SPEND_LOG": str(tmp_path / "spend.jsonl"), "SECONDS_AT_ONCE": "0"},
+            env={**os.environ, "DPERM_SPEND_LOG": str(tmp_path / "spend.db"), "SECONDS_AT_ONCE": "0"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -167,7 +168,7 @@ def test_killed_with_a_noisy_size(tmp_path: Path) -> None:
 def test_a_copy_continued_twice_takes_disjoint_steps(tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     first.mkdir()
-    log = str(tmp_path / "spend.jsonl")
+    log = str(tmp_path / "spend.db")
     assert run(first, "release-after", 7, SECONDS_AT_ONCE="0", log=log) == -signal.SIGKILL
     shutil.copytree(first, second)
     already = released(first)
@@ -350,8 +351,7 @@ def test_a_seed_in_any_part_is_not_private(tmp_path: Path) -> None:
 
 def test_a_log_without_reservations_does_not_hand_steps_out_again(tmp_path: Path) -> None:
     stopped(tmp_path, 9)
-    log = SpendLog.current().path
-    log.write_text("".join(line + "\n" for line in log.read_text().splitlines() if "continues" not in line))
+    without_parts(SpendLog.current())
     run = trainer(tmp_path, checkpoint_every=2).fit(data(), resume=True)
     assert run._run is not None and run._run.step == 20 and run._run.lost == 0
     assert run.history[-1]["step"] == 20
@@ -393,10 +393,10 @@ def test_a_stated_size_stays_stated(tmp_path: Path) -> None:
 )
 def test_other_settings_are_not_continued(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     stopped(tmp_path, 5)
-    before = SpendLog.current().path.read_text()
+    before = SpendLog.current().head()
     with pytest.raises(ValueError, match=reason):
         trainer(tmp_path, **change).fit(data(), resume=True)
-    assert SpendLog.current().path.read_text() == before  # no step was reserved
+    assert SpendLog.current().head() == before  # no step was reserved
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:

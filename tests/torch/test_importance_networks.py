@@ -24,6 +24,7 @@ from dperm.privacy.filters import excess
 from dperm.release import Channel, SpendLog
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TemperedSigmoid, TorchRecords, checkpoint
 from dperm.torch.source import TorchSource
+from helpers.ledgers import without_parts
 from helpers.oracle import cross_entropy
 from helpers.told import Told
 
@@ -344,16 +345,11 @@ def test_a_function_that_makes_an_adaptive_plan_is_refused() -> None:
     assert SpendLog.current().charges() == []
 
 
-def _log_without_parts() -> None:
-    path = SpendLog.current().path
-    path.write_text("".join(line + "\n" for line in path.read_text().splitlines() if "continues" not in line))
-
-
 @pytest.mark.parametrize("stop", [4, 14])
 def test_places_taken_before_a_log_lost_its_parts_stay_taken(tmp_path: Path, stop: int) -> None:
     with pytest.raises(Stop):
         trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2, callbacks=[After(stop)]).fit(data())
-    _log_without_parts()
+    without_parts(SpendLog.current())
     before = checkpoint.load(checkpoint.latest(tmp_path))["run"]["gradients"]["spent"]
     again = trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2)
     with pytest.raises(BudgetExceeded, match="No epoch that was charged is left"):
@@ -375,7 +371,7 @@ def test_a_log_that_lost_its_parts_spends_nothing_twice(tmp_path: Path, target: 
 
     with pytest.raises(Stop):
         trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2, callbacks=[After(stop)]).fit(data())
-    _log_without_parts()
+    without_parts(SpendLog.current())
     (before,) = checkpoint.load(checkpoint.latest(tmp_path))["run"]["gradients"]["spent"].values()
     run = trainer(random_state=None, checkpoint=tmp_path, checkpoint_every=2).fit(data(), resume=True)
     log = SpendLog.current()

@@ -19,7 +19,7 @@ _GRID = 1e-3  # of privacy losses, in units of 1/order: the bound is above the d
 
 
 class Divergence(NamedTuple):
-    """`rdp`: bound on the Rényi divergence, outside an event of chance at most `mass`; `astray`: chance that something else ran."""
+    """`rdp`: bound on the Rényi divergence, outside an event of chance at most `mass`; `astray`: chance that another one ran."""
 
     rdp: float
     mass: float = 0.0

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import matplotlib
 import numpy as np
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
@@ -27,6 +28,7 @@ from dperm.utility.choose import Metric
 
 __all__ = [
     "bounds_figure",
+    "budgets_figure",
     "curve_figure",
     "effects_figure",
     "excess_figure",
@@ -364,6 +366,23 @@ def ladder_figure(steps: Sequence[int], lines: dict[str, Any]) -> str:
         axes.set_ylabel("ε")
         axes.legend(fontsize=8, frameon=False)
         return _svg(figure, "ε by each formula, over steps")
+
+
+def budgets_figure(found: Sequence[Any]) -> str:
+    """ε spent over time of each budget, and what may be; see `dperm.report.budgets.Spending`."""
+    with _axes(7.4, 4.2) as (figure, axes):
+        for number, each in enumerate(found):
+            colour, budget = _COLOURS[number % len(_COLOURS)], each.account.budget
+            axes.step(each.times, each.epsilons, where="post", color=colour, linewidth=1.8, label=budget.label)
+            axes.plot(each.times[-1:], each.epsilons[-1:], marker=_MARKERS[number % len(_MARKERS)], color=colour, markersize=5)
+            axes.axhline(budget.epsilon, color=colour, linestyle="--", linewidth=1)
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("ε spent")
+        locator = AutoDateLocator(maxticks=7)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        axes.legend(fontsize=8, frameon=False)
+        return _svg(figure, "ε spent of each budget, over time")
 
 
 def curve_figure(result: AuditResult) -> str:

@@ -15,6 +15,7 @@ __all__ = ["Database", "Memory", "Postgres", "Rows", "Sqlite", "database_at"]
 
 VARIABLE = "DPERM_SPEND_LOG"
 _WAIT = 60.0  # seconds, for others who write
+_START = b"SQLite format 3\0"  # of every SQLite file
 _MARK = 0x64_70_65_72  # "dper": marks an SQLite file as a spend log
 _LOCK = 0x6470_6572_6D6C_6F67  # of writers in PostgreSQL, within one database
 
@@ -69,6 +70,7 @@ class Sqlite(Database):
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._refuse_no_database()
             connection = self._connected(f"{self.path.absolute().as_uri()}?mode=rw")
             try:
                 connection.execute("PRAGMA synchronous = EXTRA")  # a commit survives the power, too
@@ -91,7 +93,7 @@ class Sqlite(Database):
             finally:
                 connection.close()
         except (sqlite3.Error, OSError) as error:
-            raise _unwritable(self.where, error) from error
+            raise _unusable("write", self.where, error) from error
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Rows | None]:
@@ -99,6 +101,7 @@ class Sqlite(Database):
             yield None
             return
         try:
+            self._refuse_no_database()
             connection = self._connected(f"{self.path.absolute().as_uri()}?mode=ro")
             try:
                 connection.execute("BEGIN")
@@ -109,8 +112,16 @@ class Sqlite(Database):
                 yield rows if version else None
             finally:
                 connection.close()
-        except sqlite3.Error as error:
-            raise OSError(f"Cannot read the spend log {self.where} ({error}).") from error
+        except (sqlite3.Error, OSError) as error:
+            raise _unusable("read", self.where, error) from error
+
+    def _refuse_no_database(self) -> None:
+        """OSError for a file that is something else: SQLite itself would take a short one for an empty database."""
+        with self.path.open("rb") as file:
+            start = file.read(len(_START))
+        if start and start != _START:
+            how = "; `dperm budget import` reads a log of lines into a database" if start.startswith(b"{") else ""
+            raise OSError(f"it holds something else, no database{how}")
 
     @staticmethod
     def _connected(uri: str) -> sqlite3.Connection:
@@ -118,13 +129,8 @@ class Sqlite(Database):
 
     def _refuse_others(self, connection: sqlite3.Connection) -> None:
         """OSError for a database that is something else."""
-        try:
-            mark = int(connection.execute("PRAGMA application_id").fetchone()[0])
-            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        except sqlite3.DatabaseError as error:
-            first = self.path.open("rb").read(1)
-            how = "; `dperm budget import` reads a log of lines into a database" if first == b"{" else ""
-            raise OSError(f"it holds something else: {error}{how}") from None
+        mark = int(connection.execute("PRAGMA application_id").fetchone()[0])
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if mark != _MARK and tables:
             raise OSError("it holds something else: another program's tables")
 
@@ -192,7 +198,7 @@ class Postgres(Database):
                     rows("UPDATE dperm_version SET number = ?", number + 1)
                 yield rows
         except (psycopg.Error, OSError) as error:
-            raise _unwritable(self.where, error) from error
+            raise _unusable("write", self.where, error) from error
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Rows | None]:
@@ -205,8 +211,8 @@ class Postgres(Database):
                 version = self._version(rows)
                 _refuse_newer(version, self.where)
                 yield rows if version else None
-        except psycopg.Error as error:
-            raise OSError(f"Cannot read the spend log {self.where} ({_first_line(error)}).") from error
+        except (psycopg.Error, OSError) as error:
+            raise _unusable("read", self.where, error) from error
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Any]:
@@ -246,8 +252,8 @@ def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _unwritable(where: str, error: BaseException) -> OSError:
+def _unusable(what: str, where: str, error: BaseException) -> OSError:
     return OSError(
-        f"Cannot write the spend log {where} ({_first_line(error)}); nothing was released. Set {VARIABLE} to a file that can be "
+        f"Cannot {what} the spend log {where} ({_first_line(error)}); nothing was released. Set {VARIABLE} to a file that can be "
         "written, or to a database."
     )

@@ -1,32 +1,34 @@
 """The spend log: an append-only list of entries, in which every fit writes its event before it releases anything.
 
-An entry is on disk before `charge` returns, and entries of several processes stand one after another. The log is an SQLite file or
-a PostgreSQL database, named by the environment variable DPERM_SPEND_LOG (inherited by worker processes; a relative path is meant
-from where the process started); otherwise it is a file in the user's state folder. It holds events, never data. Each entry holds
-the hash of the one before: a line that is changed or taken out shows.
+An entry is on disk before `charge` returns, and entries of several processes stand one after another. The log is an SQLite
+file or a PostgreSQL database, named by the environment variable DPERM_SPEND_LOG (inherited by worker processes; a relative path
+is meant from where the process started); otherwise it is a file in the user's state folder. It holds events, never data. Each
+entry holds the hash of the one before: an entry that is changed or taken out shows.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import math
 import os
 import tempfile
 import threading
-import time
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dperm._rounding import upward
 from dperm.privacy.accounting import epsilon
 from dperm.privacy.events import Composed, Event, Relation, SelfComposed, Unsupported, event_from_dict, leaves, relation_of
 from dperm.privacy.filters import Price
-from dperm.release.ledger.databases import VARIABLE, Database, Memory, Rows, database_at
+from dperm.release.ledger.budgets import Account, Budget, Cost
+from dperm.release.ledger.databases import VARIABLE, Database, Memory, database_at
+from dperm.release.ledger.entries import about, account_of, append, canonical, events_of, now_of, parsed
+from dperm.release.ledger.verifying import verified
 
 __all__ = ["Charge", "SpendLog", "only_claimed", "spend_log"]
 
@@ -97,7 +99,8 @@ class SpendLog:
         keeps_reservations: bool = False,
         persons: bool = False,
     ) -> str:
-        """Append a charge and wait until it is on disk; returns its id. OSError where that fails: nothing may run.
+        """Append a charge and wait until it is on disk; returns its id. OSError where that fails, BudgetExceeded where the data
+        set's budget has too little left, ValueError where it cannot hold such a charge: nothing may run.
 
         `private` = False marks a run with a fixed seed: its event does not bound what it gave away. `keeps_parts`: what its
         filter admits will be in this log; `keeps_reservations`: its steps, before they are drawn. So the run can be continued.
@@ -113,9 +116,87 @@ class SpendLog:
         stated = {"keeps_parts": keeps_parts, "keeps_reservations": keeps_reservations, "persons": persons}
         body |= {name: True for name, holds in stated.items() if holds}
         body |= {"claimed": reason} if (reason := _CLAIMED.get()) else {}
+        while True:
+            known = self.account(label)
+            cost = None if known is None else known.budget.cost(event)  # may take a while: not while others wait
+            with self.database.writing() as rows:
+                held = account_of(rows, label)
+                if held is not None and (known is None or held.budget != known.budget):
+                    continue  # it was made, or made anew, since
+                if held is not None and cost is not None:
+                    _refuse_unproved(held.budget, body)
+                    after = held.charged(cost, now_of(rows)[:10])
+                    body |= {"rdp": cost.rdp, "mass": cost.mass}
+                    rows("UPDATE dperm_budgets SET rdp = ?, mass = ? WHERE label = ?", after.spent.rdp, after.spent.mass, label)
+                elif rows("SELECT count(*) FROM dperm_budgets")[0][0]:
+                    raise ValueError(
+                        f"The spend log {self.where} has budgets, and none for {label!r}: its owner makes one by "
+                        "`dperm budget create`."
+                    )
+                append(rows, "charge", body["id"], body, event=event)
+            if held is not None and cost is not None:
+                _warn_of(held, held.charged(cost, ""))
+            return body["id"]
+
+    def create_budget(self, budget: Budget) -> Account:
+        """Write a budget, or another one in its place; what was charged to its data set before counts. ValueError where that
+        cannot be added up, BudgetExceeded where it is more than the budget."""
         with self.database.writing() as rows:
-            _append(rows, "charge", body["id"], body, event=event)
-        return body["id"]
+            account = Account(budget, Cost())
+            events = events_of(rows)
+            found = rows(
+                "SELECT event, private, claimed, persons, count(*) FROM dperm_entries WHERE kind = 'charge' AND label = ? "
+                "GROUP BY event, private, claimed, persons",
+                budget.label,
+            )
+            for digest, private, claimed, persons, count in found:
+                earlier = "an earlier charge is only claimed" if claimed else ""
+                _refuse_unproved(budget, {"private": private, "claimed": earlier, "persons": persons})
+                one = budget.cost(events[digest])
+                account = account.charged(Cost(one.rdp * int(count), one.mass * int(count)), "")
+            rows("DELETE FROM dperm_budgets WHERE label = ?", budget.label)
+            text = canonical(budget.to_dict())
+            rows("INSERT INTO dperm_budgets VALUES (?, ?, ?, ?)", budget.label, text, account.spent.rdp, account.spent.mass)
+            append(rows, "budget", "", {"label": budget.label, "budget": budget.to_dict(), "pid": os.getpid()})
+        return account
+
+    def account(self, label: str) -> Account | None:
+        """The budget of a data set and what was spent of it; None where it has none."""
+        with self.database.reading() as rows:
+            return None if rows is None else account_of(rows, label)
+
+    def accounts_held(self) -> list[Account]:
+        """All budgets, by name."""
+        with self.database.reading() as rows:
+            if rows is None:
+                return []
+            labels = rows("SELECT label FROM dperm_budgets ORDER BY label")
+            return [account for (label,) in labels if (account := account_of(rows, label)) is not None]
+
+    def history(self, label: str | None = None) -> list[dict[str, Any]]:
+        """Charges and budgets, oldest first, as they stand in the log; of one data set, or of all."""
+        chosen, values = ("", ()) if label is None else (" AND label = ?", (label,))
+        with self.database.reading() as rows:
+            found = [] if rows is None else rows(
+                f"SELECT number, body FROM dperm_entries WHERE kind IN ('charge', 'budget'){chosen} ORDER BY number", *values
+            )  # fmt: skip
+        return [{"number": int(number), **parsed(number, text)} for number, text in found]
+
+    def head(self) -> dict[str, Any]:
+        """How many entries there are, and the hash that all of them lead to: kept elsewhere, it shows whether any is gone."""
+        with self.database.reading() as rows:
+            ((count, chain, last),) = [(0, "", "")] if rows is None else rows("SELECT count, chain, time FROM dperm_head")
+        return {"count": int(count), "chain": chain, "time": last}
+
+    def verify(self, head: Mapping[str, Any] | None = None) -> int:
+        """Follow the chain through all entries; returns how many there are. ValueError names the first that was changed or taken
+        out, a budget that was spent otherwise than the charges say, or an earlier `head` that this log does not continue."""
+        with self.database.reading() as rows:
+            if rows is None:
+                if head is not None and head["count"]:
+                    raise ValueError(f"The spend log {self.where} is empty; it had {head['count']:,} entries.")
+                return 0
+            return verified(rows, self.where, head)
 
     def reserve(self, charge_id: str, steps: int, limit: int, done: int = 0) -> tuple[int, int] | None:
         """Take the next `steps` of a charged run's `limit` steps: (start, stop), handed to nobody else and never again.
@@ -125,17 +206,17 @@ class SpendLog:
         not hold the charge. ValueError for another limit than before.
         """
         with self.database.writing() as rows:
-            start, about = done, _about(rows, charge_id)
-            for kind, body in about:
+            start, entries = done, about(rows, charge_id)
+            for kind, body in entries:
                 if kind == "steps":
                     start = max(start, int(body["stop"]))
                     if body["limit"] != limit:
                         raise ValueError(f"Steps of the charge {charge_id} were reserved of {body['limit']}, not of {limit}.")
-            if not any(kind == "charge" for kind, _ in about):
+            if not any(kind == "charge" for kind, _ in entries):
                 return None
             stop = min(start + steps, limit)
             if stop > start:
-                _append(rows, "steps", charge_id, {"start": start, "stop": stop, "limit": limit, "pid": os.getpid()})
+                append(rows, "steps", charge_id, {"start": start, "stop": stop, "limit": limit, "pid": os.getpid()})
             return start, max(start, stop)
 
     def add_part(self, charge_id: str, part: Event, price: Price, *, spent: float, note: Mapping[str, Any]) -> float | None:
@@ -145,23 +226,23 @@ class SpendLog:
         is known to be spent, whatever the log says; `note` is public.
         """
         with self.database.writing() as rows:
-            total = price.cost + max(spent, _accounts(_about(rows, charge_id)).get(price.account, 0.0))
+            total = price.cost + max(spent, _accounts(about(rows, charge_id)).get(price.account, 0.0))
             if not total <= price.limit:
                 return None
             body = {"account": price.account, "cost": price.cost, "note": dict(note), "pid": os.getpid()}
-            _append(rows, "part", charge_id, body, event=part)
+            append(rows, "part", charge_id, body, event=part)
         return total
 
     def parts(self, charge_id: str) -> list[tuple[Event, Mapping[str, Any]]]:
         """The parts of a filtered run and their notes, oldest first."""
         with self.database.reading() as rows:
-            about = [] if rows is None else _about(rows, charge_id)
-        return [(event_from_dict(body["event"]), body["note"]) for kind, body in about if kind == "part"]
+            entries = [] if rows is None else about(rows, charge_id)
+        return [(event_from_dict(body["event"]), body["note"]) for kind, body in entries if kind == "part"]
 
     def accounts(self, charge_id: str) -> dict[str, float]:
         """What the filter of a charged run has spent, in all its copies, by account."""
         with self.database.reading() as rows:
-            return {} if rows is None else _accounts(_about(rows, charge_id))
+            return {} if rows is None else _accounts(about(rows, charge_id))
 
     def charges(self, label: str | None = None) -> list[Charge]:
         """All charges, oldest first, or those with this label. Raises ValueError naming an entry that is damaged."""
@@ -170,10 +251,10 @@ class SpendLog:
             if rows is None:
                 return []
             found = rows(f"SELECT number, event, body FROM dperm_entries WHERE kind = 'charge'{chosen} ORDER BY number", *values)
-            events = _events(rows)
+            events = events_of(rows)
         charges: list[Charge] = []
         for number, digest, text in found:
-            body = _parsed(number, text)
+            body = parsed(number, text)
             kept = {name: body.get(name, False) for name in ("keeps_parts", "keeps_reservations", "persons")}
             said = (body["id"], body["time"], body["label"], body["mechanism"], events[digest], body["private"])
             charges.append(Charge(*said, **kept, claimed=body.get("claimed", "")))
@@ -210,39 +291,29 @@ class SpendLog:
                 "GROUP BY event, persons, claimed ORDER BY min(number)",
                 *values,
             )
-            events = _events(rows)
+            events = events_of(rows)
         return [(events[digest], bool(persons), bool(claimed), int(count)) for digest, persons, claimed, count in found]
 
 
-def _append(rows: Rows, kind: str, charge: str, body: Mapping[str, Any], *, event: Event | None = None) -> None:
-    """One entry, chained to the one before. Its time is never before that of the one before: clocks may be set back."""
-    ((count, chain, last),) = rows("SELECT count, chain, time FROM dperm_head")
-    now = max(last, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-    digest = None
-    if event is not None:
-        text = _canonical(event.to_dict())
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        rows("INSERT INTO dperm_events VALUES (?, ?) ON CONFLICT (digest) DO NOTHING", digest, text)
-    text = _canonical({**body, "kind": kind, "charge": charge, "time": now, "event": digest})
-    chain = hashlib.sha256((chain + text).encode()).hexdigest()
-    flags = (int(bool(body.get(name, other))) for name, other in (("persons", False), ("private", True), ("claimed", "")))
-    rows(
-        "INSERT INTO dperm_entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        count + 1, kind, charge, body.get("label", ""), digest, *flags, text, chain,
-    )  # fmt: skip
-    rows("UPDATE dperm_head SET count = ?, chain = ?, time = ?", count + 1, chain, now)
+def _refuse_unproved(budget: Budget, body: Mapping[str, Any]) -> None:
+    """ValueError for a charge whose event says less than what it gives away, or that protects something else."""
+    if not body.get("private", True):
+        raise ValueError(f"Expected no fixed seed under the budget of {budget.label!r}: such a run protects nobody.")
+    if body.get("claimed"):
+        raise ValueError(f"The budget of {budget.label!r} holds proved releases alone: {body['claimed']}.")
+    if bool(body.get("persons")) != budget.persons:
+        mine, other = ("persons with all their rows", "records") if budget.persons else ("records", "persons with all their rows")
+        raise ValueError(f"The budget of {budget.label!r} protects {mine}, this release {other}.")
 
 
-def _about(rows: Rows, charge_id: str) -> list[tuple[str, dict[str, Any]]]:
-    """The entries of a charge: kind and body, its event as a table."""
-    found = rows(
-        "SELECT number, kind, dperm_entries.body, dperm_events.body FROM dperm_entries "
-        "LEFT JOIN dperm_events ON event = digest WHERE charge = ? ORDER BY number",
-        charge_id,
-    )
-    return [
-        (kind, _parsed(number, text) | ({"event": json.loads(event)} if event else {})) for number, kind, text, event in found
-    ]
+def _warn_of(before: Account, after: Account) -> None:
+    limit = before.budget.alert * before.budget.epsilon
+    if before.epsilon < limit <= after.epsilon:
+        warnings.warn(
+            f"The budget of {before.budget.label!r} is spent to ε = {upward(after.epsilon)} of {before.budget.epsilon:g}.",
+            UserWarning,
+            stacklevel=5,
+        )
 
 
 def _accounts(about: list[tuple[str, dict[str, Any]]]) -> dict[str, float]:
@@ -251,30 +322,6 @@ def _accounts(about: list[tuple[str, dict[str, Any]]]) -> dict[str, float]:
         if kind == "part":
             costs[body["account"]] = costs.get(body["account"], 0.0) + float(body["cost"])
     return costs
-
-
-def _events(rows: Rows) -> dict[str, Event]:
-    """By digest, each parsed once."""
-    found: dict[str, Event] = {}
-    for digest, text in rows("SELECT digest, body FROM dperm_events"):
-        if hashlib.sha256(text.encode()).hexdigest() != digest:
-            raise ValueError(f"An event of the spend log was changed: {text[:80]}")
-        found[digest] = event_from_dict(json.loads(text))
-    return found
-
-
-def _parsed(number: int, text: str) -> dict[str, Any]:
-    try:
-        body = json.loads(text)
-        if isinstance(body, dict):
-            return body
-    except ValueError:
-        pass
-    raise ValueError(f"Entry {number} of the spend log is damaged: {text[:80]!r}.")
-
-
-def _canonical(body: Mapping[str, Any]) -> str:
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def _unsupported(event: Event) -> bool:

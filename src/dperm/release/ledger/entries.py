@@ -1,0 +1,78 @@
+"""Entries of a spend log: how they are written, chained and read, within a transaction."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from dperm.privacy.events import Event, event_from_dict
+from dperm.release.ledger.budgets import Account, Budget, Cost
+from dperm.release.ledger.databases import Rows
+
+__all__ = ["about", "account_of", "append", "canonical", "events_of", "now_of", "parsed"]
+
+
+def now_of(rows: Rows) -> str:
+    """The time, and never before that of the last entry: clocks may be set back."""
+    return max(rows("SELECT time FROM dperm_head")[0][0], time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+
+
+def append(rows: Rows, kind: str, charge: str, body: Mapping[str, Any], *, event: Event | None = None) -> None:
+    """One entry, chained to the one before. Its time is never before that of the one before: clocks may be set back."""
+    ((count, chain, last),) = rows("SELECT count, chain, time FROM dperm_head")
+    now = max(last, str(body.get("time", "")) or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    digest = None
+    if event is not None:
+        text = canonical(event.to_dict())
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        rows("INSERT INTO dperm_events VALUES (?, ?) ON CONFLICT (digest) DO NOTHING", digest, text)
+    text = canonical({**body, "kind": kind, "charge": charge, "time": now, "event": digest})
+    chain = hashlib.sha256((chain + text).encode()).hexdigest()
+    flags = (int(bool(body.get(name, other))) for name, other in (("persons", False), ("private", True), ("claimed", "")))
+    rows(
+        "INSERT INTO dperm_entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        count + 1, kind, charge, body.get("label", ""), digest, *flags, text, chain,
+    )  # fmt: skip
+    rows("UPDATE dperm_head SET count = ?, chain = ?, time = ?", count + 1, chain, now)
+
+
+def about(rows: Rows, charge_id: str) -> list[tuple[str, dict[str, Any]]]:
+    """The entries of a charge: kind and body, its event as a table."""
+    found = rows(
+        "SELECT number, kind, dperm_entries.body, dperm_events.body FROM dperm_entries "
+        "LEFT JOIN dperm_events ON event = digest WHERE charge = ? ORDER BY number",
+        charge_id,
+    )
+    return [(kind, parsed(number, text) | ({"event": json.loads(event)} if event else {})) for number, kind, text, event in found]
+
+
+def events_of(rows: Rows) -> dict[str, Event]:
+    """By digest, each parsed once."""
+    found: dict[str, Event] = {}
+    for digest, text in rows("SELECT digest, body FROM dperm_events"):
+        if hashlib.sha256(text.encode()).hexdigest() != digest:
+            raise ValueError(f"An event of the spend log was changed: {text[:80]}")
+        found[digest] = event_from_dict(json.loads(text))
+    return found
+
+
+def parsed(number: int, text: str) -> dict[str, Any]:
+    try:
+        body = json.loads(text)
+        if isinstance(body, dict):
+            return body
+    except ValueError:
+        pass
+    raise ValueError(f"Entry {number} of the spend log is damaged: {text[:80]!r}.")
+
+
+def canonical(body: Mapping[str, Any]) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def account_of(rows: Rows, label: str) -> Account | None:
+    found = rows("SELECT body, rdp, mass FROM dperm_budgets WHERE label = ?", label)
+    return None if not found else Account(Budget.from_dict(json.loads(found[0][0])), Cost(float(found[0][1]), float(found[0][2])))

@@ -1,0 +1,55 @@
+"""Whether a spend log is whole: the chain through its entries, its events, and what its budgets hold."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from dperm.release.ledger.budgets import Account, Budget, Cost
+from dperm.release.ledger.databases import Rows
+from dperm.release.ledger.entries import account_of, events_of, parsed
+
+__all__ = ["verified"]
+
+
+def verified(rows: Rows, where: str, head: Mapping[str, Any] | None) -> int:
+    """See `SpendLog.verify`."""
+    chain, number, events = "", 0, events_of(rows)
+    accounts: dict[str, Account] = {}
+    for number, kind, label, event, body, told in rows(
+        "SELECT number, kind, label, event, body, chain FROM dperm_entries ORDER BY number"
+    ):
+        chain = hashlib.sha256((chain + body).encode()).hexdigest()
+        data = parsed(number, body)
+        same = (data["kind"], data.get("label", ""), data["event"]) == (kind, label, event) and (event is None or event in events)
+        if told != chain or not same:
+            raise ValueError(f"Entry {number:,} of the spend log {where}, or one before it, was changed or taken out.")
+        if head is not None and number == head["count"] and chain != head["chain"]:
+            raise ValueError(f"The first {number:,} entries of the spend log {where} are not those that the head was made of.")
+        if kind == "budget":
+            accounts[label] = _recounted(rows, Budget.from_dict(data["budget"]), number)
+        elif kind == "charge" and label in accounts:
+            spent = accounts[label].spent + Cost(data["rdp"], data["mass"])
+            accounts[label] = Account(accounts[label].budget, spent)
+    count, last = rows("SELECT count, chain FROM dperm_head")[0]
+    entries = int(rows("SELECT count(*) FROM dperm_entries")[0][0])
+    if (count, last) != (number, chain) or entries != number:
+        raise ValueError(f"The spend log {where} should have {count:,} entries and has {entries:,}: some were taken out.")
+    if head is not None and head["count"] > number:
+        raise ValueError(f"The spend log {where} has {number:,} entries; it had {head['count']:,}: some were taken out.")
+    for label, account in accounts.items():
+        stated = account_of(rows, label)
+        if stated is None or stated.budget != account.budget or stated.spent.rdp < account.spent.rdp * (1 - 1e-9):
+            raise ValueError(f"The budget of {label!r} in the spend log {where} was changed.")
+    return number
+
+
+def _recounted(rows: Rows, budget: Budget, before: int) -> Account:
+    """A budget when it was made: with what its data set had been charged."""
+    events, total = events_of(rows), Cost()
+    earlier = "SELECT event, count(*) FROM dperm_entries WHERE kind = 'charge' AND label = ? AND number < ? GROUP BY event"
+    for digest, count in rows(earlier, budget.label, before):
+        one = budget.cost(events[digest])
+        total += Cost(one.rdp * int(count), one.mass * int(count))
+    return Account(budget, total)

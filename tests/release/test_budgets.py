@@ -1,0 +1,312 @@
+"""Budgets: nothing that exceeds one is charged, whoever asks, however many at once, and whatever dies."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dperm.privacy import ApproximateDP, Composed, Gaussian, PureDP, Relation, SelfComposed, Unsupported, epsilon
+from dperm.privacy.divergence import divergence
+from dperm.privacy.events import Event, PoissonSampled
+from dperm.privacy.filters import BudgetExceeded, privacy_profile
+from dperm.privacy.rdp import rdp
+from dperm.release import SpendLog
+from dperm.release.ledger import Budget, only_claimed
+from dperm.release.ledger.importing import read_in
+from helpers import postgres
+from helpers.commands import dperm
+
+DELTA = 1e-6
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres.server() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path / "spend.db")
+    return postgres.database(request.getfixturevalue("server"), "spend")
+
+
+def charge(log: SpendLog, event: Event, label: str = "stays", **settings: Any) -> str:
+    return log.charge(event, mechanism="test", label=label, **settings)
+
+
+def test_a_log_keeps_what_was_charged(where: str) -> None:
+    log = SpendLog(where)
+    assert log.charges() == [] and log.total(DELTA) == {} and log.verify() == 0
+    ids = [charge(log, Gaussian(8.0 + number % 2)) for number in range(6)]
+    charge(log, PureDP(0.3, Relation.REPLACE_ONE), label="others")
+    assert [found.id for found in log.charges("stays")] == ids
+    assert log.total(DELTA)[Relation.ADD_OR_REMOVE_ONE] == pytest.approx(
+        epsilon(Composed((SelfComposed(Gaussian(8.0), 3), SelfComposed(Gaussian(9.0), 3))), DELTA)
+    )
+    run = charge(log, Gaussian(1.0), keeps_reservations=True)
+    assert [log.reserve(run, 5, 12) for _ in range(4)] == [(0, 5), (5, 10), (10, 12), (12, 12)]
+    with pytest.raises(ValueError, match="reserved of 12"):
+        log.reserve(run, 1, 13)
+    assert log.reserve("nobody", 1, 2) is None
+    assert log.verify() == 8 + 3 and SpendLog(where).head()["count"] == 11
+
+
+def test_a_budget_holds_whatever_is_chosen(where: str) -> None:
+    log = SpendLog(where)
+    charge(log, Gaussian(30.0))  # before it was made: it counts
+    budget = Budget.of("stays", 2.0, DELTA, owner="Ada")
+    assert 0 < log.create_budget(budget).epsilon < 2
+    events: list[Event] = [
+        Gaussian(6.0),
+        PureDP(0.2),
+        ApproximateDP(0.2, 1e-7),
+        SelfComposed(PoissonSampled(0.01, Gaussian(1.0)), 50),
+    ]
+    taken: list[Event] = [Gaussian(30.0)]
+    for number in range(200):
+        event = events[number % len(events)]
+        try:
+            charge(log, event)
+        except BudgetExceeded as error:
+            assert "Nothing was charged; ask Ada" in str(error)
+            break
+        taken.append(event)
+    else:
+        pytest.fail("nothing was refused")
+    assert len(log.charges("stays")) == len(taken) > 3
+    account = log.account("stays")
+    assert account is not None and epsilon(Composed(tuple(taken)), DELTA) <= account.epsilon <= 2.0
+    charge(log, Gaussian(1000.0))  # what is little enough still fits
+    log.verify()
+
+
+@pytest.mark.filterwarnings("ignore:The budget of")
+def test_what_is_no_proved_release_of_it_is_refused(where: str) -> None:
+    log = SpendLog(where)
+    log.create_budget(Budget.of("stays", 3.0, DELTA, expires="2999-12-31"))
+    refusals: list[tuple[Event, dict[str, Any], str]] = [
+        (Gaussian(9.0), {"private": False}, "no fixed seed"),
+        (Gaussian(9.0), {"persons": True}, "protects records"),
+        (Gaussian(9.0, Relation.REPLACE_ONE), {}, "replace_one"),
+        (Unsupported("a paper's word"), {}, "cannot add"),
+        (Gaussian(9.0), {"label": "renamed"}, "none for 'renamed'"),
+        (Gaussian(9.0), {"label": ""}, "none for ''"),
+    ]
+    for event, settings, message in refusals:
+        with pytest.raises(ValueError, match=message):
+            charge(log, event, **{"label": "stays", **settings})
+    with only_claimed("its ranges were read off the data"), pytest.raises(ValueError, match="read off"):
+        charge(log, Gaussian(9.0))
+    assert log.charges() == []
+    log.create_budget(Budget.of("old", 3.0, DELTA, expires="2020-01-01"))
+    with pytest.raises(BudgetExceeded, match="expired on 2020-01-01"):
+        charge(log, Gaussian(9.0), label="old")
+    assert log.charges() == [] and log.verify() == 2
+
+
+def test_a_charge_that_crosses_the_alert_warns(where: str) -> None:
+    log = SpendLog(where)
+    log.create_budget(Budget.of("stays", 2.0, DELTA, alert=0.5))
+    charge(log, Gaussian(40.0))
+    with pytest.warns(UserWarning, match="of 'stays' is spent to ε = "):
+        charge(log, Gaussian(5.0))
+
+
+def test_clocks_that_are_set_back_reopen_nothing(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = SpendLog(where)
+    log.create_budget(Budget.of("stays", 3.0, DELTA, expires="2030-06-30"))
+    of, day = time.gmtime, time.gmtime(1_909_000_000)  # 2030-06-30
+    monkeypatch.setattr(time, "gmtime", lambda *_: day)
+    charge(log, Gaussian(50.0))
+    day = of(1_910_000_000)
+    log.create_budget(Budget.of("others", 3.0, DELTA))
+    day = of(1_800_000_000)
+    with pytest.raises(BudgetExceeded, match="expired"):
+        charge(log, Gaussian(50.0))
+    assert log.history()[-1]["time"] == "2030-07-11T11:33:20Z" and log.verify() == 3
+
+
+def spend(where: str, count: int) -> None:
+    log = SpendLog(where)
+    for _ in range(count):
+        try:
+            charge(log, Gaussian(20.0))
+        except BudgetExceeded:
+            return
+
+
+def race(where: str, processes: int, count: int) -> None:
+    workers = [multiprocessing.get_context("spawn").Process(target=spend, args=(where, count)) for _ in range(processes)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(600)
+        assert worker.exitcode == 0
+
+
+@pytest.mark.filterwarnings("ignore:The budget of")
+def test_many_at_once_never_overspend(where: str) -> None:
+    log = SpendLog(where)
+    budget = Budget.of("stays", 1.0, DELTA, alert=1.0)
+    log.create_budget(budget)
+    fit = math.floor(budget.rdp / budget.cost(Gaussian(20.0)).rdp)
+    race(where, 4, fit)
+    assert len(log.charges()) == fit and log.verify() == fit + 1
+    account = log.account("stays")
+    assert account is not None and account.spent.rdp <= budget.rdp
+
+
+@pytest.mark.slow
+def test_sixteen_processes_of_a_thousand_charges(where: str) -> None:
+    log = SpendLog(where)
+    log.create_budget(Budget.of("stays", 300.0, DELTA, alert=1.0))
+    race(where, 16, 1000)
+    account = log.account("stays")
+    assert account is not None and account.spent.rdp <= account.budget.rdp
+    assert log.verify() == len(log.charges()) + 1
+
+
+def spend_and_tell(where: str, told: str) -> None:
+    log = SpendLog(where)
+    with Path(told).open("a") as file:
+        while True:
+            file.write(charge(log, Gaussian(500.0)) + "\n")
+            file.flush()
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_kill_loses_no_charge(where: str, tmp_path: Path, kills: int) -> None:
+    """What `charge` returned is in the log, whenever the process is killed."""
+    log, told = SpendLog(where), tmp_path / "told"
+    log.create_budget(Budget.of("stays", 50.0, DELTA, alert=1.0))
+    rng = np.random.default_rng(0)
+    for _ in range(kills):
+        worker = multiprocessing.get_context("fork").Process(target=spend_and_tell, args=(where, str(told)))
+        worker.start()
+        time.sleep(float(rng.uniform(0.05, 0.25)))
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+    told_of = [line for line in told.read_text().split("\n")[:-1] if len(line) == 32]
+    assert len(told_of) > kills and set(told_of) <= {found.id for found in log.charges()}
+    log.verify()
+
+
+def test_what_was_changed_or_taken_out_shows(tmp_path: Path) -> None:
+    path = tmp_path / "spend.db"
+    log = SpendLog(path)
+    log.create_budget(Budget.of("stays", 3.0, DELTA))
+    for _ in range(3):
+        charge(log, Gaussian(20.0))
+    head = log.head()
+    charge(log, Gaussian(21.0))
+    assert log.verify(head) == 5
+    whole = path.read_bytes()
+    changes = {
+        "Entry 2": "UPDATE dperm_entries SET body = replace(body, 'test', 'tess') WHERE number = 2",
+        "Entry 3": "UPDATE dperm_entries SET label = 'others' WHERE number = 3",
+        "Entry 4": "DELETE FROM dperm_entries WHERE number = 3",
+        "should have 5 entries and has 4": "DELETE FROM dperm_entries WHERE number = 5",
+        "An event": "UPDATE dperm_events SET body = replace(body, '20.0', '2000.0')",
+        "budget of 'stays'": "UPDATE dperm_budgets SET rdp = 0",
+    }
+    for message, change in changes.items():
+        path.write_bytes(whole)
+        connection = sqlite3.connect(path)
+        connection.execute(change)
+        connection.commit()
+        connection.close()
+        with pytest.raises(ValueError, match=message):
+            log.verify()
+    path.write_bytes(whole)
+    connection = sqlite3.connect(path)  # a tail that was cut with care: only the head that lies elsewhere tells
+    connection.execute("DELETE FROM dperm_entries WHERE number >= 4")
+    chain = connection.execute("SELECT chain FROM dperm_entries WHERE number = 3").fetchone()[0]
+    connection.execute("UPDATE dperm_head SET count = 3, chain = ?", (chain,))
+    connection.execute("UPDATE dperm_budgets SET rdp = rdp / 2")
+    connection.commit()
+    connection.close()
+    with pytest.raises(ValueError, match="it had 4"):
+        log.verify(head)
+
+
+def test_a_log_of_lines_is_read_in_once(tmp_path: Path, where: str) -> None:
+    old = tmp_path / "spend.jsonl"
+    lines = [
+        {"id": "a" * 32, "time": "2026-01-01T00:00:00Z", "label": "stays", "mechanism": "m", "pid": 1, "private": True,
+         "event": Gaussian(4.0).to_dict(), "keeps_reservations": True},
+        {"continues": "a" * 32, "start": 0, "stop": 5, "limit": 9, "pid": 1},
+        {"continues": "a" * 32, "part": Gaussian(9.0).to_dict(), "account": "x", "cost": 1.0, "note": {}, "pid": 1},
+        {"id": "b" * 32, "time": "2026-01-02T00:00:00Z", "label": "", "mechanism": "m", "pid": 1, "private": False,
+         "event": PureDP(1.0).to_dict()},
+    ]  # fmt: skip
+    old.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    log = SpendLog(where)
+    assert read_in(log, old) == 2 and read_in(log, old) == 0
+    first, second = log.charges()
+    assert (first.time, first.event, first.keeps_reservations) == ("2026-01-01T00:00:00Z", Gaussian(4.0), True)
+    assert not second.private and log.reserve(first.id, 9, 9) == (5, 9) and log.accounts(first.id) == {"x": 1.0}
+    old.write_text(old.read_text() + "{half a line\n")
+    with pytest.raises(ValueError, match="Line 5"):
+        read_in(log, old)
+    assert log.verify() == 5
+
+
+@pytest.mark.parametrize("order", [1.5, 8.0, 40.0])
+def test_divergences_are_above_the_exact_ones_and_near(order: float) -> None:
+    for part, like in (
+        (privacy_profile(Gaussian(4.0), smallest_delta=1e-9), Gaussian(4.0)),
+        (ApproximateDP(0.5, 1e-7), PureDP(0.5)),
+    ):
+        found, exact = divergence(part, order), float(rdp(like, np.array([order]))[0])
+        assert found.mass <= 1.1e-7 and found.astray == 0
+        if isinstance(part, ApproximateDP):
+            assert exact <= found.rdp <= exact * 1.01 + 1e-5
+        else:  # its points hold masses back: less than the Gaussian's divergence at large orders, never much more
+            assert found.rdp <= exact * 1.02
+    both = divergence(Composed((ApproximateDP(0.5, 1e-7), SelfComposed(Gaussian(9.0), 3))), order)
+    assert both.rdp == pytest.approx(divergence(ApproximateDP(0.5, 1e-7), order).rdp + 3 * order / 162)
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    assert "spent" in dperm("budget", "create", "stays", "--epsilon", "4", "--owner", "Ada", "--expires", "2999-01-01").stdout
+    charge(SpendLog.current(), Gaussian(9.0))
+    told = dperm("budget", "show").stdout
+    assert "stays: ε = " in told and "of Ada" in told and "% left" in told
+    (shown,) = json.loads(dperm("budget", "show", "stays", "--json").stdout)["budgets"]
+    assert shown["epsilon"] == 4.0 and 0 < shown["spent"] < 4 and 0 < shown["left"] < 1
+    assert len(dperm("budget", "history").stdout.splitlines()) == 2
+    page = tmp_path / "budgets.html"
+    dperm("budget", "history", "-o", page)
+    assert "Budgets of 1 data set<" in page.read_text() and "<svg" in page.read_text()
+    key, head = tmp_path / "key", tmp_path / "head.json"
+    dperm("keygen", key)
+    dperm("budget", "head", "-o", head, "--sign-key", key)
+    charge(SpendLog.current(), Gaussian(9.0))
+    assert "all 3 entries" in dperm("budget", "verify", head, "--verify-key", f"{key}.pub").stdout
+    changed = json.loads(head.read_text()) | {"count": 1}
+    head.write_text(json.dumps(changed))
+    assert "signature" in dperm("budget", "verify", head, "--verify-key", f"{key}.pub", expect=1).stderr
+    assert "Expected a data set" in dperm("budget", "show", "others", expect=1).stderr
+    for wrong in (("--epsilon", "-1"), ("--epsilon", "1", "--expires", "soon"), ("--epsilon", "1", "--mass", "1e-5")):
+        assert "Expected" in dperm("budget", "create", "x", *wrong, expect=1).stderr
+
+
+def test_a_server_that_cannot_be_reached_stops_a_charge() -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(OSError, match="nothing was released") as failed:
+        charge(SpendLog("postgresql://me:secret@127.0.0.1:9/none"), Gaussian(1.0))
+    assert "secret" not in str(failed.value)
