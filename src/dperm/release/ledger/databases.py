@@ -102,7 +102,8 @@ class Sqlite(Database):
             return
         try:
             self._refuse_no_database()
-            connection = self._connected(f"{self.path.absolute().as_uri()}?mode=ro")
+            # not read-only: what a killed writer left half done must be taken back first
+            connection = self._connected(f"{self.path.absolute().as_uri()}?mode=rw")
             try:
                 connection.execute("BEGIN")
                 self._refuse_others(connection)
