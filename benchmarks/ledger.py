@@ -70,7 +70,7 @@ def main() -> None:
         "# The spend log",
         "",
         f"A charge: median of {CHARGES}, in milliseconds, without a budget, with one, and beside {given.many:,} charges.",
-        f"Of {given.many:,} charges of {len(EVENTS)} different events, in seconds: ε of all, the list, and the check of the chain.",
+        f"Of {given.many:,} charges of {len(EVENTS)} different events, in seconds: ε of all, the list, the check.",
         "",
         "| | a charge, ms | under a budget, ms | beside a full log, ms | ε of all, s | all listed, s | verified, s |",
         "| --- | --- | --- | --- | --- | --- | --- |",
