@@ -68,7 +68,7 @@ def history(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Page that draws ε over time.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Every charge and budget, oldest first; with -o a page that draws what was spent over time."""
+    """Every charge and budget, oldest first. With -o a page that draws what was spent over time."""
     from dperm.release import SpendLog
 
     if output is not None:
@@ -88,7 +88,7 @@ def history(
 
 
 def import_log(source: Annotated[Path, typer.Argument(help="A log of lines, spend.jsonl.")]) -> None:
-    """Read a spend log of the old form, a JSON object a line, into the database."""
+    """Read in a log of an earlier version. That is a file with a JSON object a line."""
     from dperm.release import SpendLog
     from dperm.release.ledger.importing import read_in
 
