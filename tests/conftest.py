@@ -26,6 +26,11 @@ ALWAYS = {
     "test_the_update_is_unbiased_for_the_clipped_mean": ("1.0",),
     "test_sampled_gaussian_bounds_quadrature": ("0.01-0.8-32.0", "0.2-1.5-1.25", "0.5-3.0-4.75"),
     "test_a_penalty_on_roughness_costs_nothing": ("logistic-0.5",),
+    "test_the_estimators_front_door": ("objective",),
+    "test_every_cell_keeps_within_its_epsilon": (
+        "fashion_mnist,epsilon=1,model=scattering,batch=2048,epochs=25,learning_rate=4",
+        "mnist,epsilon=1,sampler=importance,pass_every=4",
+    ),
     "test_replay_finds_the_defect": ("profile-_rate_from_the_true_sum-sensitivity", "profile-_norms_uncut-movement"),
     "test_never_below_the_exact_density": ("1.0-0.05-smoothed_hinge", "1.0-0.05-margin", "4.0-1.0-logistic"),
     "test_no_neighbour_moves_more_than_is_charged": ("groups-True-replace_one", "three classes-True-add_or_remove_one"),

@@ -30,6 +30,7 @@ def long_plan(epsilon: float, **changes: Any) -> ImportancePlan:
     return dpis(epsilon=epsilon, delta=DELTA, **(parts | changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "kind"),
     [

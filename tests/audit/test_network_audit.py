@@ -85,6 +85,7 @@ def test_weak_noise_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert attack_network(model)[1].refuted
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "network_pairs", lambda *given: network_pairs(*given)[:1])  # the others take as long each
     table, model, found = tmp_path / "t.csv", tmp_path / "m.json", tmp_path / "a.json"

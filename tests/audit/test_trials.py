@@ -2,94 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dperm._random import Randomness
-from dperm.audit import Training, Trials
-from dperm.mechanisms import Mechanism
-from dperm.objectives import LinearObjective
-from dperm.release import Channel, Source
-from dperm.release.draws import Draw
+from dperm.audit import Training
 from dperm.solvers import SolverError, minimise_many
-from helpers.catalogue import catalogue
-
-TRIALS = 5
-
-
-class Kept(Trials):
-    """Keeps the noise and draws of all trials."""
-
-    def __init__(self) -> None:
-        super().__init__(TRIALS, Randomness.fixed(3))
-        self.noise: list[np.ndarray] = []
-        self.tables: list[np.ndarray] = []
-
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        released = super().gaussian(query, sensitivity, std, step)
-        self.noise.append(released - np.rint(query / step) * step)
-        return released
-
-    def pure(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
-        released = super().pure(query, sensitivity, epsilon, step)
-        self.noise.append(released - query)
-        return released
-
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
-        self.noise.append(super().objective_noise(dimension, lipschitz, std))
-        return self.noise[-1]
-
-    def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Any]:
-        for table in super().draw(draw, records, steps):
-            self.tables.append(table)
-            yield table
+from helpers.catalogue import MODULES, catalogue, entries_of
+from helpers.trials import Kept, trials_agree
 
 
-class One(Source):
-    """One of those trials by itself."""
-
-    def __init__(self, kept: Kept, number: int) -> None:
-        self._noise = iter([noise[number] for noise in kept.noise])
-        self._draws = iter([np.flatnonzero(table[number]) for table in kept.tables])
-
-    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        return query + next(self._noise)
-
-    def pure(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
-        return query + next(self._noise)
-
-    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
-        return next(self._noise)
-
-    def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Any]:
-        return itertools.islice(self._draws, steps)
+@pytest.mark.slow
+@pytest.mark.parametrize("module", MODULES)
+def test_trials_of_every_entry_agree(module: str) -> None:
+    for _, mechanism, objective in entries_of(module):
+        trials_agree(mechanism, objective)
 
 
-VECTORISED = [entry for entry in catalogue() if Training.of_mechanism(*entry[1:]).many is not None]
-
-
-@pytest.mark.parametrize(("mechanism", "objective"), [entry[1:] for entry in VECTORISED], ids=[entry[0] for entry in VECTORISED])
-def test_trials_at_once_are_trials_one_by_one(mechanism: Mechanism, objective: LinearObjective) -> None:
-    pair = Training.of_mechanism(mechanism, objective).replay_pairs[6]  # an infinite row among ordinary ones
-    kept = Kept()
-
-    def train(source: Source) -> np.ndarray:
-        return mechanism.release(objective, objective.records(*pair.second), Channel.open(source)).theta
-
-    together = train(kept)
-    assert len(together) == TRIALS
-    for number in range(TRIALS):
-        # objective perturbation: both solvers stop within their tolerance, not at the same point
-        assert np.allclose(train(One(kept, number)), together[number], rtol=1e-5, atol=1e-5)
-    assert len({float(row.ravel()[0]) for row in together}) == TRIALS
-
-
+@pytest.mark.slow
 def test_nearly_everything_linear_is_vectorised() -> None:
-    one_by_one = {name for name, *_ in catalogue()} - {name for name, *_ in VECTORISED}
+    one_by_one = {entry[0] for entry in catalogue() if Training.of_mechanism(*entry[1:]).many is None}
     adapts = (
         "accuracy first",
         "adaptive",

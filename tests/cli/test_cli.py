@@ -100,6 +100,7 @@ def test_a_proposed_schema_is_not_public(table: Path, tmp_path: Path) -> None:
     assert "read off the data" in done.stdout
 
 
+@pytest.mark.slow
 def test_ridge_and_svm(tmp_path: Path, table: Path) -> None:
     dperm("train", table, "--target", "hours", "--model", "ridge", "--accept-proposed", "-o", tmp_path / "m.json")
     dperm("predict", tmp_path / "m.json", table, "-o", tmp_path / "a.csv")

@@ -148,9 +148,9 @@ def test_fits_of_a_progress_and_of_a_scoring_are_charged() -> None:
     model = DPLogisticRegression(classes=["no", "yes"]).fit(X, Y)
     Refits.of(model, Dataset("t", X, Y, ("u", "v"), ("no", "yes"), None), 3, progress=lambda done, count: print(another()))
     assert len(SpendLog.current().charges()) == 1 + 3
-    found = DPSearch(model, {"data_norm": [1.0, 2.0]}, epsilon=1.0, scoring=another).fit(X, Y, held_out=(X, Y))
-    tried = 2 if found.results_ is not None else None
-    assert tried is None or len(SpendLog.current().charges()) == 4 + 1 + tried
+    found = DPSearch(model, {"data_norm": [1.0, 2.0]}, epsilon=1.0, how="each once", scoring=another).fit(X, Y, held_out=(X, Y))
+    assert found.how_ == "each once"
+    assert len(SpendLog.current().charges()) == 4 + 1 + 2
 
 
 def test_what_else_learns_around_an_estimator_is_warned_of() -> None:

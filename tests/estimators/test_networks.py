@@ -40,6 +40,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.slow
 @parametrize_with_checks(ESTIMATORS)
 def test_scikit_learn_contract(estimator: Any, check: Any) -> None:
     keeps_the_contract(estimator, check)

@@ -79,6 +79,7 @@ def test_m_ngp_runs_end_to_end(small: Path) -> None:
     assert (small / "accuracy.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_pidp_sgd_runs_end_to_end(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for table in pidp_sgd.TABLES.values():
         table("")

@@ -14,13 +14,14 @@ from dperm.privacy import Relation, epsilon
 from dperm.privacy.closed_forms import (
     advanced_composition,
     basic_composition,
+    best_composition,
     classical_gaussian,
     ladder,
     lecture_sgd_noise,
     moments_rule,
     subsampled,
 )
-from dperm.privacy.events import ApproximateDP, Gaussian, PoissonSampled, SelfComposed
+from dperm.privacy.events import ApproximateDP, Gaussian, PoissonSampled, PureDP, SelfComposed
 from dperm.privacy.gaussian import gaussian_epsilon
 
 DELTA = 1e-5
@@ -128,12 +129,29 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
         return int(stopped.value.code or 0), shown.out, shown.err
 
     page = tmp_path / "ladder.html"
-    code, out, _ = run("--noise", "50", "--steps", "40", "--compare", "-o", str(page))
+    code, out, _ = run("--noise", "50", "--steps", "8", "--compare", "-o", str(page))
     assert code == 0 and "advanced composition" in out and "÷ exact" in out
-    assert "<svg" in page.read_text(encoding="utf-8") and "40 releases of noise 50" in page.read_text(encoding="utf-8")
+    assert "<svg" in page.read_text(encoding="utf-8") and "8 releases of noise 50" in page.read_text(encoding="utf-8")
     code, out, _ = run("--noise", "50", "--steps", "40", "--compare", "--json")
     rungs = json.loads(out)["rungs"]
     assert rungs[-1]["name"] == "privacy loss distribution" and rungs[0]["epsilon"] > rungs[-1]["epsilon"]
     for arguments in (("--log", "--compare"), ("--noise", "1", "-o", str(page))):
         code, _, err = run(*arguments)
         assert code != 0 and "Expected" in err
+
+
+@pytest.mark.parametrize(("each", "small", "count"), [(0.1, 1e-7, 12), (0.5, 0.0, 30), (1.5, 1e-6, 3), (0.01, 1e-8, 400)])
+def test_the_best_composition_is_the_exact_one(each: float, small: float, count: int) -> None:
+    part = ApproximateDP(each, small) if small else PureDP(each)
+    exact = epsilon(SelfComposed(part, count), DELTA)
+    found = best_composition(each, small, count, DELTA)
+    assert found <= exact * (1 + 1e-6) and found == pytest.approx(exact, rel=2e-3)
+
+
+def test_the_best_composition_by_hand() -> None:
+    """Two parts of randomised response: δ(ε') = (e^{2ε} − e^{ε'})/(1 + e^ε)² for ε' between 0 and 2ε, both orders being equal."""
+    each, delta = 0.7, 0.05
+    by_hand = math.log(math.exp(2 * each) - delta * (1 + math.exp(each)) ** 2)
+    assert best_composition(each, 0.0, 2, delta) == pytest.approx(by_hand, rel=1e-8)
+    assert best_composition(each, 0.1, 2, 0.15) == math.inf
+    assert best_composition(0.01, 0.0, 2, 0.5) == 0.0

@@ -213,8 +213,8 @@ def test_what_was_changed_or_taken_out_shows(tmp_path: Path) -> None:
     path = tmp_path / "spend.db"
     log = SpendLog(path)
     log.create_budget(Budget.of("stays", 3.0, DELTA))
-    for _ in range(3):
-        charge(log, Gaussian(20.0))
+    for event in (Gaussian(20.0), Gaussian(20.0), ApproximateDP(0.1, 1e-8)):
+        charge(log, event)
     head = log.head()
     charge(log, Gaussian(21.0))
     assert log.verify(head) == 5
@@ -226,6 +226,9 @@ def test_what_was_changed_or_taken_out_shows(tmp_path: Path) -> None:
         "should have 5 entries and has 4": "DELETE FROM dperm_entries WHERE number = 5",
         "An event": "UPDATE dperm_events SET body = replace(body, '20.0', '2000.0')",
         "budget of 'stays'": "UPDATE dperm_budgets SET rdp = 0",
+        "The budget": "UPDATE dperm_budgets SET mass = 0",
+        "Entry 2 of": "UPDATE dperm_entries SET claimed = 1 WHERE number = 2",
+        "Entry 3 of": "UPDATE dperm_entries SET persons = 1 WHERE number = 3",
     }
     for message, change in changes.items():
         path.write_bytes(whole)
@@ -314,3 +317,6 @@ def test_a_server_that_cannot_be_reached_stops_a_charge() -> None:
     with pytest.raises(OSError, match="nothing was released") as failed:
         charge(SpendLog("postgresql://me:secret@127.0.0.1:9/none"), Gaussian(1.0))
     assert "secret" not in str(failed.value)
+    assert "secret" not in SpendLog("postgresql://127.0.0.1:9/none?user=me&password=secret").where
+    with pytest.raises(ValueError, match="URL of 'mysql'"):
+        SpendLog("mysql://me:secret@host/none")

@@ -248,6 +248,7 @@ MORE_DPIS_POINTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "count"), [*DPIS_POINTS, *(pytest.param(*more, marks=pytest.mark.slow) for more in MORE_DPIS_POINTS)]
 )

@@ -29,10 +29,11 @@ class Divergence(NamedTuple):
 def divergence(event: Event, order: float) -> Divergence:
     """Of all parts of `event` together, at an order above 1.
 
-    Parts without a Rényi divergence, such as `ApproximateDP` and `PrivacyProfile`, are what is left of their dominating pair of
-    distributions once its infinite losses are set aside: (P, Q) conditioned on finite losses has divergence at most
-    (ln Σ P·e^{(α−1)·loss} − α·ln(1 − m))/(α − 1), where m is the P-mass set aside. Which parts are chosen may depend on what the
-    earlier ones released: divergences add up (Feldman & Zrnic 2021, Theorem 4.3), and so do masses, by the union bound.
+    Parts without a Rényi divergence, such as `ApproximateDP` and `PrivacyProfile`, are what is left of their dominating pair
+    (P, Q) once infinite losses are set aside: P given a finite loss has divergence at most
+    (ln Σ P·e^{(α−1)·loss} − α·ln(1 − m))/(α − 1) from Q restricted to such losses, not normalised, where m is the P-mass set
+    aside; what holds against less than Q holds against Q. Which parts are chosen may depend on what the earlier ones released:
+    divergences add up (Feldman & Zrnic 2021, Theorem 4.3), and so do masses, by the union bound.
 
     UnsupportedEventError for a part that no accountant bounds.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pkgutil
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, get_type_hints
@@ -23,7 +24,18 @@ from dperm.mechanisms import GradientPerturbation, Mechanism, OneVsRest
 from dperm.objectives import Loss
 from helpers.catalogue.common import DELTA, EPSILON, Entry, gradient
 
-__all__ = ["DELTA", "EPSILON", "catalogue", "certified_parts", "gradient", "parts_of", "recipes"]
+__all__ = [
+    "DELTA",
+    "EPSILON",
+    "MODULES",
+    "catalogue",
+    "certified_parts",
+    "covering",
+    "entries_of",
+    "gradient",
+    "parts_of",
+    "recipes",
+]
 
 #: of policies, parts that are none of their fields
 WITHIN: dict[type, set[type]] = {ImportancePlan: {Unit}, SvrgPlan: {GradientDifference}}
@@ -38,11 +50,30 @@ FAMILIES = {
 }
 
 
+#: Names of the modules. Tests go through one at a time: to make all takes half a minute, which no collection should.
+MODULES = tuple(module.name for module in pkgutil.iter_modules(__path__) if module.name != "common")
+
+
 @cache
+def entries_of(module: str) -> tuple[Entry, ...]:
+    """(name, mechanism, objective) of one module, made once a process."""
+    return tuple(import_module(f"helpers.catalogue.{module}").entries())
+
+
 def catalogue() -> tuple[Entry, ...]:
-    """(name, mechanism, objective), made once: it takes half a minute."""
-    modules = [module.name for module in pkgutil.iter_modules(__path__) if module.name != "common"]
-    return tuple(entry for name in modules for entry in import_module(f"helpers.catalogue.{name}").entries())
+    """All of them."""
+    return tuple(entry for module in MODULES for entry in entries_of(module))
+
+
+def covering(entries: Sequence[Entry]) -> list[Entry]:
+    """Few of them that together have every part."""
+    parts = {name: parts_of(mechanism, objective) for name, mechanism, objective in entries}
+    chosen, left = set[str](), set[type]().union(*parts.values())
+    while left:
+        best = max(parts, key=lambda name: len(parts[name] & left))
+        chosen.add(best)
+        left -= parts[best]
+    return [entry for entry in entries if entry[0] in chosen]
 
 
 def concrete(base: type, package: Any) -> set[type]:

@@ -178,7 +178,7 @@ class Postgres(Database):
     def __init__(self, url: str) -> None:
         self.address = url
         scheme, _, rest = url.partition("://")
-        self.where = f"{scheme}://{rest.rpartition('@')[2]}"  # without a password
+        self.where = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"  # without a password
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Rows]:
@@ -239,9 +239,13 @@ class Postgres(Database):
 
 
 def database_at(where: str | os.PathLike[str]) -> Database:
-    """By a path, or by a URL of PostgreSQL."""
+    """By a path, or by a URL of PostgreSQL. ValueError for another URL."""
     text = os.fspath(where)
-    return Postgres(text) if text.startswith(("postgresql://", "postgres://")) else Sqlite(text)
+    if text.startswith(("postgresql://", "postgres://")):
+        return Postgres(text)
+    if "://" in text:
+        raise ValueError(f"Expected the spend log as a path or as postgresql://…, got a URL of {text.partition('://')[0]!r}.")
+    return Sqlite(text)
 
 
 def _refuse_newer(version: int, where: str) -> None:

@@ -12,7 +12,7 @@ from dperm.privacy.events import Event, event_from_dict
 from dperm.release.ledger.budgets import Account, Budget, Cost
 from dperm.release.ledger.databases import Rows
 
-__all__ = ["about", "account_of", "append", "canonical", "events_of", "now_of", "parsed"]
+__all__ = ["about", "account_of", "append", "canonical", "events_of", "flags_of", "now_of", "parsed"]
 
 
 def now_of(rows: Rows) -> str:
@@ -31,12 +31,16 @@ def append(rows: Rows, kind: str, charge: str, body: Mapping[str, Any], *, event
         rows("INSERT INTO dperm_events VALUES (?, ?) ON CONFLICT (digest) DO NOTHING", digest, text)
     text = canonical({**body, "kind": kind, "charge": charge, "time": now, "event": digest})
     chain = hashlib.sha256((chain + text).encode()).hexdigest()
-    flags = (int(bool(body.get(name, other))) for name, other in (("persons", False), ("private", True), ("claimed", "")))
     rows(
         "INSERT INTO dperm_entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        count + 1, kind, charge, body.get("label", ""), digest, *flags, text, chain,
+        count + 1, kind, charge, body.get("label", ""), digest, *flags_of(body), text, chain,
     )  # fmt: skip
     rows("UPDATE dperm_head SET count = ?, chain = ?, time = ?", count + 1, chain, now)
+
+
+def flags_of(body: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Of persons, private, claimed: as columns have it."""
+    return int(bool(body.get("persons"))), int(bool(body.get("private", True))), int(bool(body.get("claimed")))
 
 
 def about(rows: Rows, charge_id: str) -> list[tuple[str, dict[str, Any]]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dperm.release.ledger.budgets import Account, Budget, Cost
 from dperm.release.ledger.databases import Rows
-from dperm.release.ledger.entries import account_of, events_of, parsed
+from dperm.release.ledger.entries import account_of, events_of, flags_of, parsed
 
 __all__ = ["verified"]
 
@@ -17,12 +17,13 @@ def verified(rows: Rows, where: str, head: Mapping[str, Any] | None) -> int:
     """See `SpendLog.verify`."""
     chain, number, events = "", 0, events_of(rows)
     accounts: dict[str, Account] = {}
-    for number, kind, label, event, body, told in rows(
-        "SELECT number, kind, label, event, body, chain FROM dperm_entries ORDER BY number"
+    for number, kind, label, event, persons, private, claimed, body, told in rows(
+        "SELECT number, kind, label, event, persons, private, claimed, body, chain FROM dperm_entries ORDER BY number"
     ):
         chain = hashlib.sha256((chain + body).encode()).hexdigest()
         data = parsed(number, body)
         same = (data["kind"], data.get("label", ""), data["event"]) == (kind, label, event) and (event is None or event in events)
+        same &= flags_of(data) == (persons, private, claimed)
         if told != chain or not same:
             raise ValueError(f"Entry {number:,} of the spend log {where}, or one before it, was changed or taken out.")
         if head is not None and number == head["count"] and chain != head["chain"]:
@@ -40,7 +41,13 @@ def verified(rows: Rows, where: str, head: Mapping[str, Any] | None) -> int:
         raise ValueError(f"The spend log {where} has {number:,} entries; it had {head['count']:,}: some were taken out.")
     for label, account in accounts.items():
         stated = account_of(rows, label)
-        if stated is None or stated.budget != account.budget or stated.spent.rdp < account.spent.rdp * (1 - 1e-9):
+        true = account.spent
+        if (
+            stated is None
+            or stated.budget != account.budget
+            or stated.spent.rdp < true.rdp * (1 - 1e-9)
+            or stated.spent.mass < true.mass * (1 - 1e-9)
+        ):
             raise ValueError(f"The budget of {label!r} in the spend log {where} was changed.")
     return number
 
