@@ -567,6 +567,12 @@ def test_rows_that_do_not_fit_do_not_take_the_file_with_them(table: Path, schema
     assert answers["prediction"].isna().tolist() == [False, True, False, True, True, False]
     reasons = answers["left blank because"].dropna().tolist()
     assert "'unknown', which is no finite number" in reasons[0] and "none of its" in reasons[1] and "is missing" in reasons[2]
+    judge = ("evaluate", model, new, "--test-data", "private")
+    assert "3 of 6 rows do not fit the schema. Row 2: column" in dperm(*judge, expect=1).stderr
+    judged = dperm(*judge, "--on-error", "skip").stdout
+    assert "Left out: 3. Row 2: column" in judged and "\n3 records." in judged
+    by = json.loads(dperm(*judge, "--on-error", "skip", "--by", words[0], "--json").stdout)["by"]
+    assert sum(part["records"] for part in by.values()) == 3 and "nowhere" not in by
     whole = tmp_path / "whole.csv"
     pd.read_csv(table).head(6).to_csv(new, index=False)
     dperm("predict", model, new, "-o", whole)

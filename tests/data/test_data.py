@@ -427,9 +427,9 @@ def test_a_column_of_another_name_is_pointed_at() -> None:
     schema = Schema(
         "t", "y", (Column("age", "number", (0, 1)), Column("job", "number", (0, 1)), Column("y", "label")), ("a", "b")
     )
-    with pytest.raises(SchemaError, match=r"lacks the columns \['age'\] of the schema: is 'Age' what it is called there"):
+    with pytest.raises(SchemaError, match=r"lacks the columns \['age'\] of the schema. Is its 'Age' the schema's 'age'\? Rename"):
         schema.encode_features(pd.DataFrame({"Age": [1], "job": [1]}))
-    with pytest.raises(SchemaError, match=r"lacks the columns \['age', 'job'\] of the schema: it has \['q'\]"):
+    with pytest.raises(SchemaError, match=r"lacks the columns \['age', 'job'\] of the schema. It has \['q'\]"):
         schema.faults(pd.DataFrame({"q": [1]}))
 
 

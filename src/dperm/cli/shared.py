@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,14 +86,31 @@ def told(name: str, frame: pd.DataFrame) -> str:
     return f"Read {name}: {len(frame):,} rows of {len(frame.columns)} columns{written}."
 
 
-def told_of_rows(frame: Any, schema: Schema, *, public: bool = False, **changes: Any) -> None:
+OnError = Annotated[str, typer.Option(help="Rows that do not fit the schema: fail, or skip, which leaves them out and says why.")]
+
+
+def wrong_rows(faults: dict[int, str], rows: int, schema: Schema, on_error: str) -> dict[int, str]:
+    """Those of a table's `faults` that the schema's word on gaps does not cover: an error where `on_error` is "fail"."""
+    wrong = {row: why for row, why in faults.items() if not (schema.missing == "drop" and why.endswith("is missing"))}
+    if wrong and on_error == "fail":
+        first = next(iter(wrong))
+        raise ValueError(
+            f"{len(wrong):,} of {rows:,} rows do not fit the schema. Row {first + 1}: {wrong[first]}. "
+            "--on-error skip leaves them out."
+        )
+    if faults and len(faults) == rows:
+        raise ValueError(f"No row fits the schema. Row 1: {faults[0]}.")
+    return wrong
+
+
+def told_of_rows(frame: Any, schema: Schema, *, public: bool = False, left_out: Iterable[str] = (), **changes: Any) -> None:
     """What stands out in a table that a model is used on; `changes`: of what is not asked for here."""
     from dataclasses import replace
 
     from dperm.data.survey import Survey
 
     survey = replace(Survey.of(frame, schema), **changes)
-    lines = [*survey.lines(), *(f"Warning: {warning}" for warning in survey.warnings())]
+    lines = [*left_out, *survey.lines(), *(f"Warning: {warning}" for warning in survey.warnings())]
     say("Of these rows:" if public else "For the data holder alone, of these rows:")
     for line in lines:
         say(f"  {line}")

@@ -292,9 +292,12 @@ class Schema:
             return
         there = list(map(str, frame.columns))
         more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
-        alike = get_close_matches(absent[0], there, 1)
-        hint = f"is {alike[0]!r} what it is called there?" if alike else f"it has {there[:12]}{' …' if len(there) > 12 else ''}."
-        raise SchemaError(f"The table lacks the columns {absent[:5]}{more} of the schema: {hint}")
+        known = {column.name for column in self.columns}
+        folded = {name.casefold(): name for name in there if name not in known}
+        alike = get_close_matches(absent[0].casefold(), folded, 1, 0.75)
+        hint = f" Is its {folded[alike[0]]!r} the schema's {absent[0]!r}? Rename one." if alike else ""
+        has = f"It has {there[:12]}{' …' if len(there) > 12 else ''}."
+        raise SchemaError(f"The table lacks the columns {absent[:5]}{more} of the schema.{hint or ' ' + has}")
 
     def _targets(self, values: pd.Series[Any], decimal: str) -> NDArray[Any]:
         if self.target_range is not None:

@@ -12,6 +12,7 @@ import typer
 from dperm.cli.shared import (
     Delta,
     JsonFlag,
+    OnError,
     Relation,
     VerifyKey,
     keep,
@@ -21,6 +22,7 @@ from dperm.cli.shared import (
     refuse_same,
     say,
     told_of_rows,
+    wrong_rows,
 )
 
 __all__ = ["register"]
@@ -43,6 +45,7 @@ def evaluate(
             "--epsilon, which is charged."
         ),
     ],
+    on_error: OnError = "fail",
     by: Annotated[str | None, typer.Option(help="A column of the table: scores of each of its values, too.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="With --test-data released: what the numbers may cost.")] = None,
     delta: Delta = 1e-5,
@@ -69,6 +72,7 @@ def evaluate(
     from dperm.estimators import model_from_json
 
     choice("--test-data", test_data, _MODES)
+    choice("--on-error", on_error, ("fail", "skip"))
     released = test_data == "released"
     if released != (epsilon is not None):
         raise ValueError("Expected --epsilon with --test-data released, and only there: what the numbers may cost.")
@@ -77,15 +81,20 @@ def evaluate(
         probe_writable(output)
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)
     fitted, extra = loaded
+    wrong: dict[int, str] = {}
     if extra.get("schema"):
         schema = data.Schema.from_dict(extra["schema"])
         named = source in data.named() and not Path(source).exists()
         if named and by is not None:
             raise ValueError(f"Expected a file with --by, got the named set {source}.")
         frame = None if named else data.read_frame(source, schema)
+        if frame is not None:
+            wrong = wrong_rows(schema.faults(frame), len(frame), schema, on_error)
+            frame = frame.drop(index=frame.index[list(wrong)])
         dataset = data.load(source, schema) if frame is None else data.Dataset.of(frame, schema)
     else:
         schema, frame, (dataset, _) = None, None, data.read_dataset(source, indices=extra.get("indices"))
+    left_out = [f"Left out: {len(wrong):,}. Row {row + 1}: {why}." for row, why in [*wrong.items()][:1]]
     groups = None
     if by is not None:
         if frame is None or by not in frame.columns:
@@ -101,7 +110,7 @@ def evaluate(
             return
         who = found["of"]
         if frame is not None and schema is not None:
-            told_of_rows(frame, schema)
+            told_of_rows(frame, schema, left_out=left_out)
         say(_MODES[test_data])
         say(f"About {found['records']:,} {who}. Half-widths of 95 % intervals are for the noise alone.")
         for name, value in {
@@ -138,7 +147,7 @@ def evaluate(
         return
     say(_MODES[test_data])
     if frame is not None and schema is not None:
-        told_of_rows(frame, schema, public=test_data == "public")
+        told_of_rows(frame, schema, public=test_data == "public", left_out=left_out)
     say(f"{whole.records:,} records.")
     for name, value in whole.scores.items():
         say(f"  {name:24s} {value:8.3f}")

@@ -8,7 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, probe_writable, read, refitted, refuse_same, say, told, told_of_rows
+from dperm.cli.shared import (
+    JsonFlag,
+    OnError,
+    VerifyKey,
+    probe_writable,
+    read,
+    refitted,
+    refuse_same,
+    say,
+    told,
+    told_of_rows,
+    wrong_rows,
+)
 
 __all__ = ["register"]
 
@@ -22,9 +34,7 @@ def predict(
             "--output", "-o", help="CSV file to write [default: predictions.csv; with --records private-predictions.csv]."
         ),
     ] = None,
-    on_error: Annotated[
-        str, typer.Option(help="Rows that do not fit the schema: fail, or skip, which leaves them blank and says why.")
-    ] = "fail",
+    on_error: OnError = "fail",
     keep: Annotated[
         str | None, typer.Option(help="Columns of the table to copy beside the answers, such as whose each is: case,ward.")
     ] = None,
@@ -80,16 +90,7 @@ def predict(
                 raise ValueError(f"Expected --keep to name columns of the table, got {absent}.")
             copied = frame[_names(keep)].reset_index(drop=True)
             faults, clipped, rows = schema.faults(frame), schema.clipped(frame), len(frame)
-            gaps = schema.missing == "drop"  # the schema's word: such rows are left blank
-            wrong = {row: why for row, why in faults.items() if not (gaps and why.endswith("is missing"))}
-            if wrong and on_error == "fail":
-                first = next(iter(wrong))
-                raise ValueError(
-                    f"{len(wrong):,} of {rows:,} rows do not fit the schema. Row {first + 1}: {wrong[first]}. "
-                    "--on-error skip leaves them blank."
-                )
-            if len(faults) == rows:
-                raise ValueError(f"No row fits the schema. Row 1: {faults[0]}.")
+            wrong_rows(faults, rows, schema, on_error)
             fit = frame.drop(index=frame.index[list(faults)])
             if not as_json:
                 told_of_rows(fit, schema, unlabelled=0, targets_outside=0)  # a target is not needed here
