@@ -85,6 +85,7 @@ class Plan(Policy):
 
     paper = "Abadi et al. 2016; accounting by privacy loss distribution"
     run = NoisyGradients
+    by_parts = True
 
     def __post_init__(self) -> None:
         check.integer("steps", self.steps)

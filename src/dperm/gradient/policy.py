@@ -103,6 +103,10 @@ class Policy(ABC):
     #: whether rows of persons are drawn and bounded each by itself, and not averaged
     by_rows: bool = False
 
+    #: whether its run takes everything that it knows of records from `released_sum`, and draws them by number alone: parts of a
+    #: sum may then be computed by many processes
+    by_parts: bool = False
+
     #: whether plans are made for a stated number of records only, not for one that was released with noise
     needs_size: bool = False
 
@@ -179,7 +183,8 @@ class Gradients(ABC, Generic[P]):
             total.add(bounding.query(at_theta, state))
         sensitivity = slots * bounding.sensitivity(self.relation)
         value = total.query(sensitivity, noise_multiplier)
-        return self.channel.release(bounding.empty(theta) if value is None else value, sensitivity, noise_multiplier, rate)
+        query = self.channel.summed(bounding.empty(theta) if value is None else value)
+        return self.channel.release(query, sensitivity, noise_multiplier, rate)
 
     def regularised(self, gradient: Any, theta: Any) -> Any:
         """With the regulariser's step, Λθ/public_size."""

@@ -15,6 +15,7 @@ __all__ = [
     "MASKS",
     "NETWORK_CHECKS",
     "ONE_RECORD",
+    "RANKS",
     "RECORDS_APART",
     "SCHEMA",
     "SINGLE_PRECISION",
@@ -185,6 +186,13 @@ MASKS = Assumption(
     "library",
     "seeded, unless the run's seed is fixed; one mask for a whole batch is refused where it shows",
     "masks",
+)
+RANKS = Assumption(
+    "The processes of the run and the network between them are one trusted place: sums without noise pass between them. Each "
+    "record is on one rank, or the whole set on all.",
+    "caller",
+    "settings, numbers of records and samples of them are compared; noise is added once, by rank 0",
+    "ranks",
 )
 SINGLE_PRECISION = Assumption(
     "Norms and sums in floating point are those of real numbers.",

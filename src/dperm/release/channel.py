@@ -278,6 +278,11 @@ class Channel:
                 if again:
                     self._again[paid] += releases
 
+    def summed(self, part: Any) -> Any:
+        """The query (p,) of which this process summed a part, where a run has several; else the part as it is. It has not left:
+        release it."""
+        return self.source.summed(part)
+
     def release(self, query: Any, sensitivity: float, noise_multiplier: float, sampling_rate: float = 1.0) -> Any:
         """`query` (p,) with noise of `noise_multiplier` times its L2 `sensitivity`, if a Gaussian of that multiplier (and rate)
         was charged. Both lie on a grid, whose rounding the noise covers: see `dperm.release.grid`."""

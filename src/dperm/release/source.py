@@ -40,6 +40,11 @@ class Source(ABC):
         kind = type(self).__name__
         return Provenance(f"a source of the caller's own ({kind}): NOT PRIVATE", f"nothing is known of {kind}", private=False)
 
+    def summed(self, part: Any) -> Any:
+        """The whole of a sum (p,) of which this process has a part: other processes of the same run have the rest, if there are
+        any."""
+        return part
+
     @abstractmethod
     def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
         """`query` (p,), rounded to multiples of `step`, plus N(0, std²) noise rounded to the same, in the query's backend, type

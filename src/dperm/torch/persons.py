@@ -120,6 +120,8 @@ class PersonRecords(TorchRecords):
         counts = np.diff(self._starts)
         for drawn in draws:
             persons, row = np.divmod(drawn, self.most)
+            mine = self.share.mine(persons)
+            persons, row = persons[mine] - self.share.held, row[mine]
             rows = self._chosen[(self._starts[persons] + row)[row < counts[persons]]]
             yield self._alone(rows)
 

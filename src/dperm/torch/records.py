@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 from dperm.torch.named import Paired, label_apart, readable
+from dperm.torch.ranks.share import Share
 from dperm.torch.structure import batch_size, map_tensors, take, tensors
 
 __all__ = ["TorchRecords"]
@@ -34,6 +35,8 @@ class TorchRecords:
     (inputs, targets) from a list of items; `num_workers` processes read items ahead. TypeError where records cannot be
     drawn by index.
     """
+
+    _share: Share | None = None
 
     def __init__(
         self,
@@ -82,8 +85,23 @@ class TorchRecords:
         if not self._size:
             raise ValueError("Expected at least one record, got none.")
 
-    def __len__(self) -> int:
+    @property
+    def share(self) -> Share:
+        """Which of a run's records these are: all, unless it was set. Draws are of the run's."""
+        return self._share or Share.of_whole(self._size)
+
+    @share.setter
+    def share(self, share: Share) -> None:
+        self._share = share
+
+    @property
+    def held(self) -> int:
+        """How many records are here."""
         return self._size
+
+    def __len__(self) -> int:
+        """How many records the run has: more than are here, where others have the rest."""
+        return self.share.total
 
     def sample(self, count: int) -> Any:
         """Up to `count` records from all over the set as one batch: for checks and measurements before a run."""
@@ -122,9 +140,10 @@ class TorchRecords:
         """All records in order."""
         return iter(next(self.stream([None])))
 
-    def fingerprints(self) -> NDArray[np.uint64]:
-        """(n,): a digest of each record by itself, in order. Private."""
-        return np.array([self._fingerprint(index) for index in range(self._size)], dtype=np.uint64)
+    def fingerprints(self, places: Indices | None = None) -> NDArray[np.uint64]:
+        """(n,): a digest of each record by itself, in order, or of those at these places. Private."""
+        chosen = range(self._size) if places is None else places.tolist()
+        return np.array([self._fingerprint(index) for index in chosen], dtype=np.uint64)
 
     def _fingerprint(self, index: int) -> int:
         digest = hashlib.blake2b(digest_size=8)
@@ -142,7 +161,7 @@ class TorchRecords:
 
         def chunks() -> Iterator[list[int]]:
             for drawn in draws:
-                indices = np.arange(self._size) if drawn is None else drawn
+                indices = self.share.places(drawn)
                 starts = range(0, len(indices), self.physical_batch_size)
                 counts.append(len(starts))
                 for start in starts:

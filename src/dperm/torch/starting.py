@@ -19,6 +19,7 @@ from dperm.release.grid import admit_noise
 from dperm.release.sizing import NOMINAL_SIZES, CountFirst
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.planning import Planner
+from dperm.torch.ranks import ALONE, Ranks
 from dperm.torch.records import TorchRecords
 from dperm.torch.run import Charged, PrivateRun
 from dperm.torch.source import admit_tails, open_channel
@@ -43,6 +44,7 @@ class Starter:
     observe: bool
     label: str
     random_state: Any
+    ranks: Ranks = ALONE
     certificate: Certificate | None = None
     noise: float | None = None
 
@@ -174,6 +176,9 @@ class Starter:
         if like.anchored:
             raise TypeError("Expected a plan of gradients at one θ: a network's have no differences. It is for linear models.")
         self._refuse_groups(like)
+        if self.ranks.size > 1 and not like.by_parts:
+            raise ValueError(f"Expected a plan of fixed noise on {self.ranks.size} ranks: {like.kind} keeps records in memory.")
+        self.ranks.same(like.describe())
         like.refuse(self.objective, records)
         if like.claim:
             if plan is None:
@@ -213,6 +218,8 @@ class Starter:
             settings["update"] = "in the caller's own loop"
         if isinstance(self.planner.epsilon, Risk):
             settings["risk"] = str(self.planner.epsilon)
+        if self.ranks.size > 1:
+            settings["ranks"] = self.ranks.size
         self.certificate = Certificate.issue(
             mechanism="gradient perturbation of a network" + ("" if plan is None else f" ({plan.kind})"),
             event=event,
@@ -235,12 +242,14 @@ class Starter:
         like = plan or self.planner.at(1.0, NOMINAL_SIZES[0])
         whose = [statements.ONE_RECORD] if rows is None else statements.persons(rows, not like.by_rows)
         assumptions = [*whose, statements.RECORDS_APART, statements.MASKS, statements.SINGLE_PRECISION]
+        if self.ranks.size > 1:
+            assumptions.append(statements.RANKS)
         if stated_size is not None:
             assumptions.append(statements.known_size(stated_size, whom="records" if rows is None else "persons"))
         return assumptions
 
     def _channel(self) -> Channel:
-        return open_channel(self.random_state, self.objective.flat.device, label=self.label)
+        return open_channel(self.random_state, self.objective.flat.device, label=self.label, ranks=self.ranks)
 
     def _run(self, plan: Policy, records: TorchRecords, channel: Channel, charged: Charged, first: int = 0) -> PrivateRun:
         assert self.certificate is not None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -19,6 +21,7 @@ from dperm._remind import remind_of_budget, remind_of_size
 from dperm.gradient import ExponentialAverage, Policy
 from dperm.objectives.grouped import admit_person_rows
 from dperm.privacy import Certificate, Relation, Risk
+from dperm.release import Source
 from dperm.torch import checkpoint
 from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
 from dperm.torch.fitting import Fitting
@@ -27,6 +30,7 @@ from dperm.torch.memory import physical_batch_size as measured_batch_size
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords
 from dperm.torch.planning import MakePlan, Planner, Recipe
+from dperm.torch.ranks import ALONE, Ranks, share_of
 from dperm.torch.records import TorchRecords
 from dperm.torch.run import PrivateRun
 from dperm.torch.scores import mean_scores
@@ -146,6 +150,7 @@ class PrivateTrainer:
         self._run: PrivateRun | None = None
         self._state: Any = None
         self._announced = self._own_loop = False
+        self._ranks = ALONE
         self._fitting = Fitting()
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Expected a torch optimizer over the model's parameters, got {optimizer!r}.")
@@ -226,6 +231,7 @@ class PrivateTrainer:
         show_private: bool = False,
         checkpoint_every: int | None = None,
         resume: bool = False,
+        sharded: bool = False,
     ) -> Self:
         """Train on `dataset`: (inputs, targets) tensors or a map-style dataset of such pairs; or of records with named
         entries, such as Hugging Face's, one called "labels" or "label". What is said here costs nothing.
@@ -242,8 +248,10 @@ class PrivateTrainer:
         show_private : also show each batch's loss and clipped share, which are not private.
         checkpoint_every : steps between checkpoints. None: an expected epoch.
         resume : continue from the newest checkpoint, with fresh noise; steps lost since then are skipped, not drawn again.
+        sharded : on several ranks (`torchrun`), `dataset` is this rank's own part of the records, not all of them.
         """
         self._refuse_again()
+        self._ranks = Ranks.here()
         self._own_loop = False
         if isinstance(callbacks, Callback):
             callbacks = [callbacks]
@@ -252,13 +260,13 @@ class PrivateTrainer:
         )
         self._fitting.check(self.optimizer, self.checkpoint)
         watching = list(self._fitting.callbacks)
-        if progress or (progress is None and sys.stderr.isatty()):
+        if progress or (progress is None and sys.stderr.isatty() and self._ranks.rank == 0):
             watching.append(ProgressBar())
         held_out = None if validation is None else self._records(validation, self.physical_batch_size or 1024)
         if held_out is not None:
             self._scores([held_out.sample(_PROBED)])  # what can fail fails before anything is charged
         try:
-            for step in self._steps(dataset, groups, resume):
+            for step in self._steps(dataset, groups, resume, sharded):
                 run = self._run
                 assert run is not None and self.certificate is not None
                 if self._state is None:
@@ -280,7 +288,7 @@ class PrivateTrainer:
         return self
 
     def steps(
-        self, dataset: Any, *, groups: Any = None, show_private: bool = False, resume: bool = False
+        self, dataset: Any, *, groups: Any = None, show_private: bool = False, resume: bool = False, sharded: bool = False
     ) -> Iterator[PrivateStep]:
         """Private steps for a loop of your own: each has put its noisy gradient into `.grad`; call `optimizer.step()`.
 
@@ -291,14 +299,15 @@ class PrivateTrainer:
         self._refuse_again()
         self._fitting = Fitting(show_private=show_private)
         self._own_loop = True
-        yield from self._steps(dataset, groups, resume)
+        self._ranks = Ranks.here()
+        yield from self._steps(dataset, groups, resume, sharded)
 
-    def _steps(self, dataset: Any, groups: Any, resume: bool) -> Iterator[PrivateStep]:
+    def _steps(self, dataset: Any, groups: Any, resume: bool, sharded: bool) -> Iterator[PrivateStep]:
         if self.random_state is None and self.objective.masks_of_records:
             raise ValueError("Masks made of the records' own numbers are for replay: make a new trainer.")
         # callbacks and loops of the caller's own may change the model by what was released: they are not undone
         kept = None if self._own_loop or self._fitting.callbacks else self.objective.snapshot()
-        run = self._begin(dataset, groups, resume)
+        run = self._begin(dataset, groups, resume, sharded)
         if kept is not None and run.step:  # a checkpoint was put back since
             kept = self.objective.snapshot()
         rate = run.plan.rate
@@ -353,6 +362,8 @@ class PrivateTrainer:
         """Write a checkpoint now. Needs `checkpoint`."""
         if self.checkpoint is None or self._run is None or self._starter is None:
             raise ValueError("Expected a checkpoint folder and a run in progress.")
+        if self._ranks.rank:
+            return  # the first writes what all have
         settings = {"noise_multiplier": self._starter.noise, "public_size": self._run.plan.public_size, **self._identity()}
         self._run.save({**self._contents(), "settings": settings})
 
@@ -432,7 +443,53 @@ class PrivateTrainer:
                 "a new trainer on a new model; training this one further would add to what was spent."
             )
 
-    def _begin(self, dataset: Any, groups: Any, resume: bool) -> PrivateRun:
+    def _begin(self, dataset: Any, groups: Any, resume: bool, sharded: bool) -> PrivateRun:
+        ranks = self._ranks
+        records = ranks.together(lambda: self._admitted(dataset, groups, resume))
+        ranks.same(self._common(sharded))
+        if sharded and self.person_rows is not None:
+            raise ValueError("Expected all records on every rank with person_rows: nobody can tell whether a person is on two.")
+        records.share = share_of(records, ranks, sharded=sharded)
+        ranks.put_on_all(self.model)
+        latest = None if self.checkpoint is None else ranks.first(self._latest)
+        if latest is not None and not resume:
+            raise ValueError(f"{self.checkpoint} holds checkpoints of a run: pass resume=True, or choose another folder.")
+        if resume and latest is None:
+            warnings.warn(f"{self.checkpoint} holds no checkpoint: a run starts anew and is charged.", stacklevel=4)
+        if ranks.rank == 0:
+            self._remind(len(records))
+        self._starter = starter = self._starting()
+        if latest is not None:
+            return self._continue(starter, records, ranks.first(lambda: checkpoint.load(latest)))
+        self.history, self._state = [], None
+        self._run = starter.fresh(records)
+        if self.checkpoint is not None:
+            self.save()
+        return self._run
+
+    def _latest(self) -> Path | None:
+        """The newest checkpoint of a folder that can be written to."""
+        assert self.checkpoint is not None
+        checkpoint.probe(self.checkpoint, self._contents())
+        return checkpoint.latest(self.checkpoint)
+
+    def _common(self, sharded: bool) -> dict[str, Any]:
+        """What the ranks of a run must share, besides the plan."""
+        shapes = [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in self.model.state_dict().items()]
+        return {
+            "dperm": version("dperm"),
+            "torch": torch.__version__,
+            "sharded": sharded,
+            **self._identity(),
+            "noise_multiplier": self.noise_multiplier,
+            "public_size": self.public_size,
+            "random_state": type(self.random_state) if isinstance(self.random_state, Source) else self.random_state,
+            "checkpoint": self.checkpoint is not None,
+            "the model": hashlib.sha256("\n".join(shapes).encode()).hexdigest()[:12],
+        }
+
+    def _admitted(self, dataset: Any, groups: Any, resume: bool) -> TorchRecords:
+        """The records, and the model on some of them: what can fail here fails before anything is charged."""
         self.objective.flat.check()
         records = self._trained_on(dataset, groups, self.physical_batch_size or 1024)
         (inputs, targets), alone = records.probe(_PROBED)
@@ -446,30 +503,15 @@ class PrivateTrainer:
             )
         if self.physical_batch_size is None:
             records.physical_batch_size = measured_batch_size(self.objective, inputs, targets)
-        latest = checkpoint.latest(self.checkpoint) if self.checkpoint is not None else None
         if resume and self.checkpoint is None:
             raise ValueError("Expected a checkpoint folder to resume from.")
-        if latest is not None and not resume:
-            raise ValueError(f"{self.checkpoint} holds checkpoints of a run: pass resume=True, or choose another folder.")
-        if resume and latest is None:
-            warnings.warn(f"{self.checkpoint} holds no checkpoint: a run starts anew and is charged.", stacklevel=4)
-        if self.checkpoint is not None:
-            checkpoint.probe(self.checkpoint, self._contents())
-        self._remind(len(records))
-        self._starter = starter = self._starting()
-        if latest is not None:
-            return self._continue(starter, records, checkpoint.load(latest))
-        self.history, self._state = [], None
-        self._run = starter.fresh(records)
-        if self.checkpoint is not None:
-            self.save()
-        return self._run
+        return records
 
     def _starting(self) -> Starter:
         return Starter(
             self.objective, self._planner, self._with_update,
             shares_epsilon=bool(self.spent), own_loop=self._own_loop, folder=self.checkpoint,
-            observe=self._fitting.show_private, label=self.label, random_state=self.random_state,
+            observe=self._fitting.show_private, label=self.label, random_state=self.random_state, ranks=self._ranks,
         )  # fmt: skip
 
     def _continue(self, starter: Starter, records: TorchRecords, saved: dict[str, Any]) -> PrivateRun:

@@ -1,0 +1,133 @@
+"""Many processes as one run: what they do together, and what the first of them does for all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+__all__ = ["ALONE", "RankError", "Ranks"]
+
+T = TypeVar("T")
+
+_TIME_LIMIT = timedelta(minutes=10)  # that a rank waits for another
+_TOLD = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells each process
+
+
+class RankError(RuntimeError):
+    """Another rank failed, or the ranks of a run disagree."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes of a run, of which this is number `rank`. One process alone is rank 0 of 1.
+
+    Every method is called by all ranks, in the same order.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def here(cls) -> Ranks:
+        """The ranks of torch.distributed. Where torchrun started several processes and nobody called `init_process_group`, it is
+        called: each of them as a run of its own would be charged as often."""
+        if not dist.is_available():
+            return cls()
+        if not dist.is_initialized():
+            if not all(name in os.environ for name in _TOLD) or int(os.environ["WORLD_SIZE"]) <= 1:
+                return cls()
+            dist.init_process_group(timeout=_TIME_LIMIT)
+        return cls(dist.get_rank(), dist.get_world_size())
+
+    def first(self, work: Callable[[], T]) -> T:
+        """What `work` gives on rank 0, on every rank. Where it fails there, it fails everywhere."""
+        if self.size == 1:
+            return work()
+        box: list[Any] = [None]
+        failure: Exception | None = None
+        if self.rank == 0:
+            try:
+                box = [(work(), "")]
+            except Exception as error:  # raised below, once the others know
+                failure, box = error, [(None, f"{type(error).__name__}: {error}")]
+        dist.broadcast_object_list(box, src=0)
+        if failure is not None:
+            raise failure
+        value, problem = box[0]
+        if problem:
+            raise RankError(f"Rank 0 failed. {problem}")
+        return value
+
+    def together(self, work: Callable[[], T]) -> T:
+        """`work` on each rank by itself. Where it fails on some, it fails on all, and nobody waits for who is gone."""
+        if self.size == 1:
+            return work()
+        result: Any = None
+        failure: Exception | None = None
+        try:
+            result = work()
+        except Exception as error:  # raised below, once the others know
+            failure = error
+        problems = self.gathered("" if failure is None else f"{type(failure).__name__}: {failure}")
+        if failure is not None:
+            raise failure
+        for rank, problem in enumerate(problems):
+            if problem:
+                raise RankError(f"Rank {rank} failed. {problem}")
+        return result
+
+    def gathered(self, value: T) -> list[T]:
+        """Every rank's value, on every rank."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def same(self, settings: Mapping[str, Any]) -> None:
+        """RankError, on every rank, where these differ between ranks."""
+        everyone = self.gathered({name: str(value) for name, value in settings.items()})
+        for rank, theirs in enumerate(everyone):
+            differing = [name for name in everyone[0] | theirs if everyone[0].get(name) != theirs.get(name)]
+            if differing:
+                name = differing[0]
+                raise RankError(
+                    f"Expected all ranks to run the same, but {', '.join(differing[:5])} differ: {name} is "
+                    f"{everyone[0].get(name)} on rank 0 and {theirs.get(name)} on rank {rank}."
+                )
+
+    def put_on_all(self, model: nn.Module) -> None:
+        """Give every rank the parameters and buffers of rank 0."""
+        if self.size == 1:
+            return
+        with torch.no_grad():
+            for tensor in (*model.parameters(), *model.buffers()):
+                held = tensor.detach().contiguous()
+                self.told(held)
+                if held.data_ptr() != tensor.data_ptr():
+                    tensor.copy_(held)
+
+    def total(self, part: Tensor) -> Tensor:
+        """On rank 0 the sum of every rank's part, added in double precision; elsewhere nothing that means anything."""
+        if self.size == 1:
+            return part
+        wide = part.double().contiguous()
+        dist.reduce(wide, dst=0)
+        return wide.to(part.dtype)
+
+    def told(self, values: Tensor) -> Tensor:
+        """The values of rank 0, in this contiguous tensor's memory."""
+        if self.size > 1:
+            dist.broadcast(values, src=0)
+        return values
+
+
+#: a process that runs by itself
+ALONE = Ranks()

@@ -1,0 +1,50 @@
+"""Whose records a rank computes on: each record of a draw is one rank's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Share"]
+
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Share:
+    """Of records 0 … `total` − 1, this rank's: `first`, `first` + `every`, … below `stop`.
+
+    `held` is the number of the record that lies at place 0 here: 0 where every rank has the whole set, and `first` where each
+    has its own part of it. No record is padded, repeated or dropped: each number is one rank's.
+    """
+
+    total: int
+    first: int
+    stop: int
+    every: int = 1
+    held: int = 0
+
+    @classmethod
+    def of_whole(cls, size: int, rank: int = 0, ranks: int = 1) -> Share:
+        """Every so many of a set that all ranks have."""
+        return cls(size, rank, size, ranks)
+
+    @classmethod
+    def of_parts(cls, sizes: list[int], rank: int) -> Share:
+        """A part of a set that is its ranks' parts, one after the other."""
+        first = sum(sizes[:rank])
+        return cls(sum(sizes), first, first + sizes[rank], 1, first)
+
+    def mine(self, numbers: Indices) -> NDArray[np.bool_]:
+        """(n,): which of these records this rank has."""
+        return (numbers >= self.first) & (numbers < self.stop) & ((numbers - self.first) % self.every == 0)
+
+    def places(self, numbers: Indices | None) -> Indices:
+        """Where this rank's of the drawn `numbers`, or of all, lie here."""
+        if numbers is None:
+            return np.arange(self.first, self.stop, self.every, dtype=np.intp) - self.held
+        if self.stop - self.first == self.total and self.every == 1:
+            return numbers
+        return numbers[self.mine(numbers)] - self.held

@@ -1,0 +1,83 @@
+"""One noise and one draw for all ranks: the door of a run on many processes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dperm.privacy import Event, Provenance
+from dperm.release import Source, SystemSource
+from dperm.release.draws import Draw, Indices
+from dperm.release.source import in_earnest, provenance_of
+from dperm.torch.ranks.group import Ranks
+
+__all__ = ["RankSource"]
+
+Array = NDArray[np.float64]
+
+
+@in_earnest
+class RankSource(Source):
+    """Rank 0's `own` source for every rank: a query is the sum of the ranks' parts, noise is added to it once, by rank 0, and
+    every rank is told the result. All ranks draw the same records, of a generator whose state rank 0 tells: what is drawn does
+    not depend on how many ranks there are, and no rank's own seed has a part in it.
+    """
+
+    def __init__(self, own: Source, ranks: Ranks) -> None:
+        self._own, self._ranks = own, ranks
+
+    @property
+    def trials(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._own.trials
+
+    @property
+    def provenance(self) -> Provenance:
+        return provenance_of(self._own)
+
+    def summed(self, part: Any) -> Any:
+        return self._ranks.total(part)
+
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+        if not isinstance(query, Tensor):
+            return self._ranks.first(lambda: self._own.gaussian(query, sensitivity, std, step))
+        noisy = self._own.gaussian(query, sensitivity, std, step) if self._ranks.rank == 0 else query
+        return self._ranks.told(noisy.contiguous())
+
+    def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
+        return self._ranks.first(lambda: self._own.pure(query, sensitivity, epsilon, step))
+
+    def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
+        return self._ranks.first(lambda: self._own.undisclosed(query, sensitivity, epsilon, step))
+
+    def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
+        return self._ranks.first(lambda: self._own.falling(query, sensitivity, epsilons, step))
+
+    def choose(self, scores: Array, sensitivity: float, epsilon: float, step: float) -> int:
+        return self._ranks.first(lambda: self._own.choose(scores, sensitivity, epsilon, step))
+
+    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
+        return self._ranks.first(lambda: self._own.objective_noise(dimension, lipschitz, std))
+
+    def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
+        if isinstance(self._own, SystemSource):
+            generator = self._own.randomness.sampling
+            # ranks may have read ahead, some further than others: from here on all are at the same place again
+            state = self._ranks.first(lambda: copy.deepcopy(generator.bit_generator.state))
+            generator.bit_generator.state = state
+        return self._own.draw(draw, records, steps)
+
+    @property
+    def generator(self) -> np.random.Generator:
+        return self._own.generator
+
+    def claimed(self, sampling_rate: float) -> None:
+        super().claimed(sampling_rate)
+        self._own.claimed(sampling_rate)
+
+    def admitted(self, event: Event) -> None:
+        self._own.admitted(event)
