@@ -36,13 +36,15 @@ class CanaryRecords:
         return len(self._records) + self._canaries
 
     def stream(self, draws: Iterable[Any]) -> Iterator[Iterable[tuple[Any, Any]]]:
-        size = len(self._records)
+        size, share = len(self._records), getattr(self._records, "share", None)
+        mine = np.arange(self._canaries) % (share.every if share else 1) == (share.first if share else 0)
         chosen: list[Any] = []  # canaries of the draws that the inner stream has taken and not yet given back
 
         def inner() -> Iterator[Any]:
             for draw in draws:
                 whole = draw is None
-                chosen.append(np.arange(self._canaries) if whole else draw[draw >= size] - size)
+                own = np.arange(self._canaries) if whole else draw[draw >= size] - size
+                chosen.append(own[mine[own]])
                 yield None if whole else draw[draw < size]
 
         for batches in self._records.stream(inner()):

@@ -182,7 +182,11 @@ def _watched(plan: Policy, objective: Objective, records: BatchSource, theta: An
     model = getattr(objective, "theta", None)
     if model is not None:
         model.copy_(before)
-    size, count = len(records), len(signs)
+    return channel.source.first(lambda: _seen(watcher, len(records), lengths))
+
+
+def _seen(watcher: _Watcher, size: int, lengths: Array | None) -> Watched:
+    count = len(watcher.objective.signs)
     rates, others = np.array(watcher.rates), tuple(watcher.others)
     drawn = np.ones((len(watcher.values), count), dtype=bool)  # in releases of all records
     for step, included in zip(np.flatnonzero(rates < 1), watcher.inclusions, strict=False):

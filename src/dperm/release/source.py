@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from dperm.release.draws import Draw, Indices
 __all__ = ["Coin", "Source", "SystemSource", "in_earnest", "provenance_of"]
 
 Array = NDArray[np.float64]
+T = TypeVar("T")
 
 #: (the number of a draw in this run, which of its coins)
 Coin = tuple[int, int]
@@ -44,6 +45,10 @@ class Source(ABC):
         """The whole of a sum (p,) of which this process has a part: other processes of the same run have the rest, if there are
         any."""
         return part
+
+    def first(self, work: Callable[[], T]) -> T:
+        """What `work` makes of what this source saw, also in processes of the same run that saw nothing."""
+        return work()
 
     @abstractmethod
     def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:

@@ -111,16 +111,14 @@ class Planner:
 
         self._make = functools.partial(_planned, made)
 
-    def within(self, epsilon: float | Risk | None, delta: float, size: int, relation: Relation) -> tuple[Policy, float | None]:
-        """The plan for this size within a part of the budget, or all of it, and its noise multiplier. An adaptive plan has
-        none, and always the whole budget."""
+    def noise_within(self, epsilon: float | Risk | None, delta: float, size: int, relation: Relation) -> float | None:
+        """The noise multiplier of the plan for this size within a part of the budget, or all of it. An adaptive plan has none,
+        and always the whole budget."""
         if self.adaptive:
-            return self.within_budget(size, relation), None
+            return None
         if epsilon is None:
-            noise = self.noise_multiplier or 0.0  # a Plan that has its noise ignores it
-        else:
-            noise = calibrate(lambda x: self._event(x, size, relation), epsilon, delta)
-        return self._make(noise, size), noise
+            return self.noise_multiplier or 0.0  # a Plan that has its noise ignores it
+        return calibrate(lambda x: self._event(x, size, relation), epsilon, delta)
 
     def at(self, noise: float, size: int) -> Policy:
         """The plan for this size with this noise multiplier."""

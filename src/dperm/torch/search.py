@@ -17,6 +17,7 @@ from dperm.privacy import BestOfTries, Certificate
 from dperm.privacy.selection import Law, budget_of_a_try, share_within
 from dperm.release import best_of_tries
 from dperm.release.selection import certificate_of_search
+from dperm.torch.ranks import Ranks
 from dperm.torch.source import open_channel
 from dperm.torch.trainer import PrivateTrainer
 
@@ -73,6 +74,9 @@ def search_runs(
     mean = check.positive("tries", _TRIES_EACH * len(candidates) if tries is None else tries)
     first = budget_of_a_try(epsilon, delta, mean, law)
     small = first[1]
+
+    if Ranks.here().size > 1:
+        raise ValueError("Expected a search in one process: its random number of tries is not told to other ranks.")
 
     def planned(each: float) -> tuple[float, BestOfTries, list[Certificate]]:
         parts = [_fresh(candidate, each, small).planned() for candidate in candidates]

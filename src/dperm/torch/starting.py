@@ -19,7 +19,7 @@ from dperm.release.grid import admit_noise
 from dperm.release.sizing import NOMINAL_SIZES, CountFirst
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.planning import Planner
-from dperm.torch.ranks import ALONE, Ranks
+from dperm.torch.ranks import Ranks
 from dperm.torch.records import TorchRecords
 from dperm.torch.run import Charged, PrivateRun
 from dperm.torch.source import admit_tails, open_channel
@@ -44,9 +44,12 @@ class Starter:
     observe: bool
     label: str
     random_state: Any
-    ranks: Ranks = ALONE
     certificate: Certificate | None = None
     noise: float | None = None
+
+    @property
+    def ranks(self) -> Ranks:
+        return Ranks.here()
 
     @property
     def relation(self) -> Relation:
@@ -63,7 +66,8 @@ class Starter:
             raise ValueError(f"Expected public_size={size}, the number of {whom}, under replace-one, got {stated}.")
         if size is not None:
             remind_of_delta(self.planner.delta, size, stacklevel=5)
-            plan, event = self._planned(size, self.planner.epsilon, self.planner.delta)
+            # found by one rank: the last digits may be others elsewhere
+            plan, event = self._planned(size, self.ranks.first(functools.partial(self._noise, size)))
             self._charge(channel, event, plan, len(records))
         elif self.planner.adaptive:
             plan, event = self._sized_by_itself(channel, len(records))
@@ -78,7 +82,8 @@ class Starter:
         """What `fresh` would certify, where the number of records is stated."""
         if self.planner.stated_size is None:
             raise ValueError("Expected public_size: where the number of records is released, noise is set by what was released.")
-        plan, event = self._planned(self.planner.stated_size, self.planner.epsilon, self.planner.delta)
+        size = self.planner.stated_size
+        plan, event = self._planned(size, self._noise(size))
         return self._certify(event, self._channel(), plan, self._target)
 
     def again(self, settings: dict[str, Any], state: dict[str, Any]) -> Policy:
@@ -125,8 +130,12 @@ class Starter:
 
     # Charges: what can fail fails before them
 
-    def _planned(self, size: int, epsilon: float | Risk | None, delta: float) -> tuple[Policy, Event]:
-        plan, self.noise = self.planner.within(epsilon, delta, size, self.relation)
+    def _noise(self, size: int) -> float | None:
+        return self.planner.noise_within(self.planner.epsilon, self.planner.delta, size, self.relation)
+
+    def _planned(self, size: int, noise: float | None) -> tuple[Policy, Event]:
+        self.noise = noise
+        plan = self.planner.within_budget(size, self.relation) if noise is None else self.planner.at(noise, size)
         plan = self._fitted(plan, size)
         return plan, plan.event(self.relation)
 
@@ -163,11 +172,12 @@ class Starter:
             epsilon = epsilon.epsilon_for(
                 lambda e: Composed((*earlier, CountFirst.profiled(e, delta, relation, runs, earlier=earlier).charged))
             )
-        first = CountFirst.profiled(epsilon, delta, relation, runs, earlier=earlier)
+        whole = epsilon
+        first = self.ranks.first(lambda: CountFirst.profiled(whole, delta, relation, runs, earlier=earlier))
         self._charge(channel, first.charged, None, records)
         size = first.release(channel, records)
-        self.noise = first.noise_below(functools.partial(run, size))
-        plan = self._fitted(self.planner.at(self.noise, size), size)
+        self.noise = noise = self.ranks.first(lambda: first.noise_below(functools.partial(run, size)))
+        plan = self._fitted(self.planner.at(noise, size), size)
         first.admit(channel, plan.event(relation))
         return plan, first.charged
 
@@ -249,7 +259,7 @@ class Starter:
         return assumptions
 
     def _channel(self) -> Channel:
-        return open_channel(self.random_state, self.objective.flat.device, label=self.label, ranks=self.ranks)
+        return open_channel(self.random_state, self.objective.flat.device, label=self.label)
 
     def _run(self, plan: Policy, records: TorchRecords, channel: Channel, charged: Charged, first: int = 0) -> PrivateRun:
         assert self.certificate is not None

@@ -30,7 +30,7 @@ from dperm.torch.memory import physical_batch_size as measured_batch_size
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords
 from dperm.torch.planning import MakePlan, Planner, Recipe
-from dperm.torch.ranks import ALONE, Ranks, share_of
+from dperm.torch.ranks import Ranks, share_of
 from dperm.torch.records import TorchRecords
 from dperm.torch.run import PrivateRun
 from dperm.torch.scores import mean_scores
@@ -150,7 +150,6 @@ class PrivateTrainer:
         self._run: PrivateRun | None = None
         self._state: Any = None
         self._announced = self._own_loop = False
-        self._ranks = ALONE
         self._fitting = Fitting()
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Expected a torch optimizer over the model's parameters, got {optimizer!r}.")
@@ -251,7 +250,6 @@ class PrivateTrainer:
         sharded : on several ranks (`torchrun`), `dataset` is this rank's own part of the records, not all of them.
         """
         self._refuse_again()
-        self._ranks = Ranks.here()
         self._own_loop = False
         if isinstance(callbacks, Callback):
             callbacks = [callbacks]
@@ -260,7 +258,7 @@ class PrivateTrainer:
         )
         self._fitting.check(self.optimizer, self.checkpoint)
         watching = list(self._fitting.callbacks)
-        if progress or (progress is None and sys.stderr.isatty() and self._ranks.rank == 0):
+        if progress or (progress is None and sys.stderr.isatty() and Ranks.here().rank == 0):
             watching.append(ProgressBar())
         held_out = None if validation is None else self._records(validation, self.physical_batch_size or 1024)
         if held_out is not None:
@@ -299,7 +297,6 @@ class PrivateTrainer:
         self._refuse_again()
         self._fitting = Fitting(show_private=show_private)
         self._own_loop = True
-        self._ranks = Ranks.here()
         yield from self._steps(dataset, groups, resume, sharded)
 
     def _steps(self, dataset: Any, groups: Any, resume: bool, sharded: bool) -> Iterator[PrivateStep]:
@@ -362,7 +359,7 @@ class PrivateTrainer:
         """Write a checkpoint now. Needs `checkpoint`."""
         if self.checkpoint is None or self._run is None or self._starter is None:
             raise ValueError("Expected a checkpoint folder and a run in progress.")
-        if self._ranks.rank:
+        if Ranks.here().rank:
             return  # the first writes what all have
         settings = {"noise_multiplier": self._starter.noise, "public_size": self._run.plan.public_size, **self._identity()}
         self._run.save({**self._contents(), "settings": settings})
@@ -444,7 +441,7 @@ class PrivateTrainer:
             )
 
     def _begin(self, dataset: Any, groups: Any, resume: bool, sharded: bool) -> PrivateRun:
-        ranks = self._ranks
+        ranks = Ranks.here()
         records = ranks.together(lambda: self._admitted(dataset, groups, resume))
         ranks.same(self._common(sharded))
         if sharded and self.person_rows is not None:
@@ -485,7 +482,7 @@ class PrivateTrainer:
             "public_size": self.public_size,
             "random_state": type(self.random_state) if isinstance(self.random_state, Source) else self.random_state,
             "checkpoint": self.checkpoint is not None,
-            "the model": hashlib.sha256("\n".join(shapes).encode()).hexdigest()[:12],
+            "the model's parameters": hashlib.sha256("\n".join(shapes).encode()).hexdigest()[:12],
         }
 
     def _admitted(self, dataset: Any, groups: Any, resume: bool) -> TorchRecords:
@@ -511,7 +508,7 @@ class PrivateTrainer:
         return Starter(
             self.objective, self._planner, self._with_update,
             shares_epsilon=bool(self.spent), own_loop=self._own_loop, folder=self.checkpoint,
-            observe=self._fitting.show_private, label=self.label, random_state=self.random_state, ranks=self._ranks,
+            observe=self._fitting.show_private, label=self.label, random_state=self.random_state,
         )  # fmt: skip
 
     def _continue(self, starter: Starter, records: TorchRecords, saved: dict[str, Any]) -> PrivateRun:

@@ -1,9 +1,9 @@
 """A run on many processes: data parallel, with one charge, one draw and one noise."""
 
-from dperm.torch.ranks.group import ALONE, RankError, Ranks
+from dperm.torch.ranks.group import RankError, Ranks
 from dperm.torch.ranks.log import LogOfFirst
 from dperm.torch.ranks.share import Share
 from dperm.torch.ranks.sharing import share_of
 from dperm.torch.ranks.source import RankSource
 
-__all__ = ["ALONE", "LogOfFirst", "RankError", "RankSource", "Ranks", "Share", "share_of"]
+__all__ = ["LogOfFirst", "RankError", "RankSource", "Ranks", "Share", "share_of"]

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["ALONE", "RankError", "Ranks"]
+__all__ = ["RankError", "Ranks"]
 
 T = TypeVar("T")
 
@@ -127,7 +127,3 @@ class Ranks:
         if self.size > 1:
             dist.broadcast(values, src=0)
         return values
-
-
-#: a process that runs by itself
-ALONE = Ranks()

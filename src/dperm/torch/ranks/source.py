@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dperm.privacy import Event, Provenance
-from dperm.release import Source, SystemSource
+from dperm.release import Source
 from dperm.release.draws import Draw, Indices
 from dperm.release.source import in_earnest, provenance_of
 from dperm.torch.ranks.group import Ranks
@@ -19,17 +18,20 @@ from dperm.torch.ranks.group import Ranks
 __all__ = ["RankSource"]
 
 Array = NDArray[np.float64]
+T = TypeVar("T")
 
 
 @in_earnest
 class RankSource(Source):
-    """Rank 0's `own` source for every rank: a query is the sum of the ranks' parts, noise is added to it once, by rank 0, and
-    every rank is told the result. All ranks draw the same records, of a generator whose state rank 0 tells: what is drawn does
-    not depend on how many ranks there are, and no rank's own seed has a part in it.
+    """Rank 0's `own` source, whose draws are of `sampling`, for every rank.
+
+    A query is the sum of the ranks' parts; noise is added to it once, by rank 0, and every rank is told the result. All ranks
+    draw the same records, of a generator whose state rank 0 tells: what is drawn does not depend on how many ranks there are,
+    and no rank's own seed has a part in it.
     """
 
-    def __init__(self, own: Source, ranks: Ranks) -> None:
-        self._own, self._ranks = own, ranks
+    def __init__(self, own: Source, ranks: Ranks, sampling: np.random.Generator) -> None:
+        self._own, self._ranks, self._sampling = own, ranks, sampling
 
     @property
     def trials(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -41,6 +43,9 @@ class RankSource(Source):
 
     def summed(self, part: Any) -> Any:
         return self._ranks.total(part)
+
+    def first(self, work: Callable[[], T]) -> T:
+        return self._ranks.first(work)
 
     def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
         if not isinstance(query, Tensor):
@@ -64,11 +69,8 @@ class RankSource(Source):
         return self._ranks.first(lambda: self._own.objective_noise(dimension, lipschitz, std))
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
-        if isinstance(self._own, SystemSource):
-            generator = self._own.randomness.sampling
-            # ranks may have read ahead, some further than others: from here on all are at the same place again
-            state = self._ranks.first(lambda: copy.deepcopy(generator.bit_generator.state))
-            generator.bit_generator.state = state
+        # ranks may have read ahead, some further than others: from here on all are at the same place again
+        self._sampling.bit_generator.state = self._ranks.first(lambda: self._sampling.bit_generator.state)
         return self._own.draw(draw, records, steps)
 
     @property

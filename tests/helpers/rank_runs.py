@@ -1,0 +1,278 @@
+"""What the ranks of a run do in tests: `torchrun … -m helpers.rank_runs FOLDER [NAME …]`, and the same in one process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from dperm._random import Randomness
+from dperm.audit.white_box import white_box
+from dperm.gradient import SGD, AdaptiveClip, BallsAndBins, Clip, Constant, FixedSize, PerLayer, Plan, Poisson, PoissonRows
+from dperm.gradient.recipes import dpis
+from dperm.privacy import Relation
+from dperm.release import Source
+from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
+from dperm.torch.ranks import Ranks, RankSource, Share
+from dperm.torch.ranks.sharing import share_of
+from dperm.torch.source import TorchSource
+from helpers.oracle import cross_entropy
+
+__all__ = ["ERRORS", "SCENARIOS", "launched"]
+
+N, D = 120, 6
+
+
+def records(n: int = N) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(-4, 5, (n, D), generator=generator).float(), torch.randint(0, 2, (n,), generator=generator)
+
+
+def net(seed: int = 0, width: int = 8) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(D, width), nn.Tanh(), nn.Linear(width, 2))
+
+
+def trained(
+    data: Any = None, *, model: nn.Module | None = None, fit: dict[str, Any] | None = None, **changes: Any
+) -> dict[str, Any]:
+    # another start on each rank: the first one's counts
+    model = net(seed=Ranks.here().rank) if model is None else model
+    settings: dict[str, Any] = {"epochs": 4, "expected_batch_size": 12, "clipping_norm": 1.0, "public_size": N, "epsilon": 3.0}
+    settings |= {"random_state": 0, **changes}
+    if "plan" in changes and not isinstance(changes["plan"], partial):
+        settings = {name: value for name, value in settings.items() if name in {"random_state", "public_size", *changes}}
+        if isinstance(changes["plan"], Plan):
+            settings.pop("public_size")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    run = PrivateTrainer(model, cross_entropy, optimizer, delta=1e-3, **settings)
+    run.fit(records() if data is None else data, **(fit or {}))
+    assert run.certificate is not None
+    return {
+        "theta": run.objective.theta.clone(),
+        "event": run.certificate.event.to_dict(),
+        "assumptions": [assumption.key for assumption in run.certificate.assumptions],
+        "history": [(record["step"], record["epsilon"]) for record in run.history],
+    }
+
+
+def sharded() -> dict[str, Any]:
+    x, y = records()
+    ends = np.linspace(0, 1, Ranks.here().size + 1) ** 2 * N  # uneven parts
+    start, stop = (int(end) for end in ends[Ranks.here().rank :][:2])
+    return trained((x[start:stop], y[start:stop]), fit={"sharded": True})
+
+
+def of_persons(plan: Plan | None = None) -> dict[str, Any]:
+    settings: dict[str, Any] = {"public_size": N // 3} if plan is None else {"plan": plan, "epsilon": None}
+    return trained(person_rows=2, fit={"groups": np.arange(N) // 3}, **settings)
+
+
+def own_loop() -> dict[str, Any]:
+    model = net(seed=Ranks.here().rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    run = PrivateTrainer(
+        model, cross_entropy, optimizer, epsilon=3.0, delta=1e-3, epochs=2, expected_batch_size=12, random_state=0, public_size=N
+    )
+    for _ in run.steps(records()):
+        optimizer.step()
+    return {"theta": run.objective.theta.clone()}
+
+
+def plan_of(sampler: Any, bounding: Any = None, steps: int = 12, size: int = N) -> Plan:
+    return Plan(sampler, bounding or Clip(1.0), Constant(1.0), SGD(0.1), steps, size)
+
+
+#: what must come out the same on any number of ranks
+SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
+    "whole": trained,
+    "sharded": sharded,
+    "counted": partial(trained, public_size=None),
+    "replace one": partial(trained, relation=Relation.REPLACE_ONE, public_size=None),
+    "few records a step": partial(trained, expected_batch_size=2, epochs=0.5),
+    "pieces": partial(trained, physical_batch_size=2),
+    "half precision": partial(trained, autocast=torch.bfloat16),
+    "per layer": partial(trained, plan=plan_of(Poisson(0.1), PerLayer(0.5)), epsilon=None),
+    "adaptive": partial(trained, plan=plan_of(Poisson(0.1), AdaptiveClip(1.0)), epsilon=None),
+    "full batch": partial(trained, plan=plan_of(Poisson(1.0)), epsilon=None),
+    "balls and bins": partial(trained, plan=plan_of(BallsAndBins(6)), epsilon=None),
+    "fixed size": partial(trained, plan=plan_of(FixedSize(12, N)), relation=Relation.REPLACE_ONE, epsilon=None),
+    "averaged": partial(trained, fit={"ema_decay": 0.9}),
+    "persons": of_persons,
+    "rows of persons": partial(of_persons, plan_of(PoissonRows(0.2, 2), size=N // 3)),
+    "own loop": own_loop,
+}
+
+
+class Broken(Dataset[Any]):
+    """Fails on one rank only."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, place: int) -> Any:
+        if Ranks.here().rank == 1:
+            raise OSError("the disk is gone")
+        return tuple(part[place] for part in records())
+
+
+def of_rank(*values: Any) -> Any:
+    return values[min(Ranks.here().rank, len(values) - 1)]
+
+
+#: what is refused on every rank, before anything is charged
+ERRORS: dict[str, Callable[[], Any]] = {
+    "epsilon": lambda: trained(epsilon=of_rank(3.0, 2.0)),
+    "batches": lambda: trained(expected_batch_size=of_rank(12, 13)),
+    "seed": lambda: trained(random_state=of_rank(None, 3)),
+    "model": lambda: trained(model=net(width=of_rank(8, 9))),
+    "fewer": lambda: trained(tuple(part[: of_rank(N, N - 1)] for part in records())),
+    "order": lambda: trained(tuple(part.flip(0) if Ranks.here().rank else part for part in records())),
+    "twice": lambda: trained(fit={"sharded": True}),
+    "parts of persons": lambda: trained(person_rows=2, fit={"groups": np.arange(N) // 2, "sharded": True}),
+    "disk": lambda: trained(Broken()),
+    "importance": lambda: trained(plan=partial(dpis), epsilon=2.0),
+    "log": lambda: with_log("/proc/nowhere/spend.db", trained),
+}
+
+
+def with_log(where: str, work: Callable[[], Any]) -> Any:
+    kept, os.environ["DPERM_SPEND_LOG"] = os.environ["DPERM_SPEND_LOG"], of_rank(where, os.environ["DPERM_SPEND_LOG"])
+    try:
+        return work()
+    finally:
+        os.environ["DPERM_SPEND_LOG"] = kept
+
+
+class Seen(Source):
+    """Noise and draws of a fixed seed, and what was asked of them, on the rank that adds the noise."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._own = TorchSource(Randomness.fixed(seed), torch.device("cpu"))
+        self.queries: list[Tensor] = []
+        self.released: list[Tensor] = []
+        self.bounds: list[tuple[float, float]] = []
+
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+        self.queries.append(query.clone())
+        self.bounds.append((sensitivity, std))
+        self.released.append(self._own.gaussian(query, sensitivity, std, step).clone())
+        return self.released[-1].clone()
+
+    def pure(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
+        return self._own.pure(query, sensitivity, epsilon, step)
+
+    def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
+        raise NotImplementedError
+
+    def draw(self, draw: Any, records: int, steps: int) -> Any:
+        return self._own.draw(draw, records, steps)
+
+
+def seen(changed: bool) -> dict[str, Any]:
+    """Queries of a run whose updates go nowhere, so that they differ between neighbours by one record alone."""
+    x, y = records()
+    x[17], y[17] = 1e4, int(changed)
+    source, model = Seen(), net()
+    run = PrivateTrainer(
+        model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.0),
+        epsilon=3.0, delta=1e-3, epochs=20, expected_batch_size=12, clipping_norm=0.5, relation="replace_one",
+        random_state=source,
+    )  # fmt: skip
+    run.fit((x, y))
+    return {"queries": source.queries, "released": source.released, "bounds": source.bounds}
+
+
+def judged() -> dict[str, Any]:
+    """The white box, on all ranks."""
+    objective = ModuleObjective(net(), cross_entropy)
+    held = TorchRecords(records())
+    held.share = share_of(held, Ranks.here(), sharded=False)
+    plan = plan_of(Poisson(0.2), steps=10)
+    result = white_box(plan, objective, held, delta=1e-3, canaries=400, runs=2)
+    return {"verdict": result.verdict, "text": str(result)}
+
+
+# Planted defects
+
+
+def noise_on_every_rank() -> dict[str, Any]:
+    def gaussian(self: RankSource, query: Any, sensitivity: float, std: float, step: float) -> Any:
+        own = self._own  # pyright: ignore[reportPrivateUsage]
+        noisy = own.gaussian(query.clone(), sensitivity, std, step)
+        released = Ranks.here().told(Ranks.here().total(noisy if Ranks.here().rank == 0 else noisy - query))
+        assert isinstance(own, Seen)
+        own.released[-1] = released.clone()
+        return released
+
+    kept, RankSource.gaussian = RankSource.gaussian, gaussian
+    try:
+        return seen(False)
+    finally:
+        RankSource.gaussian = kept
+
+
+def padded() -> dict[str, Any]:
+    """Shares that are made even by taking records twice, as data loaders do."""
+    kept = Share.mine
+
+    def mine(self: Share, numbers: Any) -> Any:
+        found = kept(self, numbers)
+        short = len(numbers) // self.every - int(found.sum())
+        found[np.flatnonzero(~found)[: max(0, short)]] = True
+        return found
+
+    Share.mine = mine
+    try:
+        return {"first": seen(False), "second": seen(True)}
+    finally:
+        Share.mine = kept
+
+
+WORKS: dict[str, Callable[[], Any]] = {
+    **SCENARIOS,
+    **ERRORS,
+    "seen": lambda: seen(False),
+    "seen with another record": lambda: seen(True),
+    "judged": judged,
+    "noise on every rank": noise_on_every_rank,
+    "padded": padded,
+}
+
+
+def launched(folder: Path, works: Iterable[str], ranks: int) -> list[dict[str, Any]]:
+    """What each rank made of these, by name."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    done = subprocess.run(
+        [*command, "-m", "helpers.rank_runs", folder, *works], capture_output=True, text=True, timeout=500, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
+
+
+def main(folder: Path, works: Iterable[str]) -> None:
+    warnings.simplefilter("ignore")
+    found: dict[str, Any] = {}
+    for name in works:
+        try:
+            found[name] = WORKS[name]()
+        except Exception as error:
+            if name not in ERRORS:
+                raise
+            found[name] = f"{type(error).__name__}: {error}"
+    torch.save(found, folder / f"{Ranks.here().rank}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

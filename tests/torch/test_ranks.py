@@ -1,0 +1,149 @@
+"""Runs on several processes: the same as on one, with one charge, one draw and one noise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dperm.release import SpendLog
+from dperm.torch.ranks import Share
+from helpers.rank_runs import ERRORS, SCENARIOS, launched
+
+_FEW = ("sharded", "few records a step", "adaptive", "rows of persons", "own loop")
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
+def test_it_is_the_run_of_one_process(ranks: int, tmp_path: Path) -> None:
+    names = _FEW if ranks == 2 else tuple(SCENARIOS)
+    several = launched(tmp_path, names, ranks)
+    charges = SpendLog.current().charges()
+    assert len(charges) == len(names)  # once for all ranks
+    for name in names:
+        alone = SCENARIOS[name]()
+        for rank in several:
+            assert torch.equal(rank[name]["theta"], several[0][name]["theta"]), name
+        # sums are of the same numbers in another order
+        assert torch.allclose(alone["theta"], several[0][name]["theta"], atol=1e-4), name
+        assert [step for step, _ in alone.get("history", [])] == [step for step, _ in several[-1][name].get("history", [])]
+        if "assumptions" in alone:
+            assert set(several[0][name]["assumptions"]) - set(alone["assumptions"]) == {"ranks"}
+    assert [charge.mechanism for charge in SpendLog.current().charges()[len(charges) :]] == [item.mechanism for item in charges]
+
+
+_SAID = {
+    "epsilon": "epsilon is 3.0 on rank 0 and 2.0 on rank 1",
+    "batches": "sampler is Poisson(sampling_rate=0.1) on rank 0",
+    "seed": "random_state is None on rank 0 and 3 on rank 1",
+    "model": "the model's parameters",
+    "fewer": "got 120, 119 of them: pass sharded=True",
+    "order": "in the same order",
+    "twice": "ranks 0 and 1 hold the same: a record would count twice",
+    "parts of persons": "all records on every rank with person_rows",
+    "disk": "OSError: the disk is gone",
+    "importance": "Expected a plan of fixed noise on 2 ranks",
+    "log": "Cannot write the spend log /proc/nowhere/spend.db",
+}
+
+
+def test_what_ranks_do_not_share_is_said_on_all_and_not_charged(tmp_path: Path) -> None:
+    for said in launched(tmp_path, ERRORS, 2):
+        assert not {name: said[name] for name in ERRORS if _SAID[name] not in said[name]}
+    assert not SpendLog.current().charges()
+
+
+def _movement(first: dict[str, Any], second: dict[str, Any]) -> float:
+    pairs = zip(first["queries"], second["queries"], first["bounds"], strict=True)
+    return max(float((one - other).norm()) / sensitivity for one, other, (sensitivity, _) in pairs)
+
+
+def _spread(run: dict[str, Any]) -> float:
+    pairs = zip(run["released"], run["queries"], run["bounds"], strict=True)
+    return float(torch.cat([(released - query) / std for released, query, (_, std) in pairs]).std())
+
+
+def test_neighbours_white_box_and_planted_defects(tmp_path: Path) -> None:
+    works = ["seen", "seen with another record", "judged", "noise on every rank", "padded"]
+    first, second = launched(tmp_path, works, 2)
+    assert not second["seen"]["queries"]  # what is released leaves by one door
+    moved = _movement(first["seen"], first["seen with another record"])
+    assert 0.9 < moved <= 1 + 1e-5
+    assert _spread(first["seen"]) == pytest.approx(1.0, abs=0.03)
+    assert first["judged"] == second["judged"]
+    assert first["judged"]["verdict"] == "consistent", first["judged"]["text"]
+    # planted: a share padded with records that are another rank's; noise of one seed added by every rank
+    assert _movement(first["padded"]["first"], first["padded"]["second"]) > 1.9
+    assert _spread(first["noise on every rank"]) > 1.9
+
+
+# Shares
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+@pytest.mark.parametrize("parts", [False, True])
+def test_each_record_is_one_rank_s(ranks: int, parts: bool) -> None:
+    generator = np.random.default_rng(ranks)
+    sizes = generator.integers(1, 40, ranks).tolist()
+    total = sum(sizes)
+    drawn = np.flatnonzero(generator.random(total) < 0.3)
+    for numbers in (None, drawn, drawn[:0]):
+        seen: list[int] = []
+        for rank in range(ranks):
+            share = Share.of_parts(sizes, rank) if parts else Share.of_whole(total, rank, ranks)
+            places = share.places(numbers)
+            assert ((places >= 0) & (places < (sizes[rank] if parts else total))).all()
+            seen += (places + share.held).tolist()
+        assert sorted(seen) == (list(range(total)) if numbers is None else numbers.tolist())
+
+
+# Killed
+
+_RUN = """
+import os, sys, torch
+from torch import nn
+from dperm.torch import PrivateTrainer
+from helpers.oracle import cross_entropy
+torch.manual_seed(0)
+model = nn.Linear(6, 2)
+x = torch.randn(400, 6); y = (x[:, 0] > 0).long()
+run = PrivateTrainer(model, cross_entropy, torch.optim.SGD(model.parameters(), 0.1), epsilon=2.0, delta=1e-3, epochs=60,
+                     expected_batch_size=20, public_size=400, checkpoint=sys.argv[1])
+run.fit((x, y), resume=True, checkpoint_every=7)
+print("done", run.steps_lost, float(run.certificate.epsilon), flush=True)
+"""
+
+
+def _killed(folder: Path, times: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    script = folder / "train.py"
+    script.write_text(_RUN)
+    done = 0
+    for attempt in range(times + 1):
+        ranks = int(generator.integers(2, 4))
+        command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        process = subprocess.Popen([*command, script, folder / "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if attempt < times:
+            time.sleep(generator.uniform(4, 9))
+            found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False).stdout.split()
+            if found:
+                subprocess.run(["kill", "-9", generator.choice(found)], capture_output=True, check=False)
+        out, err = process.communicate(timeout=120)  # nobody waits for who is gone
+        if process.returncode == 0:
+            assert out.count("done") == ranks, err[-2000:]
+            done += 1
+        else:
+            assert attempt < times, err[-2000:]
+    assert done >= 1
+    charges = SpendLog.current().charges()
+    assert len(charges) == 1  # one charge pays for all attempts
+
+
+@pytest.mark.slow
+def test_any_rank_killed_and_continued_by_another_number_of_ranks(tmp_path: Path) -> None:
+    _killed(tmp_path, 6, 0)
