@@ -51,6 +51,7 @@ def test_readme_examples_run(number: int) -> None:
     ("page", "last"),
     [
         ("networks.md", "trainer"),
+        ("ranks.md", "trainer"),
         ("audit.md", "noisy_count"),
         ("importance-sampling.md", "trainer"),
         ("last-iterate.md", "model"),

@@ -208,7 +208,7 @@ def judged() -> dict[str, Any]:
 
 def noise_on_every_rank() -> dict[str, Any]:
     def gaussian(self: RankSource, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        own = self._own  # pyright: ignore[reportPrivateUsage]
+        own = self._own
         noisy = own.gaussian(query.clone(), sensitivity, std, step)
         released = Ranks.here().told(Ranks.here().total(noisy if Ranks.here().rank == 0 else noisy - query))
         assert isinstance(own, Seen)
