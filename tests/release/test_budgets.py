@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import multiprocessing
 import os
 import signal
+import socket
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -320,3 +324,67 @@ def test_a_server_that_cannot_be_reached_stops_a_charge() -> None:
     assert "secret" not in SpendLog("postgresql://127.0.0.1:9/none?user=me&password=secret").where
     with pytest.raises(ValueError, match="URL of 'mysql'"):
         SpendLog("mysql://me:secret@host/none")
+
+
+class Proxy:
+    """Passes bytes to a server and back, until it drops the connection that commits: before the server hears of it, or after."""
+
+    def __init__(self, url: str, *, heard: bool) -> None:
+        self.heard, self.dropped = heard, 0
+        place = urlsplit(url)
+        assert place.port is not None
+        self._there = (place.hostname, place.port)
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self.url = url.replace(str(place.port), str(self._door.getsockname()[1]))
+        self.drops = False
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            here, _ = self._door.accept()
+            there = socket.create_connection(self._there)
+            threading.Thread(target=self._pass, args=(here, there), daemon=True).start()
+            threading.Thread(target=self._back, args=(there, here), daemon=True).start()
+
+    def _pass(self, here: socket.socket, there: socket.socket) -> None:
+        with here, there, contextlib.suppress(OSError):
+            while data := here.recv(1 << 16):
+                if self.drops and b"COMMIT" in data and b"dperm" not in data:
+                    self.dropped += 1
+                    if self.dropped % 2 == 0:  # the first commit of a charge ends a look at the budget
+                        if self.heard:
+                            there.sendall(data)
+                            there.recv(1)
+                        for side in (here, there):
+                            side.shutdown(socket.SHUT_RDWR)
+                        return
+                there.sendall(data)
+
+    @staticmethod
+    def _back(there: socket.socket, here: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := there.recv(1 << 16):
+                here.sendall(data)
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_connection_that_drops_while_it_commits_stops_the_charge(server: str, heard: bool) -> None:
+    """Whether the server heard of it is not known then: it may stand in the log, and nothing runs for it."""
+    url = postgres.database(server, "spend")
+    charge(SpendLog(url), Gaussian(8.0))
+    proxy = Proxy(url, heard=heard)
+    log = SpendLog(proxy.url)
+    charge(log, Gaussian(8.0))
+    proxy.drops = True
+    with pytest.raises(OSError, match="nothing was released"):
+        charge(log, Gaussian(8.0))
+    assert proxy.dropped == 2
+    assert len(SpendLog(url).charges()) == 2 + heard
+    proxy.drops = False
+    charge(log, Gaussian(8.0))
+    assert SpendLog(url).verify() == 3 + heard
+
+
+def test_a_disk_that_cannot_be_written_stops_a_charge() -> None:
+    with pytest.raises(OSError, match="nothing was released"):
+        charge(SpendLog("/sys/dperm/spend.db"), Gaussian(1.0))

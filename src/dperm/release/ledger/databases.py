@@ -57,6 +57,10 @@ class Database(ABC):
     def reading(self) -> contextlib.AbstractContextManager[Rows | None]:
         """A view of one moment; None where there is no log yet. OSError where it cannot be read."""
 
+    def connected(self) -> contextlib.AbstractContextManager[None]:
+        """Uses within the block, of this thread, share what it takes to reach the log. OSError where it cannot be reached."""
+        return contextlib.nullcontext()
+
 
 class Sqlite(Database):
     """One file, which is made where there is none; each use opens it anew, so that processes and threads share nothing."""
@@ -179,13 +183,14 @@ class Postgres(Database):
         self.address = url
         scheme, _, rest = url.partition("://")
         self.where = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"  # without a password
+        self._held = threading.local()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Rows]:
         import psycopg
 
         try:
-            with self._connected() as connection:
+            with self._transaction() as connection:
                 rows = self._rows(connection)
                 rows("SELECT pg_advisory_xact_lock(?)", _LOCK)
                 version = self._version(rows)
@@ -206,9 +211,9 @@ class Postgres(Database):
         import psycopg
 
         try:
-            with self._connected() as connection:
-                connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            with self._transaction() as connection:
                 rows = self._rows(connection)
+                rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 version = self._version(rows)
                 _refuse_newer(version, self.where)
                 yield rows if version else None
@@ -216,13 +221,43 @@ class Postgres(Database):
             raise _unusable("read", self.where, error) from error
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[Any]:
-        """A connection, whose transaction is committed at the end of the block, or rolled back."""
+    def connected(self) -> Iterator[None]:
         import psycopg
 
-        wait = f"-c lock_timeout={int(_WAIT * 1000)} -c statement_timeout={int(2 * _WAIT * 1000)} -c synchronous_commit=on"
-        with psycopg.connect(self.address, connect_timeout=10, options=wait) as connection:
-            yield connection
+        try:
+            self._held.connection = self._connect()
+        except psycopg.Error as error:
+            raise _unusable("reach", self.where, error) from error
+        try:
+            yield
+        finally:
+            self._held.connection.close()
+            del self._held.connection
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """A connection, whose transaction is committed at the end of the block, or rolled back."""
+        held = getattr(self._held, "connection", None)
+        if held is None:
+            with self._connect() as connection:
+                yield connection
+            return
+        try:
+            yield held
+            held.commit()
+        except BaseException:
+            if not held.closed:
+                held.rollback()
+            raise
+
+    def _connect(self) -> Any:
+        import psycopg
+
+        wait = int(_WAIT * 1000)
+        limits = {"lock_timeout": wait, "statement_timeout": 2 * wait, "idle_in_transaction_session_timeout": wait // 2}
+        # the last: a writer whose network is gone must not keep the others out
+        options = " ".join(f"-c {name}={value}" for name, value in {**limits, "synchronous_commit": "on"}.items())
+        return psycopg.connect(self.address, connect_timeout=10, options=options)
 
     @staticmethod
     def _rows(connection: Any) -> Rows:

@@ -116,6 +116,10 @@ class SpendLog:
         stated = {"keeps_parts": keeps_parts, "keeps_reservations": keeps_reservations, "persons": persons}
         body |= {name: True for name, holds in stated.items() if holds}
         body |= {"claimed": reason} if (reason := _CLAIMED.get()) else {}
+        with self.database.connected():
+            return self._charged(body, event, label)
+
+    def _charged(self, body: dict[str, Any], event: Event, label: str) -> str:
         while True:
             known = self.account(label)
             cost = None if known is None else known.budget.cost(event)  # may take a while: not while others wait
