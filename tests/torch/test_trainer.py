@@ -635,3 +635,39 @@ def test_a_trainer_does_not_start_again_after_its_charge() -> None:
     steps.close()
     with pytest.raises(ValueError, match="runs once"):
         run.fit(data())
+
+
+# The first step
+
+
+def test_a_tensor_that_nobody_trains_is_told_of() -> None:
+    model = net()
+    groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters(), "lr": 0.1}]
+    run = PrivateTrainer(model, cross_entropy, torch.optim.SGD(groups), epsilon=3.0, random_state=0, **SETTINGS)
+    with pytest.warns(UserWarning, match=r"did not move 0\.weight, 0\.bias: noise is spent"):
+        run.fit(data())
+
+
+def test_a_frozen_tensor_that_moves_stops_the_run() -> None:
+    model = net()
+    model[0].requires_grad_(False)
+
+    class Careless(Callback):
+        def on_step(self, step: PrivateStep) -> None:
+            model[0].bias.data += 1e-4
+
+    run = PrivateTrainer(
+        model, cross_entropy, torch.optim.SGD(model[2].parameters(), lr=0.1), epsilon=3.0, random_state=0, **SETTINGS
+    )
+    with pytest.raises(RuntimeError, match=r"changed 0\.bias, which is not trained privately"):
+        run.fit(data(), callbacks=[Careless()])
+
+
+def test_a_schedule_that_starts_at_nothing_is_no_fault(recwarn: pytest.WarningsRecorder) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    warmed = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
+    PrivateTrainer(model, cross_entropy, optimizer, epsilon=3.0, random_state=0, **SETTINGS).fit(
+        data(), scheduler=warmed, scheduler_interval="step"
+    )
+    assert not [warning for warning in recwarn if "did not move" in str(warning.message)]

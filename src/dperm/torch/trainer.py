@@ -27,6 +27,7 @@ from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
 from dperm.torch.fitting import Fitting
 from dperm.torch.guard import LoopGuard, secret_masks
 from dperm.torch.memory import physical_batch_size as measured_batch_size
+from dperm.torch.moved import FirstStep
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords
 from dperm.torch.planning import MakePlan, Planner, Recipe
@@ -310,6 +311,7 @@ class PrivateTrainer:
         rate = run.plan.rate
         self.objective.secret_masks = self.random_state is None
         watches = [parameter.register_post_accumulate_grad_hook(_refuse_backward) for parameter in self.objective.flat.parameters]
+        looking: FirstStep | None = FirstStep(self.model, self.objective.flat)
         guard = LoopGuard(self.objective.flat, self._own_loop)
         secret = secret_masks(self.objective.flat.device) if self.random_state is None else contextlib.nullcontext()
         try:
@@ -320,6 +322,8 @@ class PrivateTrainer:
                     seen = run.observed() if self._fitting.show_private else (None, None)
                     yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
                     guard.takes_back()
+                    if looking is not None and looking.check():
+                        looking = None
             if self._own_loop and self.checkpoint is not None:
                 self.save()  # the end of the run: whoever resumes gets the trained model
         finally:
