@@ -388,3 +388,19 @@ def test_a_connection_that_drops_while_it_commits_stops_the_charge(server: str, 
 def test_a_disk_that_cannot_be_written_stops_a_charge() -> None:
     with pytest.raises(OSError, match="nothing was released"):
         charge(SpendLog("/sys/dperm/spend.db"), Gaussian(1.0))
+
+
+def test_the_card_shows_the_budget(tmp_path: Path) -> None:
+    table, schema, model, page = (tmp_path / name for name in ("stays.csv", "s.json", "m.json", "c.html"))
+    rng = np.random.default_rng(0)
+    table.write_text("age,late\n" + "".join(f"{age},{'yes' if age > 50 else 'no'}\n" for age in rng.integers(20, 80, 300)))
+    dperm("data", "propose", table, "--target", "late", "-o", schema)
+    dperm("data", "confirm", schema)
+    dperm("budget", "create", "stays", "--epsilon", "4", "--delta", "1e-5", "--owner", "Ada", "--expires", "2999-01-01")
+    dperm("train", table, "--schema", schema, "--epsilon", "1", "-o", model)
+    told = dperm("card", model, "-o", page).stdout
+    account = SpendLog.current().account("stays")
+    assert account is not None and "Budget of the data set: ε = 4 at δ = 1e-05, of Ada, until 2999-01-01: " in told
+    assert "% of it is left, by its own rule, and the log refuses what exceeds it" in page.read_text()
+    found = json.loads(dperm("card", model, "-o", page, "--json").stdout)["spent"]["account"]
+    assert found["owner"] == "Ada" and found["share_left"] == account.left < 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from dperm._rounding import downward
 from dperm.audit import AuditResult, overall
 from dperm.privacy import Certificate, Composed, Relation
 from dperm.privacy.events import relation_of
@@ -18,7 +19,7 @@ from dperm.report.page import environment, machine
 if TYPE_CHECKING:
     from dperm.data import Schema
     from dperm.release import SpendLog
-    from dperm.release.ledger import Charge
+    from dperm.release.ledger import Account, Charge
 
 __all__ = ["GLOSSARY", "Card", "Spent", "card_page"]
 
@@ -47,7 +48,7 @@ GLOSSARY = {
 class Spent:
     """What all releases charged under one label cost together, by a spend log; `budget`: how much may be spent, if stated.
     `unknown`: why that is not known, where some of them cannot be added up; ε is infinite then. `unnamed`: further charges of the
-    log that name no data set."""
+    log that name no data set. `account`: the data set's budget in the log, which refuses what exceeds it."""
 
     label: str
     epsilon: float
@@ -56,6 +57,7 @@ class Spent:
     budget: float | None = None
     unknown: str = ""
     unnamed: int = 0
+    account: Account | None = None
 
     @property
     def left(self) -> float | None:
@@ -86,7 +88,19 @@ class Spent:
         if not unknown:
             total = log.total(certificate.delta, label, persons=certificate.of_persons)[certificate.relation]
         unnamed = sum(not charge.label for charge in everything) if label else 0
-        return cls(label, total, certificate.delta, len(charges), budget, unknown, unnamed)
+        return cls(label, total, certificate.delta, len(charges), budget, unknown, unnamed, log.account(label))
+
+    @property
+    def held(self) -> str:
+        """The data set's budget in the log, in a sentence; "" where it has none."""
+        if self.account is None:
+            return ""
+        budget, left = self.account.budget, downward(100 * self.account.left, 3)
+        more = "".join([f", of {budget.owner}" if budget.owner else "", f", until {budget.expires}" if budget.expires else ""])
+        return (
+            f"ε = {budget.epsilon:g} at δ = {budget.delta:g}{more}: {left} % of it is left, by its own rule, and the log refuses "
+            "what exceeds it"
+        )
 
 
 def _charged(certificate: Certificate, charges: Sequence[Charge]) -> bool:
@@ -169,7 +183,12 @@ class Card:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: all that the page says."""
-        spent = self.spent and {**vars(self.spent), "left": self.spent.left, "exceeded": self.spent.exceeded}
+        spent = self.spent and {
+            **vars(self.spent),
+            "left": self.spent.left,
+            "exceeded": self.spent.exceeded,
+            "account": (held := self.spent.account) and {**held.budget.to_dict(), "spent": held.epsilon, "share_left": held.left},
+        }
         return {
             "title": self.title,
             "data_set": self.data_set,

@@ -81,6 +81,8 @@ def card(
             left = "" if spent.left is None else f" Left of {spent.budget:g}: {downward(spent.left)}."
             left += f" It is EXCEEDED by {upward(spent.exceeded)}." if spent.exceeded else ""
             say(f"Spent on this data set, all {spent.charges} charged together: epsilon = {upward(spent.epsilon)}.{left}")
+            if spent.held:
+                say(f"Budget of the data set: {spent.held}.")
             say(f"Charged under {spent.label!r}: {spent.told_apart}.")
     say(f"Page written to {output}.")
 
