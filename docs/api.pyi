@@ -173,6 +173,8 @@ class Dataset:  # features: (n, d) dense or CSR; targets: (n,) labels or numbers
     def refuse_persons(self, what: str) -> None: ...
     @classmethod
     def of(cls, frame: Any, schema: Schema) -> Dataset: ...
+    @classmethod
+    def encoded(cls, schema: Schema, features: Any, targets: NDArray[Any], usable: NDArray[np.bool_], persons: NDArray[np.intp] | None, *, written: str = '') -> Dataset: ...
 
 class Images:  # Images and labels (n,), as bytes, for training and for testing: grey (n, height, width), coloured (n, 3, height, width).
     def __init__(self, train_images: Bytes, train_labels: Bytes, test_images: Bytes, test_labels: Bytes): ...
@@ -238,7 +240,7 @@ def named() -> list[str]: ...  # Names that `load` knows.
 
 def propose(frame: Any, target: str, name: str = 'table', *, unit: str = '', task: Literal['classification', 'regression'] | None = None) -> Schema: ...  # A schema read off the data, for a person to confirm or correct: it looked at the rows, so it is not public.
 
-def read_dataset(path: str | Path, target: str | None = None, schema: Schema | None = None, *, curves: Callable[[Schema], int] | None = None, indices: tuple[int, int] | None = None) -> tuple[Dataset, Schema | None]: ...  # A data file as features and targets, and the schema used (a proposed one where none was given; None for arrays).
+def read_dataset(path: str | Path, target: str | None = None, schema: Schema | None = None, *, curves: Callable[[Schema], int] | None = None, indices: tuple[int, int] | None = None, progress: Callable[[int, int], None] | None = None) -> tuple[Dataset, Schema | None]: ...  # A data file as features and targets, and the schema used (a proposed one where none was given; None for arrays).
 
 def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mapping[str, Any] | None = None) -> pd.DataFrame: ...  # A table: text of any separator, encoding and compression, Excel's first sheet, Parquet, Arrow or Feather.
 

@@ -157,6 +157,7 @@ def dataset_of(
     schema_path: Path | None,
     curves: Callable[[Schema], int] | None = None,
     indices: tuple[int, int] | None = None,
+    shown: bool = False,
 ) -> tuple[Dataset, Schema | None]:
     """A named set, or a file with a given or proposed schema; `curves`: how many knots its numbers get; `indices`: of a libsvm
     file's features."""
@@ -166,9 +167,9 @@ def dataset_of(
         schema = data.schema_of(source)
         schema = schema if curves is None else schema.with_curves(curves(schema))
         return data.load(source, schema), schema
-    return data.read_dataset(
-        source, target, data.Schema.load(schema_path) if schema_path else None, curves=curves, indices=indices
-    )
+    schema = data.Schema.load(schema_path) if schema_path else None
+    with progress("Reading", shown) as bar:
+        return data.read_dataset(source, target, schema, curves=curves, indices=indices, progress=bar)
 
 
 def stated_indices(text: str | None) -> tuple[int, int] | None:

@@ -1,9 +1,10 @@
 """Data: tables through public schemas, named sets, and images."""
 
+from dperm.data.dataset import DataError, Dataset
 from dperm.data.finding import find
 from dperm.data.images import Images, load_images
 from dperm.data.proposing import confirmed, propose
-from dperm.data.read import DataError, Dataset, read_dataset, read_frame
+from dperm.data.read import read_dataset, read_frame
 from dperm.data.registry import load, named, schema_of
 from dperm.data.reviews import Reviews, hashed_words, load_reviews
 from dperm.data.schema import Column, Schema, SchemaError

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm.data.dataset import DataError
 from dperm.data.fetch import fetch
-from dperm.data.read import DataError
 
 __all__ = ["load_cifar10"]
 

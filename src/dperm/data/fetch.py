@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from dperm.data.read import DataError
+from dperm.data.dataset import DataError
 
 __all__ = ["cache_folder", "fetch"]
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.data.cifar import load_cifar10
+from dperm.data.dataset import DataError
 from dperm.data.fetch import fetch
-from dperm.data.read import DataError
 
 __all__ = ["Images", "load_images"]
 

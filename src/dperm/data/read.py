@@ -2,166 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dperm.data.dataset import DataError, Dataset
 from dperm.data.decode import TextError, free_memory, read_bytes
 from dperm.data.frames import as_frame
 from dperm.data.proposing import propose
 from dperm.data.schema import Schema, SchemaError
+from dperm.data.streaming import IN_PARTS, fits_memory, read_in_parts
 from dperm.data.survey import Survey
 from dperm.data.targets import TargetRange
 from dperm.data.text import marks_of, read_text
-from dperm.privacy import Certificate, statements
-from dperm.release.ledger import only_claimed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["DataError", "Dataset", "read_dataset", "read_frame"]
+__all__ = ["read_dataset", "read_frame"]
 
 _TABLES = (".parquet", ".arrow", ".feather", ".xlsx", ".xlsm")
 _LIBSVM_ENDINGS = (".libsvm", ".svm", ".svmlight")
 _ARRAYS = (".npy", ".npz", *_LIBSVM_ENDINGS)
 _TEXTS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.bz2", ".csv.xz", ".csv.zip", ".txt")
 _LIBSVM = rb"[+-]?[\d.eE+-]+(,[\d.eE+-]+)*(\s+\d+:[^\s:]+)+\s*(#.*)?"
-
-
-class DataError(ValueError):
-    """A file cannot be used; the message says which, why, and what to do."""
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """features: (n, d) dense or CSR; targets: (n,) labels or numbers; classes empty for regression.
-
-    `absent` further records had missing values and were left out: of persons, those without a row that is left. Where the number
-    of records is public (replace-one) they are records still: pass `absent` to `fit`.
-    """
-
-    name: str
-    features: Any
-    targets: NDArray[Any]
-    feature_names: tuple[str, ...]
-    classes: tuple[str, ...]
-    target_range: TargetRange | None
-    notes: tuple[str, ...] = ()
-    title: str = ""
-    absent: int = 0
-    places: NDArray[np.intp] | None = None  # (n,) which rows of the table these are, from 0; None: not known, or all
-    groups: NDArray[np.intp] | None = None  # (n,) whose each row is; None: each row is a person
-    person_rows: int | None = None  # the most rows that are used of one
-    found: Certificate | None = None  # what finding the schema cost, on the same records
-    neighbours: tuple[tuple[int, int], ...] = ()  # features that are next to each other on a curve
-    written: str = ""  # how its file was written, in words, where that was found out
-    survey: Survey | None = None  # of the file that it was read from, for its holder alone
-    read_off: str = ""  # "ranges, categories and labels were": what was read off the data and should be public
-    stated: bool = False  # whether a schema states ranges, categories and labels
-    indices: tuple[int, int] | None = None  # of libsvm files: the features' first index and last
-
-    def __len__(self) -> int:
-        return int(self.features.shape[0])
-
-    def certified(self, certificate: Certificate) -> Certificate:
-        """The certificate of what was trained on this: with what its schema cost, where that was found privately, and with what
-        was found out of how its file was written."""
-        if self.written:
-            certificate = certificate.not_charging(statements.WRITTEN)
-        if self.read_off:
-            certificate = certificate.only_claimed(self._why_claimed)
-        elif self.stated and self.found is None:
-            certificate = certificate.with_assumptions(statements.SCHEMA)
-        if self.found is None:
-            return certificate
-        trained = certificate.checked_otherwise("labels", "found privately with the schema, and charged")
-        return Certificate.of_all([self.found, trained])
-
-    def charging(self) -> contextlib.AbstractContextManager[None]:
-        """Charges within the block say that they are only claimed, where `certified` will say so."""
-        return only_claimed(self._why_claimed) if self.read_off else contextlib.nullcontext()
-
-    def fit(self, estimator: Any, **given: Any) -> Any:
-        """`estimator` fitted to these records: each person's rows together, numbers on [−1, 1] of their range, left-out records
-        counted. Its certificate says what was found, or read off the data, and so does the charge. `given` goes to its `fit`."""
-        targets = self.targets if self.target_range is None else self.target_range.scaled(self.targets)
-        with self.charging():
-            estimator.fit(self.features, targets, groups=self.groups, absent=self.absent, **given)
-        estimator.certificate_ = self.certified(estimator.certificate_)
-        return estimator
-
-    @property
-    def _why_claimed(self) -> str:
-        return f"{self.read_off} read off the data, not public"
-
-    def described(self) -> str:
-        """How much there is, for the data holder alone."""
-        written = f", read as {self.written}" if self.written else ""
-        if self.groups is None or self.person_rows is None:
-            left_out = f", {self.absent:,} left out" if self.absent else ""
-            return f"{len(self):,} records{left_out}{written}"
-        counts = np.unique(self.groups, return_counts=True)[1]
-        left = int(np.maximum(counts - self.person_rows, 0).sum())
-        text = f"{len(self):,} rows of {len(counts):,} persons, up to {counts.max(initial=0):,} of one"
-        return text + (f"; {left:,} beyond {self.person_rows} of a person are not used" if left else "") + written
-
-    def refuse_persons(self, what: str) -> None:
-        """DataError for a table whose rows are not persons, where `what` knows rows alone."""
-        if self.groups is not None:
-            raise DataError(f"Expected a schema without a unit: {what} looks at rows, and a person of {self.name} has several.")
-
-    @classmethod
-    def of(cls, frame: Any, schema: Schema) -> Dataset:
-        """A table through its schema."""
-        frame = as_frame(frame)
-        features, targets = schema.encode(frame)
-        notes = [schema.source] if schema.source else []
-        left_out = absent = len(frame) - len(features)
-        usable, persons = schema.usable(frame), None
-        if not usable.any():
-            if not schema.labelled(frame).any():
-                labels = f"one of the labels {list(schema.classes)[:8]}" if schema.classes else "a number"
-                raise SchemaError(f"No record is left: none has {labels} in {schema.target!r}.")
-            decimal = schema.decimal_of(frame)
-            gaps = {column.name: int(column.absent(frame[column.name], decimal).sum()) for column in schema.feature_columns}
-            worst = max(gaps, key=lambda name: gaps[name])
-            raise SchemaError(
-                f'No record is left: column {worst!r} has most missing values, and "missing" is {schema.missing!r}.'
-            )
-        if schema.unit:
-            persons = schema.persons(frame)
-            absent = int(persons.max()) + 1 - len(np.unique(persons[usable]))
-        if left_out:
-            notes.append(f"{left_out} of {len(frame)} records have missing values and were left out.")
-        return cls(
-            schema.name,
-            features,
-            targets,
-            tuple(schema.features),
-            schema.classes,
-            schema.target_range,
-            tuple(notes),
-            schema.title,
-            absent=absent,
-            places=np.flatnonzero(usable),
-            groups=None if persons is None else persons[usable],
-            person_rows=schema.unit_rows if schema.unit else None,
-            found=schema.found_on_records(),
-            neighbours=schema.neighbours,
-            written=frame.attrs.get("written", ""),
-            read_off="ranges, categories and labels were" if schema.proposed else "",
-            stated=True,
-        )
 
 
 def _kind(path: Path, *, text: bool = False) -> str:
@@ -205,7 +77,7 @@ def _check_file(path: Path) -> None:
     if size > free / 2 and not path.name.endswith(".npy"):
         raise DataError(
             f"The file {path} has {size / 1e9:.1f} GB, too much for the {free / 1e9:.1f} GB of free memory. "
-            "Save the encoded features as a .npy file: it is memory-mapped."
+            "A Parquet file is read in parts where a schema is given; a .npy file of encoded features is memory-mapped."
         )
 
 
@@ -290,10 +162,12 @@ def read_dataset(
     *,
     curves: Callable[[Schema], int] | None = None,
     indices: tuple[int, int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Dataset, Schema | None]:
     """A data file as features and targets, and the schema used (a proposed one where none was given; None for arrays).
 
-    `curves`: how many knots the numbers of a schema get; None: as it says.
+    `curves`: how many knots the numbers of a schema get; None: as it says. A Parquet or Arrow file that memory does not hold, or
+    a folder of such, is read in parts where a schema is given; `progress(rows, all)` is told then.
 
     Array files: `.npz` with arrays X and y; `.npy`, memory-mapped, whose column number `target` (default −1) is the
     target; libsvm, sparse. Their values are used as they are: `data_norm` alone bounds them. `indices` of libsvm files: the first
@@ -301,30 +175,34 @@ def read_dataset(
     only claimed to be private.
     """
     path = Path(path)
-    kind = _kind(path, text=schema is not None)
+    kind = "" if path.is_dir() and schema is not None else _kind(path, text=schema is not None)
     if indices is not None and kind not in _LIBSVM_ENDINGS:
         raise DataError(f"Expected a libsvm file with indices, got {path}.")
     if kind in _ARRAYS:
         _check_file(path)
         return _read_arrays(path, kind, target, indices), None
+    if schema is not None and (path.is_dir() or kind in IN_PARTS) and not fits_memory(path, kind, schema):
+        schema = schema if curves is None else schema.with_curves(curves(schema))
+        _refuse_other_target(target, schema)
+        return read_in_parts(path, kind, schema, progress), schema
     frame = read_frame(path, schema)
     if schema is None:
         if target is None:
             raise DataError(f"Expected a target for {path.name}: one of the columns {list(map(str, frame.columns[:20]))}.")
         schema = propose(frame, target, name=path.name.split(".")[0])
-    elif target is not None and target != schema.target:
-        raise SchemaError(f"Expected target {schema.target!r}, as the schema says, got {target!r}.")
+    _refuse_other_target(target, schema)
     if curves is not None:
         schema = schema.with_curves(curves(schema))
     dataset, survey = Dataset.of(frame, schema), Survey.of(frame, schema)
-    for column in schema.feature_columns:
-        odd, entry = survey.unread.get(column.name, (0, ""))
-        if odd and odd == int(column.entries(frame[column.name]).notna().sum()):
-            raise SchemaError(
-                f"Expected some {column.type}s in column {column.name!r}, got {entry!r} and the like alone, which count as "
-                "missing."
-            )
+    survey.refuse_unread(
+        schema, {column.name: int(column.entries(frame[column.name]).notna().sum()) for column in schema.feature_columns}
+    )
     return replace(dataset, survey=survey), schema
+
+
+def _refuse_other_target(target: str | None, schema: Schema) -> None:
+    if target is not None and target != schema.target:
+        raise SchemaError(f"Expected target {schema.target!r}, as the schema says, got {target!r}.")
 
 
 def _sparse(path: Path, indices: tuple[int, int] | None) -> tuple[Any, Any, tuple[int, int]]:

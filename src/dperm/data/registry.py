@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from dperm.data.dataset import DataError, Dataset
 from dperm.data.fetch import fetch
-from dperm.data.read import DataError, Dataset, read_frame
+from dperm.data.read import read_frame
 from dperm.data.schema import Schema
 
 __all__ = ["load", "named", "schema_of"]

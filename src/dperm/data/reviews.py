@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm.data.dataset import DataError
 from dperm.data.fetch import fetch
-from dperm.data.read import DataError
 
 __all__ = ["Reviews", "hashed_words", "load_reviews"]
 

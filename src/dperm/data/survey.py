@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dperm.data.entries import as_numbers, texts
 from dperm.data.frames import as_frame
-from dperm.data.schema import Schema
+from dperm.data.schema import Schema, SchemaError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,6 +91,35 @@ class Survey:
             no_target=(0, "") if said.empty else (len(said), str(said.iloc[0])),
         )
 
+    def with_rows(self, other: Survey) -> Survey:
+        """Of this part of a table and another one. Where numbers lie in their ranges is not known of both together."""
+        unread = dict(self.unread)
+        for name, (count, entry) in other.unread.items():
+            before, first = unread.get(name, (0, entry))
+            unread[name] = (before + count, first)
+        return replace(
+            self,
+            rows=self.rows + other.rows,
+            missing=_added(self.missing, other.missing),
+            unread=unread,
+            outside=_added(self.outside, other.outside),
+            strange=_added(self.strange, other.strange),
+            narrow={},
+            unlabelled=self.unlabelled + other.unlabelled,
+            targets_outside=self.targets_outside + other.targets_outside,
+            no_target=(self.no_target[0] + other.no_target[0], self.no_target[1] or other.no_target[1]),
+        )
+
+    def refuse_unread(self, schema: Schema, entries: Mapping[str, int]) -> None:
+        """SchemaError for a column none of whose `entries` could be read."""
+        for column in schema.feature_columns:
+            odd, entry = self.unread.get(column.name, (0, ""))
+            if odd and odd == entries[column.name]:
+                raise SchemaError(
+                    f"Expected some {column.type}s in column {column.name!r}, got {entry!r} and the like alone, which count as "
+                    "missing."
+                )
+
     def lines(self) -> list[str]:
         """In words, one fact a line."""
         lines = [f"Columns used: {_listed(self.used)}."]
@@ -158,6 +189,10 @@ def _width(entries: pd.Series[float], ends: tuple[float, float], decimal: str) -
     width = float(inner[1] - inner[0]) / (high - low)
     constant = float(np.ptp(numbers)) == 0
     return 1.0 if constant else width
+
+
+def _added(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+    return dict(Counter(first) + Counter(second))
 
 
 def _some(counts: dict[str, int]) -> dict[str, int]:

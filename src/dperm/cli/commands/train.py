@@ -35,7 +35,9 @@ _LOOKED = 10_000  # records
 
 
 def train(
-    source: Annotated[str, typer.Argument(help="A file (CSV, Parquet, Arrow, NumPy, libsvm) or a named data set.")],
+    source: Annotated[
+        str, typer.Argument(help="A file (CSV, Parquet, Arrow, NumPy, libsvm), a folder of Parquet, or a named data set.")
+    ],
     target: Annotated[str | None, typer.Option(help="Target column.")] = None,
     schema: Annotated[Path | None, typer.Option(help="Public schema of the table (see `dperm data propose`).")] = None,
     epsilon: Annotated[float | None, typer.Option(help="Privacy budget ε [default: 1].")] = None,
@@ -127,7 +129,12 @@ def train(
     kind.refuse(asked)
 
     dataset, used = dataset_of(
-        source, target, schema, lambda found: kind.knots(found, asked) if curves is None else curves, stated_indices(indices)
+        source,
+        target,
+        schema,
+        lambda found: kind.knots(found, asked) if curves is None else curves,
+        stated_indices(indices),
+        shown=not as_json,
     )
     if used is None and curves:
         raise ValueError(f"Expected a table with columns for --curves, got {source}, whose features have no ranges.")

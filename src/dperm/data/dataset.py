@@ -1,0 +1,159 @@
+"""What a data file becomes: features, targets, whose each row is, and what is known of how it was read."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm.data.frames import as_frame
+from dperm.data.schema import Schema, SchemaError
+from dperm.data.survey import Survey
+from dperm.data.targets import TargetRange
+from dperm.privacy import Certificate, statements
+from dperm.release.ledger import only_claimed
+
+__all__ = ["DataError", "Dataset"]
+
+
+class DataError(ValueError):
+    """A file cannot be used; the message says which, why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """features: (n, d) dense or CSR; targets: (n,) labels or numbers; classes empty for regression.
+
+    `absent` further records had missing values and were left out: of persons, those without a row that is left. Where the number
+    of records is public (replace-one) they are records still: pass `absent` to `fit`.
+    """
+
+    name: str
+    features: Any
+    targets: NDArray[Any]
+    feature_names: tuple[str, ...]
+    classes: tuple[str, ...]
+    target_range: TargetRange | None
+    notes: tuple[str, ...] = ()
+    title: str = ""
+    absent: int = 0
+    places: NDArray[np.intp] | None = None  # (n,) which rows of the table these are, from 0; None: not known, or all
+    groups: NDArray[np.intp] | None = None  # (n,) whose each row is; None: each row is a person
+    person_rows: int | None = None  # the most rows that are used of one
+    found: Certificate | None = None  # what finding the schema cost, on the same records
+    neighbours: tuple[tuple[int, int], ...] = ()  # features that are next to each other on a curve
+    written: str = ""  # how its file was written, in words, where that was found out
+    survey: Survey | None = None  # of the file that it was read from, for its holder alone
+    read_off: str = ""  # "ranges, categories and labels were": what was read off the data and should be public
+    stated: bool = False  # whether a schema states ranges, categories and labels
+    indices: tuple[int, int] | None = None  # of libsvm files: the features' first index and last
+
+    def __len__(self) -> int:
+        return int(self.features.shape[0])
+
+    def certified(self, certificate: Certificate) -> Certificate:
+        """The certificate of what was trained on this: with what its schema cost, where that was found privately, and with what
+        was found out of how its file was written."""
+        if self.written:
+            certificate = certificate.not_charging(statements.WRITTEN)
+        if self.read_off:
+            certificate = certificate.only_claimed(self._why_claimed)
+        elif self.stated and self.found is None:
+            certificate = certificate.with_assumptions(statements.SCHEMA)
+        if self.found is None:
+            return certificate
+        trained = certificate.checked_otherwise("labels", "found privately with the schema, and charged")
+        return Certificate.of_all([self.found, trained])
+
+    def charging(self) -> contextlib.AbstractContextManager[None]:
+        """Charges within the block say that they are only claimed, where `certified` will say so."""
+        return only_claimed(self._why_claimed) if self.read_off else contextlib.nullcontext()
+
+    def fit(self, estimator: Any, **given: Any) -> Any:
+        """`estimator` fitted to these records: each person's rows together, numbers on [−1, 1] of their range, left-out records
+        counted. Its certificate says what was found, or read off the data, and so does the charge. `given` goes to its `fit`."""
+        targets = self.targets if self.target_range is None else self.target_range.scaled(self.targets)
+        with self.charging():
+            estimator.fit(self.features, targets, groups=self.groups, absent=self.absent, **given)
+        estimator.certificate_ = self.certified(estimator.certificate_)
+        return estimator
+
+    @property
+    def _why_claimed(self) -> str:
+        return f"{self.read_off} read off the data, not public"
+
+    def described(self) -> str:
+        """How much there is, for the data holder alone."""
+        written = f", read as {self.written}" if self.written else ""
+        if self.groups is None or self.person_rows is None:
+            left_out = f", {self.absent:,} left out" if self.absent else ""
+            return f"{len(self):,} records{left_out}{written}"
+        counts = np.unique(self.groups, return_counts=True)[1]
+        left = int(np.maximum(counts - self.person_rows, 0).sum())
+        text = f"{len(self):,} rows of {len(counts):,} persons, up to {counts.max(initial=0):,} of one"
+        return text + (f"; {left:,} beyond {self.person_rows} of a person are not used" if left else "") + written
+
+    def refuse_persons(self, what: str) -> None:
+        """DataError for a table whose rows are not persons, where `what` knows rows alone."""
+        if self.groups is not None:
+            raise DataError(f"Expected a schema without a unit: {what} looks at rows, and a person of {self.name} has several.")
+
+    @classmethod
+    def of(cls, frame: Any, schema: Schema) -> Dataset:
+        """A table through its schema."""
+        frame = as_frame(frame)
+        features, targets = schema.encode(frame)
+        usable = schema.usable(frame)
+        if not usable.any():
+            if not schema.labelled(frame).any():
+                labels = f"one of the labels {list(schema.classes)[:8]}" if schema.classes else "a number"
+                raise SchemaError(f"No record is left: none has {labels} in {schema.target!r}.")
+            decimal = schema.decimal_of(frame)
+            gaps = {column.name: int(column.absent(frame[column.name], decimal).sum()) for column in schema.feature_columns}
+            worst = max(gaps, key=lambda name: gaps[name])
+            raise SchemaError(
+                f'No record is left: column {worst!r} has most missing values, and "missing" is {schema.missing!r}.'
+            )
+        persons = schema.persons(frame) if schema.unit else None
+        return cls.encoded(schema, features, targets, usable, persons, written=frame.attrs.get("written", ""))
+
+    @classmethod
+    def encoded(
+        cls,
+        schema: Schema,
+        features: Any,
+        targets: NDArray[Any],
+        usable: NDArray[np.bool_],
+        persons: NDArray[np.intp] | None,
+        *,
+        written: str = "",
+    ) -> Dataset:
+        """Of the usable rows of a table, encoded; `usable` and `persons` are of all its rows."""
+        notes = [schema.source] if schema.source else []
+        left_out = absent = len(usable) - len(features)
+        if persons is not None:
+            absent = int(persons.max()) + 1 - len(np.unique(persons[usable]))
+        if left_out:
+            notes.append(f"{left_out} of {len(usable)} records have missing values and were left out.")
+        return cls(
+            schema.name,
+            features,
+            targets,
+            tuple(schema.features),
+            schema.classes,
+            schema.target_range,
+            tuple(notes),
+            schema.title,
+            absent=absent,
+            places=np.flatnonzero(usable),
+            groups=None if persons is None else persons[usable],
+            person_rows=schema.unit_rows if schema.unit else None,
+            found=schema.found_on_records(),
+            neighbours=schema.neighbours,
+            written=written,
+            read_off="ranges, categories and labels were" if schema.proposed else "",
+            stated=True,
+        )

@@ -1,0 +1,169 @@
+"""Tables that do not fit memory: read, understood and encoded a part at a time; what is kept of them lies on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm.data.dataset import DataError, Dataset
+from dperm.data.decode import free_memory
+from dperm.data.frames import as_frame
+from dperm.data.schema import Schema, SchemaError, tell_persons
+from dperm.data.survey import Survey
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["IN_PARTS", "fits_memory", "read_in_parts"]
+
+#: endings of files that can be read so, and what their format is called
+IN_PARTS = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc"}
+_ENTRY = 40  # bytes of a table's entry in memory, about, while it is read
+_PART = 1 << 26  # bytes of entries that are read at once
+
+
+def fits_memory(path: Path, kind: str, schema: Schema) -> bool:
+    """Whether a table can be read as a whole: about, from how many rows it says that it has. A folder never is."""
+    with _readable(path):
+        return not path.is_dir() and _rows_of(_table(path, kind)) * _width(schema) < free_memory() / 2
+
+
+def read_in_parts(path: Path, kind: str, schema: Schema, progress: Callable[[int, int], None] | None = None) -> Dataset:
+    """A Parquet, Arrow or Feather file, or a folder of such, through its schema: the data set that it would be when read as a
+    whole, with features and targets in a nameless file below `DPERM_SCRATCH` (None: where temporary files are).
+
+    `progress(rows, all)` is told. DataError where the file cannot be read, or the disk is too small; SchemaError as of a whole
+    table. What each row's person is called is kept in memory, where the schema has a unit.
+    """
+    with _readable(path):
+        table = _table(path, kind)
+        _refuse_doubled(path, table.schema.names)
+        rows = _rows_of(table)
+        scratch = Path(os.environ.get("DPERM_SCRATCH") or tempfile.gettempdir())
+        _refuse_small(scratch, rows * (4 * schema.dimension + 8))
+        with tempfile.TemporaryFile(dir=scratch) as features, tempfile.TemporaryFile(dir=scratch) as targets:
+            return _Parts(schema, features, targets).read(_frames(table, schema), rows, progress)
+
+
+class _Parts:
+    """What is known of the rows that were read so far."""
+
+    def __init__(self, schema: Schema, features: IO[bytes], targets: IO[bytes]) -> None:
+        self._schema, self._features, self._targets = schema, features, targets
+        self._usable: list[NDArray[np.bool_]] = []
+        self._units: list[pd.Series[Any]] = []
+        self._entries: Counter[str] = Counter()
+        self._survey: Survey | None = None
+        self._kind: np.dtype[Any] | None = None
+        self._start = 0
+
+    def read(self, frames: Iterator[pd.DataFrame], rows: int, progress: Callable[[int, int], None] | None) -> Dataset:
+        for frame in frames:
+            try:
+                self._add(frame)
+            except SchemaError as error:
+                raise SchemaError(f"Rows {self._start + 1:,} to {self._start + len(frame):,}: {error}") from None
+            self._start += len(frame)
+            if progress is not None:
+                progress(self._start, rows)
+        return self._made()
+
+    def _add(self, frame: pd.DataFrame) -> None:
+        schema = self._schema
+        features, targets = schema.encode(frame)
+        self._usable.append(schema.usable(frame))
+        survey = Survey.of(frame, schema)
+        self._survey = survey if self._survey is None else self._survey.with_rows(survey)
+        for column in schema.feature_columns:
+            self._entries[column.name] += int(column.entries(frame[column.name]).notna().sum())
+        if schema.unit:
+            if schema.unit not in frame.columns:
+                schema.persons(frame)  # says what is missing
+            self._units.append(frame[schema.unit])
+        features.tofile(self._features)
+        if schema.classes:
+            targets = np.searchsorted(sorted(schema.classes), targets).astype(np.float64)
+        np.asarray(targets, dtype=np.float64).tofile(self._targets)
+
+    def _made(self) -> Dataset:
+        import pandas as pd
+
+        schema, survey = self._schema, self._survey
+        usable = np.concatenate(self._usable) if self._usable else np.zeros(0, dtype=np.bool_)
+        count = int(usable.sum())
+        if survey is None or not count:
+            raise SchemaError(f"No record is left of {len(usable):,} rows: each lacks a target or a value.")
+        survey.refuse_unread(schema, self._entries)
+        persons = None
+        if schema.unit:
+            persons = tell_persons(pd.concat(self._units, ignore_index=True))
+            if unknown := int((persons < 0).sum()):
+                raise SchemaError(
+                    f"Expected to be told whose each row is, but {schema.unit!r} is missing in {unknown} of {len(usable)}."
+                )
+        features = np.memmap(self._features, dtype=np.float32, mode="r+", shape=(count, schema.dimension))
+        targets: Any = np.memmap(self._targets, dtype=np.float64, mode="r+", shape=(count,))
+        if schema.classes:
+            targets = np.array(sorted(schema.classes))[targets.astype(np.intp)]
+        return replace(Dataset.encoded(schema, features, targets, usable, persons), survey=survey)
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"Cannot read {path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
+
+
+def _table(path: Path, kind: str) -> Any:
+    from pyarrow import dataset
+
+    return dataset.dataset(path, format=IN_PARTS.get(kind, "parquet"))
+
+
+def _rows_of(table: Any) -> int:
+    return int(table.count_rows())
+
+
+def _width(schema: Schema) -> int:
+    """Bytes of a row, read and encoded."""
+    return _ENTRY * len(schema.columns) + 4 * schema.dimension
+
+
+def _frames(table: Any, schema: Schema) -> Iterator[pd.DataFrame]:
+    import pyarrow as pa
+
+    names = {column.name for column in schema.columns} | {schema.unit}
+    columns = [name for name in table.schema.names if name in names]
+    size = max(1 << 10, _PART // _width(schema))
+    for batch in table.to_batches(columns=columns, batch_size=size, batch_readahead=1, fragment_readahead=1):
+        if batch.num_rows:
+            yield as_frame(pa.Table.from_batches([batch]))
+
+
+def _refuse_doubled(path: Path, names: list[str]) -> None:
+    doubled = [name for name, count in Counter(names).items() if count > 1]
+    if doubled:
+        raise DataError(f"Expected distinct column names in {path}, got {doubled[:5]} twice.")
+
+
+def _refuse_small(scratch: Path, needed: int) -> None:
+    free = shutil.disk_usage(scratch).free
+    if needed > free:
+        raise DataError(
+            f"The encoded table takes {needed / 1e9:.1f} GB below {scratch}, where {free / 1e9:.1f} are free: set DPERM_SCRATCH "
+            "to a folder on a larger disk."
+        )
