@@ -139,6 +139,9 @@ ERRORS: dict[str, Callable[[], Any]] = {
     "fewer": lambda: trained(tuple(part[: of_rank(N, N - 1)] for part in records())),
     "order": lambda: trained(tuple(part.flip(0) if Ranks.here().rank else part for part in records())),
     "twice": lambda: trained(fit={"sharded": True}),
+    "groups": lambda: trained(
+        person_rows=2, public_size=N // 2, fit={"groups": np.arange(N) // 2 + of_rank(0, 1) * (np.arange(N) == 9)}
+    ),
     "parts of persons": lambda: trained(person_rows=2, fit={"groups": np.arange(N) // 2, "sharded": True}),
     "disk": lambda: trained(Broken()),
     "importance": lambda: trained(plan=partial(dpis), epsilon=2.0),

@@ -45,6 +45,7 @@ _SAID = {
     "fewer": "got 120, 119 of them: pass sharded=True",
     "order": "in the same order",
     "twice": "ranks 0 and 1 hold the same: a record would count twice",
+    "groups": "Expected the same groups on every rank",
     "parts of persons": "all records on every rank with person_rows",
     "disk": "OSError: the disk is gone",
     "importance": "Expected a plan of fixed noise on 2 ranks",

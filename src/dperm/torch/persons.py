@@ -5,6 +5,7 @@ The engine that tells records apart sees the axis as it sees the positions of a 
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -90,6 +91,12 @@ class PersonRecords(TorchRecords):
     @physical_batch_size.setter
     def physical_batch_size(self, size: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._rows.physical_batch_size = size
+
+    @property
+    def arrangement(self) -> str:
+        """Whose each row is."""
+        rows = self._chosen.astype(np.int64).tobytes() + self._starts.astype(np.int64).tobytes()
+        return hashlib.sha256(rows).hexdigest()
 
     @property
     def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]

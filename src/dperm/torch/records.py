@@ -95,6 +95,11 @@ class TorchRecords:
         self._share = share
 
     @property
+    def arrangement(self) -> str:
+        """What must be the same where others count records as this one does, beside how many there are."""
+        return ""
+
+    @property
     def held(self) -> int:
         """How many records are here."""
         return self._size

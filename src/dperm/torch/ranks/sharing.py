@@ -19,6 +19,9 @@ class _Held(Protocol):
     @property
     def held(self) -> int: ...
 
+    @property
+    def arrangement(self) -> str: ...
+
     def fingerprints(self, places: NDArray[np.intp] | None = None) -> NDArray[np.uint64]: ...
 
 
@@ -30,6 +33,8 @@ def share_of(records: _Held, ranks: Ranks, *, sharded: bool) -> Share:
     places = np.unique(np.linspace(0, records.held - 1, min(_COMPARED, records.held)).round().astype(np.intp))
     digests, again = ([int(digest) for digest in records.fingerprints(places)] for _ in range(2))
     everyone = ranks.gathered((records.held, digests if digests == again else None))  # augmented, they differ each time
+    if len(set(ranks.gathered(records.arrangement))) > 1:
+        raise RankError("Expected the same groups on every rank: a person that is another one elsewhere would count twice.")
     sizes = [size for size, _ in everyone]
     if sharded:
         known: dict[str, int] = {}
