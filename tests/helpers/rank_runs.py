@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,16 +20,16 @@ from torch.utils.data import Dataset
 from dperm._random import Randomness
 from dperm.audit.white_box import white_box
 from dperm.gradient import SGD, AdaptiveClip, BallsAndBins, Clip, Constant, FixedSize, PerLayer, Plan, Poisson, PoissonRows
-from dperm.gradient.recipes import dpis
-from dperm.privacy import Relation
+from dperm.gradient.recipes import dpis, individual_descent
+from dperm.privacy import Certificate, Gaussian, Relation
 from dperm.release import Source
-from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
+from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords, private_channel_statistics
 from dperm.torch.ranks import Ranks, RankSource, Share
 from dperm.torch.ranks.sharing import share_of
 from dperm.torch.source import TorchSource
 from helpers.oracle import cross_entropy
 
-__all__ = ["ERRORS", "SCENARIOS", "launched"]
+__all__ = ["ERRORS", "SCENARIOS", "individual", "launched", "records"]
 
 N, D = 120, 6
 
@@ -78,6 +79,15 @@ def of_persons(plan: Plan | None = None) -> dict[str, Any]:
     return trained(person_rows=2, fit={"groups": np.arange(N) // 3}, **settings)
 
 
+def frozen() -> dict[str, Any]:
+    """With frozen parameters and buffers that begin differently on each rank."""
+    model = net(seed=Ranks.here().rank)
+    model[0].requires_grad_(False)
+    model.register_buffer("counts", torch.full((3,), Ranks.here().rank, dtype=torch.int16))
+    found = trained(model=model)
+    return {"theta": torch.cat([part.flatten().double() for part in model.state_dict().values()]), "event": found["event"]}
+
+
 def own_loop() -> dict[str, Any]:
     model = net(seed=Ranks.here().rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -111,6 +121,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "persons": of_persons,
     "rows of persons": partial(of_persons, plan_of(PoissonRows(0.2, 2), size=N // 3)),
     "own loop": own_loop,
+    "frozen parts": frozen,
 }
 
 
@@ -126,6 +137,60 @@ class Broken(Dataset[Any]):
         return tuple(part[place] for part in records())
 
 
+class Augmented(Dataset[Any]):
+    """Other records each time that they are read."""
+
+    def __init__(self, *, backwards: bool = False) -> None:
+        self.backwards = backwards
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, place: int) -> Any:
+        x, y = (part[N - 1 - place if self.backwards else place] for part in records())
+        return x + torch.rand(D), y
+
+
+def shuffled() -> tuple[Tensor, Tensor]:
+    x, y = records()
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(Ranks.here().rank))
+    return x[order], y[order]
+
+
+def earlier() -> Certificate:
+    return Certificate.issue(
+        mechanism="test", event=Gaussian(8.0), delta=1e-3, paper="", assumptions=[], public_facts={}, not_charged=[],
+        provenance=TorchSource(Randomness.from_system(), torch.device("cpu")).provenance,
+    )  # fmt: skip
+
+
+def half_frozen() -> nn.Module:
+    model = nn.Sequential(nn.Linear(D, D), nn.Linear(D, D), nn.Linear(D, 2))
+    model[Ranks.here().rank].requires_grad_(False)
+    return model
+
+
+def scheduled() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = PrivateTrainer(model, cross_entropy, optimizer, epsilon=3.0, delta=1e-3, public_size=N, random_state=0)
+    run.fit(records(), scheduler=torch.optim.lr_scheduler.StepLR(optimizer, of_rank(3, 4)))
+
+
+def individual(folder: str) -> PrivateTrainer:
+    model = net()
+    plan = partial(individual_descent, steps=30, full_steps=6, clipping_norm=1.0)
+    return PrivateTrainer(
+        model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), plan,
+        epsilon=3.0, delta=1e-3, public_size=N, checkpoint=folder,
+    )  # fmt: skip
+
+
+def statistics() -> None:
+    features = records()[0].reshape(N, D, 1, 1) + Ranks.here().rank
+    private_channel_statistics(features, noise_multiplier=8.0, delta=1e-3, scale=1.0, public_size=N)
+
+
 def of_rank(*values: Any) -> Any:
     return values[min(Ranks.here().rank, len(values) - 1)]
 
@@ -138,6 +203,16 @@ ERRORS: dict[str, Callable[[], Any]] = {
     "model": lambda: trained(model=net(width=of_rank(8, 9))),
     "fewer": lambda: trained(tuple(part[: of_rank(N, N - 1)] for part in records())),
     "order": lambda: trained(tuple(part.flip(0) if Ranks.here().rank else part for part in records())),
+    "twice, shuffled": lambda: trained(shuffled(), fit={"sharded": True}),
+    "twice, changed each time": lambda: trained(Augmented(), fit={"sharded": True}),
+    "order, changed each time": lambda: trained(Augmented(backwards=Ranks.here().rank == 1)),
+    "spent": lambda: trained(spent=of_rank([], [earlier()])),
+    "frozen": lambda: trained(model=half_frozen()),
+    "scheduler": scheduled,
+    "validation": lambda: trained(fit={"validation": of_rank(records(), records()[0])}),
+    "individual, continued": lambda: individual(os.environ["DPERM_TEST_STARTED"]).fit(records(), resume=True),
+    "resume": lambda: trained(checkpoint=tempfile.mkdtemp(), fit={"resume": Ranks.here().rank == 0}),
+    "statistics": statistics,
     "twice": lambda: trained(fit={"sharded": True}),
     "groups": lambda: trained(
         person_rows=2, public_size=N // 2, fit={"groups": np.arange(N) // 2 + of_rank(0, 1) * (np.arange(N) == 9)}

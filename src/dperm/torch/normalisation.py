@@ -18,6 +18,7 @@ from torch import Tensor
 from dperm import _validate as check
 from dperm._remind import remind_of_delta, remind_of_size
 from dperm.privacy import Assumption, Certificate, Gaussian, Relation, statements
+from dperm.torch.ranks import RankError, Ranks
 from dperm.torch.source import open_channel
 
 __all__ = ["ChannelStatistics", "private_channel_statistics"]
@@ -114,6 +115,7 @@ def private_channel_statistics(
         provenance=channel.provenance,
     )
     query = moments.total(features, units)
+    _refuse_others(query, {**certificate.public_facts, "event": event, "relation": relation, "label": label})
     channel.charge(event, certificate.mechanism)
     noise_std = event.noise_multiplier * sensitivity
     sums = channel.release(query, sensitivity, event.noise_multiplier)
@@ -122,6 +124,15 @@ def private_channel_statistics(
     mean, square = sums[:channels] / size, sums[channels : 2 * channels] / size
     variance = (square - mean.square()).clamp_min(max(floor**2, noise_std / size))
     return ChannelStatistics(mean * units, variance.sqrt() * units, float(size), certificate)
+
+
+def _refuse_others(query: Tensor, settings: dict[str, Any]) -> None:
+    """RankError, on every rank of a run, where they do not ask for the same of the same features: one of them is answered."""
+    ranks = Ranks.here()
+    ranks.same(settings)
+    everyone = ranks.gathered(query.cpu())
+    if not all(torch.allclose(sums, everyone[0], rtol=1e-9) for sums in everyone):
+        raise RankError("Expected the same features on every rank: the statistics are those of rank 0's.")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
+from dperm.torch.guard import kept_states, seed_all
 from dperm.torch.named import Paired, label_apart, readable
 from dperm.torch.ranks.share import Share
 from dperm.torch.structure import batch_size, map_tensors, take, tensors
@@ -146,9 +147,14 @@ class TorchRecords:
         return iter(next(self.stream([None])))
 
     def fingerprints(self, places: Indices | None = None) -> NDArray[np.uint64]:
-        """(n,): a digest of each record by itself, in order, or of those at these places. Private."""
-        chosen = range(self._size) if places is None else places.tolist()
-        return np.array([self._fingerprint(index) for index in chosen], dtype=np.uint64)
+        """(n,): a digest of each record by itself, in order, or of those at these places; what is drawn on the way, such as an
+        augmentation, is drawn from one seed. Private."""
+        digests: list[int] = []
+        with kept_states(self.device):
+            for index in range(self._size) if places is None else places.tolist():
+                seed_all(0)
+                digests.append(self._fingerprint(index))
+        return np.array(digests, dtype=np.uint64)
 
     def _fingerprint(self, index: int) -> int:
         digest = hashlib.blake2b(digest_size=8)

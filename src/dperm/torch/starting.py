@@ -93,6 +93,7 @@ class Starter:
             raise ValueError("The checkpoint was made by a plan that chooses its noise on the way: pass the same plan.")
         plan = self.with_update(self.planner.again(self.noise, settings["public_size"], self.relation))
         self._refuse_groups(plan)
+        self._refuse_ranks(plan)
         described = {name: str(value) for name, value in plan.describe().items() if name != "update"}
         if changed := [name for name, value in described.items() if state["plan"].get(name) != value]:
             raise ValueError(f"The checkpoint was made by another plan: {', '.join(changed)} differ.")
@@ -186,8 +187,7 @@ class Starter:
         if like.anchored:
             raise TypeError("Expected a plan of gradients at one θ: a network's have no differences. It is for linear models.")
         self._refuse_groups(like)
-        if self.ranks.size > 1 and not like.by_parts:
-            raise ValueError(f"Expected a plan of fixed noise on {self.ranks.size} ranks: {like.kind} keeps records in memory.")
+        self._refuse_ranks(like)
         self.ranks.same(like.describe())
         like.refuse(self.objective, records)
         if like.claim:
@@ -213,6 +213,12 @@ class Starter:
             raise ValueError(
                 f"Expected one row a person for gradient perturbation ({plan.kind}): it has no proof for persons of several "
                 "rows. Use person_rows=1, or Poisson sampling or full batches."
+            )
+
+    def _refuse_ranks(self, plan: Policy) -> None:
+        if self.ranks.size > 1 and not plan.by_parts:
+            raise ValueError(
+                f"Expected one process for {plan.kind}, which keeps something of each record, got {self.ranks.size} ranks."
             )
 
     @property

@@ -151,6 +151,7 @@ class PrivateTrainer:
         self._run: PrivateRun | None = None
         self._state: Any = None
         self._announced = self._own_loop = False
+        self._ranks = Ranks()
         self._fitting = Fitting()
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Expected a torch optimizer over the model's parameters, got {optimizer!r}.")
@@ -245,7 +246,8 @@ class PrivateTrainer:
         scheduler, scheduler_interval : a torch learning-rate scheduler, stepped every "epoch" or "step".
         ema_decay : average the weights exponentially, and leave the average in the model.
         callbacks, progress : `Callback`s; a progress bar (None: on a terminal).
-        show_private : also show each batch's loss and clipped share, which are not private.
+        show_private : also show each batch's loss and clipped share, which are not private; of several ranks, each its own
+            share's.
         checkpoint_every : steps between checkpoints. None: an expected epoch.
         resume : continue from the newest checkpoint, with fresh noise; steps lost since then are skipped, not drawn again.
         sharded : on several ranks (`torchrun`), `dataset` is this rank's own part of the records, not all of them.
@@ -261,9 +263,7 @@ class PrivateTrainer:
         watching = list(self._fitting.callbacks)
         if progress or (progress is None and sys.stderr.isatty() and Ranks.here().rank == 0):
             watching.append(ProgressBar())
-        held_out = None if validation is None else self._records(validation, self.physical_batch_size or 1024)
-        if held_out is not None:
-            self._scores([held_out.sample(_PROBED)])  # what can fail fails before anything is charged
+        held_out = None if validation is None else Ranks.here().together(lambda: self._held_out(validation))
         try:
             for step in self._steps(dataset, groups, resume, sharded):
                 run = self._run
@@ -303,6 +303,10 @@ class PrivateTrainer:
     def _steps(self, dataset: Any, groups: Any, resume: bool, sharded: bool) -> Iterator[PrivateStep]:
         if self.random_state is None and self.objective.masks_of_records:
             raise ValueError("Masks made of the records' own numbers are for replay: make a new trainer.")
+        self._ranks = ranks = Ranks.here()
+        if ranks.size > 1:
+            ranks.same(self._common(resume, sharded))
+            ranks.put_on_all(self.model)
         # callbacks and loops of the caller's own may change the model by what was released: they are not undone
         kept = None if self._own_loop or self._fitting.callbacks else self.objective.snapshot()
         run = self._begin(dataset, groups, resume, sharded)
@@ -363,7 +367,7 @@ class PrivateTrainer:
         """Write a checkpoint now. Needs `checkpoint`."""
         if self.checkpoint is None or self._run is None or self._starter is None:
             raise ValueError("Expected a checkpoint folder and a run in progress.")
-        if Ranks.here().rank:
+        if self._ranks.rank:
             return  # the first writes what all have
         settings = {"noise_multiplier": self._starter.noise, "public_size": self._run.plan.public_size, **self._identity()}
         self._run.save({**self._contents(), "settings": settings})
@@ -418,6 +422,11 @@ class PrivateTrainer:
 
     # Starting: everything is checked before anything is charged
 
+    def _held_out(self, validation: Any) -> TorchRecords:
+        records = self._records(validation, self.physical_batch_size or 1024)
+        self._scores([records.sample(_PROBED)])  # what can fail fails before anything is charged
+        return records
+
     def _records(self, data: Any, size: int) -> TorchRecords:
         return TorchRecords(data, **self._reading(size))
 
@@ -445,13 +454,11 @@ class PrivateTrainer:
             )
 
     def _begin(self, dataset: Any, groups: Any, resume: bool, sharded: bool) -> PrivateRun:
-        ranks = Ranks.here()
+        ranks = self._ranks
         records = ranks.together(lambda: self._admitted(dataset, groups, resume))
-        ranks.same(self._common(sharded))
         if sharded and self.person_rows is not None:
             raise ValueError("Expected all records on every rank with person_rows: nobody can tell whether a person is on two.")
         records.share = share_of(records, ranks, sharded=sharded)
-        ranks.put_on_all(self.model)
         latest = None if self.checkpoint is None else ranks.first(self._latest)
         if latest is not None and not resume:
             raise ValueError(f"{self.checkpoint} holds checkpoints of a run: pass resume=True, or choose another folder.")
@@ -474,19 +481,27 @@ class PrivateTrainer:
         checkpoint.probe(self.checkpoint, self._contents())
         return checkpoint.latest(self.checkpoint)
 
-    def _common(self, sharded: bool) -> dict[str, Any]:
+    def _common(self, resume: bool, sharded: bool) -> dict[str, Any]:
         """What the ranks of a run must share, besides the plan."""
         shapes = [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in self.model.state_dict().items()]
+        scheduler = self._fitting.scheduler
         return {
             "dperm": version("dperm"),
             "torch": torch.__version__,
+            "resume": resume,
             "sharded": sharded,
             **self._identity(),
             "noise_multiplier": self.noise_multiplier,
             "public_size": self.public_size,
+            "spent": _digest(*(certificate.to_json() for certificate in self.spent)),
+            "label": self.label,
+            "autocast": self.objective.autocast,
+            "loss_fn": getattr(self.loss_fn, "__qualname__", type(self.loss_fn).__qualname__),
             "random_state": type(self.random_state) if isinstance(self.random_state, Source) else self.random_state,
             "checkpoint": self.checkpoint is not None,
-            "the model's parameters": hashlib.sha256("\n".join(shapes).encode()).hexdigest()[:12],
+            "the model's parameters": _digest(*shapes, "trained:", *self.objective.flat.names),
+            "the optimizer's settings": None if self.optimizer is None else self.optimizer.state_dict()["param_groups"],
+            "the scheduler's settings": None if scheduler is None else scheduler.state_dict(),
         }
 
     def _admitted(self, dataset: Any, groups: Any, resume: bool) -> TorchRecords:
@@ -524,7 +539,7 @@ class PrivateTrainer:
         there = {name: settings.get(name) for name in mine}  # what is younger than a checkpoint is as if it had said nothing
         if changed := [f"{name} = {there[name]!r}, not {value!r}" for name, value in mine.items() if there[name] != value]:
             raise ValueError(f"The checkpoint was made with {'; '.join(changed)}.")
-        plan = starter.again(settings, state)
+        plan = self._ranks.together(lambda: starter.again(settings, state))
         self.model.load_state_dict(saved["model"])
         self._state = checkpoint.to_device(saved["update"], self.objective.flat.device)
         if self.optimizer is not None:
@@ -601,6 +616,10 @@ class PrivateTrainer:
             return mean_scores(self.model, self.loss_fn, self._fitting.metrics, batches)
         finally:
             theta.copy_(kept)
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
 
 
 def _refuse_backward(parameter: Tensor) -> None:

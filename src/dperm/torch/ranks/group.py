@@ -109,10 +109,9 @@ class Ranks:
             return
         with torch.no_grad():
             for tensor in (*model.parameters(), *model.buffers()):
-                held = tensor.detach().contiguous()
-                self.told(held)
-                if held.data_ptr() != tensor.data_ptr():
-                    tensor.copy_(held)
+                held = tensor.detach().clone(memory_format=torch.contiguous_format)
+                self.told(held.view(-1).view(torch.uint8))  # of any type, also of those that the group knows no sums of
+                tensor.copy_(held)
 
     def total(self, part: Tensor) -> Tensor:
         """On rank 0 the sum of every rank's part, added in double precision; elsewhere nothing that means anything."""
