@@ -49,6 +49,12 @@ ALWAYS = {
     "test_one_step_against_the_integral": ("0.2-5-0.6", "0.5-2-1.0"),
     "test_white_box_audit_of_a_cnn": ("4.0",),
     "test_every_mechanism_is_compared_to_the_end": ("add_or_remove_one",),
+    "test_nothing_certified_moves_more_than_it_is_charged": (
+        *("accuracy_first", "baselines", "coordinate", "frank_wolfe", "frank_wolfe_l2", "greedy", "individual"),
+        *("last_iterate", "poisson", "preconditioned", "quantile", "samplers", "svrg", "weighted"),
+    ),
+    "test_physical_batches_do_not_change_the_run": ("4", "100"),
+    "test_replay_on_neighbours": ("200", "poisson", "rows", "add_or_remove_one", "replace_one"),
 }
 
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -91,6 +91,7 @@ def test_tries_start_from_weights_of_their_own() -> None:
     assert len(first) < 2 or len(set(first)) == len(first)
 
 
+@pytest.mark.slow
 def test_a_try_that_spends_something_else_is_not_kept() -> None:
     """This candidate's runs are longer once they were charged."""
     log = SpendLog.current()
