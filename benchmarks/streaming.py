@@ -77,7 +77,7 @@ def main() -> None:
             read = time.perf_counter() - start
         with Memory() as training:
             start = time.perf_counter()
-            data.fit(DPLogisticRegression(epsilon=1.0, classes=schema.classes))
+            data.fit(DPLogisticRegression(epsilon=1.0, classes=schema.classes, public_size=asked.rows))
             trained = time.perf_counter() - start
         disk = path.stat().st_size, data.features.nbytes
     text = [
