@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -160,7 +158,9 @@ def test_it_keeps_within_its_memory(tmp_path: Path) -> None:
         "schema = Schema.from_dict({'name': 'big', 'target': 'y', 'target_range': [0, 1], 'columns': columns})\n"
         "data, _ = read_dataset(sys.argv[1], schema=schema)\n"
         "assert data.features.shape == (2_000_000, 20)\n"
+        "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
+        "print(status['VmHWM'].split()[0])\n"
     )
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    subprocess.run([sys.executable, script, tmp_path / "big.parquet"], check=True, env=os.environ)
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < max(before, 900_000)
+    command = [sys.executable, script, tmp_path / "big.parquet"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 520_000  # kB, of which importing takes 200,000

@@ -145,11 +145,16 @@ def _width(schema: Schema) -> int:
 
 def _frames(table: Any, schema: Schema) -> Iterator[pd.DataFrame]:
     import pyarrow as pa
+    from pyarrow import dataset
 
     names = {column.name for column in schema.columns} | {schema.unit}
     columns = [name for name in table.schema.names if name in names]
     size = max(1 << 10, _PART // _width(schema))
-    for batch in table.to_batches(columns=columns, batch_size=size, batch_readahead=1, fragment_readahead=1):
+    # else whole groups of rows are read ahead
+    frugal = {"use_threads": False, "batch_readahead": 1, "fragment_readahead": 1}
+    if table.format.default_extname == "parquet":
+        frugal["fragment_scan_options"] = dataset.ParquetFragmentScanOptions(pre_buffer=False)
+    for batch in table.to_batches(columns=columns, batch_size=size, **frugal):
         if batch.num_rows:
             yield as_frame(pa.Table.from_batches([batch]))
 
