@@ -144,10 +144,10 @@ def test_the_estimators_front_door(estimator: Any) -> None:
 
 def _from_the_same_weights(estimator: DPMLPClassifier) -> DPMLPClassifier:
     """Initial weights do not depend on records; replay needs them the same in all its runs."""
-    plain = DPMLPClassifier._module
+    plain = DPMLPClassifier.module_of
 
     class Fixed(DPMLPClassifier):
-        def _module(self, features: int, classes: int) -> Any:
+        def module_of(self, features: int, classes: int) -> Any:
             torch.manual_seed(0)
             return plain(self, features, classes)
 

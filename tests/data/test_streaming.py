@@ -124,6 +124,68 @@ def test_a_small_disk_and_a_broken_file_are_said(tmp_path: Path, small: None, mo
         read_dataset(path, schema=schema)
 
 
+def test_one_file_changes_no_other(tmp_path: Path, small: None) -> None:
+    """Arrow would cast all files to the first one's types: a person would be several, an entry another."""
+    frame = table()
+    schema, folder = schema_of(frame, missing="drop"), written(frame, tmp_path, "folder")
+
+    def changed(message: str, **columns: Any) -> None:
+        part = frame.iloc[2000:].assign(**columns)
+        parquet.write_table(pa.Table.from_pandas(part, preserve_index=False), folder / "2.parquet")
+        with pytest.raises(DataError, match=message):
+            read_dataset(folder, schema=schema)
+
+    changed("column 'person' to have one type .* int64 in 0.parquet and .*string in 2.parquet", person="7")
+    changed("column 'age' to have one type .* int64 in 0.parquet and double in 2.parquet", age=1.5)
+    changed("column 'dose' to have one type .* double in 0.parquet and null in 2.parquet", dose=None)
+    part = pa.Table.from_pandas(frame.iloc[2000:], preserve_index=False)
+    parquet.write_table(part.rename_columns([name.upper() for name in part.column_names]), folder / "2.parquet")
+    with pytest.raises(DataError, match="in 0.parquet and none in 2.parquet"):
+        read_dataset(folder, schema=schema)
+    parquet.write_table(part.append_column("age", part["age"]), folder / "2.parquet")
+    with pytest.raises(DataError, match=r"distinct column names in .*2.parquet, got \['age'\] twice"):
+        read_dataset(folder, schema=schema)
+    (folder / "2.parquet").rename(folder / "2.pq")
+    with pytest.raises(DataError, match=r"Expected Parquet files in the folder .* got '2\.pq'"):
+        read_dataset(folder, schema=schema)
+    (folder / "2.pq").unlink()
+    (folder / "year=2024").mkdir()
+    with pytest.raises(DataError, match="further folders, got 'year=2024'"):
+        read_dataset(folder, schema=schema)
+    (folder / "year=2024").rmdir()
+    (folder / "_SUCCESS").touch()
+    (folder / "1.parquet").rename(folder / "_1.parquet")
+    found, _ = read_dataset(folder, schema=schema)
+    assert found.survey is not None and found.survey.rows == 2000
+
+
+def test_what_the_schema_does_not_know_is_said(tmp_path: Path, small: None) -> None:
+    frame = table().assign(extra=1.0)
+    found, _ = read_dataset(written(frame, tmp_path, "parquet"), schema=schema_of(table(), missing="drop"))
+    assert found.survey is not None and found.survey.unknown == ("extra",)
+
+
+def test_a_disk_that_fills_up_is_said(tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = table()
+    path, schema = written(frame, tmp_path, "parquet"), schema_of(frame, missing="drop")
+    monkeypatch.setenv("DPERM_SCRATCH", str(tmp_path / "nowhere"))
+    with pytest.raises(DataError, match=r"Cannot keep the encoded table below .*nowhere"):
+        read_dataset(path, schema=schema)
+    monkeypatch.setenv("DPERM_SCRATCH", str(tmp_path))
+    monkeypatch.setattr(streaming, "_kept", lambda values, file: file.write(b"cut short"))
+    with pytest.raises(DataError, match="what was written is not all there"):
+        read_dataset(path, schema=schema)
+
+
+def test_other_endings_are_read_in_parts_too(tmp_path: Path, small: None) -> None:
+    frame = table()
+    path = written(frame, tmp_path, "parquet").rename(tmp_path / "stays.pq")
+    found, _ = read_dataset(path, schema=schema_of(frame, missing="drop"))
+    assert isinstance(found.features, np.memmap)
+    with pytest.raises(DataError, match="No file"):
+        read_dataset(tmp_path / "no.parquet", schema=schema_of(frame))
+
+
 def test_the_model_is_the_same(tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     frame = table()
     plan, model = tmp_path / "s.json", tmp_path / "m.json"

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from dperm.release import SpendLog
-from dperm.torch.ranks import Share
+from dperm.torch.ranks import Share, sharing
 from helpers.rank_runs import ERRORS, SCENARIOS, individual, launched, records
 
 _FEW = ("frozen parts", "sharded", "few records a step", "rows of persons", "own loop")
@@ -117,6 +117,23 @@ def test_each_record_is_one_rank_s(ranks: int, parts: bool) -> None:
             assert ((places >= 0) & (places < (sizes[rank] if parts else total))).all()
             seen += (places + share.held).tolist()
         assert sorted(seen) == (list(range(total)) if numbers is None else numbers.tolist())
+
+
+def test_kinds_of_records_are_no_copies() -> None:
+    generator = np.random.default_rng(0)
+
+    def told(values: Any, size: int | None = None) -> Any:
+        return sharing._Told(size or len(values), "", np.asarray(values, dtype=np.uint64), True)
+
+    for kinds, count in ((80, 100), (500, 500), (2000, 8000), (5000, 5000)):
+        one, other = (told(generator.integers(0, kinds, count)) for _ in range(2))
+        assert one.shared_with(other) < 0.8
+    distinct = generator.permutation(100_000)
+    copy, same = told(distinct[:8192], 20_000), told(np.sort(distinct[:8192]), 20_000)
+    assert copy.shared_with(same) > 0.8
+    sampled = [told(generator.choice(20_000, 8192, replace=False), 20_000) for _ in range(2)]
+    assert sampled[0].shared_with(sampled[1]) > 0.8
+    assert told(distinct[:5000]).shared_with(told(distinct[5000:10_000])) == 0
 
 
 # Killed

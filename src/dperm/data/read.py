@@ -43,7 +43,7 @@ def _kind(path: Path, *, text: bool = False) -> str:
     for suffix in (*_TABLES, *_ARRAYS):
         if name.endswith(suffix):
             return suffix
-    _check_file(path)
+    _check_there(path)
     if name.endswith(".xls"):
         raise DataError(f"Cannot read {path}: save it as .xlsx or as CSV.")
     with path.open("rb") as file:
@@ -63,21 +63,24 @@ def _kind(path: Path, *, text: bool = False) -> str:
     return ".libsvm" if re.fullmatch(_LIBSVM, next(filter(None, start.splitlines()), b"").strip()) else ""
 
 
-def _check_file(path: Path) -> None:
+def _check_there(path: Path) -> None:
     if path.is_dir():
         raise DataError(f"Expected a file, got the folder {path}.")
     if not path.is_file():
         raise DataError(f"No file {path}.")
     if not os.access(path, os.R_OK):
         raise DataError(f"The file {path} may not be read by you.")
-    size = path.stat().st_size
-    if size == 0:
+    if not path.stat().st_size:
         raise DataError(f"The file {path} is empty.")
-    free = free_memory()
+
+
+def _check_file(path: Path) -> None:
+    _check_there(path)
+    size, free = path.stat().st_size, free_memory()
     if size > free / 2 and not path.name.endswith(".npy"):
         raise DataError(
             f"The file {path} has {size / 1e9:.1f} GB, too much for the {free / 1e9:.1f} GB of free memory. "
-            "A Parquet file is read in parts where a schema is given; a .npy file of encoded features is memory-mapped."
+            "`dperm train` reads a Parquet file in parts where a schema is given; a .npy file of features is memory-mapped."
         )
 
 
@@ -167,7 +170,7 @@ def read_dataset(
     """A data file as features and targets, and the schema used (a proposed one where none was given; None for arrays).
 
     `curves`: how many knots the numbers of a schema get; None: as it says. A Parquet or Arrow file that memory does not hold, or
-    a folder of such, is read in parts where a schema is given; `progress(rows, all)` is told then.
+    a folder of Parquet files, is read in parts where a schema is given; `progress(rows, all)` is told then.
 
     Array files: `.npz` with arrays X and y; `.npy`, memory-mapped, whose column number `target` (default −1) is the
     target; libsvm, sparse. Their values are used as they are: `data_norm` alone bounds them. `indices` of libsvm files: the first
@@ -181,6 +184,8 @@ def read_dataset(
     if kind in _ARRAYS:
         _check_file(path)
         return _read_arrays(path, kind, target, indices), None
+    if schema is not None and not path.is_dir():
+        _check_there(path)
     if schema is not None and (path.is_dir() or kind in IN_PARTS) and not fits_memory(path, kind, schema):
         schema = schema if curves is None else schema.with_curves(curves(schema))
         _refuse_other_target(target, schema)

@@ -29,30 +29,44 @@ __all__ = ["IN_PARTS", "fits_memory", "read_in_parts"]
 #: endings of files that can be read so, and what their format is called
 IN_PARTS = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc"}
 _ENTRY = 40  # bytes of a table's entry in memory, about, while it is read
+_BESIDE = {"_SUCCESS", "_metadata", "_common_metadata"}
 _PART = 1 << 26  # bytes of entries that are read at once
 
 
 def fits_memory(path: Path, kind: str, schema: Schema) -> bool:
     """Whether a table can be read as a whole: about, from how many rows it says that it has. A folder never is."""
+    if path.is_dir():
+        return False
+    with path.open("rb") as file:
+        if file.read(4) == b"FEA1":  # Feather's first version, which has no parts
+            return True
     with _readable(path):
-        return not path.is_dir() and _rows_of(_table(path, kind)) * _width(schema) < free_memory() / 2
+        table = _table(path, kind, schema)
+        width = _ENTRY * len(table.schema.names) + 4 * schema.dimension
+        return max(table.count_rows() * width, path.stat().st_size) < free_memory() / 2
 
 
 def read_in_parts(path: Path, kind: str, schema: Schema, progress: Callable[[int, int], None] | None = None) -> Dataset:
-    """A Parquet, Arrow or Feather file, or a folder of such, through its schema: the data set that it would be when read as a
-    whole, with features and targets in a nameless file below `DPERM_SCRATCH` (None: where temporary files are).
+    """A Parquet, Arrow or Feather file, or a folder of Parquet files in the order of their names, through its schema: the data
+    set that it would be when read as a whole, with features and targets in a nameless file below `DPERM_SCRATCH` (None: where
+    temporary files are).
 
-    `progress(rows, all)` is told. DataError where the file cannot be read, or the disk is too small; SchemaError as of a whole
-    table. What each row's person is called is kept in memory, where the schema has a unit.
+    `progress(rows, all)` is told. DataError where the files cannot be read, or differ in the types of columns that are used, or
+    the disk is too small; SchemaError as of a whole table. What each row's person is called is kept in memory, where the schema
+    has a unit.
     """
     with _readable(path):
-        table = _table(path, kind)
-        _refuse_doubled(path, table.schema.names)
-        rows = _rows_of(table)
-        scratch = Path(os.environ.get("DPERM_SCRATCH") or tempfile.gettempdir())
+        table = _table(path, kind, schema)
+        rows = int(table.count_rows())
+    scratch = Path(os.environ.get("DPERM_SCRATCH") or tempfile.gettempdir())
+    with _writable(scratch):
         _refuse_small(scratch, rows * (4 * schema.dimension + 8))
         with tempfile.TemporaryFile(dir=scratch) as features, tempfile.TemporaryFile(dir=scratch) as targets:
-            return _Parts(schema, features, targets).read(_frames(table, schema), rows, progress)
+            parts = _Parts(schema, features, targets)
+            found = parts.read(_frames(path, table, schema), rows, progress)
+    known = {column.name for column in schema.columns} | {schema.unit}
+    assert found.survey is not None
+    return replace(found, survey=replace(found.survey, unknown=tuple(name for name in table.schema.names if name not in known)))
 
 
 class _Parts:
@@ -90,10 +104,10 @@ class _Parts:
             if schema.unit not in frame.columns:
                 schema.persons(frame)  # says what is missing
             self._units.append(frame[schema.unit])
-        features.tofile(self._features)
+        _kept(features, self._features)
         if schema.classes:
             targets = np.searchsorted(sorted(schema.classes), targets).astype(np.float64)
-        np.asarray(targets, dtype=np.float64).tofile(self._targets)
+        _kept(np.asarray(targets, dtype=np.float64), self._targets)
 
     def _made(self) -> Dataset:
         import pandas as pd
@@ -111,6 +125,10 @@ class _Parts:
                 raise SchemaError(
                     f"Expected to be told whose each row is, but {schema.unit!r} is missing in {unknown} of {len(usable)}."
                 )
+        for file, length in ((self._features, 4 * count * schema.dimension), (self._targets, 8 * count)):
+            file.flush()
+            if os.fstat(file.fileno()).st_size != length:
+                raise OSError("what was written is not all there")
         features = np.memmap(self._features, dtype=np.float32, mode="r+", shape=(count, schema.dimension))
         targets: Any = np.memmap(self._targets, dtype=np.float64, mode="r+", shape=(count,))
         if schema.classes:
@@ -125,44 +143,86 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"Cannot read {path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
+        raise DataError(f"Cannot read {path}: {_said(error)}") from error
 
 
-def _table(path: Path, kind: str) -> Any:
-    from pyarrow import dataset
-
-    return dataset.dataset(path, format=IN_PARTS.get(kind, "parquet"))
-
-
-def _rows_of(table: Any) -> int:
-    return int(table.count_rows())
-
-
-def _width(schema: Schema) -> int:
-    """Bytes of a row, read and encoded."""
-    return _ENTRY * len(schema.columns) + 4 * schema.dimension
+@contextlib.contextmanager
+def _writable(scratch: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"Cannot keep the encoded table below {scratch} ({_said(error)}): set DPERM_SCRATCH to a folder with room."
+        ) from error
 
 
-def _frames(table: Any, schema: Schema) -> Iterator[pd.DataFrame]:
+def _said(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _files(path: Path) -> list[Path]:
+    """DataError for a folder that holds anything but Parquet files and what their writers leave beside them."""
+    if not path.is_dir():
+        return [path]
+    files = [file for file in sorted(path.iterdir()) if not file.name.startswith(".") and file.name not in _BESIDE]
+    odd = [file.name for file in files if file.is_dir() or file.suffix != ".parquet"]
+    if odd or not files:
+        what = f"got {odd[0]!r}" if odd else "got none"
+        raise DataError(f"Expected Parquet files in the folder {path}, and no others or further folders, {what}.")
+    return files
+
+
+def _table(path: Path, kind: str, schema: Schema) -> Any:
+    """DataError for files whose columns differ: one file's types must not change how another's entries read."""
+    import pyarrow as pa
+    from pyarrow import dataset, parquet
+
+    files, names = _files(path), {column.name for column in schema.columns} | {schema.unit}
+    first: dict[str, Any] = {}
+    for file in files:
+        if IN_PARTS.get(kind) == "ipc":
+            with pa.memory_map(str(file)) as mapped, pa.ipc.open_file(mapped) as reader:
+                held = reader.schema
+        else:
+            held = parquet.read_schema(file)
+        doubled = [name for name, count in Counter(held.names).items() if count > 1]
+        if doubled:
+            raise DataError(f"Expected distinct column names in {file}, got {doubled[:5]} twice.")
+        types = {name: held.field(name).type for name in held.names if name in names}
+        first = first or types
+        for name in {**first, **types}:
+            if first.get(name) != types.get(name):
+                raise DataError(
+                    f"Expected column {name!r} to have one type in all files of {path}, got {first.get(name, 'none')} in "
+                    f"{files[0].name} and {types.get(name, 'none')} in {file.name}: write them alike."
+                )
+    return dataset.dataset([str(file) for file in files], format=IN_PARTS.get(kind, "parquet"))
+
+
+def _frames(path: Path, table: Any, schema: Schema) -> Iterator[pd.DataFrame]:
     import pyarrow as pa
     from pyarrow import dataset
 
     names = {column.name for column in schema.columns} | {schema.unit}
     columns = [name for name in table.schema.names if name in names]
-    size = max(1 << 10, _PART // _width(schema))
+    size = max(1 << 10, _PART // (_ENTRY * len(schema.columns) + 4 * schema.dimension))
     # else whole groups of rows are read ahead
     frugal = {"use_threads": False, "batch_readahead": 1, "fragment_readahead": 1}
     if table.format.default_extname == "parquet":
         frugal["fragment_scan_options"] = dataset.ParquetFragmentScanOptions(pre_buffer=False)
-    for batch in table.to_batches(columns=columns, batch_size=size, **frugal):
+    batches = iter(table.to_batches(columns=columns, batch_size=size, **frugal))
+    while True:
+        with _readable(path):
+            batch = next(batches, None)
+        if batch is None:
+            return
         if batch.num_rows:
             yield as_frame(pa.Table.from_batches([batch]))
 
 
-def _refuse_doubled(path: Path, names: list[str]) -> None:
-    doubled = [name for name, count in Counter(names).items() if count > 1]
-    if doubled:
-        raise DataError(f"Expected distinct column names in {path}, got {doubled[:5]} twice.")
+def _kept(values: NDArray[Any], file: IO[bytes]) -> None:
+    """Written whole, or an error: `tofile` does not tell of a disk that fills up as it closes."""
+    file.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
 
 
 def _refuse_small(scratch: Path, needed: int) -> None:

@@ -11,44 +11,51 @@ from dperm.torch.flat import FlatParameters
 
 __all__ = ["FirstStep"]
 
+_LOOKED = 10  # steps
+
 
 class FirstStep:
-    """Remembers a model's parameters before a private step; `check` looks at what became of them.
+    """Remembers a model's parameters before the first private step; `seen` looks at what became of them.
 
-    Adapters fail silently where a tensor is trained by nobody, or where an optimiser moves one that has no private gradient.
+    Adapters fail silently where a tensor is trained by nobody, or where somebody moves one that has no private gradient.
     """
 
     def __init__(self, model: nn.Module, flat: FlatParameters) -> None:
-        self._flat, self._before = flat, flat.buffer.clone()
+        self._flat, self._before, self._steps = flat, flat.buffer.clone(), 0
         trained = set(flat.parameters)
         self._others = {name: parameter for name, parameter in model.named_parameters() if parameter not in trained}
-        self._seen = {name: _digest(parameter) for name, parameter in self._others.items()}
+        self._known = {name: _digest(parameter) for name, parameter in self._others.items()}
 
-    def check(self) -> bool:
-        """Whether a step was taken. RuntimeError where it moved a tensor that is not trained, a warning where one that is trained
-        stayed."""
-        if changed := [name for name, parameter in self._others.items() if _digest(parameter) != self._seen[name]]:
-            raise RuntimeError(
-                f"The first private step changed {', '.join(changed[:5])}, which is not trained privately: only parameters with "
-                "requires_grad have noisy gradients. The run stops; the charge stands."
+    def seen(self) -> bool:
+        """After each step, until all is well or has been said. A warning for a tensor that moved and is not trained, after the
+        first step, and for tensors that are trained and did not move in ten."""
+        if not self._steps and (changed := [n for n, p in self._others.items() if _digest(p) != self._known[n]]):
+            warnings.warn(
+                f"The first private step changed {_listed(changed)}, not trained privately: only parameters with requires_grad "
+                "have noisy gradients. That is right only where they follow what was released.",
+                stacklevel=5,
             )
+        self._steps += 1
         pairs = zip(self._flat.names, self._flat.parts(self._before), self._flat.parts(self._flat.buffer), strict=True)
-        stayed = [name for name, before, now in pairs if torch.equal(before, now)]
-        if len(stayed) == len(self._flat.names):
-            return False  # a schedule that starts at 0, or a loop that takes every other step
+        stayed = [name for name, before, now in pairs if now.numel() and torch.equal(before, now)]
+        if stayed and self._steps < _LOOKED:
+            return False  # a schedule may start at 0, a loop may take every other step
         if stayed:
             warnings.warn(
-                f"The first private step did not move {', '.join(stayed[:5])}"
-                + (f" and {len(stayed) - 5} more" if len(stayed) > 5 else "")
-                + ": noise is spent on what nobody trains. Give it a learning rate, or freeze it by requires_grad_(False).",
+                f"{_LOOKED} private steps did not move {_listed(stayed)}: noise is spent on what nobody trains. Give it a "
+                "learning rate, or freeze it by requires_grad_(False).",
                 stacklevel=5,
             )
         return True
 
 
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
 def _digest(tensor: Tensor) -> tuple[str, str]:
     """Two numbers that change where the tensor does; as texts, so that what is no number equals itself."""
     values = tensor.detach()
-    if not values.is_floating_point():  # quantised
-        return str(values.sum().item()), ""
+    if values.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):  # quantised, or narrower
+        return str(values.contiguous().view(-1).view(torch.uint8).sum(dtype=torch.int64).item()), ""
     return str(values.sum(dtype=torch.float64).item()), str(torch.linalg.vector_norm(values, dtype=torch.float64).item())

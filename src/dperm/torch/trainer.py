@@ -326,7 +326,7 @@ class PrivateTrainer:
                     seen = run.observed() if self._fitting.show_private else (None, None)
                     yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
                     guard.takes_back()
-                    if looking is not None and looking.check():
+                    if looking is not None and looking.seen():
                         looking = None
             if self._own_loop and self.checkpoint is not None:
                 self.save()  # the end of the run: whoever resumes gets the trained model
@@ -483,7 +483,8 @@ class PrivateTrainer:
 
     def _common(self, resume: bool, sharded: bool) -> dict[str, Any]:
         """What the ranks of a run must share, besides the plan."""
-        shapes = [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in self.model.state_dict().items()]
+        tensors_of = (*self.model.named_parameters(), *self.model.named_buffers())
+        shapes = [f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in tensors_of]
         scheduler = self._fitting.scheduler
         return {
             "dperm": version("dperm"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +18,7 @@ __all__ = ["RankError", "Ranks"]
 T = TypeVar("T")
 
 _TIME_LIMIT = timedelta(minutes=10)  # that a rank waits for another
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+|, device='cuda:\d+'")  # which differ between processes that run the same
 _TOLD = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells each process
 
 
@@ -93,7 +95,7 @@ class Ranks:
 
     def same(self, settings: Mapping[str, Any]) -> None:
         """RankError, on every rank, where these differ between ranks."""
-        everyone = self.gathered({name: str(value) for name, value in settings.items()})
+        everyone = self.gathered({name: _ADDRESS.sub("", str(value)) for name, value in settings.items()})
         for rank, theirs in enumerate(everyone):
             differing = [name for name in everyone[0] | theirs if everyone[0].get(name) != theirs.get(name)]
             if differing:
@@ -108,7 +110,9 @@ class Ranks:
         if self.size == 1:
             return
         with torch.no_grad():
-            for tensor in (*model.parameters(), *model.buffers()):
+            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                if tensor.layout is not torch.strided or (tensor.numel() and 0 in tensor.stride() and tensor.numel() > 1):
+                    raise ValueError(f"Expected {name} as a dense tensor with memory of its own, to give it to every rank.")
                 held = tensor.detach().clone(memory_format=torch.contiguous_format)
                 self.told(held.view(-1).view(torch.uint8))  # of any type, also of those that the group knows no sums of
                 tensor.copy_(held)

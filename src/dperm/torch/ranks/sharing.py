@@ -17,6 +17,7 @@ __all__ = ["share_of"]
 
 _COMPARED = 1 << 13  # records of each rank
 _ALIKE = 0.8  # of two ranks' records, that are equal: then they were given the same ones
+_TWINS = 0.1  # of a rank's records, that are there several times: equal ones elsewhere say little then
 _FEW = 8  # equal records, which may be so by chance
 
 
@@ -77,8 +78,11 @@ class _Told:
     def shared_with(self, other: _Told) -> float:
         """About which part of the smaller set is in the other one, too. Records that are there several times say nothing."""
         mine, theirs = (_single(told.digests) for told in (self, other))
+        for told, single in ((self, mine), (other, theirs)):
+            if (1 - len(single) / len(told.digests)) * told.size / len(told.digests) > _TWINS:
+                return 0.0  # others' records may be equal to these, too
         equal = len(np.intersect1d(mine, theirs, assume_unique=True))
-        if equal < min(_FEW, self.size, other.size):
+        if equal < _FEW:
             return 0.0
         chance = len(mine) / self.size * (len(theirs) / other.size)  # of a record of both to be looked at twice
         return min(1.0, equal / chance / min(self.size, other.size))
