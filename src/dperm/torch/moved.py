@@ -28,18 +28,20 @@ class FirstStep:
 
     def seen(self) -> bool:
         """After each step, until all is well or has been said. A warning for a tensor that moved and is not trained, after the
-        first step, and for tensors that are trained and did not move in ten."""
+        first step, and for tensors that are trained and did not move in ten, counted from the first that moved any."""
         if not self._steps and (changed := [n for n, p in self._others.items() if _digest(p) != self._known[n]]):
             warnings.warn(
                 f"The first private step changed {_listed(changed)}, not trained privately: only parameters with requires_grad "
                 "have noisy gradients. That is right only where they follow what was released.",
                 stacklevel=5,
             )
+        if torch.equal(self._before, self._flat.buffer):
+            return False  # a schedule may start at 0, a loop may take every other step
         self._steps += 1
         pairs = zip(self._flat.names, self._flat.parts(self._before), self._flat.parts(self._flat.buffer), strict=True)
         stayed = [name for name, before, now in pairs if now.numel() and torch.equal(before, now)]
         if stayed and self._steps < _LOOKED:
-            return False  # a schedule may start at 0, a loop may take every other step
+            return False  # a group's own schedule may start later
         if stayed:
             warnings.warn(
                 f"{_LOOKED} private steps did not move {_listed(stayed)}: noise is spent on what nobody trains. Give it a "
