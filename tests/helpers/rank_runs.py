@@ -251,7 +251,7 @@ class Seen(Source):
         return self._own.pure(query, sensitivity, epsilon, step)
 
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError("Networks have no objective perturbation.")
 
     def draw(self, draw: Any, records: int, steps: int) -> Any:
         return self._own.draw(draw, records, steps)

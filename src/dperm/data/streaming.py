@@ -78,7 +78,6 @@ class _Parts:
         self._units: list[pd.Series[Any]] = []
         self._entries: Counter[str] = Counter()
         self._survey: Survey | None = None
-        self._kind: np.dtype[Any] | None = None
         self._start = 0
 
     def read(self, frames: Iterator[pd.DataFrame], rows: int, progress: Callable[[int, int], None] | None) -> Dataset:

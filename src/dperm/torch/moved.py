@@ -1,4 +1,4 @@
-"""Whether the first step moved what it should: every tensor that is trained, and no other."""
+"""Whether the first steps moved what they should: every tensor that is trained, and no other."""
 
 from __future__ import annotations
 
