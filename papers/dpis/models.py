@@ -19,11 +19,14 @@ def make_model(dataset: str, kind: str) -> nn.Module:
     if dataset == "imdb":
         return ReviewNetwork(TemperedSigmoid() if kind == "tanh" else nn.ReLU())
     coloured = dataset == "cifar10"
-    if kind == "scattering":
-        return coloured_scattering_network() if coloured else scattering_network()
+    if kind == "scattering" and not coloured:
+        return scattering_network()
     activation = TemperedSigmoid if kind == "tanh" else nn.ReLU  # a tempered sigmoid's defaults are tanh
-    network = coloured_pixel_network(activation) if coloured else pixel_network(activation)
-    return network.to(memory_format=torch.channels_last)  # the pools are several times as fast so on a CPU
+    if kind == "scattering":
+        network = coloured_scattering_network()
+    else:
+        network = coloured_pixel_network(activation) if coloured else pixel_network(activation)
+    return network.to(memory_format=torch.channels_last)  # convolutions and pools are up to several times as fast so on a CPU
 
 
 def pixel_network(activation: Callable[[], nn.Module]) -> nn.Module:

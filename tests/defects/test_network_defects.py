@@ -19,7 +19,8 @@ from dperm.release import SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer
 from dperm.torch.forms import Outer
 from dperm.torch.guard import secret_masks
-from dperm.torch.rules.conv import ConvGradient, Geometry
+from dperm.torch.rules.conv import ConvGradient
+from dperm.torch.rules.patches import Geometry
 from dperm.torch.source import admit_tails
 
 N = 60
@@ -192,6 +193,13 @@ def test_defect_3_convolutions_on_inputs_that_cancel_keep_their_bound(size: floa
     form = ConvGradient(input, gradient, (3, channels, 3, 3), geometry)
     bound = float(form.squares().sqrt().median()) / 10
     assert longest(form, 6, bound) <= 1 + 1e-4
+    # many channels: norms are of inner products of pixels, which cancel
+    wide = input[:, :1, :6, :6] + torch.randn(6, 64, 6, 6, generator=generator)
+    steep = torch.ones(6, 48, 4, 4) + 1e-6 * torch.randn(6, 48, 4, 4, generator=generator)
+    form = ConvGradient(wide, steep, (48, 64, 3, 3), geometry)
+    exact = ConvGradient(wide.double(), steep.double(), (48, 64, 3, 3), geometry).dense().flatten(1).norm(dim=1)
+    assert bool((form.squares().sqrt().double() >= exact).all())
+    assert longest(form, 6, float(form.squares().sqrt().median()) / 10) <= 1 + 1e-4
     rows = input.flatten(2).mT
     outer = Outer(gradient.new_ones(6, 256, 2), rows)
     assert longest(outer, 6, float(outer.squares().sqrt().median()) / 10) <= 1 + 1e-4

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dperm.torch.forms import Dense, Form, wide
-from dperm.torch.rules.conv import ConvGradient, Geometry, kernel
+from dperm.torch.rules.conv import ConvGradient, kernel
+from dperm.torch.rules.patches import Geometry
 from dperm.torch.rules.registry import detached, records_first, register, trainable
 from dperm.torch.tape import Call
 
