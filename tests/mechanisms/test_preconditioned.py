@@ -159,9 +159,7 @@ def test_a_gram_matrix_of_unbounded_rows_is_found(monkeypatch: pytest.MonkeyPatc
 
 def test_residuals_that_are_not_clipped_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     gradient = module._gradient
-    monkeypatch.setattr(
-        module, "_gradient", lambda o, r, theta, clip, noise, moved: 3 * gradient(o, r, theta, clip, noise, moved)
-    )
+    monkeypatch.setattr(module, "_gradient", lambda o, theta, clip, batch: 3 * gradient(o, theta, clip, batch))
     assert "moved by" in refuted()
 
 

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from sklearn.base import clone
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_delta, remind_of_persons, remind_of_scaling, remind_of_size
+from dperm.distributed import PartedTable, parted_table
 from dperm.estimators.around import remind_of_what_looks
+from dperm.estimators.labels import refuse_missing
 from dperm.estimators.methods import TakesMethod
 from dperm.estimators.weights import admit_class_weight, admit_weights, bounded, weight_assumptions, weights_by_class
 from dperm.mechanisms import Mechanism, Method, Release, method_of
-from dperm.objectives import LinearObjective, Loss, Task, Weighted
+from dperm.objectives import LinearObjective, Loss, PartedRecords, Records, Task, Weighted
 from dperm.objectives.grouped import admit_person_rows, numbered
 from dperm.privacy import Assumption, Relation, Risk
 from dperm.release import Channel
@@ -82,28 +86,33 @@ class PrivateLinearModel(TakesMethod):
         admit_class_weight(self.class_weight)
         bounded(self.max_sample_weight)
 
-    def _validated(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None, *, y_numeric: bool) -> tuple[Any, Any]:
+    #: whether targets are numbers, not labels
+    _numeric: ClassVar[bool] = True
+
+    @abstractmethod
+    def _targets(self, y: Any) -> tuple[NDArray[Any], int, list[Assumption]]:
+        """What is learnt of validated y (n,): class numbers, or numbers within their bound; the number of classes, 0 for a
+        regression; and what a certificate says of them."""
+
+    def _validated(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> tuple[Any, Any]:
         """Finite rows and targets of matching length: refused here, before anything is charged."""
+        if not self._numeric:
+            refuse_missing(y)
         for name, given in (("y", y), ("groups", groups), ("sample_weight", sample_weight)):
             same_rows(X, given, name)
         return validate_data(
-            self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=y_numeric, ensure_min_samples=1
+            self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=self._numeric, ensure_min_samples=1
         )
 
-    def _fit(
-        self,
-        X: Any,
-        targets: NDArray[Any],
-        classes: int,
-        assumptions: list[Assumption],
-        groups: Any,
-        absent: int,
-        sample_weight: Any,
-    ) -> Release:
-        """Choose and calibrate the mechanism from public facts, then release. `targets` are class numbers, or with `classes` = 0
-        numbers of a regression; `absent` records hold nothing, and are records."""
-        relation = Relation(self.relation)
-        weights, said = self._weights(X.shape[0], targets if classes else None, sample_weight)
+    def _fit(self, X: Any, y: Any, groups: Any, absent: int, sample_weight: Any) -> Release:
+        """Validate, choose and calibrate the mechanism from public facts, then release. `absent` records hold nothing, and are
+        records."""
+        table = parted_table(X, y, sample_weight)
+        if table is not None:
+            return self._fit_parts(table, groups, absent)
+        X, y = self._validated(X, y, groups, sample_weight)
+        targets, classes, said = self._targets(y)
+        weights, said_of_weights = self._weights(X.shape[0], targets if classes else None, sample_weight)
         present = None
         if groups is not None and "person_rows" not in self.get_params(deep=False):
             raise ValueError(f"Expected no groups for {type(self).__name__}: it has no proof for persons of several rows.")
@@ -114,18 +123,72 @@ class PrivateLinearModel(TakesMethod):
             X = _with_empty_rows(X, absent)
             targets = np.append(targets, np.full(absent, targets[0]))
             number = None if number is None else np.append(number, number.max() + 1 + np.arange(absent))
-        # Under replace-one the number of records is public by definition.
+            weights = None if weights is None else np.append(weights, np.zeros(absent))
+        if not remind_of_what_looks(stacklevel=3):
+            remind_of_scaling(X if present is None else X[:-absent], stacklevel=3)
+
+        def made(task: Task, objective: LinearObjective) -> Records:
+            return objective.records(X, _with_weights(task, targets, weights), groups=number, present=present)
+
         whom = "records" if groups is None else "persons"
+        return self._released(made, (X.shape[1], classes, records), [*said, *said_of_weights], whom=whom, gaps=absent > 0)
+
+    def _fit_parts(self, table: PartedTable, groups: Any, absent: int) -> Release:
+        """The same on rows that live in parts elsewhere, where they are validated."""
+        if groups is not None or self.person_rows is not None:
+            raise ValueError("Expected no groups with rows in parts: the rows of a person may be in several of them.")
+        if absent:
+            raise ValueError(f"Expected absent=0 with rows in parts, got {absent}.")
+        classes = getattr(self, "classes", None)
+        if not self._numeric and classes is None:
+            raise ValueError("Expected classes= with rows in parts: all possible labels, as publicly known.")
+        self._validated(table.example(), np.zeros(1))
+        _, count, said = self._targets(np.zeros(1) if self._numeric else np.asarray(classes))
+        _, said_of_weights = self._weights(
+            1, np.zeros(1, dtype=np.intp) if count else None, np.ones(1) if table.weighed else None
+        )
+
+        def made(task: Task, objective: LinearObjective) -> PartedRecords:
+            worker, names = clone(self), getattr(self, "feature_names_in_", None)
+            return PartedRecords(objective, table.engine, table.derive(functools.partial(worker._block, names, task)))
+
+        return self._released(made, (len(table.columns), count, len(table)), [*said, *said_of_weights])
+
+    def _block(self, names: Any, task: Task, block: Any, given: None) -> tuple[Any, Array]:
+        """A block of a table in parts as rows and targets, validated where it lives, by a clone."""
+        X, y, weight = block
+        if X.shape[0] == 0:
+            empty = np.zeros((0, task.features))
+            return (sp.csr_array(empty) if sp.issparse(X) else empty), np.zeros((0, 2) if self._weighs else 0)
+        X, y = self._validated(X, y, None, weight)
+        if not np.array_equal(getattr(self, "feature_names_in_", names), names):
+            raise ValueError("Expected the same columns in all parts, got others in one of them.")
+        targets, classes, _ = self._targets(y)
+        weights, _ = self._weights(X.shape[0], targets if classes else None, weight)
+        return X, _with_weights(task, targets, weights)
+
+    def _released(
+        self,
+        made: Callable[[Task, LinearObjective], Any],
+        sizes: tuple[int, int, int],
+        assumptions: list[Assumption],
+        *,
+        whom: str = "records",
+        gaps: bool = False,
+    ) -> Release:
+        """Choose and calibrate the mechanism for these numbers of features, classes and records, and release from what is `made`
+        for its task and objective. With `gaps` some records hold nothing."""
+        features, classes, records = sizes
+        relation = Relation(self.relation)
+        # Under replace-one the number of records is public by definition.
         if relation is Relation.REPLACE_ONE and self.public_size not in (None, records):
             raise ValueError(f"Expected public_size={records}, the number of {whom}, under replace-one, got {self.public_size}.")
         size = records if relation is Relation.REPLACE_ONE else self.public_size
         if size is not None:
-            remind_of_delta(self.delta, size, stacklevel=3)
-        if not remind_of_what_looks(stacklevel=3):
-            remind_of_scaling(X if present is None else X[:-absent], stacklevel=3)
-        task = self.task(X.shape[1], classes, size)
+            remind_of_delta(self.delta, size, stacklevel=4)
+        task = self.task(features, classes, size)
         method, mechanism, objective = self._built(task, getattr(self, "classes_", None), self._rows_alike)
-        if absent and any(part.ordered for part in (mechanism, *mechanism.inner())):
+        if gaps and any(part.ordered for part in (mechanism, *mechanism.inner())):
             raise ValueError(
                 f"Expected no records left out with mechanism={method.key!r}: where they stand, others move to other batches. "
                 "Fill gaps in by a public rule."
@@ -134,24 +197,20 @@ class PrivateLinearModel(TakesMethod):
             warnings.warn(
                 f"mechanism={method.key!r} is run as it was published and is not private at the epsilon that it states: the "
                 "certificate claims, and has no epsilon.",
-                stacklevel=4,
+                stacklevel=5,
             )
-        if classes:
-            targets = task.targets(targets)
-        if weights is not None:
-            targets = np.column_stack([targets, np.append(weights, np.zeros(absent))])
         if size is not None and method.needs_size:
-            remind_of_size(size, records, "what was chosen by it suits other data.", stacklevel=3, whom=whom)
+            remind_of_size(size, records, "what was chosen by it suits other data.", stacklevel=4, whom=whom)
         scale = objective.intercept_scale
         given = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
         kept = copy.deepcopy(given)  # lists may change; and what cannot be copied fails now
         channel = Channel.open(self.random_state, label=self.label)
-        release = mechanism.release(objective, objective.records(X, targets, groups=number, present=present), channel)
+        release = mechanism.release(objective, made(task, objective), channel)
         if not np.isfinite(release.theta).all():
-            warnings.warn("Training diverged: parameters are not finite. It is paid for; lower the learning rate.", stacklevel=4)
+            warnings.warn("Training diverged: parameters are not finite. It is paid for; lower the learning rate.", stacklevel=5)
         self.objective_ = objective
         self.fitted_params_ = kept
-        certificate = release.certificate.with_assumptions(*assumptions, *said)
+        certificate = release.certificate.with_assumptions(*assumptions)
         self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
         self.trace_ = plain(dict(release.trace))
         self.private_trace_ = release.private
@@ -159,7 +218,7 @@ class PrivateLinearModel(TakesMethod):
         if objective.outputs > 1:
             table = table.reshape(-1, objective.outputs).T
         table = np.atleast_2d(table)
-        self.coef_ = table[:, : X.shape[1]].copy()
+        self.coef_ = table[:, :features].copy()
         self.intercept_ = scale * table[:, -1] if scale else np.zeros(len(table))
         return release
 
@@ -281,6 +340,12 @@ def _read(X: Any) -> Any:
 def plain(value: Any) -> Any:
     """As JSON has it: arrays and tuples are lists, NumPy's numbers are numbers."""
     return json.loads(json.dumps(value, default=lambda other: np.asarray(other).tolist(), allow_nan=False))
+
+
+def _with_weights(task: Task, targets: NDArray[Any], weights: Array | None) -> Array:
+    """Targets as the task's loss takes them, with a weight each where rows have some."""
+    numbers = task.targets(targets) if task.classes else targets
+    return numbers if weights is None else np.column_stack([numbers, weights])
 
 
 def _with_empty_rows(rows: Any, count: int) -> Any:

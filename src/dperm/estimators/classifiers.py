@@ -14,11 +14,11 @@ from sklearn.utils.validation import validate_data
 
 from dperm import _validate as check
 from dperm.estimators.base import PrivateLinearModel
-from dperm.estimators.labels import admit_labels, refuse_missing
+from dperm.estimators.labels import admit_labels
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
 from dperm.objectives import Hinge, Huber, Logistic, Loss
-from dperm.privacy import Risk
+from dperm.privacy import Assumption, Risk
 from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
 
 __all__ = ["DPLinearSVC", "DPLogisticRegression"]
@@ -46,11 +46,14 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         """
         self._check_parameters()
         with all_or_nothing(self):
-            refuse_missing(y)
-            X, y = self._validated(X, y, groups, sample_weight, y_numeric=False)
-            self.classes_, index, labels = admit_labels(y, self.classes)
-            self._fit(X, index, len(self.classes_), [labels], groups, absent, sample_weight)
+            self._fit(X, y, groups, absent, sample_weight)
         return self
+
+    _numeric = False
+
+    def _targets(self, y: Any) -> tuple[NDArray[Any], int, list[Assumption]]:
+        self.classes_, index, labels = admit_labels(y, self.classes)
+        return index, len(self.classes_), [labels]
 
     def epsilon_path(
         self,

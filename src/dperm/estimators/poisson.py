@@ -15,7 +15,7 @@ from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
 from dperm.objectives import Loss
 from dperm.objectives.poisson import PoissonLoss
-from dperm.privacy import Risk
+from dperm.privacy import Assumption, Risk
 from dperm.privacy.statements import clipped_counts
 
 __all__ = ["DPPoissonRegressor"]
@@ -66,15 +66,16 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
         """Train privately on rows X (n, d), dense or CSR, and counts y (n,); see `DPLogisticRegression.fit`."""
         self._check_parameters()
         check.positive("radius", self.radius)
-        bound = check.positive("target_bound", self.target_bound)
+        check.positive("target_bound", self.target_bound)
         with all_or_nothing(self):
-            X, y = self._validated(X, y, groups, sample_weight, y_numeric=True)
-            if np.any(np.asarray(y) < 0):
-                raise ValueError("Expected counts >= 0, got negative ones.")
-            targets = np.minimum(np.asarray(y, dtype=np.float64), bound)
-            self._fit(X, targets, 0, [clipped_counts(bound)], groups, absent, sample_weight)
+            self._fit(X, y, groups, absent, sample_weight)
             self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
         return self
+
+    def _targets(self, y: Any) -> tuple[NDArray[np.float64], int, list[Assumption]]:
+        if np.any(np.asarray(y) < 0):
+            raise ValueError("Expected counts >= 0, got negative ones.")
+        return np.minimum(np.asarray(y, dtype=np.float64), self.target_bound), 0, [clipped_counts(self.target_bound)]
 
     def _classes(self, classes: int) -> int:
         return 0

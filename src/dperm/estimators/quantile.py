@@ -15,7 +15,7 @@ from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
 from dperm.objectives import Loss
 from dperm.objectives.quantile import QuantileLoss
-from dperm.privacy import Risk
+from dperm.privacy import Assumption, Risk
 from dperm.privacy.statements import clipped_targets
 
 __all__ = ["DPQuantileRegressor"]
@@ -83,11 +83,13 @@ class DPQuantileRegressor(RegressorMixin, PrivateLinearModel):
         self._loss()  # refuses what it cannot be made of
         bound = self.target_bound
         with all_or_nothing(self):
-            X, y = self._validated(X, y, groups, sample_weight, y_numeric=True)
-            targets = np.clip(np.asarray(y, dtype=np.float64), -bound, bound) / bound  # rules know no units
-            self._fit(X, targets, 0, [clipped_targets(bound)], groups, absent, sample_weight)
+            self._fit(X, y, groups, absent, sample_weight)
             self.coef_, self.intercept_ = bound * self.coef_[0], bound * float(np.ravel(self.intercept_)[0])
         return self
+
+    def _targets(self, y: Any) -> tuple[NDArray[np.float64], int, list[Assumption]]:
+        bound = self.target_bound
+        return np.clip(np.asarray(y, dtype=np.float64), -bound, bound) / bound, 0, [clipped_targets(bound)]  # rules know no units
 
     def _classes(self, classes: int) -> int:
         return 0

@@ -14,7 +14,7 @@ from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
 from dperm.objectives import Loss, Squared
-from dperm.privacy import Risk
+from dperm.privacy import Assumption, Risk
 from dperm.privacy.statements import clipped_targets
 
 __all__ = ["DPRidge"]
@@ -72,13 +72,15 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         self._check_parameters()
         if self.radius is not None:
             check.positive("radius", self.radius)
-        bound = check.positive("target_bound", self.target_bound)
+        check.positive("target_bound", self.target_bound)
         with all_or_nothing(self):
-            X, y = self._validated(X, y, groups, sample_weight, y_numeric=True)
-            targets = np.clip(np.asarray(y, dtype=np.float64), -bound, bound)
-            self._fit(X, targets, 0, [clipped_targets(bound)], groups, absent, sample_weight)
+            self._fit(X, y, groups, absent, sample_weight)
             self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
         return self
+
+    def _targets(self, y: Any) -> tuple[Array, int, list[Assumption]]:
+        bound = self.target_bound
+        return np.clip(np.asarray(y, dtype=np.float64), -bound, bound), 0, [clipped_targets(bound)]
 
     def _classes(self, classes: int) -> int:
         return 0

@@ -199,7 +199,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         """Number of features, of classes (0: regression), and of records where it is public. ValueError for unusable tables."""
         trial = clone(self.estimator)
         classifies = is_classifier(trial)
-        X, y = trial._validated(X, y, y_numeric=not classifies)
+        X, y = trial._validated(X, y)
         if not (isinstance(held_out, tuple) and len(held_out) == 2):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError("Expected held_out as (rows, labels).")
         _, targets = validate_data(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from dperm.gradient.bounding import Bounding
 from dperm.gradient.query import Query
 from dperm.gradient.update import Update
+from dperm.objectives.parts import PartedRecords, total_of
 from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.sums import RunningSum
 from dperm.privacy.events import Event, Relation
@@ -148,6 +150,8 @@ class Gradients(ABC, Generic[P]):
     ) -> None:
         if policy.public_size is None:
             raise ValueError("Expected a plan that knows the number of records: call sized(channel, len(records)) first.")
+        if isinstance(records, PartedRecords) and (observe is not None or not policy.by_parts):
+            raise TypeError("Expected records in memory for an observer, and for a policy that keeps something of each record.")
         self.policy, self.step = policy, first
         self.objective, self.records, self.channel = objective, records, channel
         self.observe = observe
@@ -175,12 +179,8 @@ class Gradients(ABC, Generic[P]):
     ) -> Any:
         """Σ of the batches' bounded vectors at θ, with noise: what `bounding.read` reads. `rate` is that of the draw, and up to
         `slots` vectors are of one record."""
-        total, state = RunningSum(), {} if state is None else state
-        for batch in batches:
-            at_theta = query.at(self.objective, theta, batch)
-            if self.observe is not None:
-                self.observe(at_theta)
-            total.add(bounding.query(at_theta, state))
+        given = self.objective, theta, bounding, query, {} if state is None else state, self.observe
+        total = total_of(batches, functools.partial(_bounded_sum, *given), RunningSum.joined) or RunningSum()
         sensitivity = slots * bounding.sensitivity(self.relation)
         value = total.query(sensitivity, noise_multiplier)
         query = self.channel.summed(bounding.empty(theta) if value is None else value)
@@ -223,3 +223,22 @@ class Gradients(ABC, Generic[P]):
         """Go on from a checkpoint's state. ValueError where there is some that this run has no use for."""
         if public or private:
             raise ValueError(f"The checkpoint holds state that this run does not have: {', '.join([*public, *private])}.")
+
+
+def _bounded_sum(
+    objective: Objective,
+    theta: Any,
+    bounding: Bounding,
+    query: Query,
+    state: dict[str, float],
+    observe: Callable[[Pass], None] | None,
+    batches: Iterable[Any],
+) -> RunningSum:
+    """Σ of the batches' bounded vectors at θ."""
+    total = RunningSum()
+    for batch in batches:
+        at_theta = query.at(objective, theta, batch)
+        if observe is not None:
+            observe(at_theta)
+        total.add(bounding.query(at_theta, state))
+    return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.gradient.foreign import is_stranger
-from dperm.objectives import LinearObjective, PublicFacts, Records
+from dperm.objectives import LinearObjective, PartedRecords, PublicFacts, Records
 from dperm.privacy import Assumption, Certificate, Event, Provenance, statements
 from dperm.release import Channel
 from dperm.release.grid import admit_noise
@@ -120,6 +121,19 @@ class Mechanism(ABC):
         for part in self.inner():
             part.refuse_groups(facts)
 
+    #: whether its training takes everything that it knows of records from sums over them, which other processes may compute
+    by_parts: ClassVar[bool] = False
+
+    def refuse_parts(self) -> None:
+        """ValueError where this, or a mechanism that it runs, cannot train on records that live in parts elsewhere."""
+        if not self.by_parts:
+            raise ValueError(
+                f"Expected records in memory for {self.name}. On records in parts run objective or output perturbation, or "
+                "gradient perturbation by Poisson sampling or full batches."
+            )
+        for part in self.inner():
+            part.refuse_parts()
+
     # What audits ask: a mechanism that says nothing is attacked from outside
 
     #: whether what a record does depends on its place: then nobody may be left out or put elsewhere
@@ -151,23 +165,25 @@ class Mechanism(ABC):
         """(m,) ln of the density of outputs (m, p) on admitted records; None where it is not known."""
         return None
 
-    def release(self, objective: LinearObjective, records: Records, channel: Channel) -> Release:
+    def release(self, objective: LinearObjective, records: Records | PartedRecords, channel: Channel) -> Release:
         """Charge the event, train, and certify. Whatever fails after the charge, the charge stands."""
         foreign = _strangers(objective, records)
-        records = self.admit(objective, records)
+        admitted = self.admit(objective, records)
         certificate = self.certificate(objective.facts, channel.provenance).with_assumptions(*foreign)
         admit_noise(certificate.event, objective.facts.dimension)
         channel.charge(certificate.event, self.name, persons=certificate.of_persons)
-        theta, trace = self.train(objective, records, channel)
+        theta, trace = self.train(objective, admitted, channel)
         return Release(theta, self.closed(certificate, trace), trace, channel.confided)
 
     def closed(self, certificate: Certificate, trace: Mapping[str, Any]) -> Certificate:
         """The certificate once the run has ended, by its public trace alone: for what is known only then."""
         return certificate
 
-    def admit(self, objective: LinearObjective, records: Records) -> Records:
+    def admit(self, objective: LinearObjective, records: Records | PartedRecords) -> Any:
         """Records as the objective's constants assume them. ValueError, before any charge, where they are not."""
         self.refuse(objective, len(records))
+        if isinstance(records, PartedRecords):
+            self.refuse_parts()
         most = self.most_records(objective.facts)
         if most is not None and len(records) > most:
             raise ValueError(
@@ -178,11 +194,11 @@ class Mechanism(ABC):
             raise ValueError("Expected records made by this objective's `records`: they hold other numbers of rows a person.")
         if (records.data_norm, records.constant) != (objective.data_norm, objective.intercept_scale):
             raise ValueError("Expected records made by this objective's `records`: their norm bound or constant feature differs.")
-        if records.targets.ndim > 1 and not objective.loss.weighs:
+        if records.weighed and not objective.loss.weighs:
             raise ValueError(
                 f"Expected targets (n,), got weights beside them: the {objective.loss.name} loss has none (`Weighted`)."
             )
-        return records.relabelled(self.admit_targets(objective, records.targets))
+        return records.admitted(functools.partial(self.admit_targets, objective))
 
     def refuse(self, objective: LinearObjective, records: int) -> None:
         """ValueError, before any charge, where this, or a mechanism that it runs, cannot train by this objective on so many."""
@@ -213,11 +229,16 @@ class Mechanism(ABC):
         )
 
 
-def _strangers(objective: LinearObjective, records: Records) -> list[Assumption]:
+def _strangers(objective: LinearObjective, records: Records | PartedRecords) -> list[Assumption]:
     """What is assumed of types that derive from ours."""
     parts = [("objective", objective), ("rows' type", records)]
     assumed = "holds to the facts that it states, of each record by itself"
-    return [statements.stranger(name, part, assumed) for name, part in parts if is_stranger(part)]
+    named = [statements.stranger(name, part, assumed) for name, part in parts if is_stranger(part)]
+    if isinstance(records, PartedRecords):
+        named.append(statements.PARTS)
+        if is_stranger(records.engine):
+            named.append(statements.foreign_engine(records.engine))
+    return named
 
 
 _NOT_CHARGED = (statements.settings("hyper-parameters", "features", "ranges"), statements.INPUT_CHECKS)

@@ -79,6 +79,10 @@ class GradientPerturbation(Mechanism):
     curved = False
 
     @property
+    def by_parts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.plan.by_parts
+
+    @property
     def averages(self) -> bool:
         return not self.plan.by_rows
 

@@ -103,6 +103,7 @@ class NoisySize(Mechanism):
         return sized, self.made_for(sized.facts)
 
     grouped = True  # the number is that of persons; and what runs says so itself
+    by_parts = True
 
     @property
     def target_classes(self) -> int:

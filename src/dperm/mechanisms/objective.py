@@ -145,6 +145,7 @@ class ObjectivePerturbation(Mechanism):
         }
 
     grouped = True
+    by_parts = True
     minimiser = 1  # after the linear term
 
     def vectorises(self, objective: LinearObjective) -> bool:

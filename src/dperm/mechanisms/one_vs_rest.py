@@ -80,6 +80,7 @@ class OneVsRest(Mechanism):
         return self.mechanism.assumptions(facts)
 
     grouped = True  # where the one is
+    by_parts = True
 
     def inner(self) -> Sequence[Mechanism]:
         return (self.mechanism,)

@@ -115,6 +115,7 @@ class OutputPerturbation(Mechanism):
         return (statements.solver(self.residual(facts), facts.size_limit),)
 
     grouped = True
+    by_parts = True
     minimiser = 0
 
     def vectorises(self, objective: LinearObjective) -> bool:

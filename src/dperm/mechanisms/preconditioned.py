@@ -7,6 +7,7 @@ clipped at what residuals are: better than either on most tables (docs/regressio
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,8 +21,9 @@ from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.method import Method
 from dperm.mechanisms.noisy_size import NoisySize
-from dperm.objectives import LinearObjective, PublicFacts, Records, Squared
-from dperm.objectives.sums import RunningSum, exact_sum
+from dperm.objectives import Batch, LinearObjective, PublicFacts, Records, Squared
+from dperm.objectives.parts import exact_total
+from dperm.objectives.sums import exact_sum
 from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, calibrate
 from dperm.privacy.gaussian import gaussian_mu
 from dperm.release import Channel
@@ -99,6 +101,7 @@ class PreconditionedDescent(Mechanism):
 
     curved = False
     grouped = True
+    by_parts = True
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
         replaced = objective.relation is Relation.REPLACE_ONE
@@ -112,11 +115,13 @@ class PreconditionedDescent(Mechanism):
         for done in range(self.steps):
             if done == 1:
                 spread = scale_noise * most**2
-                squares = float(channel.release(_squares(objective, records, theta, most), most**2, scale_noise)[0])
-                clip = min(most, self.kappa * math.sqrt((max(squares, 0.0) + spread) / self.public_size))
+                squares = exact_total(records, functools.partial(_squares, objective, theta, most)).value()
+                released = channel.release(np.zeros(1) if squares is None else squares, most**2, scale_noise)
+                clip = min(most, self.kappa * math.sqrt((max(float(released[0]), 0.0) + spread) / self.public_size))
                 step = min(1.0, self.step_size * min(most / clip, _LONGER))
             moved = row * clip * (2 if replaced else 1)
-            gradient = channel.release(_gradient(objective, records, theta, clip, step_noise, moved), moved, step_noise)
+            total = exact_total(records, functools.partial(_gradient, objective, theta, clip)).query(moved, step_noise)
+            gradient = channel.release(np.zeros(objective.dimension) if total is None else total, moved, step_noise)
             theta = theta - step * (inverse @ gradient)
             if objective.radius is not None and (length := float(np.linalg.norm(theta))) > objective.radius:
                 theta = theta * (objective.radius / length)
@@ -142,24 +147,7 @@ def _gram(objective: LinearObjective, records: Records) -> Array:
     """(p(p + 1)/2,) upper triangle of Σu·xxᵀ, u a record's weight, times √2 off the diagonal. Rows are truncated to 20 digits of
     their bound, so that sums are exact and no row is longer."""
     unit = power_below(objective.row_norm) * 2.0**-_DIGITS
-    total = RunningSum()
-    for batch in records.batches():
-        counts = objective.loss.curvature(np.zeros(len(batch.units)), batch.targets)  # 1, or a record's weight
-        roots = np.sqrt(batch.counted(np.fmin(np.fmax(counts, 0.0), 1.0)))  # and a person's: what is squared is a mean
-        scaled = batch.units / unit * roots
-        constant = np.trunc(objective.intercept_scale / unit * roots)
-        if sp.issparse(batch.rows):
-            rows = batch.rows.multiply(scaled[:, None]).tocsr()
-            rows.data = np.trunc(rows.data)
-            product = (rows.T @ rows).toarray()
-        else:
-            rows = np.trunc(batch.rows * scaled[:, None])
-            product = rows.T @ rows
-        if objective.intercept_scale:
-            cross = np.asarray(rows.T @ constant).ravel()
-            product = np.block([[product, cross[:, None]], [cross[None], np.array([[constant @ constant]])]])
-        total.add(product)
-    matrix = total.value()
+    matrix = exact_total(records, functools.partial(_products, objective, unit)).value()
     if matrix is None:
         matrix = np.zeros((objective.dimension,) * 2)
     matrix = matrix * unit**2
@@ -168,31 +156,42 @@ def _gram(objective: LinearObjective, records: Records) -> Array:
     return (matrix * weights)[np.triu_indices(len(matrix))]
 
 
+def _products(objective: LinearObjective, unit: float, batch: Batch) -> Array:
+    """(p, p) Σu·xxᵀ of a batch, in squares of `unit`."""
+    counts = objective.loss.curvature(np.zeros(len(batch.units)), batch.targets)  # 1, or a record's weight
+    roots = np.sqrt(batch.counted(np.fmin(np.fmax(counts, 0.0), 1.0)))  # and a person's: what is squared is a mean
+    scaled = batch.units / unit * roots
+    constant = np.trunc(objective.intercept_scale / unit * roots)
+    if sp.issparse(batch.rows):
+        rows = batch.rows.multiply(scaled[:, None]).tocsr()
+        rows.data = np.trunc(rows.data)
+        product = (rows.T @ rows).toarray()
+    else:
+        rows = np.trunc(batch.rows * scaled[:, None])
+        product = rows.T @ rows
+    if objective.intercept_scale:
+        cross = np.asarray(rows.T @ constant).ravel()
+        product = np.block([[product, cross[:, None]], [cross[None], np.array([[constant @ constant]])]])
+    return product
+
+
 def _residuals(objective: LinearObjective, theta: Array, batch: Any) -> tuple[Any, Array]:
     """A pass, and the lengths of its residuals (b,): 0 of who is absent."""
     gradients = objective.per_row(theta, batch)
     return gradients, np.divide(gradients.norms, batch.norms, out=np.zeros_like(batch.norms), where=batch.norms > 0)
 
 
-def _squares(objective: LinearObjective, records: Records, theta: Array, most: float) -> Array:
-    """(1,) Σ min(r², Y²)."""
-    total = RunningSum()
-    for batch in records.batches():
-        _, lengths = _residuals(objective, theta, batch)
-        total.add(exact_sum(batch.counted(np.square(np.minimum(lengths, most))), most**2))
-    value = total.value()
-    return np.zeros(1) if value is None else value
+def _squares(objective: LinearObjective, theta: Array, most: float, batch: Batch) -> Array:
+    """(1,) Σ min(r², Y²) of a batch."""
+    _, lengths = _residuals(objective, theta, batch)
+    return exact_sum(batch.counted(np.square(np.minimum(lengths, most))), most**2)
 
 
-def _gradient(objective: LinearObjective, records: Records, theta: Array, clip: float, noise: float, moved: float) -> Array:
-    """(p,) Σ x·clip(xᵀθ − y, ±clip): an exact sum."""
-    total = RunningSum()
-    for batch in records.batches():
-        gradients, lengths = _residuals(objective, theta, batch)
-        factors = np.divide(clip, lengths, out=np.ones_like(lengths), where=lengths > clip)
-        total.add(gradients.weighted_sum(batch.counted(factors), bound=objective.row_norm * clip))
-    value = total.query(moved, noise)
-    return np.zeros(objective.dimension) if value is None else value
+def _gradient(objective: LinearObjective, theta: Array, clip: float, batch: Batch) -> Array:
+    """(p,) Σ x·clip(xᵀθ − y, ±clip) of a batch: an exact sum."""
+    gradients, lengths = _residuals(objective, theta, batch)
+    factors = np.divide(clip, lengths, out=np.ones_like(lengths), where=lengths > clip)
+    return gradients.weighted_sum(batch.counted(factors), bound=objective.row_norm * clip)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

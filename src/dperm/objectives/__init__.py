@@ -5,6 +5,7 @@ from dperm.objectives.grouped import GroupedRecords, MeanPass
 from dperm.objectives.hinge import Hinge, QNormHinge
 from dperm.objectives.linear import LinearObjective, LinearPass
 from dperm.objectives.losses import Huber, Logistic, Loss, SmoothedHinge, Softmax, Squared
+from dperm.objectives.parts import PartedRecords, PartsChangedError
 from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.poisson import PoissonLoss
 from dperm.objectives.problem import RegularisedSum
@@ -25,6 +26,8 @@ __all__ = [
     "Loss",
     "MeanPass",
     "Objective",
+    "PartedRecords",
+    "PartsChangedError",
     "Pass",
     "PoissonLoss",
     "PublicFacts",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -268,10 +269,14 @@ class LinearObjective:
             raise TypeError("Expected a loss with one output; minimise softmax by a gradient method.")
         if theta.ndim > 1:
             return self._evaluate_many(theta, records, hessian)
+        return records.total(functools.partial(self._sums, theta, len(records) if hessian else None), _added_up)
+
+    def _sums(self, theta: Array, size: int | None, records: Records) -> tuple[float, Array, Array | None]:
+        """Of these records, with the Hessian where the `size` of all is given."""
         value = 0.0
         gradient = np.zeros(self.dimension)
         d = self.features
-        matrix = np.zeros((self.dimension, self.dimension)) if hessian else None
+        matrix = None if size is None else np.zeros((self.dimension, self.dimension))
         for batch in records.batches():
             t, y = self.predict(theta, batch), batch.targets
             slope = batch.counted(self.loss.slope(t, y))
@@ -279,8 +284,8 @@ class LinearObjective:
             gradient[:d] += batch.rows.T @ (slope * batch.units)
             if self.intercept_scale:
                 gradient[-1] += self.intercept_scale * float(slope.sum())
-            if matrix is not None:
-                self._add_hessian(matrix, batch, batch.counted(self.loss.curvature(t, y)), len(records))
+            if matrix is not None and size is not None:
+                self._add_hessian(matrix, batch, batch.counted(self.loss.curvature(t, y)), size)
         return value, gradient, matrix
 
     def hessian(self, theta: Array, records: Records) -> Array:
@@ -337,10 +342,21 @@ class LinearObjective:
         few digits that their sums over a batch are exact, and sums over batches lose nothing. What remains is the error of a
         slope, `Loss.slope_error`, at a prediction that is right to 3 units in the last place: times the sum of all norms.
         """
+        total, norms, rest, steepest = records.total(functools.partial(self._exact_sums, theta), _exact_added)
         first = self.seen(theta)
         second = self.seen(theta - first)
         reach = self.row_norm * math.sqrt(theta.dot(theta))  # no prediction is larger
         astray = self.row_norm * float(np.linalg.norm(theta - first - second)) + 3 * 2.0**-53 * reach
+        gradient = total.value()
+        wrong = self.loss.slope_error(reach, steepest, self.curvature) + self.curvature * astray
+        if self.grouped:
+            wrong += 2.0**-53 * steepest  # of a slope times a weight
+        return (np.zeros(self.dimension) if gradient is None else gradient), (wrong * norms + rest) * (1 + 2.0**-20)
+
+    def _exact_sums(self, theta: Array, records: Records) -> tuple[RunningSum, float, float, float]:
+        """The sum of gradients, that of norms, what digits of slopes that are left out may add, and the steepest slope."""
+        first = self.seen(theta)
+        second = self.seen(theta - first)
         total = RunningSum()
         norms = rest = steepest = 0.0
         for batch in records.batches():
@@ -356,14 +372,13 @@ class LinearObjective:
                 rest += left * length + 2.0**-53 * steepest * length
             for part in sums:
                 total.add(part)
-        gradient = total.value()
-        wrong = self.loss.slope_error(reach, steepest, self.curvature) + self.curvature * astray
-        if self.grouped:
-            wrong += 2.0**-53 * steepest  # of a slope times a weight
-        return (np.zeros(self.dimension) if gradient is None else gradient), (wrong * norms + rest) * (1 + 2.0**-20)
+        return total, norms, rest, steepest
 
     def hessian_product(self, theta: Array, records: Records, vectors: Array) -> Array:
         """(Σ ∇²ℓ_i)·v for one v (p,): for conjugate gradients where p × p is too large."""
+        return records.total(functools.partial(self._products, theta, vectors), operator.add)
+
+    def _products(self, theta: Array, vectors: Array, records: Records) -> Array:
         result = np.zeros(self.dimension)
         for batch in records.batches():
             curvature = batch.counted(self.loss.curvature(self.predict(theta, batch), batch.targets))
@@ -484,6 +499,14 @@ class LinearPass(Pass):
         limits *= 1 - (slope.shape[-1] + 8) * 2.0**-50  # a hair less: lengths and quotients are rounded
         share = np.divide(limits, lengths, out=np.ones_like(lengths), where=lengths > limits)
         return slope * share[..., None]
+
+
+def _added_up(first: tuple[Any, ...], second: tuple[Any, ...]) -> Any:
+    return tuple(None if one is None else one + other for one, other in zip(first, second, strict=True))
+
+
+def _exact_added(first: Any, second: Any) -> Any:
+    return first[0].joined(second[0]), first[1] + second[1], first[2] + second[2], max(first[3], second[3])
 
 
 def _added(values: Array, starts: NDArray[np.intp], persons: int) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,11 @@ from dperm.objectives.records import Records
 __all__ = ["RegularisedSum"]
 
 Array = NDArray[np.float64]
+
+
+def _squares(records: Records) -> float:
+    """Σ ‖x_i‖²."""
+    return sum(float(batch.norms @ batch.counted(batch.norms)) for batch in records.batches())
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class RegularisedSum:
     @property
     def curvature_bound(self) -> float:
         """A Lipschitz constant of the gradient: what the records' norms give."""
-        squares = sum(float(batch.norms @ batch.counted(batch.norms)) for batch in self.records.batches())
+        squares = self.records.total(_squares, operator.add)
         regulariser = self.strong_convexity * (1 + self.objective.facts.roughness)
         return (self.objective.curvature * squares + regulariser) * (1 + 2.0**-30)
 

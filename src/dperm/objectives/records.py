@@ -7,8 +7,8 @@ of records or on which others are there. A record is what is left of it then, ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 __all__ = ["EXACT_ROWS", "ROW_BITS", "Batch", "Records", "admit_shape", "known"]
 
+T = TypeVar("T")
 Array = NDArray[np.float64]
 
 ROW_BITS = 21  # a row, in its units, is shorter than 2 to this
@@ -137,6 +138,19 @@ class Records:
         chosen = Records(self.rows[indices], self.targets[indices], self.data_norm, self.constant, present=present)
         chosen.person_rows = self.person_rows
         return chosen
+
+    def admitted(self, admit: Callable[[Array], Array]) -> Records:
+        """The same rows with the targets that `admit` makes of theirs."""
+        return self.relabelled(admit(self.targets))
+
+    @property
+    def weighed(self) -> bool:
+        """Whether targets have weights beside them."""
+        return self.targets.ndim > 1
+
+    def total(self, compute: Callable[[Records], T], add: Callable[[T, T], T]) -> T:
+        """compute(self); of records that live in parts elsewhere, the sum by `add` of what is computed of each."""
+        return compute(self)
 
     def one_against_rest(self, number: int) -> Records:
         """With targets 1 where they were this class number, and −1 elsewhere; weights stay."""

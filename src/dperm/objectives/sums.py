@@ -33,6 +33,14 @@ class RunningSum:
         lost = (self._high - (total - added)) + (part - added)
         self._high, self._low = total, lost if self._low is None else self._low + lost
 
+    def joined(self, other: RunningSum) -> RunningSum:
+        """With what another sum has, which is used up: exact where both are."""
+        if other._high is not None:
+            self.add(other._high)
+        if other._low is not None:
+            self._low = other._low if self._low is None else self._low + other._low
+        return self
+
     def value(self) -> Any:
         """The sum, rounded to a double once; None where nothing was added."""
         return self._high if self._low is None else self._high + self._low

@@ -15,6 +15,7 @@ __all__ = [
     "MASKS",
     "NETWORK_CHECKS",
     "ONE_RECORD",
+    "PARTS",
     "RANKS",
     "RECORDS_APART",
     "SCHEMA",
@@ -25,6 +26,7 @@ __all__ = [
     "Provenance",
     "clipped_counts",
     "clipped_targets",
+    "foreign_engine",
     "foreign_loss",
     "known_size",
     "labels",
@@ -96,6 +98,17 @@ def persons(rows: int, averaged: bool = True) -> list[Assumption]:
 
 def known_size(size: int, whose: str = "The", whom: str = "records") -> Assumption:
     return Assumption(f"{whose} number {size} of {whom} may be known.", "caller", "stated", "public size")
+
+
+def foreign_engine(engine: object) -> Assumption:
+    """Of what runs functions on parts of the records, where dperm did not write it."""
+    kind = type(engine)
+    return Assumption(
+        f"The engine {kind.__module__}.{kind.__qualname__} runs what it is given on each part, and adds that up.",
+        "caller",
+        "that each part is in a sum once; not what functions returned",
+        "engine",
+    )
 
 
 def stranger(name: str, part: Any, assumed: str) -> Assumption:
@@ -186,6 +199,13 @@ MASKS = Assumption(
     "library",
     "seeded, unless the run's seed is fixed; one mask for a whole batch is refused where it shows",
     "masks",
+)
+PARTS = Assumption(
+    "The processes that hold parts of the records and the network between them are one trusted place: sums without noise pass "
+    "between them.",
+    "caller",
+    "each part is in a sum once, and what was read again is compared with what it was; noise is added by the process that asks",
+    "parts",
 )
 RANKS = Assumption(
     "The processes of the run and the network between them are one trusted place: sums without noise pass between them. Each "

@@ -1,0 +1,127 @@
+"""A table in parts: Dask's arrays and frames, row block by row block, with their targets."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dperm.distributed.engine import DaskEngine
+from dperm.objectives.parts import Engine
+
+__all__ = ["PartedTable", "parted_table"]
+
+
+class PartedTable:
+    """Rows, targets and maybe weights in parts on an engine: what `fit` takes in place of X, with y left None.
+
+    `parts` are the engine's handles of blocks (X, y, weights), weights None unless the table is `weighed`, and `size` is the
+    number of rows where it is known; X a NumPy array, SciPy
+    matrix or pandas frame of `columns`, names or numbers from 0. A class for another engine than Dask's has its own function that
+    makes one of these: see docs/dask.md.
+    """
+
+    def __init__(
+        self, engine: Engine, parts: Sequence[Any], columns: Sequence[Any], *, size: int | None = None, weighed: bool = False
+    ) -> None:
+        self.engine, self.parts, self.columns, self.weighed = engine, list(parts), list(columns), weighed
+        self._size = size
+
+    def __len__(self) -> int:
+        if self._size is None:
+            self._size = self._counted()
+        return self._size
+
+    def _counted(self) -> int:
+        return self.engine.total(_length, self.parts, [None] * len(self.parts), operator.add)
+
+    @property
+    def named(self) -> bool:
+        """Whether columns have names, of text."""
+        return any(isinstance(column, str) for column in self.columns)
+
+    def example(self) -> Any:
+        """One row of zeros with the table's columns, for checks that look at no record."""
+        zeros = np.zeros((1, len(self.columns)))
+        if not self.named:
+            return zeros
+        import pandas as pd
+
+        return pd.DataFrame(zeros, columns=self.columns)  # pyright: ignore[reportArgumentType]
+
+    def derive(self, function: Callable[[Any, Any], Any]) -> Sequence[Any]:
+        """Handles of function(block, None)."""
+        return self.engine.derive(function, self.parts, [None] * len(self.parts))
+
+
+def parted_table(X: Any, y: Any = None, sample_weight: Any = None, *, client: Any = None) -> PartedTable | None:
+    """X of Dask, cut as it is, with y and weights cut alike; a `PartedTable` as it is; None for anything else.
+
+    `client` is the `distributed.Client` to run on: the current one, unless it is given. ValueError where there is none, where
+    columns are cut, or where y or weights are no collections of Dask or cut otherwise.
+    """
+    if isinstance(X, PartedTable):
+        if y is not None or sample_weight is not None:
+            raise ValueError("Expected y=None and no sample_weight with a table in parts, which holds them.")
+        return X
+    if not _of_dask(X):
+        return None
+    from dask.delayed import delayed
+
+    blocks = _blocks("X", X)
+    others = [_alike(name, given, X, len(blocks)) for name, given in (("y", y), ("sample_weight", sample_weight))]
+    together = delayed(_together, pure=True)
+    parts = [together(block, *beside) for block, *beside in zip(blocks, *others, strict=True)]
+    columns = list(X.columns) if hasattr(X, "columns") else list(range(X.shape[1]))
+    size = X.shape[0] if isinstance(X.shape[0], int) else None  # of frames, and of what was made of them, it is not known
+    return PartedTable(DaskEngine(client or _client()), parts, columns, size=size, weighed=sample_weight is not None)
+
+
+def _together(X: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
+    """ValueError where they have different numbers of rows."""
+    for name, given in (("y", y), ("sample_weight", weights)):
+        if given is not None and len(given) != X.shape[0]:
+            raise ValueError(f"Expected {name} cut as X is, got parts of {len(given)} and {X.shape[0]} rows.")
+    return X, y, weights
+
+
+def _client() -> Any:
+    from distributed import get_client
+
+    try:
+        return get_client()
+    except ValueError as error:
+        raise ValueError("Expected a Dask cluster for rows in parts, got none: client = distributed.Client().") from error
+
+
+def _of_dask(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] in ("dask", "dask_expr") and hasattr(value, "to_delayed")
+
+
+def _blocks(name: str, value: Any) -> list[Any]:
+    """Delayed blocks of rows."""
+    delayed = np.asarray(value.to_delayed(), dtype=object)
+    if delayed.ndim > 1:
+        if any(size != 1 for size in delayed.shape[1:]):
+            raise ValueError(f"Expected {name} with whole rows in each chunk, got columns cut in {delayed.shape[1]}: rechunk it.")
+        delayed = delayed.reshape(len(delayed))
+    return list(delayed)
+
+
+def _alike(name: str, value: Any, X: Any, count: int) -> list[Any]:
+    if value is None:
+        if name == "y":
+            raise ValueError("Expected y with X, a collection of Dask cut as X is, got None.")
+        return [None] * count
+    if not _of_dask(value):
+        raise ValueError(f"Expected {name} as a collection of Dask, cut as X is, got {type(value).__name__}.")
+    blocks = _blocks(name, value)
+    if len(blocks) != count:
+        raise ValueError(f"Expected {name} cut as X is, in {count} parts, got {len(blocks)}.")
+    return blocks
+
+
+def _length(block: Any, given: None) -> int:
+    return int(block[0].shape[0])

@@ -1,0 +1,223 @@
+"""Dask's collections as rows of a fit: the same model as of all rows in memory, whatever happens to workers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+from dperm.distributed import DaskEngine, PartedTable, parted_table
+from dperm.estimators import DPLogisticRegression, DPRidge
+from dperm.mechanisms import Gradient
+from dperm.objectives import PartsChangedError
+from dperm.privacy import statements
+from dperm.release import spend_log
+
+da = pytest.importorskip("dask.array", reason="needs dask: pip install dperm[dask]")
+dd = pytest.importorskip("dask.dataframe", reason="needs dask: pip install dperm[dask]")
+distributed = pytest.importorskip("distributed", reason="needs dask: pip install dperm[dask]")
+
+N, D = 400, 5
+DESCENT = Gradient(epochs=3, expected_batch_size=80)
+GIVEN: dict[str, Any] = {"public_size": N, "classes": [0, 1], "random_state": 1}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of small sizes and fixed seeds
+        yield
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """Two workers as threads of this process."""
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", protocol="inproc://"
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def table() -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    X = np.random.default_rng(0).normal(size=(N, D)) / 2
+    return X, (X[:, 0] > 0.1).astype(np.intp)
+
+
+@pytest.mark.parametrize("method", ["objective", DESCENT])
+def test_arrays(client: Any, method: Any) -> None:
+    X, y = table()
+    parts = da.from_array(X, chunks=(150, D))
+    model = DPLogisticRegression(1.0, 1e-5, mechanism=method, **GIVEN).fit(parts, da.from_array(y, 150))
+    whole = DPLogisticRegression(1.0, 1e-5, mechanism=method, **GIVEN).fit(X, y)
+    np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-6)
+    assert model.certificate_.event == whole.certificate_.event
+    assert set(model.certificate_.assumptions) == {*whole.certificate_.assumptions, statements.PARTS}
+    scores = parts.map_blocks(model.decision_function, drop_axis=1, dtype=float)
+    np.testing.assert_allclose(scores.compute(), whole.decision_function(X), rtol=1e-6, atol=1e-9)
+
+
+def test_frames_whose_sizes_are_not_known(client: Any) -> None:
+    X, y = table()
+    frame = pd.DataFrame(X, columns=list("abcde")).assign(label=y, weight=np.arange(N) % 3)
+    parts = dd.from_pandas(frame, npartitions=4)
+    parts = parts[parts.a < 0.9]
+    model = DPLogisticRegression(1.0, 1e-5, mechanism=DESCENT, max_sample_weight=2.0, **GIVEN)
+    model.fit(parts[list("abcde")], parts.label, sample_weight=parts.weight)
+    kept = frame[frame.a < 0.9]
+    whole = DPLogisticRegression(1.0, 1e-5, mechanism=DESCENT, max_sample_weight=2.0, **GIVEN)
+    whole.fit(kept[list("abcde")], kept.label, sample_weight=kept.weight)
+    np.testing.assert_array_equal(model.coef_, whole.coef_)
+    assert list(model.feature_names_in_) == list("abcde")
+
+
+def test_a_regression(client: Any) -> None:
+    X, _ = table()
+    y = X[:, 0] / 2
+    model = DPRidge(1.0, 1e-5, public_size=N, random_state=1).fit(da.from_array(X, chunks=(200, D)), da.from_array(y, 200))
+    np.testing.assert_allclose(model.coef_, DPRidge(1.0, 1e-5, public_size=N, random_state=1).fit(X, y).coef_, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("cut", "message"),
+    [
+        (lambda X, y: (X.rechunk((150, 2)), y), "rechunk"),
+        (lambda X, y: (X, y.compute()), "as a collection of Dask"),
+        (lambda X, y: (X, y.rechunk(200)), "in 3 parts, got 2"),
+        (lambda X, y: (X, y.rechunk(((100, 150, 150),))), r"parts of 1[05]0 and 1[05]0 rows"),
+        (lambda X, y: (X, None), "Expected y with X"),
+    ],
+)
+def test_collections_that_do_not_fit_are_refused(client: Any, cut: Any, message: str, tmp_path: Path) -> None:
+    X, y = table()
+    X, y = cut(da.from_array(X, chunks=(150, D)), da.from_array(y, 150))
+    with spend_log(tmp_path / "log.db") as log:
+        with pytest.raises(ValueError, match=message):
+            DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(X, y)
+        assert not log.charges()
+
+
+def test_without_a_cluster_one_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> Any:
+        raise ValueError("No global client found and no address provided")
+
+    monkeypatch.setattr(distributed, "get_client", nobody)
+    X, y = table()
+    with pytest.raises(ValueError, match="Expected a Dask cluster"):
+        parted_table(da.from_array(X, chunks=(150, D)), da.from_array(y, 150))
+
+
+def test_a_sum_has_a_time_limit(client: Any) -> None:
+    engine = DaskEngine(client, timeout=0.2)
+    with pytest.raises(TimeoutError, match="no sum within 0"):
+        engine.total(lambda part, given: time.sleep(2), [1], [None], max)
+
+
+def test_an_error_on_a_worker_is_raised_here(client: Any) -> None:
+    with pytest.raises(ZeroDivisionError):
+        DaskEngine(client).total(lambda part, given: 1 // given, [1, 2], [1, 0], max)
+
+
+# Workers that are processes, and die
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Any]:
+    with (
+        distributed.LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def read(path: Path) -> NDArray[np.float64]:
+    return np.load(path)
+
+
+def on_disk(folder: Path, X: NDArray[np.float64], y: NDArray[np.intp]) -> tuple[Any, Any]:
+    """Collections that read a file a part, again where a worker was lost."""
+    from dask.delayed import delayed
+
+    rows: list[Any] = []
+    labels: list[Any] = []
+    for number, start in enumerate(range(0, N, 50)):
+        part = slice(start, start + 50)
+        np.save(folder / f"X{number}.npy", X[part])
+        np.save(folder / f"y{number}.npy", y[part])
+        rows.append(da.from_delayed(delayed(read)(folder / f"X{number}.npy"), (50, D), float))
+        labels.append(da.from_delayed(delayed(read)(folder / f"y{number}.npy"), (50,), int))
+    return da.concatenate(rows), da.concatenate(labels)
+
+
+class Killing(DaskEngine):
+    """Kills a worker's process while every so many sums are under way."""
+
+    def __init__(self, client: Any, every: int, before: Any = None) -> None:
+        super().__init__(client)
+        self.every, self.before = every, before
+        self.sums = self.kills = 0
+
+    def total(self, *given: Any) -> Any:
+        self.sums += 1
+        killer = None
+        if self.sums % self.every == 0:
+            killer = threading.Thread(target=self._kill)
+            killer.start()
+        try:
+            return super().total(*given)
+        finally:
+            if killer is not None:
+                killer.join()
+
+    def _kill(self) -> None:
+        if self.before is not None:
+            self.before()
+        running = self.client.run(os.getpid)
+        os.kill(sorted(running.values())[self.kills % len(running)], 9)
+        self.kills += 1
+
+
+def with_engine(engine: DaskEngine, X: Any, y: Any) -> PartedTable:
+    found = parted_table(X, y, client=engine.client)
+    assert found is not None
+    return PartedTable(engine, found.parts, found.columns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [Gradient(sampling="poisson", epochs=3, expected_batch_size=80), "objective"])
+def test_lost_workers_change_nothing(processes: Any, method: Any, tmp_path: Path) -> None:
+    X, y = table()
+    engine = Killing(processes, every=4)
+    with spend_log(tmp_path / "log.db") as log:
+        model = DPLogisticRegression(1.0, 1e-5, mechanism=method, **GIVEN)
+        model.fit(with_engine(engine, *on_disk(tmp_path, X, y)), None)
+        assert len(log.charges()) == 1
+    assert engine.kills >= 2
+    whole = DPLogisticRegression(1.0, 1e-5, mechanism=method, **GIVEN).fit(X, y)
+    np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-6, atol=0 if method == "objective" else 1e-15)
+
+
+@pytest.mark.slow
+def test_a_file_that_changed_and_is_read_again_is_refused(processes: Any, tmp_path: Path) -> None:
+    X, y = table()
+
+    def change() -> None:
+        for number in range(N // 50):
+            np.save(tmp_path / f"X{number}.npy", np.load(tmp_path / f"X{number}.npy") * 0.5)
+
+    engine = Killing(processes, every=5, before=change)
+    model = DPLogisticRegression(1.0, 1e-5, mechanism=Gradient(epochs=20, expected_batch_size=200), **GIVEN)
+    with pytest.raises(PartsChangedError, match="not what it was"):
+        model.fit(with_engine(engine, *on_disk(tmp_path, X, y)), None)
+    assert engine.kills >= 1
