@@ -62,6 +62,7 @@ def test_readme_examples_run(number: int) -> None:
         ("schemas.md", "model"),
         ("judging.md", "scores"),
         ("budgets.md", "account"),
+        ("dask.md", "model"),
     ],
 )
 def test_the_examples_in_pages_run(page: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

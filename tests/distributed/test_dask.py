@@ -15,8 +15,9 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from dperm.data import Column, Schema
 from dperm.distributed import DaskEngine, PartedTable, parted_table
-from dperm.estimators import DPLogisticRegression, DPRidge
+from dperm.estimators import DPLogisticRegression, DPRidge, TableEncoder
 from dperm.mechanisms import Gradient
 from dperm.objectives import PartsChangedError
 from dperm.privacy import statements
@@ -87,6 +88,16 @@ def test_a_regression(client: Any) -> None:
     y = X[:, 0] / 2
     model = DPRidge(1.0, 1e-5, public_size=N, random_state=1).fit(da.from_array(X, chunks=(200, D)), da.from_array(y, 200))
     np.testing.assert_allclose(model.coef_, DPRidge(1.0, 1e-5, public_size=N, random_state=1).fit(X, y).coef_, rtol=1e-9)
+
+
+def test_frames_are_encoded_where_they_are(client: Any) -> None:
+    frame = pd.DataFrame({"age": np.arange(N) % 90, "job": np.where(np.arange(N) % 3, "a", "b"), "paid": np.arange(N) % 2})
+    columns = (Column("age", "number", (0, 100)), Column("job", "category", categories=("a", "b")), Column("paid", "label"))
+    encoder = TableEncoder(Schema("people", "paid", columns, ("0", "1")), curves=5)
+    parts = dd.from_pandas(frame, npartitions=3)
+    model = DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(encoder.fit(parts).transform(parts), parts.paid)
+    whole = DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(encoder.transform(frame), frame.paid)
+    np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(

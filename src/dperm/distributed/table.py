@@ -11,7 +11,7 @@ import numpy as np
 from dperm.distributed.engine import DaskEngine
 from dperm.objectives.parts import Engine
 
-__all__ = ["PartedTable", "parted_table"]
+__all__ = ["PartedTable", "of_dask", "parted_table"]
 
 
 class PartedTable:
@@ -66,7 +66,7 @@ def parted_table(X: Any, y: Any = None, sample_weight: Any = None, *, client: An
         if y is not None or sample_weight is not None:
             raise ValueError("Expected y=None and no sample_weight with a table in parts, which holds them.")
         return X
-    if not _of_dask(X):
+    if not of_dask(X):
         return None
     from dask.delayed import delayed
 
@@ -96,13 +96,14 @@ def _client() -> Any:
         raise ValueError("Expected a Dask cluster for rows in parts, got none: client = distributed.Client().") from error
 
 
-def _of_dask(value: Any) -> bool:
+def of_dask(value: Any) -> bool:
+    """Whether it is one of Dask's collections."""
     return type(value).__module__.partition(".")[0] in ("dask", "dask_expr") and hasattr(value, "to_delayed")
 
 
 def _blocks(name: str, value: Any) -> list[Any]:
-    """Delayed blocks of rows."""
-    delayed = np.asarray(value.to_delayed(), dtype=object)
+    """Delayed blocks of rows; not optimised, which would compute what X and y share for each of them."""
+    delayed = np.asarray(value.to_delayed(optimize_graph=False), dtype=object)
     if delayed.ndim > 1:
         if any(size != 1 for size in delayed.shape[1:]):
             raise ValueError(f"Expected {name} with whole rows in each chunk, got columns cut in {delayed.shape[1]}: rechunk it.")
@@ -115,7 +116,7 @@ def _alike(name: str, value: Any, X: Any, count: int) -> list[Any]:
         if name == "y":
             raise ValueError("Expected y with X, a collection of Dask cut as X is, got None.")
         return [None] * count
-    if not _of_dask(value):
+    if not of_dask(value):
         raise ValueError(f"Expected {name} as a collection of Dask, cut as X is, got {type(value).__name__}.")
     blocks = _blocks(name, value)
     if len(blocks) != count:

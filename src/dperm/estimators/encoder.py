@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dperm.distributed.table import of_dask
+
 if TYPE_CHECKING:
     from dperm.data import Schema
 
@@ -70,12 +72,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 "each row is. Encode the table by Dataset.of, and pass its groups to fit."
             )
         self.n_features_in_ = len(self.schema_.feature_columns)
-        self._encoded(X)
+        self._encoded(X.head(1) if of_dask(X) else X)
         return self
 
-    def transform(self, X: Any) -> NDArray[np.float32]:
-        """Features (n, d) of a frame X (n rows) with the schema's columns; others are left out."""
+    def transform(self, X: Any) -> Any:
+        """Features (n, d) of a frame X (n rows) with the schema's columns; others are left out. Of a frame of Dask an array of
+        Dask, whose parts are encoded where they are."""
         check_is_fitted(self)
+        if of_dask(X):
+            return X.map_partitions(self._encoded, meta=np.empty((0, len(self.schema_.features)), dtype=np.float32))
         return self._encoded(X)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:

@@ -162,6 +162,9 @@ class GroupedRecords(Records):
         for first, last in self._ranges(self.starts, self._at_once):
             yield self._whole(first, last)
 
+    def in_turn(self) -> Iterator[Batch]:
+        return self.batches()
+
     def stream(self, draws: Iterable[NDArray[Any] | None]) -> Iterator[Iterable[Batch]]:
         for indices in draws:
             if indices is None:

@@ -277,7 +277,8 @@ class LinearObjective:
         gradient = np.zeros(self.dimension)
         d = self.features
         matrix = None if size is None else np.zeros((self.dimension, self.dimension))
-        for batch in records.batches():
+        work: Array | None = None
+        for batch in records.in_turn():
             t, y = self.predict(theta, batch), batch.targets
             slope = batch.counted(self.loss.slope(t, y))
             value += float(batch.counted(self.loss.value(t, y)).sum())
@@ -285,7 +286,7 @@ class LinearObjective:
             if self.intercept_scale:
                 gradient[-1] += self.intercept_scale * float(slope.sum())
             if matrix is not None and size is not None:
-                self._add_hessian(matrix, batch, batch.counted(self.loss.curvature(t, y)), size)
+                work = self._add_hessian(matrix, batch, batch.counted(self.loss.curvature(t, y)), size, work)
         return value, gradient, matrix
 
     def hessian(self, theta: Array, records: Records) -> Array:
@@ -300,7 +301,7 @@ class LinearObjective:
         count, p = theta.shape
         values, gradients = np.zeros(count), np.zeros((count, p))
         matrices = np.zeros((count, p, p)) if hessian else None
-        for batch in records.batches():
+        for batch in records.in_turn():
             t = self.predict(theta, batch)
             slope = batch.counted(self.loss.slope(t, batch.targets))
             values += batch.counted(self.loss.value(t, batch.targets)).sum(axis=1)
@@ -317,7 +318,8 @@ class LinearObjective:
                 matrices += (curvature @ products).reshape(count, p, p)
         return values, gradients, matrices
 
-    def _add_hessian(self, matrix: Array, batch: Batch, curvature: Array, size: int) -> None:
+    def _add_hessian(self, matrix: Array, batch: Batch, curvature: Array, size: int, work: Any = None) -> Any:
+        """Add a batch's part to `matrix`; returns memory to work in, for the next batch."""
         d, block = self.features, batch.rows
         root = np.sqrt(curvature) * batch.units
         if sp.issparse(block):
@@ -326,7 +328,9 @@ class LinearObjective:
             matrix[:d, :d] += product.toarray()
         else:
             single = self.strong_convexity > _SINGLE_PRECISION * self.loss.smoothness(self.row_norm) * size
-            scaled = np.empty(block.shape, dtype=np.float32 if single else np.float64)
+            if work is None or len(work) < len(block):
+                work = np.empty(block.shape, dtype=np.float32 if single else np.float64)
+            scaled = work[: len(block)]
             np.multiply(block, root[:, None], out=scaled, casting="same_kind")
             matrix[:d, :d] += scaled.T @ scaled
         if self.intercept_scale:
@@ -334,6 +338,7 @@ class LinearObjective:
             matrix[:d, d] += cross
             matrix[d, :d] += cross
             matrix[d, d] += self.intercept_scale**2 * float(curvature.sum())
+        return work
 
     def exact_gradient(self, theta: Array, records: Records) -> tuple[Array, float]:
         """Σ ∇ℓ_i (p,) and a bound on its distance from the true one: only each record's slope is rounded.
@@ -359,7 +364,7 @@ class LinearObjective:
         second = self.seen(theta - first)
         total = RunningSum()
         norms = rest = steepest = 0.0
-        for batch in records.batches():
+        for batch in records.in_turn():
             t = self.predict(first, batch) + self.predict(second, batch)
             raw = self.loss.slope(t, batch.targets)
             slope, length = batch.counted(raw), float(batch.counted(batch.norms).sum())
@@ -380,7 +385,7 @@ class LinearObjective:
 
     def _products(self, theta: Array, vectors: Array, records: Records) -> Array:
         result = np.zeros(self.dimension)
-        for batch in records.batches():
+        for batch in records.in_turn():
             curvature = batch.counted(self.loss.curvature(self.predict(theta, batch), batch.targets))
             moved = curvature * self.predict(vectors, batch)
             result[: self.features] += batch.rows.T @ (moved * batch.units)

@@ -59,6 +59,10 @@ class _Part:
     records: Records
     digest: str
 
+    def __sizeof__(self) -> int:
+        """In bytes, by which schedulers judge whether to move a part to another worker."""
+        return self.records.nbytes
+
 
 @dataclass(frozen=True)
 class _Share:
@@ -186,7 +190,7 @@ def exact_total(records: Any, of_batch: Callable[[Batch], Array]) -> RunningSum:
 
 def _running(of_batch: Callable[[Batch], Array], records: Records) -> RunningSum:
     total = RunningSum()
-    for batch in records.batches():
+    for batch in records.in_turn():
         total.add(of_batch(batch))
     return total
 
@@ -225,7 +229,7 @@ def _part_of(objective: LinearObjective, table: Any, number: int) -> _Part:
 
 
 def _digest(*values: Any) -> str:
-    found = hashlib.blake2b(digest_size=16)
+    found = hashlib.sha256()  # which processors have in hardware
     for value in values:
         arrays = [value.data, value.indices, value.indptr] if sp.issparse(value) else [np.asarray(value)]
         for array in arrays:
@@ -265,7 +269,7 @@ def _of_records(compute: Callable[[Any], Any], part: _Part, given: None) -> _Sha
 
 
 def _everyone(compute: Callable[[Any], Any], records: Records) -> Any:
-    return compute(records.batches())
+    return compute(records.in_turn())
 
 
 def _of_batches(compute: Callable[[Any], Any], part: _Part, indices: NDArray[Any]) -> _Share:

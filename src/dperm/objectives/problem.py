@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 def _squares(records: Records) -> float:
     """Σ ‖x_i‖²."""
-    return sum(float(batch.norms @ batch.counted(batch.norms)) for batch in records.batches())
+    return sum(float(batch.norms @ batch.counted(batch.norms)) for batch in records.in_turn())
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,13 @@ class Records:
     def __len__(self) -> int:
         return self.size
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows that are kept, or of the table where none are, and of what is known of each record."""
+        rows = self.rows if self._kept is None else self._kept
+        entries = sum(part.nbytes for part in (rows.data, rows.indices, rows.indptr)) if self.sparse else rows.nbytes
+        return int(entries) + self._table.nbytes + self.targets.nbytes
+
     def relabelled(self, targets: Array) -> Records:
         """The same rows with other targets, sharing all memory."""
         other = object.__new__(type(self))
@@ -164,6 +171,13 @@ class Records:
         for part in self._parts():
             yield self._batch(part)
 
+    def in_turn(self) -> Iterator[Batch]:
+        """`batches`, each valid until the next is asked for: they share memory, which is dear to ask for anew where an allocator
+        gives it back at once, as on Dask's workers."""
+        room = _Room(self.features)
+        for part in self._parts():
+            yield self._batch(part, room)
+
     def stream(self, draws: Iterable[NDArray[Any] | None]) -> Iterator[Iterable[Batch]]:
         """The records of each draw (None: all), in batches; a batch is valid until the next is asked for.
 
@@ -172,7 +186,7 @@ class Records:
         room = _Room(self.features)  # of this stream alone: another thread may have one too
         for indices in draws:
             if indices is None:
-                yield self.batches()
+                yield self.in_turn()
             elif indices.ndim == 2:
                 yield self._seen_by(indices)
             elif len(indices) <= EXACT_ROWS:
@@ -213,18 +227,22 @@ class Records:
         for start in range(0, self.size, step):
             yield slice(start, min(start + step, self.size))
 
-    def _batch(self, part: slice) -> Batch:
+    def _batch(self, part: slice, room: _Room | None = None) -> Batch:
+        """The batch of these records. A dense one lives in `room`, which the next call overwrites."""
         if self._kept is None:
-            return self._measured(self.rows[part], part)
-        return Batch(self._kept[part].astype(np.float64), self._table[:, part])
+            return self._measured(self.rows[part], part, room)
+        return Batch(
+            self._kept[part].astype(np.float64) if self.sparse else _doubles(self._kept[part], room), self._table[:, part]
+        )
 
     def _keep(self) -> None:
         """Bring all rows to units, in single precision, which holds whole numbers up to 2²⁴."""
         table = np.empty((2 + (self.targets.shape[1] if self.targets.ndim > 1 else 1), self.size))
         parts: list[Any] = []
         dense = None if self.sparse else np.empty((self.size, self.features), dtype=np.float32)
+        room = _Room(self.features)
         for part in self._parts():
-            batch = self._measured(self.rows[part], part)
+            batch = self._measured(self.rows[part], part, room)
             table[:2, part], table[2:, part] = (batch.norms, batch.units), batch.targets.T
             if dense is None:
                 parts.append(batch.rows.astype(np.float32))
@@ -234,10 +252,10 @@ class Records:
             parts.append(sp.csr_array((0, self.features), dtype=np.float32))
         self._kept, self._table = (sp.vstack(parts, format="csr") if dense is None else dense), table
 
-    def _measured(self, raw: Any, which: Any) -> Batch:
-        """The batch of these rows of the table, scaled, truncated and measured now."""
+    def _measured(self, raw: Any, which: Any, room: _Room | None = None) -> Batch:
+        """The batch of these rows of the table, scaled, truncated and measured now; in `room` where they are dense."""
         absent = self._absent[which] if len(self._absent) else np.zeros(raw.shape[0], dtype=np.bool_)
-        rows: Any = _canonical(raw) if self.sparse else np.array(raw, dtype=np.float64, order="C")
+        rows: Any = _canonical(raw) if self.sparse else _doubles(raw, room)
         factors, units, absent = _units(_squares(rows), absent, self.features, self.data_norm)
         entries: Array = rows
         if self.sparse:
@@ -273,6 +291,15 @@ def _is_mapped(rows: Any) -> bool:
     while rows is not None and not isinstance(rows, np.memmap):
         rows = getattr(rows, "base", None)
     return rows is not None
+
+
+def _doubles(rows: Any, room: _Room | None) -> Array:
+    """A copy in double precision and row order, in `room` where there is one."""
+    if room is None:
+        return np.array(rows, dtype=np.float64, order="C")
+    copy = room.of(len(rows))[1]
+    np.copyto(copy, rows)
+    return copy
 
 
 def _units(squares: Array, absent: NDArray[np.bool_], features: int, data_norm: float) -> tuple[Array, Array, NDArray[np.bool_]]:

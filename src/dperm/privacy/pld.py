@@ -32,6 +32,7 @@ Array = NDArray[np.float64]
 #: Relative growth of the composition's variance that the grid may cause; ε grows by about as much.
 TOLERANCE = 2e-5
 _ALIASED = 1e-11  # mass of the tilted composition allowed outside the window
+_VANISHED = -110.0  # logarithm of what is left out of a frequency: with all others far less than the slack of `log_delta`
 _OUTSIDE = 3e-40  # P-mass of one event outside its support
 _WIDEST_CELL = 20.0  # so that a cell beyond the largest finite loss still ends within doubles
 _MAX_POINTS = 1 << 22
@@ -109,13 +110,20 @@ class _Composition:
             self.missing = self._outside(parts, mean, scale, above, 1.0) + self._outside(parts, mean, scale, below, -1.0)
         size = next_fast_len(math.ceil((above + below) / self.h) + 2, real=True)
         first = math.floor((mean - below) / self.h)
-        spectrum = np.ones(size // 2 + 1, dtype=complex)
+        spectrum = np.zeros(size // 2 + 1, dtype=complex)
+        left: Any = slice(None)  # frequencies that are not next to nothing yet: of many copies they are few
+        product: Any = 1.0
         shift = 0
         for part, (weights, _) in zip(parts, tilted, strict=True):
             wrapped = np.zeros(-(-weights.size // size) * size)
             wrapped[: weights.size] = weights
-            spectrum *= rfft(wrapped.reshape(-1, size).sum(axis=0)) ** part.count
+            factor = rfft(wrapped.reshape(-1, size).sum(axis=0))[left]
+            with np.errstate(divide="ignore"):
+                stays = np.log(np.abs(factor)) * part.count + np.log(np.abs(product)) > _VANISHED
+            product = (product if np.isscalar(product) else product[stays]) * factor[stays] ** part.count
+            left = np.flatnonzero(stays) if isinstance(left, slice) else left[stays]
             shift += part.start * part.count
+        spectrum[left] = product
         masses = np.maximum(irfft(spectrum, size), 0.0)
         self.masses = np.roll(masses, (shift - first) % size)
         self.losses = self.h * (float(first) + np.arange(size))

@@ -18,7 +18,7 @@ def minimise_softmax(objective: LinearObjective, records: Records, iterations: i
 
     def value(theta: Array) -> tuple[float, Array]:
         total, gradient = 0.0, np.zeros_like(theta)
-        for batch in records.batches():
+        for batch in records.in_turn():
             at_theta = objective.per_example(theta, batch)
             total += float(at_theta.losses.sum())
             gradient += at_theta.weighted_sum(np.ones(len(at_theta.norms)))
