@@ -205,6 +205,49 @@ def test_defect_3_convolutions_on_inputs_that_cancel_keep_their_bound(size: floa
     assert longest(outer, 6, float(outer.squares().sqrt().median()) / 10) <= 1 + 1e-4
 
 
+def constant_records(channels: int, positions: int, dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Of each record two constants, near each other, at slopes of opposite sign: sums of equal products round to one side."""
+    generator = torch.Generator().manual_seed(seed)
+    near = 1 - 10 ** (-1 - 4 * torch.rand(200, 1, 1, generator=generator, dtype=torch.float64))
+    first = 1 + torch.rand(200, 1, 1, generator=generator, dtype=torch.float64)
+    half = torch.arange(positions) < positions // 2
+    x = torch.where(half, first, first * near).expand(200, channels, positions).to(dtype).contiguous()
+    x[:, 0] = 2
+    return x, torch.where(half, 1.0, -1.0).to(dtype).expand(200, 64, positions).contiguous()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("channels", "positions"), [(64, 2), (512, 4), (2048, 8)])
+def test_defect_3_inner_products_of_constant_rows_do_not_understate_norms(
+    channels: int, positions: int, dtype: torch.dtype
+) -> None:
+    """Each of n products may be rounded down: a norm was 3.6 times too small, and a query moved by 3.6 bounds."""
+    x, slopes = constant_records(channels, positions, dtype)
+    forms: list[Any] = [
+        ConvGradient(x, slopes, (64, channels, 1), Geometry((1,), (0,), (1,), 1)),
+        Outer(slopes.mT, x.mT),
+    ]
+    each = torch.linalg.vector_norm((slopes.double() @ x.mT.double()).flatten(1), dim=1)  # wrong by 1e-16 of the lengths
+    slack = 1e-15 * channels * positions if dtype is torch.float64 else 0.0
+    for form in forms:
+        found = form.squares().sqrt().double()
+        assert bool((found >= each - slack).all()), float((found / each).min())
+        alone = torch.eye(200, dtype=dtype)[:20]
+        computed = torch.stack([form.weighted_sum(one).double().norm() for one in alone])
+        assert bool((found[:20] >= computed * (1 - 1e-6)).all())
+
+
+def test_defect_3_flat_images_of_one_record_do_not_understate_norms() -> None:
+    generator = torch.Generator().manual_seed(0)
+    levels = 1 + torch.rand(60, 1, generator=generator) * torch.tensor([1.0, 1.0])
+    levels[:, 1] *= 1 - 10 ** (-1 - 3 * torch.rand(60, generator=generator))
+    x = levels.view(120, 1, 1, 1).expand(120, 256, 4, 4).contiguous()
+    slopes = torch.tensor([1.0, -1.0]).repeat(60).view(120, 1, 1, 1).expand(120, 64, 2, 2).contiguous()
+    form = ConvGradient(x, slopes, (64, 256, 3, 3), Geometry((1, 1), (0, 0), (1, 1), 1), 2)
+    exact = ConvGradient(x.double(), slopes.double(), form.shape, form.geometry, 2).dense().flatten(1).norm(dim=1)
+    assert bool((form.squares().sqrt().double() >= exact).all())
+
+
 # 4: state
 
 

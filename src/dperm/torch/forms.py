@@ -7,16 +7,16 @@ Numbers narrower than single precision are widened first, so that norms and sums
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from dperm.torch.ghost import ghost_squares, reordering
 from dperm.torch.scratch import Scratch, record_chunks
 
-__all__ = ["Block", "Dense", "Form", "Outer", "Rows", "Total", "gram_squares", "total", "wide"]
+__all__ = ["Block", "Dense", "Form", "Outer", "Rows", "Total", "total", "wide"]
 
 
 def wide(tensor: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class Outer(Form):
         for part in record_chunks(len(self.left), 2 * t * t if ghost else m * n, self.left):
             left, right = self.left[part], self.right[part]
             if ghost:
-                parts.append(_ghost_squares(left, right))
+                parts.append(ghost_squares(left, right))
             else:
                 parts.append(_lengthened(Dense(left.mT @ right).squares(), left, right))
         return torch.cat(parts)
@@ -257,13 +257,6 @@ def total(parts: Sequence[Form]) -> Form:
     return merged[0] if len(merged) == 1 else Total(merged)
 
 
-def _ghost_squares(left: Tensor, right: Tensor) -> Tensor:
-    """Squared norms of Σ_t left_t ⊗ right_t, each record's factors brought to size 1 before they are squared."""
-    sizes = [factor.abs().amax((1, 2)).clamp(min=torch.finfo(factor.dtype).tiny) for factor in (left, right)]
-    left, right = (factor / size[:, None, None] for factor, size in zip((left, right), sizes, strict=True))
-    return gram_squares(left @ left.mT, right @ right.mT) * (sizes[0] * sizes[1]).square()
-
-
 def _lengthened(squares: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """Squared norms of Σ_t left_t ⊗ right_t, with what the sum over records may add to one of them in rounding: it takes another
     order, and where terms are huge and cancel, another result."""
@@ -273,18 +266,8 @@ def _lengthened(squares: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 def _longer(squares: Tensor, terms: Tensor, count: int) -> Tensor:
     """Norms raised by what the rounding of sums of `count` terms of these lengths (b, T) may add."""
-    rounding = (8 + math.sqrt(count)) * torch.finfo(squares.dtype).eps * terms.double().sum(1)
+    rounding = reordering(count, squares.dtype) * terms.double().sum(1)
     return (squares.double().sqrt() + rounding).square().to(squares.dtype)
-
-
-def gram_squares(first: Tensor, second: Tensor) -> Tensor:
-    """Σ_{t,t'} first_tt'·second_tt' for Gram matrices (b, T, T), raised by its rounding error.
-
-    The terms cancel where gradients of the positions point against each other; what rounding takes away there is
-    added back, so that a norm is never understated and clipping never lets a longer vector through.
-    """
-    terms = first * second
-    return _raised(terms.sum((1, 2)), terms.abs().sum((1, 2)))
 
 
 def _raised(value: Tensor, magnitude: Tensor) -> Tensor:
@@ -296,15 +279,19 @@ def _inner(first: Form, second: Form) -> tuple[Tensor, Tensor]:
     if isinstance(first, Outer) and isinstance(second, Rows):
         # ⟨left ⊗ right, e_index ⊗ value⟩ = left[index]·⟨right, value⟩: a tied embedding and output layer
         at_rows = first.left.gather(2, second.indices[:, None, :].expand(-1, first.left.shape[1], -1))
-        terms = at_rows * (first.right @ second.values.mT)
-        return terms.sum((1, 2)), terms.abs().sum((1, 2))
+        terms = at_rows.double() * (first.right.double() @ second.values.double().mT)
+        return _summed(terms.flatten(1), at_rows)
     if isinstance(first, Rows) and isinstance(second, Outer):
         return _inner(second, first)
     if isinstance(first, Block) and isinstance(second, Block) and (first.stop <= second.start or second.stop <= first.start):
         nothing = torch.zeros(())
         return nothing, nothing
-    terms = (first.dense() * second.dense()).flatten(1)
-    return terms.sum(1), terms.abs().sum(1)
+    terms = (first.dense().double() * second.dense().double()).flatten(1)
+    return _summed(terms, first.dense())
+
+
+def _summed(terms: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    return terms.sum(1).to(like.dtype), terms.abs().sum(1).to(like.dtype)
 
 
 def _zeroed(values: Tensor, bad: Tensor) -> Tensor:

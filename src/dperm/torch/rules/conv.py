@@ -6,6 +6,7 @@ come from a strided view of the padded input with channels last, copied once.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ import torch.nn.grad
 from torch import Tensor, nn
 
 from dperm.torch.forms import Dense, Form, Outer, wide
+from dperm.torch.ghost import ghost_squares
 from dperm.torch.rules.patches import Geometry, patch_gram, patches
 from dperm.torch.rules.registry import detached, records_first, register, trainable
 from dperm.torch.scratch import Scratch, record_chunks
@@ -25,7 +27,6 @@ __all__ = ["ConvGradient", "convolution", "kernel"]
 
 _FORWARD: list[Any] = [F.conv1d, F.conv2d, F.conv3d]
 _WORTH_IT = 2.0  # times fewer products: benchmarks/convolutions.py
-_RAISED = 2e-3  # squared norms that must be raised by more for their rounding are computed from patches
 _WEIGHT: list[Any] = [torch.nn.grad.conv1d_weight, torch.nn.grad.conv2d_weight, torch.nn.grad.conv3d_weight]
 
 
@@ -108,63 +109,35 @@ class ConvGradient(Form):
             yield part, Outer(left.flatten(0, 1).mT, right.flatten(0, 1))
 
     def squares(self) -> Tensor:
-        if not self._pixels_are_cheaper:
-            return self._squares_by_patches()
-        squares, doubtful = self._squares_by_pixels()
-        if bool(doubtful.any()):
-            squares[doubtful] = self._of(doubtful)._squares_by_patches()
-        return squares
-
-    def _squares_by_patches(self) -> Tensor:
+        if self._pixels_are_cheaper:
+            return self._squares_by_pixels()
         parts = [outer.squares() for _, outer in self._outers()]
         return torch.cat(parts).view(-1, self.geometry.groups).sum(1)
 
     @property
     def _pixels_are_cheaper(self) -> bool:
-        """Whether inner products of pixels are fewer than products of gradients and patches, and precise enough."""
+        """Whether inner products of pixels are fewer than products of gradients and patches."""
         outer, inner, *kernel = self.shape
         outer, cells = outer // self.geometry.groups, math.prod(kernel)
         positions, pixels = (self.multiple * values[0, 0].numel() for values in (self.gradient, self.input))
         # a sum of slices is bound by memory, a product is not
         products = pixels**2 * inner + positions**2 * (outer + 4 * cells)
-        # where gradients of positions are at right angles, the square of their lengths' sum is `positions` times the result
-        precise = 2 * self._rounding * positions < _RAISED
-        return precise and _WORTH_IT * products < positions * cells * inner * outer
+        return _WORTH_IT * products < positions * cells * inner * outer
 
-    @property
-    def _rounding(self) -> float:
-        """What rounding takes from inner products of pixels, and adds in a sum over records, relative to the lengths."""
-        outer, inner, *kernel = self.shape
-        terms = [inner, outer // self.geometry.groups, math.prod(kernel)]
-        return (8 + sum(map(math.sqrt, terms))) * torch.finfo(self.input.dtype).eps
-
-    def _squares_by_pixels(self) -> tuple[Tensor, Tensor]:
-        """Σ_tt' ⟨left_t, left_t'⟩·⟨right_t, right_t'⟩ (ghost norm: Li et al. 2021; Bu, Mao and Xu 2022), raised by what
-        rounding may take from it, and the records where that is much of the result."""
+    def _squares_by_pixels(self) -> Tensor:
+        """Ghost norms (see `dperm.torch.ghost`) with inner products of patches from those of pixels."""
         groups, images = self.geometry.groups, self.multiple
         sizes, positions = self.input.shape[2:], self.gradient.shape[2:]
+        right_gram = functools.partial(
+            patch_gram, sizes=sizes, kernel=self.shape[2:], positions=positions, geometry=self.geometry
+        )
         parts: list[Tensor] = []
-        doubtful: list[Tensor] = []
-        numbers = 2 * groups * images**2 * (self.input[0, 0].numel() ** 2 + self.gradient[0, 0].numel() ** 2)
+        numbers = 4 * groups * images**2 * (self.input[0, 0].numel() ** 2 + self.gradient[0, 0].numel() ** 2)
         for part in record_chunks(len(self.gradient) // images, numbers, self.input):
             block = slice(part.start * images, part.stop * images)
-            right, right_size = _normalised(_by_position(self.input[block], groups, images))
-            left, left_size = _normalised(_by_position(self.gradient[block], groups, images))
-            rights = patch_gram(right, sizes, self.shape[2:], positions, self.geometry)
-            lefts = left @ left.mT
-            lengths = (lefts.diagonal(dim1=1, dim2=2) * rights.diagonal(dim1=1, dim2=2)).clamp(min=0).sqrt().sum(1)
-            squares = (lefts * rights).sum((1, 2)).clamp(min=0)
-            # the sum over records takes another order over the positions: see Outer
-            ordered = (8 + math.sqrt(lefts.shape[1])) * torch.finfo(squares.dtype).eps
-            rounding = self._rounding * lengths.square() + 2 * ordered * lengths * squares.sqrt()
-            scale = (left_size * right_size).square()
-            doubtful.append((rounding > _RAISED * squares).view(-1, groups).any(1))
-            parts.append(((squares + rounding) * scale).view(-1, groups).sum(1))
-        return torch.cat(parts), torch.cat(doubtful)
-
-    def _of(self, records: Tensor) -> ConvGradient:
-        images = records.repeat_interleave(self.multiple)
-        return ConvGradient(self.input[images], self.gradient[images], self.shape, self.geometry, self.multiple)
+            left, right = (_by_position(values[block], groups, images) for values in (self.gradient, self.input))
+            parts.append(ghost_squares(left, right, right_gram).view(-1, groups).sum(1))
+        return torch.cat(parts)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         factors = factors.repeat_interleave(self.multiple) if self.multiple != 1 else factors
@@ -202,12 +175,6 @@ def _by_position(images: Tensor, groups: int, multiple: int) -> Tensor:
     """(b·groups, multiple·positions, channels/groups) from (b·multiple, channels, *positions)."""
     apart = images.unflatten(1, (groups, -1)).flatten(3).unflatten(0, (-1, multiple))
     return apart.permute(0, 2, 1, 4, 3).flatten(2, 3).flatten(0, 1)
-
-
-def _normalised(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Values (b, T, n) brought to size 1, where their squares neither underflow nor overflow, and the sizes (b,)."""
-    sizes = values.abs().amax((1, 2)).clamp(min=torch.finfo(values.dtype).tiny)
-    return values / sizes[:, None, None], sizes
 
 
 class ChannelsLast(Form):

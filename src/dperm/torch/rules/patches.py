@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
+from dperm.torch.ghost import gram
+
 __all__ = ["Geometry", "patch_gram", "patches"]
 
 
@@ -57,18 +59,19 @@ def patches(input: Tensor, kernel: Sequence[int], positions: Sequence[int], geom
 def patch_gram(
     pixels: Tensor, sizes: Sequence[int], kernel: Sequence[int], positions: Sequence[int], geometry: Geometry
 ) -> Tensor:
-    """Inner products (b, T, T) of the patches of images of these sizes, from their pixels (b, images·P, channels).
+    """Inner products (b, T, T) of the patches of images of these sizes, in double precision, from their pixels (b, images·P,
+    channels).
 
     The T patches are those of all images of a record, image by image.
     """
     count = len(pixels)
     images = pixels.shape[1] // math.prod(sizes)
-    gram = (pixels @ pixels.mT).view(count, images, *sizes, images, *sizes)
-    out = gram.new_zeros(count, images, *positions, images, *positions)
+    products = gram(pixels).view(count, images, *sizes, images, *sizes)
+    out = products.new_zeros(count, images, *positions, images, *positions)
     everything = slice(None)
     for cell in itertools.product(*map(range, kernel)):
         axes = [geometry.inside(axis, k, t, size) for axis, (k, t, size) in enumerate(zip(cell, positions, sizes, strict=True))]
         to, of = ([each[side] for each in axes] for side in (0, 1))
-        out[(everything, everything, *to, everything, *to)] += gram[(everything, everything, *of, everything, *of)]
+        out[(everything, everything, *to, everything, *to)] += products[(everything, everything, *of, everything, *of)]
     total = images * math.prod(positions)
     return out.view(count, total, total)
