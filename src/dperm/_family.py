@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TypeVar
 
-__all__ = ["members", "ours"]
+__all__ = ["members", "ours", "states"]
 
 T = TypeVar("T")
 
@@ -13,6 +13,12 @@ T = TypeVar("T")
 def ours(kind: type) -> bool:
     """Whether dperm wrote this type. What derives from one of ours elsewhere is a stranger's."""
     return kind.__module__.startswith("dperm.")
+
+
+def states(kind: type, name: str) -> bool:
+    """Whether what an attribute says is of this very type: it is ours, or says it itself. What derives from ours elsewhere may do
+    other things than what it derives from."""
+    return ours(kind) or name in vars(kind)
 
 
 def members(base: type[T]) -> list[type[T]]:

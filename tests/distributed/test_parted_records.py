@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 import dperm.distributed.table
-from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPPoissonRegressor, DPQuantileRegressor, DPRidge
+from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPPoissonRegressor, DPQuantileRegressor, DPRidge, DPSearch
 from dperm.gradient import SGD, AdaptiveClip, Clip, Constant, FullBatch, Normalise, Plan, Poisson
 from dperm.gradient.loop import descend
 from dperm.gradient.sampling import BallsAndBins
-from dperm.mechanisms import AccuracyFirst, Gradient, Objective, Output
+from dperm.mechanisms import AccuracyFirst, Budget, Gradient, GradientPerturbation, Objective, Output, OutputPerturbation
 from dperm.objectives import LinearObjective, Logistic, PartedRecords, PartsChangedError, RegularisedSum, Softmax
 from dperm.privacy import statements
 from dperm.release import Channel, spend_log
@@ -254,3 +254,80 @@ def test_a_strangers_engine_is_an_assumption() -> None:
     model.fit(cut(X, labels(X), [100, 201], LocalEngine()), None)
     said = " ".join(assumption.text for assumption in model.certificate_.assumptions)
     assert "LocalEngine" in said
+
+
+def test_a_part_is_a_copy_whatever_happens_to_its_source(tmp_path: Any) -> None:
+    """A mapped file that is written over while a run lasts, and rows that are changed in place."""
+    X = rows().astype(np.float32)
+    np.save(tmp_path / "rows.npy", np.tile(X, (400, 20)))  # more than is kept in memory of a mapped file
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r+")
+    y = np.ones(len(mapped))
+    objective = LinearObjective(Logistic(), mapped.shape[1])
+    parted = PartedRecords(objective, LocalEngine(), [(mapped, y)])
+    theta = np.full(mapped.shape[1], 0.01)
+    before = objective.exact_gradient(theta, parted)[0]  # pyright: ignore[reportArgumentType]
+    mapped *= -1
+    y *= -1
+    np.testing.assert_array_equal(objective.exact_gradient(theta, parted)[0], before)  # pyright: ignore[reportArgumentType]
+
+
+def test_targets_are_digested_as_numbers() -> None:
+    from dperm.objectives.parts import _part_of
+
+    objective = LinearObjective(Logistic(), D)
+    digests = {_part_of(objective, (rows(), np.array([sign] * N, dtype=object)), 0).digest for sign in (1, -1, 1.0)}
+    assert len(digests) == 2
+
+
+def test_other_numbers_of_rows_than_stated_are_refused(tmp_path: Any) -> None:
+    X = rows()
+    blocks = [(X[:100], labels(X)[:100], None), (X[100:], labels(X)[100:], None)]
+    table = dperm.distributed.PartedTable(LocalEngine(), blocks, range(D), size=200)
+    model = DPLogisticRegression(1.0, 1e-5, relation="replace_one", classes=[0, 1], random_state=1)
+    with spend_log(tmp_path / "log.db") as log:
+        with pytest.raises(ValueError, match="Expected 200 rows, as the collection says of itself, got 301"):
+            model.fit(table, None)
+        empty = dperm.distributed.PartedTable(LocalEngine(), [(X[:0], labels(X)[:0], None)], range(D))
+        with pytest.raises(ValueError, match="at least one row"):
+            model.fit(empty, None)
+        assert not log.charges()
+
+
+class OfAStranger(OutputPerturbation):
+    """Looks at targets, which are in no sum."""
+
+    def train(self, objective: Any, records: Any, channel: Any) -> Any:
+        return np.zeros(objective.dimension) + records.targets.sum(), {}
+
+
+class PlanOfAStranger(Plan):
+    pass
+
+
+def test_what_derives_from_ours_must_say_itself_that_it_runs_by_parts() -> None:
+    objective = LinearObjective(Logistic(), D, public_size=N)
+    parted = PartedRecords(objective, LocalEngine(), [(rows(), np.ones(N))])
+    plan = PlanOfAStranger(sampler=Poisson(0.1), bounding=Clip(1.0), noise=Constant(1.0), update=SGD(0.5), steps=2, public_size=N)
+    budget = Budget(1e-5, 1.0)
+    for mechanism in (
+        OfAStranger(budget=budget, strong_convexity=1.0, noise_multiplier=1.0),
+        GradientPerturbation(budget=budget, plan=plan),
+    ):
+        with pytest.raises(ValueError, match="Expected records in memory"):
+            mechanism.admit(objective, parted)
+
+
+def test_searches_are_refused() -> None:
+    X = rows()
+    search = DPSearch(DPLogisticRegression(classes=[0, 1], public_size=N), [{"mechanism": "output"}], 1.0, 1e-5)
+    with pytest.raises(ValueError, match="rows in memory for a search"):
+        search.fit(cut(X, labels(X), [100, 201], LocalEngine()), None, held_out=(X, labels(X)))
+
+
+def test_records_of_other_features_and_losses_of_several_outputs_are_refused_before_any_charge() -> None:
+    objective, softmax = LinearObjective(Logistic(), D), LinearObjective(Softmax(3), D)
+    mechanism = OutputPerturbation(budget=Budget(1e-5, 1.0), strong_convexity=1.0, noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="7 features, got 6"):
+        mechanism.admit(objective, LinearObjective(Logistic(), D - 1).records(rows()[:, 1:], np.ones(N)))
+    with pytest.raises(ValueError, match="one output"):
+        mechanism.admit(softmax, softmax.records(rows(), np.zeros(N)))

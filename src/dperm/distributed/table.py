@@ -70,6 +70,8 @@ def parted_table(X: Any, y: Any = None, sample_weight: Any = None, *, client: An
         return None
     from dask.delayed import delayed
 
+    if X.ndim != 2:
+        raise ValueError(f"Expected X with rows and columns, got {X.ndim} axes.")
     blocks = _blocks("X", X)
     others = [_alike(name, given, X, len(blocks)) for name, given in (("y", y), ("sample_weight", sample_weight))]
     together = delayed(_together, pure=True)

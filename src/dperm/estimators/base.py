@@ -142,6 +142,8 @@ class PrivateLinearModel(TakesMethod):
         classes = getattr(self, "classes", None)
         if not self._numeric and classes is None:
             raise ValueError("Expected classes= with rows in parts: all possible labels, as publicly known.")
+        if (size := len(table)) < 1:
+            raise ValueError("Expected at least one row, got a table without any.")
         self._validated(table.example(), np.zeros(1))
         _, count, said = self._targets(np.zeros(1) if self._numeric else np.asarray(classes))
         _, said_of_weights = self._weights(
@@ -150,9 +152,12 @@ class PrivateLinearModel(TakesMethod):
 
         def made(task: Task, objective: LinearObjective) -> PartedRecords:
             worker, names = clone(self), getattr(self, "feature_names_in_", None)
-            return PartedRecords(objective, table.engine, table.derive(functools.partial(worker._block, names, task)))
+            records = PartedRecords(objective, table.engine, table.derive(functools.partial(worker._block, names, task)))
+            if len(records) != size:
+                raise ValueError(f"Expected {size} rows, as the collection says of itself, got {len(records)}.")
+            return records
 
-        return self._released(made, (len(table.columns), count, len(table)), [*said, *said_of_weights])
+        return self._released(made, (len(table.columns), count, size), [*said, *said_of_weights])
 
     def _block(self, names: Any, task: Task, block: Any, given: None) -> tuple[Any, Array]:
         """A block of a table in parts as rows and targets, validated where it lives, by a clone."""

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm._remind import remind_of_budget
+from dperm.distributed import parted_table
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.weights import admit_class_weight, weight_assumptions, weights_by_class
 from dperm.estimators.whole import all_or_nothing
@@ -115,6 +116,8 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         `held_out_private`: these records are protected as well, and each score is released with noise, charged; classifiers
         only, by their accuracy. Otherwise they are public. ValueError for unusable input before anything is charged.
         """
+        if parted_table(X, y) is not None:
+            raise ValueError("Expected rows in memory for a search, got rows in parts.")
         with all_or_nothing(self):
             self._fit(X, y, held_out, held_out_private)
         return self

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from dperm._family import states
 from dperm.gradient.bounding import Bounding
 from dperm.gradient.query import Query
 from dperm.gradient.update import Update
@@ -150,7 +151,9 @@ class Gradients(ABC, Generic[P]):
     ) -> None:
         if policy.public_size is None:
             raise ValueError("Expected a plan that knows the number of records: call sized(channel, len(records)) first.")
-        if isinstance(records, PartedRecords) and (observe is not None or not policy.by_parts):
+        if isinstance(records, PartedRecords) and (
+            observe is not None or not (policy.by_parts and states(type(policy), "by_parts"))
+        ):
             raise TypeError("Expected records in memory for an observer, and for a policy that keeps something of each record.")
         self.policy, self.step = policy, first
         self.objective, self.records, self.channel = objective, records, channel

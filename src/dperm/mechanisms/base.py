@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._family import states
 from dperm.gradient.foreign import is_stranger
 from dperm.objectives import LinearObjective, PartedRecords, PublicFacts, Records
 from dperm.privacy import Assumption, Certificate, Event, Provenance, statements
@@ -126,7 +127,7 @@ class Mechanism(ABC):
 
     def refuse_parts(self) -> None:
         """ValueError where this, or a mechanism that it runs, cannot train on records that live in parts elsewhere."""
-        if not self.by_parts:
+        if not (self.by_parts and states(type(self), "by_parts")):
             raise ValueError(
                 f"Expected records in memory for {self.name}. On records in parts run objective or output perturbation, or "
                 "gradient perturbation by Poisson sampling or full batches."
@@ -192,6 +193,8 @@ class Mechanism(ABC):
             )
         if records.person_rows != objective.person_rows:
             raise ValueError("Expected records made by this objective's `records`: they hold other numbers of rows a person.")
+        if records.features != objective.features:
+            raise ValueError(f"Expected records with the objective's {objective.features} features, got {records.features}.")
         if (records.data_norm, records.constant) != (objective.data_norm, objective.intercept_scale):
             raise ValueError("Expected records made by this objective's `records`: their norm bound or constant feature differs.")
         if records.weighed and not objective.loss.weighs:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._family import states
 from dperm.gradient import Policy, descend_by
 from dperm.gradient.foreign import foreign_parts
 from dperm.gradient.importance import admit_batch
@@ -80,7 +81,7 @@ class GradientPerturbation(Mechanism):
 
     @property
     def by_parts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.plan.by_parts
+        return self.plan.by_parts and states(type(self.plan), "by_parts")
 
     @property
     def averages(self) -> bool:

@@ -101,6 +101,12 @@ class OutputPerturbation(Mechanism):
         assert self.noise_multiplier is not None
         return Gaussian(self.noise_multiplier, facts.relation)
 
+    def refuse(self, objective: LinearObjective, records: int) -> None:
+        if objective.outputs != 1:
+            raise ValueError(
+                f"Expected a loss with one output for {self.name}, got {objective.outputs}: one model for each class."
+            )
+
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
         objective = objective.with_strong_convexity(self.strong_convexity)
         solution = solve(objective, records, 0.0, self.residual(objective.facts))

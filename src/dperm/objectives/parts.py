@@ -85,7 +85,7 @@ class PartedRecords:
     """Records of a linear objective in parts: what of `Records` needs no rows here.
 
     `tables` are the engine's handles of (rows, targets) or (rows, targets, present), arrays as `Records` takes them. They are
-    brought to the objective's units once, and digested, where they live. ValueError for tables that do not fit the objective.
+    copied, brought to the objective's units and digested where they live. ValueError for tables that do not fit the objective.
     """
 
     person_rows: int | None = None
@@ -223,16 +223,18 @@ def _run(versions: str, function: Callable[[Any, Any], Any], part: Any, given: A
 
 
 def _part_of(objective: LinearObjective, table: Any, number: int) -> _Part:
+    """From a copy, so that what was digested is what is used, whatever happens to the table."""
     rows, targets, *present = table
-    records = objective.records(rows, targets, present=present[0] if present else None)
-    return _Part(number, records, _digest(rows, targets, *present))
+    rows, targets = rows.copy() if sp.issparse(rows) else np.array(rows), np.array(targets, dtype=np.float64)
+    there = np.array(present[0], dtype=np.bool_) if present else None
+    digest = _digest(rows, targets, *([] if there is None else [there]))
+    return _Part(number, objective.records(rows, targets, present=there), digest)
 
 
 def _digest(*values: Any) -> str:
     found = hashlib.sha256()  # which processors have in hardware
     for value in values:
-        arrays = [value.data, value.indices, value.indptr] if sp.issparse(value) else [np.asarray(value)]
-        for array in arrays:
+        for array in [value.data, value.indices, value.indptr] if sp.issparse(value) else [value]:
             found.update(f"{array.dtype.str}{array.shape}".encode())
             found.update(np.ascontiguousarray(array).data)
     return found.hexdigest()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dperm._family import states
 from dperm._remind import remind_of_delta
 from dperm.gradient import Policy
 from dperm.gradient.foreign import foreign_parts
@@ -216,7 +217,7 @@ class Starter:
             )
 
     def _refuse_ranks(self, plan: Policy) -> None:
-        if self.ranks.size > 1 and not plan.by_parts:
+        if self.ranks.size > 1 and not (plan.by_parts and states(type(plan), "by_parts")):
             raise ValueError(
                 f"Expected one process for {plan.kind}, which keeps something of each record, got {self.ranks.size} ranks."
             )
