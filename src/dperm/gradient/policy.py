@@ -151,9 +151,8 @@ class Gradients(ABC, Generic[P]):
     ) -> None:
         if policy.public_size is None:
             raise ValueError("Expected a plan that knows the number of records: call sized(channel, len(records)) first.")
-        if isinstance(records, PartedRecords) and (
-            observe is not None or not (policy.by_parts and states(type(policy), "by_parts"))
-        ):
+        by_parts = policy.by_parts and states(type(policy), "by_parts")
+        if isinstance(records, PartedRecords) and (observe is not None or not by_parts):
             raise TypeError("Expected records in memory for an observer, and for a policy that keeps something of each record.")
         self.policy, self.step = policy, first
         self.objective, self.records, self.channel = objective, records, channel

@@ -204,7 +204,7 @@ PARTS = Assumption(
     "The processes that hold parts of the records and the network between them are one trusted place: sums without noise pass "
     "between them. Each record is in one part, whenever and wherever the parts are read.",
     "caller",
-    "each part is in a sum once, and one that was read again is compared with what it was; noise is added by the process that asks",
+    "each part is in a sum once, and one that was read again is compared with what it was; the process that asks adds noise",
     "parts",
 )
 RANKS = Assumption(
