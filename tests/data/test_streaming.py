@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
-from dperm.data import DataError, Dataset, Schema, propose, read_dataset, streaming
+from dperm.data import DataError, Dataset, Schema, propose, read_dataset, read_stream, streaming
 from dperm.data.schema import SchemaError
 from dperm.data.survey import Survey
 from dperm.estimators import DPLogisticRegression
@@ -226,3 +226,37 @@ def test_it_keeps_within_its_memory(tmp_path: Path) -> None:
     command = [sys.executable, script, tmp_path / "big.parquet"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert int(done.stdout) < 520_000  # kB, of which importing takes 200,000
+
+
+@pytest.mark.parametrize("of", ["polars", "duckdb", "arrow", "reader"])
+def test_what_other_libraries_stream_is_the_same_data_set(of: str, small: None) -> None:
+    frame = table()
+    schema = schema_of(frame)
+    held = pa.Table.from_pandas(frame, preserve_index=False)
+    source: Any = held
+    if of == "polars":
+        source = pytest.importorskip("polars").from_arrow(held).lazy()
+    elif of == "duckdb":
+        source = pytest.importorskip("duckdb").connect().from_arrow(held)
+    elif of == "reader":
+        source = held.to_reader(700)
+    told: list[int] = []
+    found = read_stream(source, schema, told.append)
+    assert isinstance(found.features, np.memmap)
+    assert told[-1] == ROWS and len(told) >= 3
+    whole = replace(Dataset.of(frame, schema), survey=Survey.of(frame, schema))
+    if of != "polars":  # which has microseconds where others have nanoseconds: the same dates
+        same(found, whole)
+    assert np.array_equal(found.features, whole.features) and np.array_equal(found.targets, whole.targets)
+
+
+def test_what_does_not_stream_is_refused(small: None) -> None:
+    frame = table()
+    schema = schema_of(frame)
+    with pytest.raises(TypeError, match="speaks Arrow"):
+        read_stream(frame.to_dict(), schema)
+    held = pa.Table.from_pandas(frame, preserve_index=False)
+    with pytest.raises(DataError, match="distinct column names"):
+        read_stream(pa.Table.from_arrays([held["age"], held["age"]], names=["age", "age"]), schema)
+    with pytest.raises(SchemaError, match="late"):
+        read_stream(held.drop_columns(["late"]), schema)

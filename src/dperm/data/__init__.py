@@ -8,6 +8,7 @@ from dperm.data.read import read_dataset, read_frame
 from dperm.data.registry import load, named, schema_of
 from dperm.data.reviews import Reviews, hashed_words, load_reviews
 from dperm.data.schema import Column, Schema, SchemaError
+from dperm.data.streaming import read_stream
 from dperm.data.targets import TargetRange
 
 __all__ = [
@@ -29,5 +30,6 @@ __all__ = [
     "propose",
     "read_dataset",
     "read_frame",
+    "read_stream",
     "schema_of",
 ]

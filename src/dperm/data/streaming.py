@@ -24,7 +24,7 @@ from dperm.data.survey import Survey
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["IN_PARTS", "fits_memory", "read_in_parts"]
+__all__ = ["IN_PARTS", "fits_memory", "read_in_parts", "read_stream"]
 
 #: endings of files that can be read so, and what their format is called
 IN_PARTS = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc"}
@@ -58,15 +58,67 @@ def read_in_parts(path: Path, kind: str, schema: Schema, progress: Callable[[int
     with _readable(path):
         table = _table(path, kind, schema)
         rows = int(table.count_rows())
+    return _encoded(_frames(path, table, schema), table.schema.names, schema, rows, progress)
+
+
+def read_stream(source: Any, schema: Schema, progress: Callable[[int], None] | None = None) -> Dataset:
+    """A table that another library gives batch by batch, through its schema: a relation of DuckDB, a lazy frame of polars, a
+    reader of Arrow's, or anything else with Arrow's stream interface. Memory and errors are those of `read_in_parts`; rows keep
+    their order. `progress(rows)` is told.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> from dperm.data import Column, Schema, read_stream
+    >>> columns = (Column("age", "number", (0, 100)), Column("paid", "label"))
+    >>> lazy = pl.LazyFrame({"age": [20, 30, 60, 70], "paid": ["no", "no", "yes", "yes"]}).filter(pl.col("age") > 25)
+    >>> len(read_stream(lazy, Schema("people", "paid", columns, ("no", "yes"))))
+    3
+    """
+    import pyarrow as pa
+
+    names, batches = _batches(source)
+    wanted = [name for name in names if name in {column.name for column in schema.columns} | {schema.unit}]
+    most = _rows_at_once(schema)
+
+    def frames() -> Iterator[pd.DataFrame]:
+        for batch in batches:
+            for start in range(0, batch.num_rows, most):
+                yield as_frame(pa.Table.from_batches([batch.slice(start, most)]).select(wanted))
+
+    told = None if progress is None else lambda rows, _: progress(rows)
+    return _encoded(frames(), names, schema, 0, told)
+
+
+def _batches(source: Any) -> tuple[list[str], Iterator[Any]]:
+    """Names of columns, and Arrow's batches of one type, as they come. TypeError for what gives none."""
+    import pyarrow as pa
+
+    if hasattr(source, "collect_batches"):  # of polars
+        names = list(source.collect_schema())
+        return names, (batch for part in source.collect_batches() for batch in part.to_arrow().to_batches())
+    if not hasattr(source, "__arrow_c_stream__"):
+        raise TypeError(
+            f"Expected a table that speaks Arrow, of DuckDB, polars or Arrow itself, got {type(source).__name__}; "
+            "read files by read_dataset."
+        )
+    reader = pa.RecordBatchReader.from_stream(source)
+    return reader.schema.names, iter(reader)
+
+
+def _encoded(frames: Iterator[pd.DataFrame], names: list[str], schema: Schema, rows: int, progress: Any) -> Dataset:
+    """`rows` is how many there are, 0 where nobody knows."""
+    doubled = [name for name, count in Counter(names).items() if count > 1]
+    if doubled:
+        raise DataError(f"Expected distinct column names, got {doubled[:5]} twice.")
     scratch = Path(os.environ.get("DPERM_SCRATCH") or tempfile.gettempdir())
     with _writable(scratch):
         _refuse_small(scratch, rows * (4 * schema.dimension + 8))
         with tempfile.TemporaryFile(dir=scratch) as features, tempfile.TemporaryFile(dir=scratch) as targets:
-            parts = _Parts(schema, features, targets)
-            found = parts.read(_frames(path, table, schema), rows, progress)
+            found = _Parts(schema, features, targets).read(frames, rows, progress)
     known = {column.name for column in schema.columns} | {schema.unit}
     assert found.survey is not None
-    return replace(found, survey=replace(found.survey, unknown=tuple(name for name in table.schema.names if name not in known)))
+    return replace(found, survey=replace(found.survey, unknown=tuple(name for name in names if name not in known)))
 
 
 class _Parts:
@@ -204,7 +256,7 @@ def _frames(path: Path, table: Any, schema: Schema) -> Iterator[pd.DataFrame]:
 
     names = {column.name for column in schema.columns} | {schema.unit}
     columns = [name for name in table.schema.names if name in names]
-    size = max(1 << 10, _PART // (_ENTRY * len(schema.columns) + 4 * schema.dimension))
+    size = _rows_at_once(schema)
     # else whole groups of rows are read ahead
     frugal = {"use_threads": False, "batch_readahead": 1, "fragment_readahead": 1}
     if table.format.default_extname == "parquet":
@@ -217,6 +269,10 @@ def _frames(path: Path, table: Any, schema: Schema) -> Iterator[pd.DataFrame]:
             return
         if batch.num_rows:
             yield as_frame(pa.Table.from_batches([batch]))
+
+
+def _rows_at_once(schema: Schema) -> int:
+    return max(1 << 10, _PART // (_ENTRY * len(schema.columns) + 4 * schema.dimension))
 
 
 def _kept(values: NDArray[Any], file: IO[bytes]) -> None:
