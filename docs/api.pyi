@@ -244,7 +244,7 @@ def read_dataset(path: str | Path, target: str | None = None, schema: Schema | N
 
 def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mapping[str, Any] | None = None) -> pd.DataFrame: ...  # A table: text of any separator, encoding and compression, Excel's first sheet, Parquet, Arrow or Feather.
 
-def read_stream(source: Any, schema: Schema, progress: Callable[[int], None] | None = None) -> Dataset: ...  # A table that another library gives batch by batch, through its schema: a relation of DuckDB, a lazy frame of polars, a reader
+def read_stream(source: Any, schema: Schema, progress: Callable[[int], None] | None = None) -> Dataset: ...  # A table that another library gives batch by batch, through its schema: a relation of DuckDB, a lazy frame of polars, a
 
 def schema_of(name: str) -> Schema: ...
 

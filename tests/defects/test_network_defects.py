@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from dperm.privacy import FilteredRdp, Gaussian, PoissonSampled, SelfComposed
 from dperm.release import SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer
-from dperm.torch.forms import Outer
+from dperm.torch.forms import Dense, Outer, Rows, Total
 from dperm.torch.guard import secret_masks
 from dperm.torch.rules.conv import ConvGradient
 from dperm.torch.rules.patches import Geometry
@@ -246,6 +246,47 @@ def test_defect_3_flat_images_of_one_record_do_not_understate_norms() -> None:
     form = ConvGradient(x, slopes, (64, 256, 3, 3), Geometry((1, 1), (0, 0), (1, 1), 1), 2)
     exact = ConvGradient(x.double(), slopes.double(), form.shape, form.geometry, 2).dense().flatten(1).norm(dim=1)
     assert bool((form.squares().sqrt().double() >= exact).all())
+
+
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 0.3])
+def test_defect_3_long_vectors_of_equal_numbers_are_not_understated(value: float) -> None:
+    """A library's norm in single precision lost 0.1 % of the square of a million numbers, always to the same side."""
+    vectors = torch.full((2, 1 << 20), value)
+    exact = vectors.double().square().sum(1)
+    assert bool((Dense(vectors).squares().double() >= exact * (1 - 1e-7)).all())
+    left, right = torch.full((1, 1024, 300), 0.37), torch.full((1, 1024, 300), value)  # direct: products are fewer
+    outer = Outer(left, right)
+    assert float(outer.squares()) >= float(outer.weighted_sum(torch.ones(1)).double().square().sum()) * (1 - 1e-7)
+    rows = Rows(torch.zeros(1, 1, dtype=torch.long), torch.full((1, 1, 1 << 16), value), (3, 1 << 16))
+    assert float(rows.squares()) >= value**2 * (1 << 16) * (1 - 1e-6)
+
+
+def test_defect_3_uses_that_nearly_cancel_keep_their_norm() -> None:
+    """What a part's square lacks is all of what is left of the whole: a norm was ten times too small."""
+    left, right = torch.full((1, 2, 1024), 0.5), torch.full((1, 2, 1024), 0.77)
+    form = Total([Dense(-(left.mT @ right) * 1.01), Outer(left, right)])
+    assert float(form.squares()) >= float(form.weighted_sum(torch.ones(1)).double().square().sum()) * (1 - 1e-6)
+
+
+@pytest.mark.parametrize(("huge", "tiny"), [(1e13, 1e-11), (1e20, 1e-10), (1e30, 1e-30)])
+def test_defect_3_a_tiny_factor_beside_a_huge_one_is_not_lost(huge: float, tiny: float) -> None:
+    left, right = torch.zeros(1, 2, 32), torch.zeros(1, 2, 32)
+    left[0, 0, 0], left[0, 1, 1] = huge, tiny
+    right[0, 0, 0], right[0, 1, 1] = 1 / huge, 1 / tiny
+    outer = Outer(left, right)
+    assert float(outer.squares()) == pytest.approx(2.0, rel=2e-3)
+    assert float(outer.squares()) >= float(outer.dense().double().square().sum()) * (1 - 1e-6)
+
+
+def test_defect_3_rounding_is_added_where_lengths_underflow() -> None:
+    generator = torch.Generator().manual_seed(0)
+    half = torch.randn(100, 256, 16, generator=generator)
+    left = 1e-24 * torch.cat([half, -half], 1)
+    right = 1e18 * torch.randn(100, 256, 16, generator=generator).repeat(1, 2, 1)
+    order = torch.randperm(512, generator=generator)
+    outer = Outer(left[:, order], right[:, order])
+    alone = torch.stack([outer.weighted_sum(one).double().square().sum() for one in torch.eye(100)[:30]])
+    assert bool((outer.squares()[:30].double() >= alone * (1 - 1e-6)).all())
 
 
 # 4: state

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dperm.torch.ghost import ghost_squares, reordering
+from dperm.torch.norms import ghost_squares, reordering, row_lengths, squared_lengths
 from dperm.torch.scratch import Scratch, record_chunks
 
 __all__ = ["Block", "Dense", "Form", "Outer", "Rows", "Total", "total", "wide"]
@@ -67,8 +67,7 @@ class Dense(Form):
             return self._squares
         if self.values.dim() == 1:
             return self.values * self.values
-        norms = torch.linalg.vector_norm(self.values.flatten(1), dim=1)
-        return norms * norms
+        return squared_lengths(self.values.flatten(1)).to(self.values.dtype)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         return (factors @ self.values.flatten(1)).view(self.shape) if self.values.dim() > 1 else factors @ self.values
@@ -99,8 +98,7 @@ class Outer(Form):
     def squares(self) -> Tensor:
         t, m, n = self._sizes
         if t == 1:  # one factor may be tiny where the other is huge: their squares would underflow in single precision
-            lengths = [torch.linalg.vector_norm(factor, dim=(1, 2), dtype=torch.float64) for factor in (self.left, self.right)]
-            return (lengths[0] * lengths[1]).square().to(self.left.dtype)
+            return (row_lengths(self.left.flatten(1)) * row_lengths(self.right.flatten(1))).square().to(self.left.dtype)
         ghost = t * (m + n) < m * n
         parts: list[Tensor] = []
         for part in record_chunks(len(self.left), 2 * t * t if ghost else m * n, self.left):
@@ -151,9 +149,9 @@ class Rows(Form):
         record = torch.arange(b, device=self.indices.device).repeat_interleave(t)
         keys, place = torch.unique(record * self.shape[0] + self.indices.flatten(), return_inverse=True)
         sums = self.values.new_zeros(len(keys), self.values.shape[2]).index_add_(0, place, self.values.flatten(0, 1))
-        lengths = torch.linalg.vector_norm(sums, dim=1)  # squares of single numbers would underflow earlier
-        squares = self.values.new_zeros(b).index_add_(0, keys // self.shape[0], lengths * lengths)
-        return _longer(squares, torch.linalg.vector_norm(self.values, dim=2), t)
+        each = row_lengths(sums).square()
+        squares = each.new_zeros(b).index_add_(0, keys // self.shape[0], each).to(self.values.dtype)
+        return _longer(squares, row_lengths(self.values), t)
 
     def weighted_sum(self, factors: Tensor) -> Tensor:
         out = self.values.new_zeros(self.shape)
@@ -260,7 +258,7 @@ def total(parts: Sequence[Form]) -> Form:
 def _lengthened(squares: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """Squared norms of Σ_t left_t ⊗ right_t, with what the sum over records may add to one of them in rounding: it takes another
     order, and where terms are huge and cancel, another result."""
-    terms = torch.linalg.vector_norm(left, dim=2).double() * torch.linalg.vector_norm(right, dim=2).double()
+    terms = row_lengths(left) * row_lengths(right)
     return _longer(squares, terms, left.shape[1])
 
 

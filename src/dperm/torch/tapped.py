@@ -142,9 +142,10 @@ class Tapped:
 
 def _collected(tape: Tape, flat: FlatParameters, losses: Tensor, norms_only: bool) -> TorchPass:
     tape.finish()
-    squares = torch.zeros(tape.size, len(flat.groups), dtype=losses.dtype, device=losses.device)
+    squares = torch.zeros(tape.size, len(flat.groups), dtype=torch.float64, device=losses.device)
     for group, values in tape.squares:
         squares[:, group] += values
+    squares = squares.to(losses.dtype)
     # squares below the smallest normal number may be gone, one for each parameter: norms are never understated
     squares += torch.tensor(_tiny(flat), dtype=squares.dtype, device=squares.device)
     # a record whose gradient is not finite contributes zero; so does one whose norm overflows

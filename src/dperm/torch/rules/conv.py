@@ -17,7 +17,7 @@ import torch.nn.grad
 from torch import Tensor, nn
 
 from dperm.torch.forms import Dense, Form, Outer, wide
-from dperm.torch.ghost import ghost_squares
+from dperm.torch.norms import ghost_squares
 from dperm.torch.rules.patches import Geometry, patch_gram, patches
 from dperm.torch.rules.registry import detached, records_first, register, trainable
 from dperm.torch.scratch import Scratch, record_chunks
@@ -116,7 +116,10 @@ class ConvGradient(Form):
 
     @property
     def _pixels_are_cheaper(self) -> bool:
-        """Whether inner products of pixels are fewer than products of gradients and patches."""
+        """Whether inner products of pixels are fewer than products of gradients and patches. Sizes of double precision would not
+        stay within doubles there."""
+        if self.input.dtype == torch.float64:
+            return False
         outer, inner, *kernel = self.shape
         outer, cells = outer // self.geometry.groups, math.prod(kernel)
         positions, pixels = (self.multiple * values[0, 0].numel() for values in (self.gradient, self.input))
@@ -125,7 +128,7 @@ class ConvGradient(Form):
         return _WORTH_IT * products < positions * cells * inner * outer
 
     def _squares_by_pixels(self) -> Tensor:
-        """Ghost norms (see `dperm.torch.ghost`) with inner products of patches from those of pixels."""
+        """Ghost norms (see `dperm.torch.norms`) with inner products of patches from those of pixels."""
         groups, images = self.geometry.groups, self.multiple
         sizes, positions = self.input.shape[2:], self.gradient.shape[2:]
         right_gram = functools.partial(
