@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dperm.data import Column, Schema
 from dperm.distributed import DaskEngine, PartedTable, parted_table
-from dperm.estimators import DPLogisticRegression, DPRidge, TableEncoder
+from dperm.estimators import DPLogisticRegression, DPMLPClassifier, DPRidge, TableEncoder
 from dperm.mechanisms import Gradient
 from dperm.objectives import PartsChangedError
 from dperm.privacy import statements
@@ -98,6 +98,33 @@ def test_frames_are_encoded_where_they_are(client: Any) -> None:
     model = DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(encoder.fit(parts).transform(parts), parts.paid)
     whole = DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(encoder.transform(frame), frame.paid)
     np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-6, atol=1e-9)
+
+
+def test_columns_that_are_chosen_first_are_cut_as_their_labels(client: Any, tmp_path: Path) -> None:
+    """Several files may be read at once for some columns: then X and the frame that it was made of are cut otherwise."""
+    for number in range(4):
+        frame = pd.DataFrame(
+            {"age": np.arange(100) % 90, "more": np.ones(100), "other": np.ones(100), "paid": np.arange(100) % 2}
+        )
+        frame.to_parquet(tmp_path / f"{number}.parquet")
+    chosen = dd.read_parquet(tmp_path, columns=["age", "paid"])
+    encoder = TableEncoder(Schema("people", "paid", (Column("age", "number", (0, 100)), Column("paid", "label")), ("0", "1")))
+    model = DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(encoder.fit(chosen).transform(chosen), chosen.paid)
+    assert model.n_features_in_ == 1
+
+
+def test_predictions_are_made_part_by_part(client: Any) -> None:
+    X, y = table()
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    model = DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(frame, y)
+    parts = dd.from_pandas(frame, npartitions=3)
+    for asked in (model.predict, model.decision_function, DPMLPClassifier(1.0, 1e-5, classes=[0, 1]).fit):
+        with pytest.raises(ValueError, match="part by part"):
+            asked(*((parts, y) if asked.__name__ == "fit" else (parts,)))
+    with pytest.raises(ValueError, match="y in memory"):
+        DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(frame, da.from_array(y, 100))
+    found = parts.map_partitions(model.predict, meta=np.empty(0, dtype=int)).compute()
+    assert np.array_equal(found, model.predict(frame))
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,8 @@ def test_lightning_may_stop_early_and_the_charge_stands(tmp_path: Path) -> None:
         ({"max_epochs": 2}, "max_epochs=1"),
         ({"precision": "bf16-mixed"}, "32-true"),
         ({"devices": 2, "strategy": "ddp_spawn"}, "world_size=1"),
+        ({"fast_dev_run": True}, "fast_dev_run=False"),
+        ({"overfit_batches": 2}, "overfit_batches=0"),
     ],
 )
 def test_settings_of_lightning_that_change_a_run_are_refused(given: Any, message: str, tmp_path: Path) -> None:
@@ -99,6 +101,29 @@ def test_settings_of_lightning_that_change_a_run_are_refused(given: Any, message
         with pytest.raises(ValueError, match=message):
             module.train_dataloader()
         assert not log.charges()
+
+
+def test_lightning_continues_no_run_from_weights_alone(tmp_path: Path) -> None:
+    trainer = lightning_trainer(tmp_path, max_steps=3)
+    from dperm.torch.lightning import PrivateModule
+
+    run, data = private()
+    trainer.fit(PrivateModule(run, data))
+    trainer.save_checkpoint(tmp_path / "weights.ckpt")
+    again, data = private()
+    with spend_log(tmp_path / "log.db") as log:
+        with pytest.raises(ValueError, match="which know what was charged"):
+            lightning_trainer(tmp_path).fit(PrivateModule(again, data), ckpt_path=tmp_path / "weights.ckpt", weights_only=False)
+        assert not log.charges()
+
+
+def test_lightning_with_a_loader_of_data_says_what_to_do(tmp_path: Path) -> None:
+    trainer = lightning_trainer(tmp_path)
+    from dperm.torch.lightning import PrivateModule
+
+    run, data = private()
+    with pytest.raises(RuntimeError, match="without a loader of data"):
+        trainer.fit(PrivateModule(run, data), torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data)))
 
 
 class Records(torch.utils.data.Dataset[Any]):
@@ -171,3 +196,26 @@ def test_settings_of_hugging_face_that_change_a_run_are_refused(given: Any, tmp_
         with pytest.raises(ValueError, match=next(iter(given))):
             hugging_face(tmp_path, **given)
         assert not log.charges()
+
+
+def test_hugging_face_stops_with_the_run_and_continues_none_from_weights_alone(tmp_path: Path) -> None:
+    trainer, run = hugging_face(tmp_path, max_steps=500)
+    with spend_log(tmp_path / "log.db") as log:
+        with pytest.raises(ValueError, match="which know what was charged"):
+            trainer.train(resume_from_checkpoint=str(tmp_path))
+        assert not log.charges()
+        trainer.train()
+        assert len(log.charges()) == 1
+    assert run.certificate is not None
+    assert run.epsilon_spent == pytest.approx(run.certificate.epsilon)
+
+
+def test_hugging_face_takes_the_private_optimizer(tmp_path: Path) -> None:
+    _, run = hugging_face(tmp_path)
+    from transformers import TrainingArguments
+
+    from dperm.torch.hugging_face import PrivateHuggingFaceTrainer
+
+    arguments = TrainingArguments(output_dir=str(tmp_path), num_train_epochs=1, max_grad_norm=0.0, use_cpu=True)
+    with pytest.raises(TypeError, match="optimizer is the PrivateTrainer's"):
+        PrivateHuggingFaceTrainer(run, arguments, Records(private()[1]), optimizers=(None, None))

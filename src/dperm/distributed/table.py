@@ -11,7 +11,7 @@ import numpy as np
 from dperm.distributed.engine import DaskEngine
 from dperm.objectives.parts import Engine
 
-__all__ = ["PartedTable", "of_dask", "parted_table"]
+__all__ = ["PartedTable", "of_dask", "parted_table", "refuse_dask"]
 
 
 class PartedTable:
@@ -67,6 +67,7 @@ def parted_table(X: Any, y: Any = None, sample_weight: Any = None, *, client: An
             raise ValueError("Expected y=None and no sample_weight with a table in parts, which holds them.")
         return X
     if not of_dask(X):
+        refuse_dask(y=y, sample_weight=sample_weight)
         return None
     from dask.delayed import delayed
 
@@ -119,11 +120,28 @@ def _alike(name: str, value: Any, X: Any, count: int) -> list[Any]:
             raise ValueError("Expected y with X, a collection of Dask cut as X is, got None.")
         return [None] * count
     if not of_dask(value):
-        raise ValueError(f"Expected {name} as a collection of Dask, cut as X is, got {type(value).__name__}.")
+        advice = "" if isinstance(value, str) else f"; dask.array.from_array({name}, chunks=X.chunks[0]) is one"
+        raise ValueError(f"Expected {name} as a collection of Dask, cut as X is, got {type(value).__name__}{advice}.")
+    # what is made of a frame's columns may read several files at once, where the frame itself does not
+    if not hasattr(X, "to_dask_array") and hasattr(value, "to_dask_array"):
+        value = value.to_dask_array()
     blocks = _blocks(name, value)
     if len(blocks) != count:
-        raise ValueError(f"Expected {name} cut as X is, in {count} parts, got {len(blocks)}.")
+        raise ValueError(
+            f"Expected {name} cut as X is, in {count} parts, got {len(blocks)}: {name}.rechunk(X.chunks[0]) for "
+            "arrays; take both from one frame, or persist it first, for frames."
+        )
     return blocks
+
+
+def refuse_dask(**given: Any) -> None:
+    """ValueError for collections of Dask, which NumPy would bring to this process without a word."""
+    for name, value in given.items():
+        if of_dask(value):
+            raise ValueError(
+                f"Expected {name} in memory, got a collection of Dask. Linear estimators fit on one; predict part by part, with "
+                "frame.map_partitions(model.predict, meta=…) or array.map_blocks(model.predict, drop_axis=1, dtype=…)."
+            )
 
 
 def _length(block: Any, given: None) -> int:

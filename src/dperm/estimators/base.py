@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_delta, remind_of_persons, remind_of_scaling, remind_of_size
 from dperm.distributed import PartedTable, parted_table
+from dperm.distributed.table import refuse_dask
 from dperm.estimators.around import remind_of_what_looks
 from dperm.estimators.labels import refuse_missing
 from dperm.estimators.methods import TakesMethod
@@ -283,6 +284,7 @@ class PrivateLinearModel(TakesMethod):
 
     def _rows_alike(self, X: Any) -> Any:
         """Rows of the columns that were fitted."""
+        refuse_dask(X=X)
         return validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
 
     def _built(self, task: Task, labels: Any, rows: Callable[[Any], Any]) -> tuple[Method, Mechanism, LinearObjective]:

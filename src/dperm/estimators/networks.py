@@ -17,6 +17,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
+from dperm.distributed.table import refuse_dask
 from dperm.estimators.around import remind_of_what_looks
 from dperm.estimators.base import admit_groups
 from dperm.estimators.labels import admit_labels, refuse_missing
@@ -87,6 +88,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         import torch
 
         refuse_missing(y)
+        refuse_dask(X=X, y=y)
         X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1)
         remind_of_what_looks(stacklevel=3)
         self.classes_, index, labels = admit_labels(y, self.classes)
@@ -144,6 +146,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         check_is_fitted(self)
         import torch
 
+        refuse_dask(X=X)
         X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         like = next(self.module_.parameters())
         with torch.no_grad():

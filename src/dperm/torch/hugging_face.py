@@ -22,8 +22,9 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
     `train` asks for them; stopping early lowers none. Logs have "epsilon" so far, and no loss, which would be of records.
     ValueError for settings under which gradients would be changed, or several devices used.
 
-    `eval_dataset` is to be public, or apart. Checkpoints of Hugging Face's are the model's: to continue a run, use
-    `PrivateTrainer(checkpoint=…)` and `given={"resume": True}`.
+    Batch sizes, the learning rate and label smoothing of `TrainingArguments` are not used: they are PrivateTrainer's, its
+    optimizer's and its loss's. `eval_dataset` is to be public, or apart. Checkpoints of Hugging Face's are the model's: to
+    continue a run, use `PrivateTrainer(checkpoint=…)` and `given={"resume": True}`.
     """
 
     def __init__(
@@ -34,6 +35,8 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
         self._first: PrivateStep | None = None
         self._left = 0
         _refuse(args)
+        if "optimizers" in kwargs:
+            raise TypeError("Expected scheduler= in place of optimizers=: the optimizer is the PrivateTrainer's.")
         scheduler = kwargs.pop("scheduler", None)
         super().__init__(private.model, args, train_dataset=train_dataset, optimizers=(private.optimizer, scheduler), **kwargs)
 
@@ -42,6 +45,7 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
         self._steps = self.private.steps(self.train_dataset, **self._given)
         self._first = next(self._steps, None)
         self._left = 0 if self._first is None else self._first.total - self._first.number + 1
+        self.args.max_steps = min(self.args.max_steps, self._left)  # −1 where nothing is said
         return torch.utils.data.DataLoader(range(self._left), collate_fn=lambda numbers: {"step": torch.tensor(numbers)})  # type: ignore[arg-type]
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
@@ -54,9 +58,14 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
         self._left -= 1
         return torch.zeros((), device=self.args.device)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if resume_from_checkpoint:
+            raise ValueError(
+                "Expected resume_from_checkpoint=None: a run continues by PrivateTrainer(checkpoint=…) and "
+                "given={'resume': True}, which know what was charged. Nothing was charged."
+            )
         try:
-            found = super().train(*args, **kwargs)
+            found = super().train(None, *args, **kwargs)
             if not self._left:
                 next(self._steps, None)  # the run's own end
             return found

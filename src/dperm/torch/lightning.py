@@ -18,7 +18,8 @@ class PrivateModule(lightning.LightningModule):
     batches are private steps. The charge is made when Lightning asks for them. ε so far is logged as "epsilon". Stopping early
     lowers no charge. ValueError for settings under which Lightning would change gradients, or train on several devices.
 
-    Validation is Lightning's own: override `validation_step`; what it sees is to be public, or apart.
+    Validation is Lightning's own: override `validation_step`; what it sees is to be public, or apart. A learning-rate schedule is
+    yours to step, in `on_train_batch_end`. To continue a run: `PrivateTrainer(checkpoint=…)` and `resume=True` here.
     """
 
     def __init__(self, private: PrivateTrainer, dataset: Any, **given: Any) -> None:
@@ -41,9 +42,11 @@ class PrivateModule(lightning.LightningModule):
         self._next = next(self._steps, None)
         return range(0 if self._next is None else self._next.total - self._next.number + 1)
 
-    def training_step(self, batch: int, batch_idx: int) -> None:
+    def training_step(self, batch: Any, batch_idx: int) -> None:
         if self._next is None:
-            raise RuntimeError("Expected a step that is left: the run has ended.")
+            raise RuntimeError(
+                "Expected fit(PrivateModule(…)) without a loader of data: the module brings its steps, and all ran."
+            )
         optimizer: Any = self.optimizers()
         optimizer.step()
         self.log("epsilon", self.private.epsilon_spent, prog_bar=True)
@@ -54,13 +57,17 @@ class PrivateModule(lightning.LightningModule):
 
     def _refuse(self) -> None:
         trainer: Any = self.trainer
-        found = {
-            "max_epochs=1": trainer.max_epochs,
-            "precision='32-true'": trainer.precision,  # `autocast` of PrivateTrainer is for narrower types
-            "accumulate_grad_batches=1": trainer.accumulate_grad_batches,
-            "gradient_clip_val=None": trainer.gradient_clip_val or None,
-            "one device, or dperm's own ranks under torchrun, world_size=1": trainer.world_size,
-        }
-        for wanted, value in found.items():
-            if str(value) != wanted.rpartition("=")[2].strip("'"):
-                raise ValueError(f"Expected {wanted} of Lightning's Trainer, got {value!r}. Nothing was charged.")
+        one = "PrivateTrainer runs on several under torchrun, without Lightning"
+        for name, wanted, why in (
+            ("max_epochs", 1, "one epoch is the whole run"),
+            ("precision", "32-true", "autocast= of PrivateTrainer is for narrower types"),
+            ("accumulate_grad_batches", 1, "a private step is one step"),
+            ("gradient_clip_val", None, "gradients are clipped before the noise"),
+            ("world_size", 1, one),
+            ("fast_dev_run", False, "a run is charged as a whole"),
+            ("overfit_batches", 0, "a run is charged as a whole"),
+            ("ckpt_path", None, "a run continues by PrivateTrainer(checkpoint=…) and resume=True, which know what was charged"),
+        ):
+            found = getattr(trainer, name)
+            if found != wanted:
+                raise ValueError(f"Expected {name}={wanted!r} of Lightning, got {found!r}: {why}. Nothing was charged.")
