@@ -20,6 +20,7 @@ from dperm.gradient.loop import descend
 from dperm.gradient.sampling import BallsAndBins
 from dperm.mechanisms import AccuracyFirst, Budget, Gradient, GradientPerturbation, Objective, Output, OutputPerturbation
 from dperm.objectives import LinearObjective, Logistic, PartedRecords, PartsChangedError, RegularisedSum, Softmax
+from dperm.objectives.sums import RunningSum
 from dperm.privacy import statements
 from dperm.release import Channel, spend_log
 from helpers.engines import ChangingEngine, LocalEngine, cut
@@ -331,3 +332,14 @@ def test_records_of_other_features_and_losses_of_several_outputs_are_refused_bef
         mechanism.admit(objective, LinearObjective(Logistic(), D - 1).records(rows()[:, 1:], np.ones(N)))
     with pytest.raises(ValueError, match="one output"):
         mechanism.admit(softmax, softmax.records(rows(), np.zeros(N)))
+
+
+def test_sums_that_are_added_up_once_more_are_the_same() -> None:
+    """A task whose result was lost runs again, on inputs that are still there."""
+    one, other = RunningSum(), RunningSum()
+    for value in (1.0, 2.0**60, 3.0):
+        one.add(np.array([value]))
+        other.add(np.array([-value / 2]))
+    first = one.joined(other).value()
+    assert one.joined(other).value() == first == 2.0**59 + 2
+    assert RunningSum().joined(one).value() == one.joined(RunningSum()).value() == one.value()

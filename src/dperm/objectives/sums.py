@@ -34,12 +34,14 @@ class RunningSum:
         self._high, self._low = total, lost if self._low is None else self._low + lost
 
     def joined(self, other: RunningSum) -> RunningSum:
-        """With what another sum has, which is used up: exact where both are."""
+        """Both together, exact where both are; they stay as they are, for an engine may add them up once more."""
+        total = RunningSum()
+        total._high, total._low = self._high, self._low
         if other._high is not None:
-            self.add(other._high)
+            total.add(other._high)
         if other._low is not None:
-            self._low = other._low if self._low is None else self._low + other._low
-        return self
+            total._low = other._low if total._low is None else total._low + other._low
+        return total
 
     def value(self) -> Any:
         """The sum, rounded to a double once; None where nothing was added."""
