@@ -148,9 +148,11 @@ def test_refusals() -> None:
 
 
 def refuted(mechanism: LastIterateDescent, objective: LinearObjective) -> str:
-    result = replay(Training.of_mechanism(mechanism, objective))
-    assert result.refuted, str(result)
-    return " ".join(result.findings)
+    for _ in range(4):  # its draws are at random: of twenty, one finds too little
+        result = replay(Training.of_mechanism(mechanism, objective))
+        if result.refuted:
+            return " ".join(result.findings)
+    raise AssertionError(str(result))
 
 
 def test_a_record_that_moves_a_step_twice_as_far_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
