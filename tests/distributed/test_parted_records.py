@@ -162,10 +162,8 @@ def test_a_part_that_is_lost_doubled_or_changed_is_refused(what: str, method: st
     engine = ChangingEngine(what, after + 1)  # the first sum is the number of rows
     table = cut(X, labels(X), [100, 100, 101], engine)
     with spend_log(tmp_path / "log.db") as log:
-        if after == 0 and what == "changed":  # nothing is known yet that it could differ from: it is what will be expected
-            engine.after = 10**9
-            model.fit(table, None)
-            return
+        if after == 0 and what == "changed":
+            pytest.skip("nothing is known yet that a part could differ from: what is read first is what is expected")
         with pytest.raises(PartsChangedError, match=r"Part 1|missing"):
             model.fit(table, None)
         assert not hasattr(model, "coef_")

@@ -18,9 +18,8 @@ class PartedTable:
     """Rows, targets and maybe weights in parts on an engine: what `fit` takes in place of X, with y left None.
 
     `parts` are the engine's handles of blocks (X, y, weights), weights None unless the table is `weighed`, and `size` is the
-    number of rows where it is known; X a NumPy array, SciPy
-    matrix or pandas frame of `columns`, names or numbers from 0. A class for another engine than Dask's has its own function that
-    makes one of these: see docs/dask.md.
+    number of rows where it is known; X a NumPy array, SciPy matrix or pandas frame of `columns`, names or numbers from 0. Another
+    engine than Dask's makes one of these: see docs/dask.md.
     """
 
     def __init__(
@@ -31,11 +30,8 @@ class PartedTable:
 
     def __len__(self) -> int:
         if self._size is None:
-            self._size = self._counted()
+            self._size = self.engine.total(_length, self.parts, [None] * len(self.parts), operator.add)
         return self._size
-
-    def _counted(self) -> int:
-        return self.engine.total(_length, self.parts, [None] * len(self.parts), operator.add)
 
     @property
     def named(self) -> bool:
