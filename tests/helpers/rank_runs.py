@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from dperm.torch.ranks.sharing import share_of
 from dperm.torch.source import TorchSource
 from helpers.oracle import cross_entropy
 
-__all__ = ["ERRORS", "SCENARIOS", "individual", "launched", "records"]
+__all__ = ["ERRORS", "SCENARIOS", "individual", "launched", "main", "records"]
 
 N, D = 120, 6
 
@@ -328,29 +328,29 @@ WORKS: dict[str, Callable[[], Any]] = {
 }
 
 
-def launched(folder: Path, works: Iterable[str], ranks: int) -> list[dict[str, Any]]:
+def launched(folder: Path, works: Iterable[str], ranks: int, module: str = "helpers.rank_runs") -> list[dict[str, Any]]:
     """What each rank made of these, by name."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     done = subprocess.run(
-        [*command, "-m", "helpers.rank_runs", folder, *works], capture_output=True, text=True, timeout=500, check=False,
+        [*command, "-m", module, folder, *works], capture_output=True, text=True, timeout=500, check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
-def main(folder: Path, works: Iterable[str]) -> None:
+def main(folder: Path, names: Iterable[str], works: Mapping[str, Callable[[], Any]], errors: Container[str]) -> None:
     warnings.simplefilter("ignore")
     found: dict[str, Any] = {}
-    for name in works:
+    for name in names:
         try:
-            found[name] = WORKS[name]()
+            found[name] = works[name]()
         except Exception as error:
-            if name not in ERRORS:
+            if name not in errors:
                 raise
             found[name] = f"{type(error).__name__}: {error}"
     torch.save(found, folder / f"{Ranks.here().rank}.pt")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[2:], WORKS, ERRORS)

@@ -30,6 +30,10 @@ _LARGEST_CHANGE = 2 * math.log(_RANGE)  # of its logarithm in one step: further 
 class Bounding(ABC):
     """No record's vector in the query is longer than `bound`."""
 
+    #: whether a query is a sum of gradients times factors, and read as it is: each number then follows from the same number of
+    #: gradients, and from lengths
+    by_number = False
+
     @property
     @abstractmethod
     def bound(self) -> float:
@@ -75,6 +79,8 @@ class Clip(Bounding):
 
     clipping_norm: float
 
+    by_number = True
+
     def __post_init__(self) -> None:
         check.scale("clipping_norm", self.clipping_norm)
 
@@ -103,6 +109,8 @@ class Normalise(Bounding):
     """1/(‖g‖ + γ): automatic clipping (Bu, Wang, Zha, Karypis 2023); every vector is shorter than 1."""
 
     gamma: float = 0.01
+
+    by_number = True
 
     def __post_init__(self) -> None:
         check.scale("gamma", self.gamma)
@@ -137,6 +145,8 @@ class PerLayer(Bounding):
     """Each of G layers' parts clipped at C/√G by itself (McMahan, Ramage, Talwar, Zhang 2018): the whole is within C."""
 
     clipping_norm: float
+
+    by_number = True
 
     def __post_init__(self) -> None:
         check.scale("clipping_norm", self.clipping_norm)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dperm import _validate as check
+from dperm._family import states
 from dperm.gradient.bounding import Bounding
 from dperm.gradient.policy import Gradients, Policy
 from dperm.gradient.post import Identity, Post
@@ -99,6 +100,11 @@ class Plan(Policy):
     @property
     def expected_batch_size(self) -> float:
         return self.rate * self.public_size * self.sampler.slots
+
+    @property
+    def by_shards(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        parts: tuple[Any, ...] = (self.bounding, self.post, self.update, self.query)
+        return all(part.by_number and states(type(part), "by_number") for part in parts)
 
     @property
     def kind(self) -> str:

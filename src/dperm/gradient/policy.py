@@ -110,6 +110,10 @@ class Policy(ABC):
     #: sum may then be computed by many processes
     by_parts: bool = False
 
+    #: whether its run treats every number of a sum by itself, but for the lengths that records' gradients are cut at: numbers of
+    #: one gradient may then lie in different processes, which add their noise
+    by_shards: bool = False
+
     #: whether plans are made for a stated number of records only, not for one that was released with noise
     needs_size: bool = False
 

@@ -18,6 +18,9 @@ __all__ = ["Identity", "LaplacianSmoothing", "Post", "UnitAtLeast"]
 
 @dataclass(frozen=True)
 class Post(ABC):
+    #: whether each number is made of the same number of the gradient alone
+    by_number = False
+
     @abstractmethod
     def apply(self, gradient: Any) -> Any:
         """The gradient handed to the update, (p,)."""
@@ -25,6 +28,8 @@ class Post(ABC):
 
 @dataclass(frozen=True)
 class Identity(Post):
+    by_number = True
+
     def apply(self, gradient: Any) -> Any:
         return gradient
 

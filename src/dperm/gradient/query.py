@@ -15,6 +15,9 @@ __all__ = ["GradientDifference", "PerExampleGradient", "Query"]
 class Query(ABC):
     """A vector for each record, which depends on that record, on θ and on released numbers alone."""
 
+    #: whether it is the gradient itself
+    by_number = False
+
     @property
     def anchored(self) -> bool:
         """Whether it compares gradients at two θ."""
@@ -28,6 +31,8 @@ class Query(ABC):
 @dataclass(frozen=True)
 class PerExampleGradient(Query):
     """∇ℓ_i(θ)."""
+
+    by_number = True
 
     def at(self, objective: Objective, theta: Any, batch: Any) -> Pass:
         return objective.per_example(theta, batch)

@@ -9,6 +9,7 @@ from typing import Any
 from array_api_compat import array_namespace
 
 from dperm import _validate as check
+from dperm._family import states
 
 __all__ = ["SGD", "Adam", "Averaged", "ExponentialAverage", "FrankWolfeStep", "Update"]
 
@@ -16,6 +17,9 @@ __all__ = ["SGD", "Adam", "Averaged", "ExponentialAverage", "FrankWolfeStep", "U
 @dataclass(frozen=True)
 class Update(ABC):
     """θ and gradients are flat (p,) vectors of one backend; `state` is whatever `init` returned, changed in place."""
+
+    #: whether each number of θ moves by the same number of gradients alone
+    by_number = False
 
     @abstractmethod
     def init(self, theta: Any) -> Any: ...
@@ -44,6 +48,8 @@ class SGD(Update):
 
     learning_rate: float
     momentum: float = 0.0
+
+    by_number = True
 
     def __post_init__(self) -> None:
         check.positive("learning_rate", self.learning_rate)
@@ -130,6 +136,10 @@ class Averaged(Update):
     def takes_steps(self) -> bool:
         return False
 
+    @property
+    def by_number(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.update.by_number and states(type(self.update), "by_number")
+
     def init(self, theta: Any) -> dict[str, Any]:
         return {"inner": self.update.init(theta), "sum": theta * 0.0, "steps": 0}
 
@@ -165,6 +175,10 @@ class ExponentialAverage(Update):
     @property
     def takes_steps(self) -> bool:
         return False
+
+    @property
+    def by_number(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.update.by_number and states(type(self.update), "by_number")
 
     def init(self, theta: Any) -> dict[str, Any]:
         return {"inner": self.update.init(theta), "average": theta + theta * 0.0, "steps": 0}

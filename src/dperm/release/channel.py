@@ -291,7 +291,7 @@ class Channel:
             raise UnpaidReleaseError(
                 f"A release claims the sampling rate {sampling_rate:g}, but records were drawn at {drawn and drawn.rate}."
             )
-        grid = Grid.of(sensitivity, noise_multiplier * sensitivity, query.shape[-1])
+        grid = Grid.of(sensitivity, noise_multiplier * sensitivity, self.source.length(query))
         with self._lock:
             self._pay("gaussian", noise_multiplier, sampling_rate, drawn.key if drawn is not None and sampling_rate < 1.0 else "")
             if drawn is not None and drawn.period > 1 and sampling_rate < 1.0:

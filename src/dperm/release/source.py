@@ -46,6 +46,10 @@ class Source(ABC):
         any."""
         return part
 
+    def length(self, query: Any) -> int:
+        """How many numbers the whole query has, of which this process may have some."""
+        return query.shape[-1]
+
     def first(self, work: Callable[[], T]) -> T:
         """What `work` makes of what this source saw, also in processes of the same run that saw nothing."""
         return work()

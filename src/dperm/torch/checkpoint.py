@@ -17,15 +17,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-__all__ = ["latest", "load", "probe", "save", "to_device"]
+__all__ = ["PARTS", "latest", "load", "probe", "save", "to_device"]
 
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 _PREFIX = "step-"
+PARTS = "parts"  # the folder of what each rank wrote, where parameters are sharded
 _FORMAT = 2
 
 
-def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2) -> Path:
-    """Write `state`, nested dicts and lists of tensors and JSON values, as the checkpoint of `step`; keep the last `keep`.
+def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, *, parts: Path | None = None) -> Path:
+    """Write `state`, nested dicts and lists of tensors and JSON values, as the checkpoint of `step`; keep the last `keep`. The
+    folder `parts`, with what other processes wrote of it, becomes a part of it.
 
     When this returns, the checkpoint is on disk; when the process dies before, the one before it is.
     """
@@ -39,6 +41,8 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2) -> Pa
     save_file(tensors, temporary / _TENSORS)
     text = json.dumps({"format": _FORMAT, "state": plain}, ensure_ascii=False)
     (temporary / _STATE).write_text(text, encoding="utf-8")
+    if parts is not None:
+        parts.rename(temporary / PARTS)
     for path in (temporary / _TENSORS, temporary / _STATE, temporary):
         _sync(path)
     if final.exists():  # the same step again, after a run was continued from an earlier one
@@ -117,6 +121,6 @@ def to_device(value: Any, device: torch.device) -> Any:
         return value.to(device)
     if isinstance(value, dict):
         return {key: to_device(item, device) for key, item in value.items()}
-    if isinstance(value, list):
-        return [to_device(item, device) for item in value]
+    if isinstance(value, (list, tuple)):
+        return type(value)(to_device(item, device) for item in value)
     return value

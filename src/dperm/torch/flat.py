@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,12 @@ class FlatParameters:
     `group_of` and `group_index` say to which module each belongs, `groups` how the modules are called. The vector is in
     row-major order; `formats` remembers the parameters that came with their channels last, for layers to run so. TypeError
     or ValueError where there are none, or where they differ in type or device.
+
+    What is here is all there is; `ShardedParameters` holds a part of each parameter, and the rest is on other ranks.
     """
+
+    sharded = False
+    summands = 1  # ranks whose sums are added where one is `filled`
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -41,9 +46,19 @@ class FlatParameters:
         owners = [name.rpartition(".")[0] or "model" for name in self.names]
         self.groups = tuple(dict.fromkeys(owners))
         self.group_index = [self.groups.index(owner) for owner in owners]
-        self.group_of = dict(zip(self.parameters, self.group_index, strict=True))
         self.formats = {parameter: self.formats[parameter] for parameter in self.parameters if parameter in self.formats}
-        self.size = sum(parameter.numel() for parameter in self.parameters)
+        self.leaves = self.parameters  # what layers run with, and graphs end in
+        self.shapes = [parameter.shape for parameter in self.parameters]
+        self._settle()
+
+    def _settle(self) -> None:
+        self.group_of = dict(zip(self.leaves, self.group_index, strict=True))
+        self.size = sum(shape.numel() for shape in self.shapes)
+
+    @property
+    def whole(self) -> int:
+        """How many numbers are trained, here and elsewhere."""
+        return self.size
 
     def check(self) -> None:
         """Follow the model to another device or type, or another choice of trainable parameters."""
@@ -77,9 +92,54 @@ class FlatParameters:
     def parts(self, flat: Tensor) -> Iterator[Tensor]:
         """Views of a flat vector (p,) in the parameters' shapes."""
         start = 0
-        for parameter in self.parameters:
-            yield flat[start : start + parameter.numel()].view(parameter.shape)
-            start += parameter.numel()
+        for shape in self.shapes:
+            yield flat[start : start + shape.numel()].view(shape)
+            start += shape.numel()
+
+    def put(self, theta: Tensor) -> None:
+        """Leave the model at θ (p,)."""
+        buffer = self.buffer
+        if theta is not buffer:
+            buffer.copy_(theta)
+
+    def assign(self, gradient: Tensor) -> None:
+        """Views of a flat gradient (p,) as the parameters' `.grad`."""
+        for parameter, part in zip(self.parameters, self.parts(gradient), strict=True):
+            parameter.grad = part
+
+    def stored(self) -> list[Tensor]:
+        """What this process holds of each parameter, to be read or changed in place."""
+        return [parameter.detach() for parameter in self.parameters]
+
+    # Sums and comparisons, which are of all ranks where parameters are sharded
+
+    def filled(self, fills: Iterable[Callable[[Tensor], None] | None], device: torch.device) -> Tensor:
+        """(p,) what each of these adds to its parameter's part of a vector of zeros."""
+        out = torch.zeros(self.size, dtype=self.dtype, device=device)
+        for fill, part in zip(fills, self.parts(out), strict=True):
+            if fill is not None:
+                fill(part)
+        return out
+
+    def blocks(self) -> list[list[int]]:
+        """Numbers of the parameters whose gradients may be held together."""
+        return [list(range(len(self.parameters)))]
+
+    def own(self, number: int, gradient: Tensor) -> Tensor:
+        """Of a parameter's whole gradient, what belongs here."""
+        return gradient
+
+    def length(self, vector: Tensor) -> Tensor:
+        """The Euclidean length of a vector (p,)."""
+        return vector.norm()
+
+    def agreed(self, seed: int) -> int:
+        """The same seed on every rank."""
+        return seed
+
+    def everywhere(self, holds: bool) -> bool:
+        """Whether it holds on every rank that has a part."""
+        return holds
 
 
 def _channels_last(parameter: Tensor) -> torch.memory_format | None:

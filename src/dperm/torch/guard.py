@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from dperm.torch.flat import FlatParameters
-from dperm.torch.update import assign
+from dperm.torch.structure import local
 
 __all__ = ["LoopGuard", "fresh_masks", "fresh_seed", "global_states", "kept_states", "secret_masks", "seed_all"]
 
@@ -122,7 +122,7 @@ class LoopGuard:
         if not self._watched or self._before is None:
             return
         self._watched -= 1
-        if self._stepped == 0 and torch.equal(self._before, self._flat.buffer):
+        if self._flat.everywhere(self._stepped == 0 and torch.equal(self._before, self._flat.buffer)):
             self._idle += 1
         self._before = None
         if self._idle == _WATCHED:
@@ -144,12 +144,12 @@ class LoopGuard:
             if not self._clears:
                 warnings.warn(_CLEARED, stacklevel=3)  # the line with step()
                 self._clears = True
-            assign(self._flat, self._gradient)
+            self._flat.assign(self._gradient)
 
     def _cleared(self) -> bool:
         gradients = [parameter.grad for parameter in self._flat.parameters]
-        left = [gradient for gradient in gradients if gradient is not None]
-        return not any(bool((gradient != 0).any()) for gradient in left)
+        left = [local(gradient) for gradient in gradients if gradient is not None]
+        return self._flat.size > 0 and not any(bool((gradient != 0).any()) for gradient in left)
 
 
 _CLEARED = (

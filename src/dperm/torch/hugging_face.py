@@ -9,7 +9,6 @@ import transformers  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
 from dperm.torch.trainer import PrivateStep, PrivateTrainer
-from dperm.torch.update import assign
 
 __all__ = ["PrivateHuggingFaceTrainer"]
 
@@ -51,7 +50,7 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Puts a step's gradient into `.grad`: there is no loss, and no backward."""
         if self._first is not None:  # gradients were set to zero since
-            assign(self.private.objective.flat, self._first.gradient)
+            self.private.objective.flat.assign(self._first.gradient)
             self._first = None
         else:
             next(self._steps)

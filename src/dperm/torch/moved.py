@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dperm.torch.flat import FlatParameters
+from dperm.torch.structure import local
 
 __all__ = ["FirstStep"]
 
@@ -57,7 +58,7 @@ def _listed(names: list[str]) -> str:
 
 def _digest(tensor: Tensor) -> tuple[str, str]:
     """Two numbers that change where the tensor does; as texts, so that what is no number equals itself."""
-    values = tensor.detach()
+    values = local(tensor.detach())
     if values.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):  # quantised, or narrower
         return str(values.contiguous().view(-1).view(torch.uint8).sum(dtype=torch.int64).item()), ""
     return str(values.sum(dtype=torch.float64).item()), str(torch.linalg.vector_norm(values, dtype=torch.float64).item())

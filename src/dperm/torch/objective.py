@@ -7,7 +7,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from dperm.torch.cuts import Cut, calls_watched
 from dperm.torch.evaluating import evaluating
 from dperm.torch.flat import FlatParameters
 from dperm.torch.guard import fresh_masks
-from dperm.torch.records import TorchRecords
+from dperm.torch.records import NOBODY, TorchRecords
 from dperm.torch.rules import fallback, reason_to_refuse, record_by_record, with_masks_of_records
 from dperm.torch.scratch import Pool
 from dperm.torch.state import Snapshot
@@ -28,6 +28,9 @@ from dperm.torch.structure import FAILURES, batch_size, call_model, map_tensors,
 from dperm.torch.tape import RecordsLostError
 from dperm.torch.tapped import Tapped, TorchPass
 from dperm.torch.verify import BackwardError, Sample, UsedElsewhereError, Verifier
+
+if TYPE_CHECKING:
+    from dperm.torch.sharded import ShardedParameters
 
 __all__ = ["ModuleObjective", "per_example"]
 
@@ -76,11 +79,14 @@ class ModuleObjective:
         self.public_size = public_size
         self.autocast = autocast
         self.person_rows = person_rows
-        self.flat = FlatParameters(model)
+        #: the same as `flat`, where each rank has a part of each parameter
+        self.shards = _shards(model)
+        self.flat: FlatParameters = self.shards or FlatParameters(model)
         self._pool = Pool()
         self._known: dict[Any, Tapped] = {}
         self._tapped: Tapped | None = None
         self._passes = 0
+        self._sample: tuple[Any, Any] | None = None  # that all ranks have, where parameters are sharded
         #: whether each pass draws its masks from a seed of its own, by the operating system: not in tests and audits
         self.secret_masks = True
         self.masks_of_records = False  # see `draw_masks_of_records`
@@ -109,7 +115,7 @@ class ModuleObjective:
     @property
     def facts(self) -> PublicFacts:
         return PublicFacts(
-            dimension=self.flat.size,
+            dimension=self.flat.whole,
             data_norm=math.inf,
             lipschitz=math.inf,
             smoothness=math.inf,
@@ -121,21 +127,39 @@ class ModuleObjective:
 
     @property
     def theta(self) -> Tensor:
-        """The flat buffer (p,) that the trainable parameters are views of: changing it changes the model."""
+        """The flat buffer (p,) that the trainable parameters are views of: changing it changes the model. Where parameters are
+        sharded, a copy of this rank's rows."""
         return self.flat.buffer
 
     def per_example(self, theta: Tensor, batch: Any, *, norms_only: bool = False, anchor: Tensor | None = None) -> TorchPass:
         """The pass at θ (p,) on a batch (inputs, targets); leaves the model at θ."""
         if anchor is not None:
             raise TypeError("Expected a linear model for differences of gradients: a network's are at one θ only.")
-        buffer = self.flat.buffer
-        if theta is not buffer:
-            buffer.copy_(theta)
-        inputs, targets = batch
+        self.flat.put(theta)
         self._passes += 1
-        if self._passes & (self._passes - 1) == 0:  # parameters have moved, and other records came
+        looks_again = self._passes & (self._passes - 1) == 0  # parameters have moved, and other records came
+        if self.flat.sharded:
+            return self._per_example_in_step(batch, norms_only, looks_again)
+        inputs, targets = batch
+        if looks_again:
             self.check_again(inputs, targets, apart=self._passes > 1)
         return self.evaluate(inputs, targets, norms_only=norms_only)
+
+    def _per_example_in_step(self, batch: Any, norms_only: bool, looks_again: bool) -> TorchPass:
+        """The pass where every rank has to run the model as often as the others: what is checked is the sample that all have,
+        and a rank without records runs one of it, and counts it nowhere."""
+        assert self._sample is not None
+        if looks_again:
+            self.check_again(*self._sample, apart=self._passes > 1)
+        if batch is not NOBODY:
+            return self.evaluate(*batch, norms_only=norms_only)
+        one = torch.tensor([0])
+        size = self._size(*self._sample)
+        return self.evaluate(*(take(part, one, size) for part in self._sample), norms_only=True).of_nobody()
+
+    def share_sample(self, inputs: Any, targets: Any) -> None:
+        """Records that all ranks have, where parameters are sharded: the model is checked on them."""
+        self._sample = inputs, targets
 
     def evaluate(self, inputs: Any, targets: Any, *, norms_only: bool = False) -> TorchPass:
         """The pass at the model's current parameters. With `norms_only` it has norms and losses, and holds no gradients."""
@@ -146,6 +170,8 @@ class ModuleObjective:
                 try:
                     return self._evaluate(inputs, targets, norms_only)
                 except RecordsLostError:
+                    if self.flat.sharded:
+                        raise
                     # this batch takes another way through the model than the one that was checked: check that way
                     self._known.pop(self._key(inputs), None)
                     self.prepare(inputs, targets)
@@ -159,9 +185,10 @@ class ModuleObjective:
 
     def hessian_product(self, theta: Tensor, records: TorchRecords, vector: NDArray[np.float64]) -> NDArray[np.float64]:
         """(Σ ∇²ℓ_i)·v (p,) at θ, of the model in evaluation mode; leaves the model at θ. Twice the memory of a training step."""
+        if self.flat.sharded:
+            raise TypeError("Expected parameters whole on one device for second derivatives, got sharded ones.")
         buffer, parameters = self.flat.buffer, self.flat.parameters
-        if theta is not buffer:
-            buffer.copy_(theta)
+        self.flat.put(theta)
         parts = list(self.flat.parts(torch.as_tensor(vector).to(buffer)))
         total = torch.zeros_like(buffer)
         kept = Snapshot((self.model, self.loss_fn), without=self.model.parameters(), light=True)
@@ -199,6 +226,11 @@ class ModuleObjective:
         if known is not None:
             self._tapped = known
             return
+        if self.flat.sharded and self._known:
+            raise ValueError(
+                "Expected records of one shape, and a model in one mode, where parameters are sharded: pad all to one length, "
+                "and leave model.train() and eval() to the trainer."
+            )
         self._refuse()
         size = self._size(inputs, targets)
         verifier = self._verifier
@@ -213,7 +245,7 @@ class ModuleObjective:
                     module.training = False
             self._settle(sample, verifier)
             telling = sample.distinct() and verifier.is_finite(sample)
-        if telling:  # equal records, or such that are not finite, cannot show whether they are kept apart
+        if telling or self.flat.sharded:  # equal records, or such that are not finite, cannot show whether they are kept apart
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
             assert self._tapped is not None
@@ -263,7 +295,8 @@ class ModuleObjective:
 
     def snapshot(self) -> Snapshot:
         """What the model and the loss keep besides the trainable parameters."""
-        return Snapshot((self.model, self.loss_fn), without=self.flat.parameters)
+        left_out = self.model.parameters() if self.flat.sharded else self.flat.parameters
+        return Snapshot((self.model, self.loss_fn), without=left_out)
 
     def check_again(self, inputs: Any, targets: Any, *, apart: bool = True) -> None:
         """At the parameters of now: on up to 16 of these records, whether they are kept apart, as `prepare` found; on all of
@@ -290,6 +323,7 @@ class ModuleObjective:
 
     def _take_apart(self, inputs: Any, targets: Any, problem: str) -> None:
         """Run the model one record at a time, on input of these shapes."""
+        self._refuse_sharded(problem)
         verifier, sample = self._verifier, _some(inputs, targets, self._size(inputs, targets))
         cut = Cut.last(self.model)
         with verifier.quiet(), self._in_full_precision():
@@ -331,9 +365,14 @@ class ModuleObjective:
         cut: Cut | None = Cut.last(self.model) if self.masks_of_records else Cut.finest(self.model)
         problem, anew = "", verifier.anew(sample)
         while cut is not None:
+            if problem or cut.copied:
+                self._refuse_sharded(problem or f"The parameter {cut.copied[0][1]} is used outside of one.")
             with calls_watched() as running:
                 try:
                     self._tapped = self._tapped_at(cut, sample)
+                    if self.flat.sharded and self.fallbacks:
+                        problem = f"{self.fallbacks[0]} has none."
+                        continue
                     wrong = self._mismatch(verifier, cut, sample)
                     if wrong is None and anew is not None:
                         wrong = self._mismatch(verifier, cut, anew)
@@ -356,7 +395,7 @@ class ModuleObjective:
         """What is wrong with the gradients of this cut, or None. Single precision may be too coarse to tell: where it comes near,
         a copy of the model in double precision decides."""
         mismatch = verifier.mismatch(sample, self._evaluate)
-        coarse = mismatch is not None and self.flat.dtype == torch.float32
+        coarse = mismatch is not None and self.flat.dtype == torch.float32 and not self.flat.sharded
         if not coarse or verifier.mismatch(sample, self._evaluate, tolerance=_COARSE) is not None:
             return mismatch
         try:
@@ -373,6 +412,10 @@ class ModuleObjective:
         finer = Sample(map_tensors(double, sample.inputs), map_tensors(double, sample.targets), sample.size)
         other._tapped = other._tapped_at(cut.of(model), finer)
         return other._verifier.mismatch(finer, other._evaluate)
+
+    def _refuse_sharded(self, problem: str) -> None:
+        if self.flat.sharded:
+            raise ValueError(f"Expected layers that have a rule each where parameters are sharded. {problem}")
 
     def _owners(self, parameters: Sequence[nn.Parameter]) -> list[nn.Module]:
         chosen = set(parameters)
@@ -411,6 +454,14 @@ class ModuleObjective:
 def per_example(model: nn.Module, loss_fn: Callable[[Any, Any], Tensor], **facts: Any) -> ModuleObjective:
     """`ModuleObjective(model, loss_fn, **facts)`."""
     return ModuleObjective(model, loss_fn, **facts)
+
+
+def _shards(model: nn.Module) -> ShardedParameters | None:
+    if not any(hasattr(parameter, "device_mesh") for parameter in model.parameters()):
+        return None
+    from dperm.torch.sharded import ShardedParameters  # which loads much of torch.distributed
+
+    return ShardedParameters(model)
 
 
 def _some(inputs: Any, targets: Any, size: int) -> Sample:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
@@ -19,9 +20,12 @@ from dperm.torch.named import Paired, label_apart, readable
 from dperm.torch.ranks.share import Share
 from dperm.torch.structure import batch_size, map_tensors, take, tensors
 
-__all__ = ["TorchRecords"]
+__all__ = ["NOBODY", "TorchRecords"]
 
 Indices = NDArray[np.intp]
+
+#: in place of a batch, where other ranks have one: see `TorchRecords.in_step`
+NOBODY = object()
 
 _AT_ONCE = 8192  # targets looked at together
 _CANDIDATES = 4  # records looked at for each that a model is checked on
@@ -38,6 +42,8 @@ class TorchRecords:
     """
 
     _share: Share | None = None
+    #: whether every rank gets as many batches as the one that has most, the last ones of `NOBODY`
+    in_step = False
 
     def __init__(
         self,
@@ -165,7 +171,7 @@ class TorchRecords:
 
     def stream(self, draws: Iterable[Indices | None]) -> Iterator[Iterable[Any]]:
         """For each draw its physical batches (inputs, targets); an empty draw has none."""
-        counts: deque[int] = deque()
+        counts: deque[tuple[int, int]] = deque()
         sizes: deque[int] = deque()
         ready: deque[Any] = deque()
         exhausted = False
@@ -174,7 +180,8 @@ class TorchRecords:
             for drawn in draws:
                 indices = self.share.places(drawn)
                 starts = range(0, len(indices), self.physical_batch_size)
-                counts.append(len(starts))
+                others = -(-self.share.most(drawn) // self.physical_batch_size) if self.in_step else 0
+                counts.append((len(starts), max(0, others - len(starts))))
                 for start in starts:
                     chunk = indices[start : start + self.physical_batch_size].tolist()
                     sizes.append(len(chunk))
@@ -190,8 +197,9 @@ class TorchRecords:
                     exhausted = True
             if not counts:
                 return
-            expected = counts.popleft()
-            yield (self._moved(ready.popleft() if ready else next(source), sizes.popleft()) for _ in range(expected))
+            expected, rest = counts.popleft()
+            batches = (self._moved(ready.popleft() if ready else next(source), sizes.popleft()) for _ in range(expected))
+            yield itertools.chain(batches, itertools.repeat(NOBODY, rest))
 
     def _read(self, chunks: Iterator[list[int]]) -> Iterator[Any]:
         if self._dataset is None or not self._workers:

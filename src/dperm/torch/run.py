@@ -146,8 +146,9 @@ class PrivateRun:
             return 0.0
         return min(best_epsilon(Composed(tuple(spent)), delta, _COARSE)[0], self.certificate.epsilon or math.inf)
 
-    def save(self, state: Mapping[str, Any]) -> None:
-        """A checkpoint of this moment; `state` is what the run does not know: model, updates, optimiser, settings."""
+    def save(self, state: Mapping[str, Any], parts: Path | None = None) -> None:
+        """A checkpoint of this moment; `state` is what the run does not know: model, updates, optimiser, settings. `parts`: what
+        the ranks have written of it, where each has a part."""
         assert self.folder is not None
         run = {
             "step": self.step,
@@ -160,4 +161,4 @@ class PrivateRun:
             "private state": {name: torch.from_numpy(values) for name, values in self.gradients.private().items()},
             "plan": {name: str(value) for name, value in self.plan.describe().items() if name != "update"},
         }
-        checkpoint.save(self.folder, self.step, {"run": run, **state})
+        checkpoint.save(self.folder, self.step, {"run": run, **state}, parts=parts)

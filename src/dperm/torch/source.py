@@ -15,7 +15,7 @@ from dperm.privacy import Event, Provenance
 from dperm.privacy.events import chosen_on_the_way, leaves
 from dperm.release import Channel, Source, SystemSource
 from dperm.release.source import in_earnest
-from dperm.torch.ranks import LogOfFirst, Ranks, RankSource
+from dperm.torch.ranks import LogOfFirst, Ranks, RankSource, Shards, ShardSource
 
 __all__ = ["TorchSource", "admit_tails", "open_channel"]
 
@@ -98,16 +98,17 @@ def admit_tails(event: Event, size: int, delta: float, device: torch.device) -> 
         )
 
 
-def open_channel(random_state: Any, device: torch.device, *, label: str = "") -> Channel:
+def open_channel(random_state: Any, device: torch.device, *, label: str = "", shards: Shards | None = None) -> Channel:
     """A channel whose noise is made for `device`; a fixed `random_state`, or an audit's source, makes the run not private. Where
-    a run has several ranks, all have the door of the first."""
+    a run has several ranks, all have the door of the first; but with `shards`, each adds the noise of its own numbers."""
     ranks = Ranks.here()
     audit = random_state if isinstance(random_state, Source) else None
     randomness = Randomness.of(None if audit else random_state)
     own = TorchSource(randomness, device)
     if ranks.size == 1:
         return Channel.audited(audit, own, label=label) if audit else Channel(own, label=label)
-    source = RankSource(audit.over(own) if audit else own, ranks, randomness.sampling)
+    given = audit.over(own) if audit else own, ranks, randomness.sampling
+    source = RankSource(*given) if shards is None else ShardSource(*given, shards)
     channel = Channel(source, log=LogOfFirst(ranks), label=label)
     if audit:
         channel.provenance = Provenance.audit()

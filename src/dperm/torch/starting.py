@@ -200,8 +200,8 @@ class Starter:
                 stacklevel=6,
             )
         certificate = self._certify(event, channel, plan, self._target)
-        admit_noise(event, self.objective.flat.size)
-        admit_tails(event, self.objective.flat.size, self.planner.delta, self.objective.flat.device)
+        admit_noise(event, self.objective.flat.whole)
+        admit_tails(event, self.objective.flat.whole, self.planner.delta, self.objective.flat.device)
         if self.folder is not None:
             channel.keep_parts()
         channel.charge(event, certificate.mechanism, persons=certificate.of_persons)
@@ -221,6 +221,11 @@ class Starter:
             raise ValueError(
                 f"Expected one process for {plan.kind}, which keeps something of each record, got {self.ranks.size} ranks."
             )
+        if self.objective.flat.sharded and not (plan.by_shards and states(type(plan), "by_shards")):
+            raise ValueError(
+                f"Expected a plan that treats each number of a gradient by itself where parameters are sharded: a fixed clipping "
+                f"norm, nothing done to the noisy gradient, and an optimizer of torch's. Got {plan.describe()}."
+            )
 
     @property
     def _target(self) -> float | None:
@@ -237,6 +242,8 @@ class Starter:
             settings["risk"] = str(self.planner.epsilon)
         if self.ranks.size > 1:
             settings["ranks"] = self.ranks.size
+        if self.objective.flat.sharded:
+            settings["parameters"] = "sharded"
         self.certificate = Certificate.issue(
             mechanism="gradient perturbation of a network" + ("" if plan is None else f" ({plan.kind})"),
             event=event,
@@ -266,7 +273,8 @@ class Starter:
         return assumptions
 
     def _channel(self) -> Channel:
-        return open_channel(self.random_state, self.objective.flat.device, label=self.label)
+        objective = self.objective
+        return open_channel(self.random_state, objective.flat.device, label=self.label, shards=objective.shards)
 
     def _run(self, plan: Policy, records: TorchRecords, channel: Channel, charged: Charged, first: int = 0) -> PrivateRun:
         assert self.certificate is not None

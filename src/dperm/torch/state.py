@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dperm.torch.structure import local
+
 __all__ = ["Snapshot"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -48,12 +50,16 @@ class Snapshot:
             return
         if id(item) in self._seen or isinstance(item, _NO_STATE) or len(self._seen) > _MOST:
             return
+        if type(item).__module__.startswith("torch.distributed.") and not isinstance(item, (Tensor, nn.Module)):
+            return  # gathered parameters, and what else FSDP keeps to run: it is put back between passes
         if isinstance(item, (types.FunctionType, types.MethodType, functools.partial)):
             if not self._light:
                 self._visit_function(path, item)
             return
         self._seen.add(id(item))
         self._alive.append(item)
+        if isinstance(item, Tensor):
+            item = local(item)
         if isinstance(item, (Tensor, np.ndarray)):
             size = item.numel() if isinstance(item, Tensor) else item.size
             if size > _COPIED and isinstance(item, Tensor) and (item.is_floating_point() or item.is_complex()):

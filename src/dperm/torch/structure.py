@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-__all__ = ["FAILURES", "batch_size", "call_model", "map_tensors", "shapes", "take", "tensors"]
+__all__ = ["FAILURES", "batch_size", "call_model", "local", "map_tensors", "shapes", "take", "tensors"]
 
 #: What a model, or a loss, may raise on input that it was not written for
 FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -42,6 +42,11 @@ def _with(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     except TypeError:
         return items
     return copied
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this process holds of a tensor that may be distributed."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[operator]
 
 
 def shapes(value: Any) -> list[torch.Size | None]:

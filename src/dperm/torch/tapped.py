@@ -56,6 +56,11 @@ class TorchPass(Pass):
         """Memory that lasts as long as the pass."""
         return self._leases.bytes_held
 
+    def of_nobody(self) -> TorchPass:
+        """The pass without its records, whose sums are zero here."""
+        nothing = [None] * len(self._flat.parameters)
+        return TorchPass(self._losses[:0], self._squares[:0], nothing, self._flat, self._leases)
+
     def weighted_sum(self, factors: Any, bound: float | None = None) -> Tensor:
         """Σ_i factors_i·∇ℓ_i (p,); factors (b,), or (b, groups) to weigh each module's part by itself."""
         if not self._forms:
@@ -69,11 +74,11 @@ class TorchPass(Pass):
         # factors that are no normal numbers have lost digits, or are none
         usual = factors.isfinite() & (factors.abs() >= torch.finfo(factors.dtype).tiny)
         factors = torch.where(usual, factors, torch.zeros_like(factors))
-        out = torch.zeros(self._flat.size, dtype=self._flat.dtype, device=self._squares.device)
-        for form, part, group in zip(self._forms, self._flat.parts(out), self._flat.group_index, strict=True):
-            if form is not None:
-                form.add_weighted(factors if factors.dim() == 1 else factors[:, group], part)
-        return out
+        fills = [
+            form and functools.partial(form.add_weighted, factors if factors.dim() == 1 else factors[:, group])
+            for form, group in zip(self._forms, self._flat.group_index, strict=True)
+        ]
+        return self._flat.filled(fills, self._squares.device)
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ class Tapped:
         with torch.enable_grad(), overridden(self._forwards(tape)), _shadowing(self._copies(tape)):
             losses = run()
             tape.recording = False
-            stray = gradients(losses, [tape.anchor, *flat.parameters])[1:]
+            stray = gradients(losses, [tape.anchor, *flat.leaves])[1:]
         outside = [name for name, gradient in zip(flat.names, stray, strict=True) if gradient is not None]
         if outside:
             text = f"{', '.join(outside)}: used outside of the module that owns it, where its per-example gradients are not seen."
@@ -153,7 +158,7 @@ def _collected(tape: Tape, flat: FlatParameters, losses: Tensor, norms_only: boo
     if bool(bad.any()):
         tape.drop(bad)
         squares[bad] = 0.0
-    forms = [] if norms_only else [tape.forms.get(parameter) for parameter in flat.parameters]
+    forms = [] if norms_only else [tape.forms.get(parameter) for parameter in flat.leaves]
     return TorchPass(losses, squares, forms, flat, tape.scratch)
 
 

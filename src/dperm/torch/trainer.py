@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self, cast
@@ -24,6 +25,7 @@ from dperm.privacy import Certificate, Relation, Risk
 from dperm.release import Source
 from dperm.torch import checkpoint
 from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
+from dperm.torch.checkpoint import to_device
 from dperm.torch.fitting import Fitting
 from dperm.torch.guard import LoopGuard, secret_masks
 from dperm.torch.memory import physical_batch_size as measured_batch_size
@@ -37,7 +39,7 @@ from dperm.torch.run import PrivateRun
 from dperm.torch.scores import mean_scores
 from dperm.torch.starting import Starter
 from dperm.torch.structure import tensors
-from dperm.torch.update import TorchOptimizer, assign
+from dperm.torch.update import TorchOptimizer
 from dperm.torch.verify import DROPOUTS
 
 __all__ = ["PrivateTrainer"]
@@ -275,8 +277,7 @@ class PrivateTrainer:
                     for callback in watching:
                         callback.on_start(step.total, self.certificate)
                 theta = run.plan.update.step(self.objective.theta, step.gradient, self._state)
-                if theta is not self.objective.theta:
-                    self.objective.theta.copy_(theta)
+                self.objective.flat.put(theta)
                 for callback in watching:
                     callback.on_step(step)
                 self._after(run, held_out, watching)
@@ -314,14 +315,14 @@ class PrivateTrainer:
             kept = self.objective.snapshot()
         rate = run.plan.rate
         self.objective.secret_masks = self.random_state is None
-        watches = [parameter.register_post_accumulate_grad_hook(_refuse_backward) for parameter in self.objective.flat.parameters]
+        watches = [leaf.register_post_accumulate_grad_hook(_refuse_backward) for leaf in self.objective.flat.leaves]
         looking: FirstStep | None = FirstStep(self.model, self.objective.flat)
         guard = LoopGuard(self.objective.flat, self._own_loop)
         secret = secret_masks(self.objective.flat.device) if self.random_state is None else contextlib.nullcontext()
         try:
             with secret, guard.watching():
                 while (gradient := run.next()) is not None:
-                    assign(self.objective.flat, gradient)
+                    self.objective.flat.assign(gradient)
                     guard.gives(gradient)
                     seen = run.observed() if self._fitting.show_private else (None, None)
                     yield PrivateStep(run.step, run.plan.steps, run.step * rate, gradient, *seen)
@@ -367,19 +368,24 @@ class PrivateTrainer:
         """Write a checkpoint now. Needs `checkpoint`."""
         if self.checkpoint is None or self._run is None or self._starter is None:
             raise ValueError("Expected a checkpoint folder and a run in progress.")
-        if self._ranks.rank:
+        if self._ranks.rank and not self.objective.flat.sharded:
             return  # the first writes what all have
         settings = {"noise_multiplier": self._starter.noise, "public_size": self._run.plan.public_size, **self._identity()}
-        self._run.save({**self._contents(), "settings": settings})
+        state = {**self._contents(), "settings": settings}
+        if shards := self.objective.shards:
+            shards.save(self.checkpoint / f".parts-{self._run.step}", self.optimizer, self._ranks, partial(self._run.save, state))
+        else:
+            self._run.save(state)
 
     def _contents(self) -> dict[str, Any]:
         """What of a checkpoint is known without a run."""
+        here = not self.objective.flat.sharded  # else each rank has a part
         return {
             "update": self._state,
-            "optimizer": None if self.optimizer is None else self.optimizer.state_dict(),
+            "optimizer": self.optimizer.state_dict() if here and self.optimizer is not None else None,
             "scheduler": None if self._fitting.scheduler is None else self._fitting.scheduler.state_dict(),
             "history": self.history,
-            "model": self.model.state_dict(),
+            "model": self.model.state_dict() if here else None,
         }
 
     def _identity(self) -> dict[str, Any]:
@@ -394,14 +400,12 @@ class PrivateTrainer:
             "optimizer": None if self.optimizer is None else type(self.optimizer).__name__,
             "scheduler": None if self._fitting.scheduler is None else type(self._fitting.scheduler).__name__,
             "ema_decay": self._fitting.ema_decay,
+            "sharded parameters": self.objective.flat.sharded or None,
         }
 
     def _finish(self, callbacks: list[Callback]) -> None:
         if self._state is not None and self.plan is not None:
-            theta = self.objective.theta
-            final = self.plan.update.result(theta, self._state)
-            if final is not theta:
-                theta.copy_(final)
+            self.objective.flat.put(self.plan.update.result(self.objective.theta, self._state))
         for parameter in self.objective.flat.parameters:
             parameter.grad = None
         assert self.certificate is not None
@@ -455,7 +459,12 @@ class PrivateTrainer:
 
     def _begin(self, dataset: Any, groups: Any, resume: bool, sharded: bool) -> PrivateRun:
         ranks = self._ranks
-        records = ranks.together(lambda: self._admitted(dataset, groups, resume))
+        records = ranks.together(lambda: self._trained_on(dataset, groups, self.physical_batch_size or 1024))
+        sample = records.probe(_PROBED)
+        if self.objective.flat.sharded:  # all run the model as often, on the same records
+            sample = to_device(ranks.first(lambda: to_device(sample, torch.device("cpu"))), self.objective.flat.device)
+            records.in_step = True
+        ranks.together(lambda: self._admit(records, sample, resume))
         if sharded and self.person_rows is not None:
             raise ValueError("Expected all records on every rank with person_rows: nobody can tell whether a person is on two.")
         records.share = share_of(records, ranks, sharded=sharded)
@@ -468,7 +477,7 @@ class PrivateTrainer:
             self._remind(len(records))
         self._starter = starter = self._starting()
         if latest is not None:
-            return self._continue(starter, records, ranks.first(lambda: checkpoint.load(latest)))
+            return self._continue(starter, records, ranks.first(lambda: checkpoint.load(latest)), latest)
         self.history, self._state = [], None
         self._run = starter.fresh(records)
         if self.checkpoint is not None:
@@ -505,11 +514,11 @@ class PrivateTrainer:
             "the scheduler's settings": None if scheduler is None else scheduler.state_dict(),
         }
 
-    def _admitted(self, dataset: Any, groups: Any, resume: bool) -> TorchRecords:
-        """The records, and the model on some of them: what can fail here fails before anything is charged."""
+    def _admit(self, records: TorchRecords, sample: Any, resume: bool) -> None:
+        """Run the model on some records: what can fail here fails before anything is charged."""
         self.objective.flat.check()
-        records = self._trained_on(dataset, groups, self.physical_batch_size or 1024)
-        (inputs, targets), alone = records.probe(_PROBED)
+        (inputs, targets), alone = sample
+        self.objective.share_sample(inputs, targets)
         losses = self._first_losses(inputs, targets)
         self.objective.check_collated(inputs, targets, alone)
         self.objective.check_targets(inputs, records.all_targets())
@@ -519,10 +528,10 @@ class PrivateTrainer:
                 "initial weights."
             )
         if self.physical_batch_size is None:
-            records.physical_batch_size = measured_batch_size(self.objective, inputs, targets)
+            measured = measured_batch_size(self.objective, inputs, targets)
+            records.physical_batch_size = min(self._ranks.gathered(measured)) if self.objective.flat.sharded else measured
         if resume and self.checkpoint is None:
             raise ValueError("Expected a checkpoint folder to resume from.")
-        return records
 
     def _starting(self) -> Starter:
         return Starter(
@@ -531,7 +540,7 @@ class PrivateTrainer:
             observe=self._fitting.show_private, label=self.label, random_state=self.random_state,
         )  # fmt: skip
 
-    def _continue(self, starter: Starter, records: TorchRecords, saved: dict[str, Any]) -> PrivateRun:
+    def _continue(self, starter: Starter, records: TorchRecords, saved: dict[str, Any], path: Path) -> PrivateRun:
         """The run of a checkpoint; the model, the optimiser and what else it holds are put back."""
         settings, state = saved["settings"], saved["run"]
         mine = {**self._identity(), "public_size": self._planner.stated_size or settings["public_size"]}
@@ -541,9 +550,12 @@ class PrivateTrainer:
         if changed := [f"{name} = {there[name]!r}, not {value!r}" for name, value in mine.items() if there[name] != value]:
             raise ValueError(f"The checkpoint was made with {'; '.join(changed)}.")
         plan = self._ranks.together(lambda: starter.again(settings, state))
-        self.model.load_state_dict(saved["model"])
-        self._state = checkpoint.to_device(saved["update"], self.objective.flat.device)
-        if self.optimizer is not None:
+        if self.objective.shards is None:
+            self.model.load_state_dict(saved["model"])
+        self._state = to_device(saved["update"], self.objective.flat.device)
+        if self.objective.shards is not None:
+            self.objective.shards.load(path / checkpoint.PARTS, self.optimizer)
+        elif self.optimizer is not None:
             self.optimizer.load_state_dict(saved["optimizer"])
         if self._fitting.scheduler is not None:
             self._fitting.scheduler.load_state_dict(saved["scheduler"])
@@ -612,11 +624,11 @@ class PrivateTrainer:
         if final is theta:
             return mean_scores(self.model, self.loss_fn, self._fitting.metrics, batches)
         kept = theta.clone()
-        theta.copy_(final)
+        self.objective.flat.put(final)
         try:
             return mean_scores(self.model, self.loss_fn, self._fitting.metrics, batches)
         finally:
-            theta.copy_(kept)
+            self.objective.flat.put(kept)
 
 
 def _digest(*texts: str) -> str:

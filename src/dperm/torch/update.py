@@ -24,6 +24,8 @@ class TorchOptimizer(Update):
     optimizer: torch.optim.Optimizer
     flat: FlatParameters
 
+    by_number = True  # an optimiser sees whole parameters, wherever their numbers are
+
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, torch.optim.LBFGS):
             raise ValueError(f"{type(self.optimizer).__name__} evaluates the loss again within a step: every look costs privacy.")
@@ -39,7 +41,7 @@ class TorchOptimizer(Update):
         return {}
 
     def step(self, theta: Tensor, gradient: Tensor, state: Any) -> Tensor:
-        assign(self.flat, gradient)
+        self.flat.assign(gradient)
         self.optimizer.step()
         return self.flat.buffer
 
@@ -49,9 +51,3 @@ class TorchOptimizer(Update):
             name: value for name, value in self.optimizer.param_groups[0].items() if name not in skipped and value is not None
         }
         return f"{type(self.optimizer).__name__}({', '.join(f'{name}={value}' for name, value in group.items())})"
-
-
-def assign(flat: FlatParameters, gradient: Tensor) -> None:
-    """Views of a flat gradient (p,) as the parameters' `.grad`."""
-    for parameter, part in zip(flat.parameters, flat.parts(gradient), strict=True):
-        parameter.grad = part

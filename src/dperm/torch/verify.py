@@ -193,6 +193,8 @@ class Verifier:
             kept_states(device),
             torch.backends.cudnn.flags(allow_tf32=False),
         ):
+            if self._flat.sharded:  # what is drawn for a check is the same on all ranks
+                seed_all(self._flat.agreed(fresh_seed()))
             for module, name, _ in rates:
                 setattr(module, name, 0.0)
             try:
@@ -355,7 +357,7 @@ class Verifier:
         for part in (range(half), range(half, 2 * half)):
             losses = self._losses_of(*sample.take(list(part)))
             with contextlib.suppress(ValueError, RuntimeError):  # hooks on the way back keep things too; failures show later
-                gradients(losses, self._flat.parameters)
+                self._slope(losses)
             after.append(Snapshot(self._roots))
             before.restore()
         if paths := after[0].apart(after[1]):
@@ -375,7 +377,7 @@ class Verifier:
                 torch.manual_seed(0)
                 plain = self._losses_of(inputs, targets)
                 weights = weights.to(plain.dtype)
-                whole = self._flattened(gradients(plain, self._flat.parameters, weights, keep=True))
+                whole = self._slope(plain, weights, keep=True)
                 alone = [self._own(plain, index) for index in range(0, sample.size, max(1, sample.size // _ALONE))]
             kept.restore()  # the same start for both
             torch.manual_seed(0)
@@ -384,11 +386,12 @@ class Verifier:
         tolerance = tolerance or (1e-3 if plain.dtype == torch.float32 else 1e-8)
         if not torch.allclose(mine.losses, plain.detach(), rtol=tolerance, atol=tolerance, equal_nan=True):
             return "The model's losses change when its layers are tapped."
-        if not bool(torch.isfinite(whole).all()):
+        if not self._finite(whole):
             rest = self.finite(sample)
             return self.mismatch(rest, evaluate, tolerance) if rest.size < sample.size else None
         size = mine.norms.norm()
-        wrong = bool((mine.weighted_sum(weights) - whole).norm() > tolerance * size + 1e-9)
+        apart = mine.weighted_sum(weights) - whole * self._flat.summands
+        wrong = bool(self._flat.length(apart) > tolerance * size * self._flat.summands + 1e-9)
         for index, norm in alone:
             # longer ones are sound: they hold what sums may add in rounding
             wrong = wrong or bool(norm - mine.norms[index] > tolerance * (norm + 1e-3 * size) + 1e-9)
@@ -410,7 +413,7 @@ class Verifier:
         losses = self._losses_of(sample.inputs, sample.targets)
         if not losses.requires_grad or not bool(torch.isfinite(losses).all()):
             return bool(torch.isfinite(losses).all())
-        return bool(torch.isfinite(self._flattened(gradients(losses, self._flat.parameters))).all())
+        return self._finite(self._slope(losses))
 
     def anew(self, sample: Sample) -> Sample | None:
         """`drawn_anew`, where the model takes such records."""
@@ -423,24 +426,34 @@ class Verifier:
     def _own(self, losses: Tensor, index: int) -> tuple[int, Tensor]:
         only = torch.zeros_like(losses)
         only[index] = 1.0
-        return index, self._flattened(gradients(losses, self._flat.parameters, only, keep=True)).norm()
+        return index, self._flat.length(self._slope(losses, only, keep=True))
 
-    def _flattened(self, grads: Sequence[Tensor | None]) -> Tensor:
-        parameters = self._flat.parameters
-        filled = [torch.zeros_like(p) if gradient is None else gradient for p, gradient in zip(parameters, grads, strict=True)]
-        return torch.cat([(gradient.to_dense() if gradient.is_sparse else gradient).flatten() for gradient in filled])
+    def _finite(self, vector: Tensor) -> bool:
+        return self._flat.everywhere(bool(torch.isfinite(vector).all()))
+
+    def _slope(self, losses: Tensor, weights: Tensor | None = None, keep: bool = False) -> Tensor:
+        """(p,) autograd's gradient of Σ weights·losses."""
+        flat, parts = self._flat, dict[int, Tensor]()
+        blocks = flat.blocks()
+        for place, block in enumerate(blocks):
+            found = gradients(losses, [flat.leaves[number] for number in block], weights, keep or place < len(blocks) - 1)
+            for number, gradient in zip(block, found, strict=True):
+                whole = torch.zeros_like(flat.leaves[number]) if gradient is None else gradient
+                parts[number] = flat.own(number, whole.to_dense() if whole.is_sparse else whole).flatten()
+        return torch.cat([parts[number] for number in range(len(parts))])
 
     @contextlib.contextmanager
     def _moved(self) -> Iterator[None]:
         """Within the block the trainable parameters are a little elsewhere: layers that start at zero would hide errors."""
-        kept = [parameter.detach().clone() for parameter in self._flat.parameters]
+        stored = self._flat.stored()
+        kept = [parameter.clone() for parameter in stored]
         try:
-            with torch.no_grad():
-                for parameter, before in zip(self._flat.parameters, kept, strict=True):
-                    size = float(before.square().mean().sqrt()) or 0.1
+            with torch.no_grad(), kept_states(self._flat.device):  # ranks that hold more numbers draw more
+                for parameter, before in zip(stored, kept, strict=True):
+                    size = float(before.square().sum().sqrt()) / max(1, before.numel()) ** 0.5 or 0.1
                     parameter.add_(torch.randn_like(before), alpha=0.1 * size)
             yield
         finally:
             with torch.no_grad():
-                for parameter, before in zip(self._flat.parameters, kept, strict=True):
+                for parameter, before in zip(stored, kept, strict=True):
                     parameter.copy_(before)

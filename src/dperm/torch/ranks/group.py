@@ -111,6 +111,8 @@ class Ranks:
             return
         with torch.no_grad():
             for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                if hasattr(tensor, "device_mesh"):
+                    continue  # each rank has its part
                 if tensor.layout is not torch.strided or (tensor.numel() and 0 in tensor.stride() and tensor.numel() > 1):
                     raise ValueError(f"Expected {name} as a dense tensor with memory of its own, to give it to every rank.")
                 held = tensor.detach().clone(memory_format=torch.contiguous_format)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ class Share:
     stop: int
     every: int = 1
     held: int = 0
+    ends: tuple[int, ...] = ()  # of the parts, one after the other; () where every rank has the whole set
 
     @classmethod
     def of_whole(cls, size: int, rank: int = 0, ranks: int = 1) -> Share:
@@ -35,11 +37,17 @@ class Share:
     def of_parts(cls, sizes: list[int], rank: int) -> Share:
         """A part of a set that is its ranks' parts, one after the other."""
         first = sum(sizes[:rank])
-        return cls(sum(sizes), first, first + sizes[rank], 1, first)
+        return cls(sum(sizes), first, first + sizes[rank], 1, first, tuple(itertools.accumulate(sizes)))
 
     def mine(self, numbers: Indices) -> NDArray[np.bool_]:
         """(n,): which of these records this rank has."""
         return (numbers >= self.first) & (numbers < self.stop) & ((numbers - self.first) % self.every == 0)
+
+    def most(self, numbers: Indices | None) -> int:
+        """How many of the drawn `numbers`, or of all, the rank has that has most of them."""
+        chosen = np.arange(self.total) if numbers is None else numbers
+        whose = np.searchsorted(self.ends, chosen, side="right") if self.ends else chosen % self.every
+        return int(np.bincount(whose, minlength=1).max())
 
     def places(self, numbers: Indices | None) -> Indices:
         """Where this rank's of the drawn `numbers`, or of all, lie here."""

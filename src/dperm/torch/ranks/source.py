@@ -41,6 +41,9 @@ class RankSource(Source):
     def provenance(self) -> Provenance:
         return provenance_of(self._own)
 
+    def length(self, query: Any) -> int:
+        return self._own.length(query)
+
     def summed(self, part: Any) -> Any:
         return self._ranks.total(part)
 

@@ -95,8 +95,6 @@ def reason_to_refuse(module: nn.Module) -> str | None:
         return "a traced or scripted model cannot be looked into: pass the model that it was made of"
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         return "it adds up raw gradients: pass the model inside it (.module); a run by torchrun is parallel as it is"
-    if any(hasattr(parameter, "device_mesh") for parameter in module.parameters(recurse=False)):
-        return "its parameters are sharded: each rank needs all of them"
     if isinstance(module, _BATCH_NORMS) and (module.training or not module.track_running_stats):
         return (
             "batch normalisation mixes the records of a batch: replace it by nn.GroupNorm, or keep it in eval mode with "

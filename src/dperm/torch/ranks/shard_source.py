@@ -1,0 +1,53 @@
+"""Noise where each rank has a part of every sum: each adds the noise of its own numbers."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from dperm.release import Source
+from dperm.release.source import in_earnest
+from dperm.torch.ranks.group import Ranks
+from dperm.torch.ranks.source import RankSource
+
+__all__ = ["ShardSource", "Shards"]
+
+
+class Shards(Protocol):
+    """Which of a vector's numbers this rank has."""
+
+    @property
+    def whole(self) -> int: ...
+
+    def spread(self, rows: Tensor) -> Tensor: ...
+
+    def gathered(self, whole: Tensor) -> Tensor: ...
+
+
+@in_earnest
+class ShardSource(RankSource):
+    """As `RankSource`, but for tensors: a query is this rank's numbers of a sum that is complete, and each number is one rank's.
+
+    Every rank adds independent noise, from its own operating system, to its numbers alone, so that each number has its noise
+    once. In tests and audits, whose noise is of a fixed seed or watched, rank 0 adds that of the whole vector, which all get.
+    """
+
+    def __init__(self, own: Source, ranks: Ranks, sampling: np.random.Generator, shards: Shards) -> None:
+        super().__init__(own, ranks, sampling)
+        self._shards = shards
+
+    def summed(self, part: Any) -> Any:
+        return part if isinstance(part, Tensor) else super().summed(part)
+
+    def length(self, query: Any) -> int:
+        return self._shards.whole if isinstance(query, Tensor) else super().length(query)
+
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+        if not isinstance(query, Tensor):
+            return super().gaussian(query, sensitivity, std, step)
+        if self.provenance.private:
+            return self._own.gaussian(query, sensitivity, std, step) if len(query) else query
+        whole = self._ranks.total(self._shards.spread(query))
+        return self._shards.gathered(super().gaussian(whole, sensitivity, std, step))

@@ -1,0 +1,206 @@
+"""Parameters of which each rank holds a part: a model given to FSDP2's `fully_shard`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Shard
+
+from dperm.torch.flat import FlatParameters
+from dperm.torch.ranks import Ranks
+from dperm.torch.structure import local
+
+__all__ = ["ShardedParameters"]
+
+
+class ShardedParameters(FlatParameters):
+    """Rows of each trainable parameter, as `fully_shard` spread them over all ranks.
+
+    While a layer runs, its parameters are whole, in tensors of FSDP's that are `leaves` here; between passes only this rank's
+    rows are in memory. Vectors (p,) are of these rows, and `buffer` is a copy of them: `put` writes it back. All ranks run the
+    same passes, for FSDP gathers parameters in each. ValueError where parameters are spread in another way.
+    """
+
+    sharded = True
+
+    def _settle(self) -> None:
+        self._blocks = [module for module in self._model.modules() if isinstance(module, FSDPModule)]
+        if loose := [name for name, p in zip(self.names, self.parameters, strict=True) if not isinstance(p, DTensor)]:
+            raise ValueError(
+                f"Expected all trainable parameters sharded, or none, but {loose[0]} is not: fully_shard(model), too."
+            )
+        spread = {name: f"{tuple(p.shape)}, {p.dtype}" for name, p in zip(self.names, self.parameters, strict=True)}
+        Ranks.here().same(spread)  # or gathering them would wait for ever
+        self._mesh = cast(DTensor, self.parameters[0]).device_mesh
+        self.summands, self._place = self._mesh.size(), self._mesh.get_local_rank() if self._mesh.ndim == 1 else 0
+        for name, parameter in zip(self.names, self.parameters, strict=True):
+            self._admit(name, cast(DTensor, parameter))
+        for module in self._blocks:
+            module.set_reshard_after_forward(True, recurse=False)  # the outermost, too: no pass leaves parameters in memory
+        self.leaves = self._gathered()
+        self.group_of = dict(zip(self.leaves, self.group_index, strict=True))
+        self.wholes = [parameter.shape for parameter in self.parameters]
+        self.shapes = [local(parameter).shape for parameter in self.parameters]
+        self.size = sum(shape.numel() for shape in self.shapes)
+        self._latest: Tensor | None = None
+
+    def _admit(self, name: str, parameter: DTensor) -> None:
+        everyone = dist.get_world_size()
+        if parameter.device_mesh != self._mesh or self._mesh.ndim != 1 or self._mesh.size() != everyone:
+            raise ValueError(f"Expected {name} sharded over all {everyone} ranks by one mesh, got {parameter.device_mesh}.")
+        if tuple(parameter.placements) != (Shard(0),):
+            raise ValueError(f"Expected {name} sharded along its first axis, as fully_shard does, got {parameter.placements}.")
+        start, stop = self._rows(parameter.shape)
+        if parameter.to_local().shape[0] != stop - start:
+            raise ValueError(f"Expected {stop - start} of {name}'s rows on rank {self._place}, got {len(parameter.to_local())}.")
+
+    def _rows(self, shape: torch.Size) -> tuple[int, int]:
+        each = -(-shape[0] // self.summands)
+        return min(self._place * each, shape[0]), min((self._place + 1) * each, shape[0])
+
+    def _gathered(self) -> list[nn.Parameter]:
+        """The tensors that layers see while they run: the same objects in every pass."""
+        for module in self._blocks:
+            module.unshard()
+        there = dict(self._model.named_parameters())
+        leaves = [there[name] for name in self.names]
+        for module in self._blocks:
+            module.reshard()
+        for name, leaf, parameter in zip(self.names, leaves, self.parameters, strict=True):
+            if isinstance(leaf, DTensor):
+                raise ValueError(f"Expected {name} in a module that was given to fully_shard: nothing gathers it.")
+            if (leaf.dtype, leaf.device) != (parameter.dtype, parameter.device):
+                raise ValueError(
+                    f"Expected {name} in {parameter.dtype} on {parameter.device} where it is gathered, got {leaf.dtype} on "
+                    f"{leaf.device}: leave mp_policy and offload_policy out, and use autocast."
+                )
+        return leaves
+
+    @property
+    def whole(self) -> int:
+        return sum(shape.numel() for shape in self.wholes)
+
+    @property
+    def buffer(self) -> Tensor:
+        """(p,) a copy of the rows that are here, as they are now."""
+        self.check()
+        self._latest = torch.cat([part.flatten() for part in self.stored()])
+        return self._latest
+
+    def put(self, theta: Tensor) -> None:
+        if theta is self._latest:
+            return
+        with torch.no_grad():
+            for held, part in zip(self.stored(), self.parts(theta), strict=True):
+                held.copy_(part)
+
+    def assign(self, gradient: Tensor) -> None:
+        for parameter, part in zip(self.parameters, self.parts(gradient), strict=True):
+            sharded = cast(DTensor, parameter)
+            parameter.grad = DTensor.from_local(  # type: ignore[assignment]  # a parameter's gradient is one of its own kind
+                part, sharded.device_mesh, sharded.placements, run_check=False, shape=sharded.shape, stride=sharded.stride()
+            )
+
+    def stored(self) -> list[Tensor]:
+        return [local(parameter.detach()) for parameter in self.parameters]
+
+    def filled(self, fills: Iterable[Callable[[Tensor], None] | None], device: torch.device) -> Tensor:
+        """(p,) this rank's rows of what all ranks' functions add, in double precision. One parameter is whole at a time."""
+        rows: list[Tensor] = []
+        for fill, shape in zip(fills, self.wholes, strict=True):
+            part = torch.zeros(shape, dtype=self.dtype, device=device)
+            if fill is not None:
+                fill(part)
+            rows.append(self._summed(part).to(self.dtype).flatten())
+        return torch.cat(rows)
+
+    def _summed(self, part: Tensor) -> Tensor:
+        start, stop = self._rows(part.shape)
+        each = -(-part.shape[0] // self.summands)
+        padded = torch.zeros(each * self.summands, *part.shape[1:], dtype=torch.float64, device=part.device)
+        padded[: part.shape[0]] = part
+        own = torch.empty(each, *part.shape[1:], dtype=torch.float64, device=part.device)
+        dist.reduce_scatter_tensor(own, padded, group=self._mesh.get_group())
+        return own[: stop - start]
+
+    def blocks(self) -> list[list[int]]:
+        where = {name: number for number, name in enumerate(self.names)}
+        found: list[list[int]] = []
+        left = set(where.values())
+        for name, module in reversed(list(self._model.named_modules())):
+            if isinstance(module, FSDPModule):
+                prefix = f"{name}." if name else ""
+                block = [number for inner, number in where.items() if inner.startswith(prefix) and number in left]
+                left -= set(block)
+                found += [block] if block else []
+        return found
+
+    def own(self, number: int, gradient: Tensor) -> Tensor:
+        start, stop = self._rows(self.wholes[number])
+        return gradient[start:stop].clone()
+
+    def length(self, vector: Tensor) -> Tensor:
+        square = vector.double().square().sum()
+        dist.all_reduce(square, group=self._mesh.get_group())
+        return square.sqrt()
+
+    def agreed(self, seed: int) -> int:
+        told = torch.tensor(seed, device=self.device)
+        dist.broadcast(told, src=0, group=self._mesh.get_group())
+        return int(told)
+
+    def everywhere(self, holds: bool) -> bool:
+        told = torch.tensor(float(holds), device=self.device)
+        dist.all_reduce(told, dist.ReduceOp.MIN, group=self._mesh.get_group())
+        return bool(told)
+
+    # The whole vector, as one process would have it
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """(whole,) these rows (p,) at their places, and zeros."""
+        whole = torch.zeros(self.whole, dtype=rows.dtype, device=rows.device)
+        for place, part in zip(self._places(), self.parts(rows), strict=True):
+            whole[place] = part.flatten()
+        return whole
+
+    def gathered(self, whole: Tensor) -> Tensor:
+        """(p,) this rank's rows of a vector (whole,)."""
+        return torch.cat([whole[place] for place in self._places()])
+
+    def _places(self) -> Iterable[slice]:
+        first = 0
+        for shape in self.wholes:
+            start, stop = self._rows(shape)
+            row = shape[1:].numel()
+            yield slice(first + start * row, first + stop * row)
+            first += shape.numel()
+
+    # Checkpoints: each rank writes its part, and any number of ranks reads them
+
+    def save(self, folder: Path, optimizer: torch.optim.Optimizer | None, ranks: Ranks, finish: Callable[[Path], None]) -> None:
+        """Write parameters and the optimiser's state to `folder`, which all ranks must see; rank 0 then calls `finish` on it."""
+        ranks.first(lambda: shutil.rmtree(folder, ignore_errors=True))
+        dcp.save(self._state(optimizer), checkpoint_id=folder)
+        ranks.first(lambda: finish(folder))
+
+    def load(self, folder: Path, optimizer: torch.optim.Optimizer | None) -> None:
+        """Put back what `save` wrote, on any number of ranks. ValueError where nothing is there."""
+        if not folder.is_dir():
+            raise ValueError(f"Expected what each rank had of sharded parameters in {folder}, which is not there.")
+        state = self._state(optimizer)
+        dcp.load(state, checkpoint_id=folder)
+        held: Any = optimizer or []
+        set_state_dict(self._model, held, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+
+    def _state(self, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
+        held: Any = optimizer or []
+        return dict(zip(("model", "optimizer"), get_state_dict(self._model, held), strict=True))

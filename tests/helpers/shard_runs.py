@@ -1,0 +1,261 @@
+"""What ranks with sharded parameters do in tests: `torchrun … -m helpers.shard_runs FOLDER [NAME …]`, or one process."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from dperm._random import NoiseStream, Randomness
+from dperm.audit.white_box import white_box
+from dperm.gradient import AdaptiveClip, LaplacianSmoothing, PerLayer, Poisson
+from dperm.gradient.recipes import dpis
+from dperm.privacy import Relation
+from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
+from dperm.torch.ranks import Ranks, ShardSource
+from dperm.torch.ranks.sharing import share_of
+from dperm.torch.sharded import ShardedParameters
+from helpers import rank_runs
+from helpers.oracle import cross_entropy
+from helpers.rank_runs import N, Seen, of_rank, plan_of, records, trained
+
+__all__ = ["ERRORS", "SCENARIOS"]
+
+
+class Block(nn.Module):
+    """A piece that is gathered by itself, with a width that no number of ranks divides."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.tanh(self.inner(self.norm(x)))
+
+
+def net(width: int = 7) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(rank_runs.D, width), Block(width), Block(width), nn.Linear(width, 2))
+
+
+def spread(model: nn.Module, **how: Any) -> nn.Module:
+    """`fully_shard` on several ranks, block by block; the model as it is in one process."""
+    if (ranks := Ranks.here()).size > 1:
+        mesh = init_device_mesh("cpu", (ranks.size,))
+        for part in model.modules():
+            if isinstance(part, Block):
+                fully_shard(part, mesh=mesh, **how)
+        fully_shard(model, mesh=mesh, **how)
+    return model
+
+
+def whole(model: nn.Module) -> Tensor:
+    """All of its numbers, on every rank."""
+    parts = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+    return torch.cat([part.detach().flatten() for part in parts])
+
+
+def run(**changes: Any) -> dict[str, Any]:
+    model = spread(net())
+    found = trained(model=model, **changes)
+    return {**found, "theta": whole(model), "types": {type(parameter).__name__ for parameter in model.parameters()}}
+
+
+def in_parts() -> dict[str, Any]:
+    start, stop = (int(N * place / Ranks.here().size) ** 2 // N for place in (Ranks.here().rank, Ranks.here().rank + 1))
+    return run(data=tuple(part[start:stop] for part in records()), fit={"sharded": True})
+
+
+def own_loop() -> dict[str, Any]:
+    model = spread(net())
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    steps = PrivateTrainer(
+        model, cross_entropy, optimizer, epsilon=3.0, delta=1e-3, epochs=2, expected_batch_size=12, random_state=0, public_size=N
+    )
+    with warnings.catch_warnings(action="ignore"):
+        for _ in steps.steps(records()):
+            optimizer.zero_grad()  # is put back
+            optimizer.step()
+    return {"theta": whole(model)}
+
+
+def frozen() -> dict[str, Any]:
+    model = net()
+    model[1].requires_grad_(False)
+    found = trained(model=spread(model))
+    return {**found, "theta": whole(model)}
+
+
+SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
+    "whole": run,
+    "pieces": partial(run, physical_batch_size=2),
+    "few records a step": partial(run, expected_batch_size=2, epochs=0.5, physical_batch_size=1),
+    "in parts": in_parts,
+    "counted": partial(run, public_size=None),
+    "replace one": partial(run, relation=Relation.REPLACE_ONE, public_size=None),
+    "half precision": partial(run, autocast=torch.bfloat16),
+    "per layer": partial(run, plan=plan_of(Poisson(0.1), PerLayer(0.5)), epsilon=None),
+    "full batch": partial(run, plan=plan_of(Poisson(1.0)), epsilon=None),
+    "averaged, and scored": partial(run, fit={"ema_decay": 0.9, "validation": records(50)}),
+    "own loop": own_loop,
+    "frozen parts": frozen,
+}
+
+
+# Refused on every rank, before anything is charged
+
+
+class WithToken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.head = nn.Parameter(torch.zeros(1, rank_runs.D)), nn.Linear(rank_runs.D, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x + self.token)
+
+
+class Scale(nn.Module):
+    """A layer without a rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors = nn.Parameter(torch.ones(rank_runs.D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factors
+
+
+def on_a_grid() -> None:
+    model = net()
+    fully_shard(model, mesh=init_device_mesh("cpu", (1, Ranks.here().size), mesh_dim_names=("replicate", "shard")))
+    trained(model=model)
+
+
+ERRORS: dict[str, Callable[[], Any]] = {
+    "adaptive": partial(run, plan=plan_of(Poisson(0.1), AdaptiveClip(1.0)), epsilon=None),
+    "smoothed": partial(run, plan=replace(plan_of(Poisson(0.1)), post=LaplacianSmoothing()), epsilon=None),
+    "importance": partial(run, plan=partial(dpis), epsilon=2.0),
+    "token": lambda: trained(model=spread(WithToken())),
+    "no rule": lambda: trained(model=spread(nn.Sequential(Scale(), nn.Linear(rank_runs.D, 2)))),
+    "narrow": lambda: trained(model=spread(net(), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))),
+    "on a grid": on_a_grid,
+    "cut by rows": lambda: cut_by_rows(),
+    "other widths": lambda: trained(model=spread(net(of_rank(7, 9)))),
+}
+
+
+# What is released
+
+
+def seen(changed: bool) -> dict[str, Any]:
+    """Queries of a run whose updates go nowhere, so that they differ between neighbours by one record alone."""
+    x, y = records()
+    x[17], y[17] = 0.0, int(changed)
+    source, model = Seen(), spread(net())
+    trainer = PrivateTrainer(
+        model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.0),
+        epsilon=3.0, delta=1e-3, epochs=3, expected_batch_size=12, clipping_norm=0.5, relation="replace_one",
+        physical_batch_size=4, random_state=source,
+    )  # fmt: skip
+    trainer.fit((x, y))
+    return {"queries": source.queries, "released": source.released, "bounds": source.bounds}
+
+
+def counted_twice() -> dict[str, Any]:
+    """A rank without records of its own counts the one that it runs to keep step."""
+    from dperm.torch.tapped import TorchPass
+
+    kept, TorchPass.of_nobody = TorchPass.of_nobody, lambda self: self
+    held, ModuleObjective.evaluate = ModuleObjective.evaluate, _with_gradients(ModuleObjective.evaluate)
+    try:
+        return {"first": seen(False), "second": seen(True)}
+    finally:
+        TorchPass.of_nobody, ModuleObjective.evaluate = kept, held
+
+
+def _with_gradients(evaluate: Any) -> Any:
+    return lambda self, inputs, targets, norms_only=False: evaluate(self, inputs, targets)
+
+
+def cut_by_rows() -> dict[str, Any]:
+    """Norms of the parts that a rank has, in place of whole ones: planted, and found before anything is charged."""
+    from dperm.torch.tapped import TorchPass
+
+    kept = TorchPass.norms
+    TorchPass.norms = property(lambda self: self._squares[:, : 1 + Ranks.here().rank].sum(1).sqrt())  # type: ignore[assignment]
+    try:
+        return run()
+    finally:
+        TorchPass.norms = kept  # type: ignore[assignment]
+
+
+def noises(*, equal_seeds: bool = False, everywhere: bool = False) -> dict[str, Any]:
+    """A run in earnest: of each release, this rank's noise in standard deviations."""
+    found: list[Tensor] = []
+    kept = ShardSource.gaussian
+
+    def gaussian(self: ShardSource, query: Any, sensitivity: float, std: float, step: float) -> Any:
+        if equal_seeds:
+            stream = NoiseStream(bytes([len(found) % 256]) * 32)
+            self._own.randomness = Randomness(stream, np.random.default_rng(), "planted", private=True)
+        before = query.clone()
+        released = kept(self, query, sensitivity, std, step)
+        if everywhere:  # the sum of what every rank adds to all
+            released = before + (released - before) * Ranks.here().size ** 0.5
+        found.append(((released - before) / std).double())
+        return released
+
+    ShardSource.gaussian = gaussian  # type: ignore[method-assign]
+    torch.manual_seed(0)  # by every rank
+    try:
+        run(random_state=None, epochs=6)
+    finally:
+        ShardSource.gaussian = kept  # type: ignore[method-assign]
+    return {"noise": torch.stack(found)}
+
+
+def judged() -> dict[str, Any]:
+    """The white box, on all ranks."""
+    objective = ModuleObjective(spread(net()), cross_entropy)
+    held = TorchRecords(records())
+    held.share, held.in_step = share_of(held, Ranks.here(), sharded=False), True
+    objective.share_sample(*held.sample(16))
+    result = white_box(plan_of(Poisson(0.2), steps=10), objective, held, delta=1e-3, canaries=400, runs=2)
+    return {"verdict": result.verdict, "text": str(result)}
+
+
+def kept_step() -> dict[str, Any]:
+    """How many numbers each rank holds between passes, and in the largest sum at once."""
+    model = spread(net())
+    flat = ModuleObjective(model, cross_entropy).flat
+    assert isinstance(flat, ShardedParameters)
+    return {"held": flat.size, "whole": flat.whole, "gathered": sum(leaf.untyped_storage().size() for leaf in flat.leaves)}
+
+
+WORKS: dict[str, Callable[[], Any]] = {
+    **SCENARIOS,
+    **ERRORS,
+    "seen": lambda: seen(False),
+    "seen with another record": lambda: seen(True),
+    "counted twice": counted_twice,
+    "noises": noises,
+    "equal seeds": partial(noises, equal_seeds=True),
+    "noise everywhere": partial(noises, everywhere=True),
+    "judged": judged,
+    "kept step": kept_step,
+}
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    rank_runs.main(Path(sys.argv[1]), sys.argv[2:], WORKS, ERRORS)
