@@ -110,6 +110,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "averaged, and scored": partial(run, fit={"ema_decay": 0.9, "validation": records(50)}),
     "own loop": own_loop,
     "frozen parts": frozen,
+    "persons": partial(run, person_rows=2, public_size=N // 3, fit={"groups": np.arange(N) // 3}),
 }
 
 

@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load as load_parts
+from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
@@ -189,7 +190,7 @@ class ShardedParameters(FlatParameters):
     def save(self, folder: Path, optimizer: torch.optim.Optimizer | None, ranks: Ranks, finish: Callable[[Path], None]) -> None:
         """Write parameters and the optimiser's state to `folder`, which all ranks must see; rank 0 then calls `finish` on it."""
         ranks.first(lambda: shutil.rmtree(folder, ignore_errors=True))
-        dcp.save(self._state(optimizer), checkpoint_id=folder)
+        save_parts(self._state(optimizer), checkpoint_id=folder)
         ranks.first(lambda: finish(folder))
 
     def load(self, folder: Path, optimizer: torch.optim.Optimizer | None) -> None:
@@ -197,7 +198,7 @@ class ShardedParameters(FlatParameters):
         if not folder.is_dir():
             raise ValueError(f"Expected what each rank had of sharded parameters in {folder}, which is not there.")
         state = self._state(optimizer)
-        dcp.load(state, checkpoint_id=folder)
+        load_parts(state, checkpoint_id=folder)
         held: Any = optimizer or []
         set_state_dict(self._model, held, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 

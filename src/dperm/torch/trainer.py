@@ -373,7 +373,7 @@ class PrivateTrainer:
         settings = {"noise_multiplier": self._starter.noise, "public_size": self._run.plan.public_size, **self._identity()}
         state = {**self._contents(), "settings": settings}
         if shards := self.objective.shards:
-            shards.save(self.checkpoint / f".parts-{self._run.step}", self.optimizer, self._ranks, partial(self._run.save, state))
+            shards.save(self.checkpoint / ".parts", self.optimizer, self._ranks, partial(self._run.save, state))
         else:
             self._run.save(state)
 

@@ -260,7 +260,7 @@ class Verifier:
         runs: list[Tensor] = []
         ahead: list[float] = []
         for number in range(_SEEDS):
-            seed = fresh_seed()
+            seed = self._flat.agreed(fresh_seed())
             runs.append(self._run(sample, few, seed))
             ahead.append(float(torch.rand(())))
             # another place each time: a loss that is saturated notices nothing
@@ -311,7 +311,7 @@ class Verifier:
     def _check_own_draws(self, sample: Sample) -> None:
         """One record, over and over: a mask of its own each time, or the masks of a batch depend on how it was cut."""
         same = [0] * _FEW
-        losses = [self._run(sample, same, fresh_seed()) for _ in range(_SEEDS)]
+        losses = [self._run(sample, same, self._flat.agreed(fresh_seed())) for _ in range(_SEEDS)]
         shared = all(self._close(run, run[:1].expand_as(run)) for run in losses)
         if shared and not all(self._close(run, losses[0]) for run in losses):
             raise ValueError(
