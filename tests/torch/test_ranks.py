@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import torch
 
 from dperm.release import SpendLog
 from dperm.torch.ranks import Share, sharing
+from helpers.killed_ranks import STEPS
 from helpers.rank_runs import ERRORS, SCENARIOS, individual, launched, records
 
 _FEW = ("frozen parts", "sharded", "few records a step", "rows of persons", "own loop")
@@ -137,6 +139,30 @@ def test_kinds_of_records_are_no_copies() -> None:
 
 
 # Killed
+
+
+def killed_and_restarted(folder: Path, kills: int, *, sharded: bool, time_limit: float) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", f"--max-restarts={kills}"]
+    done = subprocess.run(
+        [*command, "-m", "helpers.killed_ranks", folder, str(kills), str(int(sharded))],
+        capture_output=True, text=True, timeout=time_limit, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"done after {kills} kills" in done.stdout, done.stdout[-300:]
+    lost = int(done.stdout.split("kills: ")[1].split()[0])
+    released = [len((folder / f"released-{rank}").read_text()) for rank in range(2)]
+    for count in released if sharded else released[:1]:
+        assert STEPS - lost <= count <= STEPS  # what was released and is in no checkpoint is lost, and never made again
+    assert sharded or not released[1]
+    assert len(SpendLog.current().charges()) == 1  # one charge pays for all attempts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True])
+def test_any_rank_killed_at_any_moment(sharded: bool, tmp_path: Path) -> None:
+    killed_and_restarted(tmp_path, 8, sharded=sharded, time_limit=500)
+
 
 _RUN = """
 import os, sys, torch

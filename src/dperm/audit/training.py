@@ -241,11 +241,13 @@ def _drops_out(model: Any, *, asleep: bool) -> bool:
     return any(drops_out(module) and (asleep or module.training) for module in model.modules())
 
 
-def open_for(theta: Any, source: Source) -> Channel:
+def open_for(theta: Any, source: Source, shards: Any = None, more: int = 0) -> Channel:
+    """A channel for vectors like θ; with `shards`, this rank's numbers and `more` that all ranks add up."""
     if is_torch_array(theta):
+        from dperm.torch.ranks import Lengthened
         from dperm.torch.source import open_channel
 
-        return open_channel(source, theta.device)
+        return open_channel(source, theta.device, shards=shards and Lengthened(shards, more))
     return Channel.open(source)
 
 

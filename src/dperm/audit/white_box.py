@@ -179,9 +179,8 @@ def _watched(plan: Policy, objective: Objective, records: BatchSource, theta: An
     with unlogged():
         channel.charge(plan.event(objective.facts.relation), "audit")
         descend(_free(plan), watched_objective, watched_records, channel, watched_objective.start(start))
-    model = getattr(objective, "theta", None)
-    if model is not None:
-        model.copy_(before)
+    if getattr(objective, "theta", None) is not None:
+        setattr(objective, "theta", before)  # noqa: B010  # of a network
     return channel.source.first(lambda: _seen(watcher, len(records), lengths))
 
 
@@ -208,7 +207,8 @@ def _start(objective: Objective, theta: Any, watcher: _Watcher) -> tuple[Any, Ch
     own = getattr(objective, "theta", None)
     if theta is None:
         theta = np.zeros(objective.facts.dimension) if own is None else own.detach().clone()
-    return theta, open_for(theta, watcher)
+    canaries = len(watcher.objective.signs) * watcher.objective.groups
+    return theta, open_for(theta, watcher, getattr(objective, "shards", None), canaries)
 
 
 def _free(plan: Policy) -> Policy:

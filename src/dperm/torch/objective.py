@@ -131,6 +131,10 @@ class ModuleObjective:
         sharded, a copy of this rank's rows."""
         return self.flat.buffer
 
+    @theta.setter
+    def theta(self, theta: Tensor) -> None:
+        self.flat.put(theta)
+
     def per_example(self, theta: Tensor, batch: Any, *, norms_only: bool = False, anchor: Tensor | None = None) -> TorchPass:
         """The pass at θ (p,) on a batch (inputs, targets); leaves the model at θ."""
         if anchor is not None:

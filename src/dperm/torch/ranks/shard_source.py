@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dperm.release import Source
@@ -12,7 +14,7 @@ from dperm.release.source import in_earnest
 from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.source import RankSource
 
-__all__ = ["ShardSource", "Shards"]
+__all__ = ["Lengthened", "ShardSource", "Shards"]
 
 
 class Shards(Protocol):
@@ -24,6 +26,26 @@ class Shards(Protocol):
     def spread(self, rows: Tensor) -> Tensor: ...
 
     def gathered(self, whole: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Lengthened:
+    """Shards with `more` numbers at the end, of which every rank has a part: an audit's canaries."""
+
+    shards: Shards
+    more: int
+
+    @property
+    def whole(self) -> int:
+        return self.shards.whole + self.more
+
+    def spread(self, rows: Tensor) -> Tensor:
+        own = len(rows) - self.more
+        return torch.cat([self.shards.spread(rows[:own]), rows[own:]])
+
+    def gathered(self, whole: Tensor) -> Tensor:
+        own = self.shards.whole
+        return torch.cat([self.shards.gathered(whole[:own]), whole[own:]])
 
 
 @in_earnest
