@@ -24,8 +24,12 @@ from helpers.oracle import cross_entropy
 from helpers.rank_runs import N, records
 from helpers.shard_runs import net, spread
 
-STEPS = 4000
-_LATEST = 3.0  # seconds after the start; a run takes longer
+_LATEST = 1.0  # seconds after the start
+
+
+def steps_for(kills: int) -> int:
+    """More than are taken until the last kill."""
+    return 200 * (kills + 1)
 
 
 def die(attempt: int, rank: int, ranks: int) -> None:
@@ -57,14 +61,15 @@ def main(folder: Path, kills: int, sharded: bool) -> None:
     noted(folder, rank)
     Ranks.here()
     model = spread(net()) if sharded else net()
+    epochs = steps_for(kills) * 12 / N
     trainer = PrivateTrainer(
         model, cross_entropy, torch.optim.Adam(model.parameters(), lr=0.01),
-        noise_multiplier=4.0, delta=1e-3, epochs=STEPS * 12 / N, expected_batch_size=12, public_size=N, physical_batch_size=16,
+        noise_multiplier=4.0, delta=1e-3, epochs=epochs, expected_batch_size=12, public_size=N, physical_batch_size=16,
         checkpoint=folder / "run",
     )  # fmt: skip
     trainer.fit(records(), resume=True, checkpoint_every=50)
     if rank == 0:
-        print(f"done after {attempt} kills: {trainer.steps_lost} steps lost of {STEPS}", flush=True)
+        print(f"done after {attempt} kills: {trainer.steps_lost} steps lost of {steps_for(kills)}", flush=True)
 
 
 if __name__ == "__main__":

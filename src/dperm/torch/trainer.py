@@ -460,9 +460,10 @@ class PrivateTrainer:
     def _begin(self, dataset: Any, groups: Any, resume: bool, sharded: bool) -> PrivateRun:
         ranks = self._ranks
         records = ranks.together(lambda: self._trained_on(dataset, groups, self.physical_batch_size or 1024))
-        sample = records.probe(_PROBED)
+        sample = ranks.together(lambda: records.probe(_PROBED))
         if self.objective.flat.sharded:  # all run the model as often, on the same records
             sample = to_device(ranks.first(lambda: to_device(sample, torch.device("cpu"))), self.objective.flat.device)
+            self.objective.share_sample(*sample[0])
             records.in_step = True
         ranks.together(lambda: self._admit(records, sample, resume))
         if sharded and self.person_rows is not None:
@@ -518,7 +519,6 @@ class PrivateTrainer:
         """Run the model on some records: what can fail here fails before anything is charged."""
         self.objective.flat.check()
         (inputs, targets), alone = sample
-        self.objective.share_sample(inputs, targets)
         losses = self._first_losses(inputs, targets)
         self.objective.check_collated(inputs, targets, alone)
         self.objective.check_targets(inputs, records.all_targets())

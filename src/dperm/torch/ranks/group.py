@@ -19,11 +19,21 @@ T = TypeVar("T")
 
 _TIME_LIMIT = timedelta(minutes=10)  # that a rank waits for another
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|, device='cuda:\d+'")  # which differ between processes that run the same
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 _TOLD = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells each process
 
 
 class RankError(RuntimeError):
     """Another rank failed, or the ranks of a run disagree."""
+
+
+def _join() -> None:
+    """As `init_process_group`, and beside what an attempt that was killed left in the store: gloo would call its ranks."""
+    from torch.distributed.rendezvous import rendezvous  # which not every build of torch has
+
+    store, rank, size = next(rendezvous("env://", timeout=_TIME_LIMIT))
+    store = dist.PrefixStore(f"attempt {os.environ.get(_RESTARTS, '0')}", store)
+    dist.init_process_group(store=store, rank=rank, world_size=size, timeout=_TIME_LIMIT)
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,7 @@ class Ranks:
         if not dist.is_initialized():
             if not all(name in os.environ for name in _TOLD) or int(os.environ["WORLD_SIZE"]) <= 1:
                 return cls()
-            dist.init_process_group(timeout=_TIME_LIMIT)
+            _join()
         return cls(dist.get_rank(), dist.get_world_size())
 
     def first(self, work: Callable[[], T]) -> T:
