@@ -24,12 +24,12 @@ from helpers.oracle import cross_entropy
 from helpers.rank_runs import N, records
 from helpers.shard_runs import net, spread
 
-_LATEST = 1.0  # seconds after the start
+_LATEST = 3.0  # seconds after the start
 
 
 def steps_for(kills: int) -> int:
     """More than are taken until the last kill."""
-    return 200 * (kills + 1)
+    return 400 * (kills + 1)
 
 
 def die(attempt: int, rank: int, ranks: int) -> None:
