@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -97,6 +98,23 @@ def frozen() -> dict[str, Any]:
     return {**found, "theta": whole(model)}
 
 
+def continued() -> dict[str, Any]:
+    """A run with checkpoints, and another that has nothing left to do: it begins where the first one ended."""
+    folder = Ranks.here().first(tempfile.mkdtemp)
+    found: list[Tensor] = []
+    for resume in (False, True):
+        model = spread(net())
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05, weight_decay=0.1)
+        trainer = PrivateTrainer(
+            model, cross_entropy, optimizer, epsilon=3.0, delta=1e-3, epochs=2, expected_batch_size=12, random_state=0,
+            public_size=N, checkpoint=folder,
+        )  # fmt: skip
+        trainer.fit(records(), ema_decay=0.9, resume=resume, checkpoint_every=7)
+        found.append(whole(model))
+    assert torch.equal(*found)
+    return {"theta": found[0]}
+
+
 SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "whole": run,
     "pieces": partial(run, physical_batch_size=2),
@@ -110,6 +128,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "averaged, and scored": partial(run, fit={"ema_decay": 0.9, "validation": records(50)}),
     "own loop": own_loop,
     "frozen parts": frozen,
+    "continued": continued,
     "persons": partial(run, person_rows=2, public_size=N // 3, fit={"groups": np.arange(N) // 3}),
 }
 
@@ -137,6 +156,24 @@ class Scale(nn.Module):
         return x * self.factors
 
 
+class Average(nn.Module):
+    """Over a sequence of any length."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(1)
+
+
+def wide(length: int) -> tuple[Tensor, Tensor]:
+    x, y = (part[Ranks.here().rank :: 2] for part in records())
+    return x[:, None].expand(-1, length, -1).contiguous(), y
+
+
+def wrong(label: int) -> tuple[Tensor, Tensor]:
+    x, y = (part[Ranks.here().rank :: 2].clone() for part in records())
+    y[1] = label
+    return x, y
+
+
 def on_a_grid() -> None:
     model = net()
     fully_shard(model, mesh=init_device_mesh("cpu", (1, Ranks.here().size), mesh_dim_names=("replicate", "shard")))
@@ -152,6 +189,11 @@ ERRORS: dict[str, Callable[[], Any]] = {
     "narrow": lambda: trained(model=spread(net(), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))),
     "on a grid": on_a_grid,
     "cut by rows": lambda: cut_by_rows(),
+    "pieces of several sizes": lambda: run(physical_batch_size=of_rank(4, 10)),
+    "scored on others": lambda: run(fit={"validation": records(of_rank(50, 70))}),
+    "scored by one": lambda: run(fit={"validation": of_rank(records(50), None)}),
+    "shapes": lambda: trained(model=spread(nn.Sequential(Average(), net())), data=wide(of_rank(2, 3)), fit={"sharded": True}),
+    "targets": lambda: run(data=wrong(of_rank(1, 7)), fit={"sharded": True}),
     "other widths": lambda: trained(model=spread(net(of_rank(7, 9)))),
 }
 

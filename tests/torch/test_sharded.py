@@ -15,7 +15,7 @@ from dperm.release import SpendLog
 from helpers.rank_runs import launched
 from helpers.shard_runs import ERRORS, SCENARIOS
 
-_FEW = ("few records a step", "in parts", "own loop")
+_FEW = ("few records a step", "in parts", "own loop", "continued")
 
 
 def _launched(folder: Path, works: Any, ranks: int = 2) -> list[dict[str, Any]]:
@@ -47,6 +47,11 @@ _SAID = {
     "cut by rows": "Per-example gradients do not agree",
     "narrow": "leave mp_policy and offload_policy out, and use autocast",
     "on a grid": "by one mesh",
+    "pieces of several sizes": "physical_batch_size",
+    "scored on others": "the number of records to validate on is 50 on rank 0 and 70 on rank 1",
+    "scored by one": "the number of records to validate on is 50 on rank 0 and None on rank 1",
+    "shapes": "Expected records of one shape and type on all ranks",
+    "targets": "The target of record 1 cannot be trained on",
     "other widths": "0.weight is (7, 6), torch.float32 on rank 0",
 }
 

@@ -96,6 +96,9 @@ class FlatParameters:
             yield flat[start : start + shape.numel()].view(shape)
             start += shape.numel()
 
+    def rest(self) -> None:
+        """After a pass, also one that failed on its way: parameters lie where they did."""
+
     def put(self, theta: Tensor) -> None:
         """Leave the model at θ (p,)."""
         buffer = self.buffer

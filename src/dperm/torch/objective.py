@@ -185,6 +185,7 @@ class ModuleObjective:
                         self._take_apart(inputs, targets, str(error))
                         return self._evaluate(inputs, targets, norms_only)
         finally:
+            self.flat.rest()
             kept.restore()  # what the pass left behind is of records
 
     def hessian_product(self, theta: Tensor, records: TorchRecords, vector: NDArray[np.float64]) -> NDArray[np.float64]:

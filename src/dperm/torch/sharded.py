@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.checkpoint.state_dict_loader import load as load_parts
 from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
 from dperm.torch.flat import FlatParameters
-from dperm.torch.ranks import Ranks
+from dperm.torch.ranks import RankError, Ranks
 from dperm.torch.structure import local
 
 __all__ = ["ShardedParameters"]
@@ -33,8 +38,14 @@ class ShardedParameters(FlatParameters):
 
     sharded = True
 
+    def __init__(self, model: nn.Module) -> None:
+        self._blocks = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        for module in self._blocks:
+            module.set_reshard_after_forward(True, recurse=False)  # the outermost, too: no pass leaves parameters in memory
+        self.rest()  # nor one before this
+        super().__init__(model)
+
     def _settle(self) -> None:
-        self._blocks = [module for module in self._model.modules() if isinstance(module, FSDPModule)]
         if loose := [name for name, p in zip(self.names, self.parameters, strict=True) if not isinstance(p, DTensor)]:
             raise ValueError(
                 f"Expected all trainable parameters sharded, or none, but {loose[0]} is not: fully_shard(model), too."
@@ -45,8 +56,6 @@ class ShardedParameters(FlatParameters):
         self.summands, self._place = self._mesh.size(), self._mesh.get_local_rank() if self._mesh.ndim == 1 else 0
         for name, parameter in zip(self.names, self.parameters, strict=True):
             self._admit(name, cast(DTensor, parameter))
-        for module in self._blocks:
-            module.set_reshard_after_forward(True, recurse=False)  # the outermost, too: no pass leaves parameters in memory
         self.leaves = self._gathered()
         self.group_of = dict(zip(self.leaves, self.group_index, strict=True))
         self.wholes = [parameter.shape for parameter in self.parameters]
@@ -74,8 +83,7 @@ class ShardedParameters(FlatParameters):
             module.unshard()
         there = dict(self._model.named_parameters())
         leaves = [there[name] for name in self.names]
-        for module in self._blocks:
-            module.reshard()
+        self.rest()
         for name, leaf, parameter in zip(self.names, leaves, self.parameters, strict=True):
             if isinstance(leaf, DTensor):
                 raise ValueError(f"Expected {name} in a module that was given to fully_shard: nothing gathers it.")
@@ -97,6 +105,10 @@ class ShardedParameters(FlatParameters):
         self._latest = torch.cat([part.flatten() for part in self.stored()])
         return self._latest
 
+    def rest(self) -> None:
+        for module in self._blocks:
+            module.reshard()
+
     def put(self, theta: Tensor) -> None:
         if theta is self._latest:
             return
@@ -106,10 +118,7 @@ class ShardedParameters(FlatParameters):
 
     def assign(self, gradient: Tensor) -> None:
         for parameter, part in zip(self.parameters, self.parts(gradient), strict=True):
-            sharded = cast(DTensor, parameter)
-            parameter.grad = DTensor.from_local(  # type: ignore[assignment]  # a parameter's gradient is one of its own kind
-                part, sharded.device_mesh, sharded.placements, run_check=False, shape=sharded.shape, stride=sharded.stride()
-            )
+            parameter.grad = self._distributed(parameter, part)
 
     def stored(self) -> list[Tensor]:
         return [local(parameter.detach()) for parameter in self.parameters]
@@ -185,23 +194,68 @@ class ShardedParameters(FlatParameters):
             yield slice(first + start * row, first + stop * row)
             first += shape.numel()
 
+    def keep_step(self, steps: int) -> None:
+        """RankError, on every rank, where ranks are at different steps: they would add parts of one to those of another."""
+        told = torch.tensor([steps, -steps], device=self.device)
+        dist.all_reduce(told, dist.ReduceOp.MAX, group=self._mesh.get_group())
+        if int(told[0]) != -int(told[1]):
+            raise RankError(f"Expected all ranks at one step, but one is at {-int(told[1])} and another at {int(told[0])}.")
+
     # Checkpoints: each rank writes its part, and any number of ranks reads them
 
-    def save(self, folder: Path, optimizer: torch.optim.Optimizer | None, ranks: Ranks, finish: Callable[[Path], None]) -> None:
-        """Write parameters and the optimiser's state to `folder`, which all ranks must see; rank 0 then calls `finish` on it."""
-        ranks.first(lambda: shutil.rmtree(folder, ignore_errors=True))
-        save_parts(self._state(optimizer), checkpoint_id=folder)
+    def save(
+        self,
+        folder: Path,
+        optimizer: torch.optim.Optimizer | None,
+        vectors: Sequence[Tensor],
+        ranks: Ranks,
+        finish: Callable[[Path], None],
+    ) -> None:
+        """Write the parameters, the optimiser's state and `vectors` (p,) to `folder`, which all ranks must see; rank 0 then calls
+        `finish` on it."""
+        ranks.first(lambda: _emptied(folder))
+        ranks.together(lambda: _seen(folder))
+        save_parts(self._state(optimizer, vectors), checkpoint_id=folder)
         ranks.first(lambda: finish(folder))
 
-    def load(self, folder: Path, optimizer: torch.optim.Optimizer | None) -> None:
-        """Put back what `save` wrote, on any number of ranks. ValueError where nothing is there."""
+    def load(self, folder: Path, optimizer: torch.optim.Optimizer | None, count: int) -> list[Tensor]:
+        """Put back what `save` wrote, on any number of ranks; its `count` vectors are returned. ValueError where it is not."""
         if not folder.is_dir():
             raise ValueError(f"Expected what each rank had of sharded parameters in {folder}, which is not there.")
-        state = self._state(optimizer)
+        state = self._state(optimizer, [torch.zeros(self.size, dtype=self.dtype, device=self.device) for _ in range(count)])
         load_parts(state, checkpoint_id=folder)
-        held: Any = optimizer or []
-        set_state_dict(self._model, held, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        set_model_state_dict(self._model, state["model"])
+        if optimizer is not None:
+            set_optimizer_state_dict(self._model, optimizer, state["optimizer"])
+        return [
+            torch.cat([local(state["vectors"][f"{number}.{name}"]).flatten() for name in self.names]) for number in range(count)
+        ]
 
-    def _state(self, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
-        held: Any = optimizer or []
-        return dict(zip(("model", "optimizer"), get_state_dict(self._model, held), strict=True))
+    def _state(self, optimizer: torch.optim.Optimizer | None, vectors: Sequence[Tensor]) -> dict[str, Any]:
+        """`optimizer` has taken a step: one that has not would be given one, of zeros."""
+        return {
+            "model": get_model_state_dict(self._model),
+            "optimizer": {} if optimizer is None else get_optimizer_state_dict(self._model, optimizer),
+            "vectors": {
+                f"{number}.{name}": self._distributed(parameter, part)
+                for number, vector in enumerate(vectors)
+                for name, parameter, part in zip(self.names, self.parameters, self.parts(vector), strict=True)
+            },
+        }
+
+    def _distributed(self, parameter: Tensor, part: Tensor) -> DTensor:
+        """These rows as a tensor that is spread like the parameter."""
+        like = cast(DTensor, parameter)
+        return DTensor.from_local(
+            part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+        )
+
+
+def _emptied(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def _seen(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ValueError(f"Expected checkpoints in a folder that all ranks see, but {folder} is not here.")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-__all__ = ["FAILURES", "batch_size", "call_model", "local", "map_tensors", "shapes", "take", "tensors"]
+__all__ = ["FAILURES", "batch_size", "call_model", "local", "map_tensors", "refuse_other_shapes", "shapes", "take", "tensors"]
 
 #: What a model, or a loss, may raise on input that it was not written for
 FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -67,6 +67,19 @@ def shapes(value: Any) -> list[torch.Size | None]:
 
     visit(value)
     return sizes
+
+
+def refuse_other_shapes(own: Any, sample: Any) -> None:
+    """ValueError where records of one's own, as `TorchRecords.probe` gives them, or single ones among them, have other shapes or
+    types than those of a sample."""
+    (batch, alone), ((like, _)) = own, sample
+    for part in (batch, *(single for _, *single in alone)):
+        for mine, theirs in zip(tensors(part), tensors(like), strict=True):
+            if (mine.shape[1:], mine.dtype) != (theirs.shape[1:], theirs.dtype):
+                raise ValueError(
+                    "Expected records of one shape and type on all ranks where parameters are sharded, got "
+                    f"{tuple(mine.shape[1:])} of {mine.dtype} and {tuple(theirs.shape[1:])} of {theirs.dtype}: pad them."
+                )
 
 
 def tensors(value: Any) -> list[Tensor]:

@@ -38,7 +38,7 @@ from dperm.torch.records import TorchRecords
 from dperm.torch.run import PrivateRun
 from dperm.torch.scores import mean_scores
 from dperm.torch.starting import Starter
-from dperm.torch.structure import tensors
+from dperm.torch.structure import map_tensors, refuse_other_shapes, tensors
 from dperm.torch.update import TorchOptimizer
 from dperm.torch.verify import DROPOUTS
 
@@ -265,7 +265,7 @@ class PrivateTrainer:
         watching = list(self._fitting.callbacks)
         if progress or (progress is None and sys.stderr.isatty() and Ranks.here().rank == 0):
             watching.append(ProgressBar())
-        held_out = None if validation is None else Ranks.here().together(lambda: self._held_out(validation))
+        held_out = self._held_out(validation)
         try:
             for step in self._steps(dataset, groups, resume, sharded):
                 run = self._run
@@ -373,16 +373,20 @@ class PrivateTrainer:
         settings = {"noise_multiplier": self._starter.noise, "public_size": self._run.plan.public_size, **self._identity()}
         state = {**self._contents(), "settings": settings}
         if shards := self.objective.shards:
-            shards.save(self.checkpoint / ".parts", self.optimizer, self._ranks, partial(self._run.save, state))
+            begun = self.optimizer if self.optimizer is not None and self.optimizer.state else None
+            shards.save(self.checkpoint / ".parts", begun, tensors(self._state), self._ranks, partial(self._run.save, state))
         else:
             self._run.save(state)
 
     def _contents(self) -> dict[str, Any]:
         """What of a checkpoint is known without a run."""
-        here = not self.objective.flat.sharded  # else each rank has a part
+        here = not self.objective.flat.sharded  # else each rank has a part, and writes it
+        optimizer = None if self.optimizer is None else self.optimizer.state_dict()
+        if not here and optimizer is not None:
+            optimizer = {"begun": bool(optimizer["state"]), "param_groups": optimizer["param_groups"]}
         return {
-            "update": self._state,
-            "optimizer": self.optimizer.state_dict() if here and self.optimizer is not None else None,
+            "update": self._state if here else map_tensors(lambda vector: vector.new_zeros(0), self._state),
+            "optimizer": optimizer,
             "scheduler": None if self._fitting.scheduler is None else self._fitting.scheduler.state_dict(),
             "history": self.history,
             "model": self.model.state_dict() if here else None,
@@ -426,9 +430,16 @@ class PrivateTrainer:
 
     # Starting: everything is checked before anything is charged
 
-    def _held_out(self, validation: Any) -> TorchRecords:
-        records = self._records(validation, self.physical_batch_size or 1024)
-        self._scores([records.sample(_PROBED)])  # what can fail fails before anything is charged
+    def _held_out(self, validation: Any) -> TorchRecords | None:
+        ranks = Ranks.here()
+        records = ranks.together(
+            lambda: None if validation is None else self._records(validation, self.physical_batch_size or 1024)
+        )
+        if self.objective.flat.sharded:  # scores are of passes that all run
+            size = None if records is None else len(records)
+            ranks.same({"the number of records to validate on": size, "physical_batch_size": self.physical_batch_size})
+        if records is not None:
+            ranks.together(lambda: self._scores([records.sample(_PROBED)]))  # what can fail fails before anything is charged
         return records
 
     def _records(self, data: Any, size: int) -> TorchRecords:
@@ -459,13 +470,25 @@ class PrivateTrainer:
 
     def _begin(self, dataset: Any, groups: Any, resume: bool, sharded: bool) -> PrivateRun:
         ranks = self._ranks
+        self.objective.flat.check()
         records = ranks.together(lambda: self._trained_on(dataset, groups, self.physical_batch_size or 1024))
         sample = ranks.together(lambda: records.probe(_PROBED))
         if self.objective.flat.sharded:  # all run the model as often, on the same records
-            sample = to_device(ranks.first(lambda: to_device(sample, torch.device("cpu"))), self.objective.flat.device)
+            own = sample
+            sample = to_device(ranks.first(lambda: to_device(own, torch.device("cpu"))), self.objective.flat.device)
+            ranks.together(lambda: refuse_other_shapes(own, sample))
             self.objective.share_sample(*sample[0])
             records.in_step = True
-        ranks.together(lambda: self._admit(records, sample, resume))
+        (inputs, targets), alone = sample
+        losses = ranks.together(lambda: self._first_losses(inputs, targets))
+        ranks.together(lambda: self.objective.check_collated(inputs, targets, alone))
+        ranks.together(lambda: self.objective.check_targets(inputs, records.all_targets()))
+        ranks.together(lambda: _refuse_infinite(losses))
+        if self.physical_batch_size is None:
+            measured = ranks.together(lambda: measured_batch_size(self.objective, inputs, targets))
+            records.physical_batch_size = min(ranks.gathered(measured)) if self.objective.flat.sharded else measured
+        if resume and self.checkpoint is None:
+            raise ValueError("Expected a checkpoint folder to resume from.")
         if sharded and self.person_rows is not None:
             raise ValueError("Expected all records on every rank with person_rows: nobody can tell whether a person is on two.")
         records.share = share_of(records, ranks, sharded=sharded)
@@ -510,28 +533,19 @@ class PrivateTrainer:
             "loss_fn": getattr(self.loss_fn, "__qualname__", type(self.loss_fn).__qualname__),
             "random_state": type(self.random_state) if isinstance(self.random_state, Source) else self.random_state,
             "checkpoint": self.checkpoint is not None,
+            **({} if self.objective.shards is None else self._common_of_shards()),
             "the model's parameters": _digest(*shapes, "trained:", *self.objective.flat.names),
             "the optimizer's settings": None if self.optimizer is None else self.optimizer.state_dict()["param_groups"],
             "the scheduler's settings": None if scheduler is None else scheduler.state_dict(),
         }
 
-    def _admit(self, records: TorchRecords, sample: Any, resume: bool) -> None:
-        """Run the model on some records: what can fail here fails before anything is charged."""
-        self.objective.flat.check()
-        (inputs, targets), alone = sample
-        losses = self._first_losses(inputs, targets)
-        self.objective.check_collated(inputs, targets, alone)
-        self.objective.check_targets(inputs, records.all_targets())
-        if not bool(torch.isfinite(losses).all()):
-            raise ValueError(
-                f"The loss of some of {len(losses)} records, from all over the data, is not finite: look at inputs, targets and "
-                "initial weights."
-            )
-        if self.physical_batch_size is None:
-            measured = measured_batch_size(self.objective, inputs, targets)
-            records.physical_batch_size = min(self._ranks.gathered(measured)) if self.objective.flat.sharded else measured
-        if resume and self.checkpoint is None:
-            raise ValueError("Expected a checkpoint folder to resume from.")
+    def _common_of_shards(self) -> dict[str, Any]:
+        """What ranks must share beside that where they run every pass together."""
+        return {
+            "physical_batch_size": self.physical_batch_size,
+            "checkpoint_every": self._fitting.checkpoint_every,
+            "the checkpoint folder": self.checkpoint and self.checkpoint.absolute(),
+        }
 
     def _starting(self) -> Starter:
         return Starter(
@@ -553,8 +567,13 @@ class PrivateTrainer:
         if self.objective.shards is None:
             self.model.load_state_dict(saved["model"])
         self._state = to_device(saved["update"], self.objective.flat.device)
-        if self.objective.shards is not None:
-            self.objective.shards.load(path / checkpoint.PARTS, self.optimizer)
+        if (shards := self.objective.shards) is not None:
+            begun = self.optimizer if self.optimizer is not None and saved["optimizer"]["begun"] else None
+            vectors = iter(shards.load(path / checkpoint.PARTS, begun, len(tensors(self._state))))
+            self._state = map_tensors(lambda _: next(vectors), self._state)
+            if self.optimizer is not None:
+                for group, then in zip(self.optimizer.param_groups, saved["optimizer"]["param_groups"], strict=True):
+                    group.update({name: value for name, value in then.items() if name != "params"})
         elif self.optimizer is not None:
             self.optimizer.load_state_dict(saved["optimizer"])
         if self._fitting.scheduler is not None:
@@ -629,6 +648,14 @@ class PrivateTrainer:
             return mean_scores(self.model, self.loss_fn, self._fitting.metrics, batches)
         finally:
             self.objective.flat.put(kept)
+
+
+def _refuse_infinite(losses: Tensor) -> None:
+    if not bool(torch.isfinite(losses).all()):
+        raise ValueError(
+            f"The loss of some of {len(losses)} records, from all over the data, is not finite: look at inputs, targets and "
+            "initial weights."
+        )
 
 
 def _digest(*texts: str) -> str:

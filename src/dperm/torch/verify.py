@@ -200,6 +200,7 @@ class Verifier:
             try:
                 yield
             finally:
+                self._flat.rest()
                 kept.restore()  # rates and modes too
 
     def check_records(self, sample: Sample) -> None:
@@ -252,6 +253,7 @@ class Verifier:
         """Whether losses hang on a seed, though dropout layers are off. ValueError where, by the same draws, a record's loss
         hangs on another record: a branch that a coin takes is looked into when it is taken. Seeds are fresh: known ones can
         miss it."""
+        seed_all(self._flat.agreed(fresh_seed()))  # or a model that seeds may leave what was there
         before = global_states(self._flat.device)
         self._losses_of(sample.inputs, sample.targets)
         if before == global_states(self._flat.device):
@@ -341,6 +343,7 @@ class Verifier:
         try:
             return self._losses_of(*sample.take(indices)).detach()
         finally:
+            self._flat.rest()
             kept.restore()
 
     def _close(self, first: Tensor, second: Tensor) -> bool:

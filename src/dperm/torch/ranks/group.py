@@ -32,7 +32,7 @@ def _join() -> None:
     from torch.distributed.rendezvous import rendezvous  # which not every build of torch has
 
     store, rank, size = next(rendezvous("env://", timeout=_TIME_LIMIT))
-    store = dist.PrefixStore(f"attempt {os.environ.get(_RESTARTS, '0')}", store)
+    store = dist.PrefixStore(f"attempt {os.environ.get(_RESTARTS, '0')}", store)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group(store=store, rank=rank, world_size=size, timeout=_TIME_LIMIT)
 
 

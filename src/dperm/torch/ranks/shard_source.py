@@ -27,6 +27,8 @@ class Shards(Protocol):
 
     def gathered(self, whole: Tensor) -> Tensor: ...
 
+    def keep_step(self, steps: int) -> None: ...
+
 
 @dataclass(frozen=True)
 class Lengthened:
@@ -47,6 +49,9 @@ class Lengthened:
         own = self.shards.whole
         return torch.cat([self.shards.gathered(whole[:own]), whole[own:]])
 
+    def keep_step(self, steps: int) -> None:
+        self.shards.keep_step(steps)
+
 
 @in_earnest
 class ShardSource(RankSource):
@@ -58,10 +63,14 @@ class ShardSource(RankSource):
 
     def __init__(self, own: Source, ranks: Ranks, sampling: np.random.Generator, shards: Shards) -> None:
         super().__init__(own, ranks, sampling)
-        self._shards = shards
+        self._shards, self._sums = shards, 0
 
     def summed(self, part: Any) -> Any:
-        return part if isinstance(part, Tensor) else super().summed(part)
+        if not isinstance(part, Tensor):
+            return super().summed(part)
+        self._sums += 1
+        self._shards.keep_step(self._sums)  # ranks that add their noise by themselves would run ahead
+        return part
 
     def length(self, query: Any) -> int:
         return self._shards.whole if isinstance(query, Tensor) else super().length(query)
