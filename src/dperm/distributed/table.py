@@ -11,7 +11,7 @@ import numpy as np
 from dperm.distributed.engine import DaskEngine
 from dperm.objectives.parts import Engine
 
-__all__ = ["PartedTable", "of_dask", "parted_table", "refuse_dask"]
+__all__ = ["PartedTable", "cut_alike", "of_dask", "parted_table", "refuse_dask", "refuse_other_lengths", "row_of_zeros"]
 
 
 class PartedTable:
@@ -33,19 +33,9 @@ class PartedTable:
             self._size = self.engine.total(_length, self.parts, [None] * len(self.parts), operator.add)
         return self._size
 
-    @property
-    def named(self) -> bool:
-        """Whether columns have names, of text."""
-        return any(isinstance(column, str) for column in self.columns)
-
     def example(self) -> Any:
         """One row of zeros with the table's columns, for checks that look at no record."""
-        zeros = np.zeros((1, len(self.columns)))
-        if not self.named:
-            return zeros
-        import pandas as pd
-
-        return pd.DataFrame(zeros, columns=self.columns)  # pyright: ignore[reportArgumentType]
+        return _zeros(self.columns, np.dtype(np.float64))
 
     def derive(self, function: Callable[[Any, Any], Any]) -> Sequence[Any]:
         """Handles of function(block, None)."""
@@ -67,23 +57,62 @@ def parted_table(X: Any, y: Any = None, sample_weight: Any = None, *, client: An
         return None
     from dask.delayed import delayed
 
-    if X.ndim != 2:
-        raise ValueError(f"Expected X with rows and columns, got {X.ndim} axes.")
-    blocks = _blocks("X", X)
-    others = [_alike(name, given, X, len(blocks)) for name, given in (("y", y), ("sample_weight", sample_weight))]
+    columns = _columns(X)
     together = delayed(_together, pure=True)
-    parts = [together(block, *beside) for block, *beside in zip(blocks, *others, strict=True)]
-    columns = list(X.columns) if hasattr(X, "columns") else list(range(X.shape[1]))
+    parts = [together(*part) for part in cut_alike(X, y, sample_weight)]
     size = X.shape[0] if isinstance(X.shape[0], int) else None  # of frames, and of what was made of them, it is not known
     return PartedTable(DaskEngine(client or _client()), parts, columns, size=size, weighed=sample_weight is not None)
 
 
+def cut_alike(X: Any, y: Any, sample_weight: Any = None) -> list[tuple[Any, Any, Any]]:
+    """Delayed blocks of X, y and weights, None without weights. ValueError where columns are cut, and where y or weights are no
+    collections of Dask or have another number of parts."""
+    _columns(X)
+    blocks = _blocks("X", X)
+    others = [_alike(name, given, X, len(blocks)) for name, given in (("y", y), ("sample_weight", sample_weight))]
+    return list(zip(blocks, *others, strict=True))
+
+
+def row_of_zeros(X: Any) -> Any:
+    """One row as a collection of Dask has them, for checks that look at no record. ValueError where its columns are cut."""
+    columns = _columns(X)
+    kinds = list(X.dtypes) if hasattr(X, "dtypes") else [X.dtype]
+    numeric = all(isinstance(kind, np.dtype) and kind.kind in "biuf" for kind in kinds)
+    return _zeros(columns, np.result_type(*kinds) if numeric and kinds else np.dtype(np.float64))
+
+
+def _zeros(columns: Sequence[Any], kind: np.dtype[Any]) -> Any:
+    zeros = np.zeros((1, len(columns)), dtype=kind)
+    if not any(isinstance(column, str) for column in columns):
+        return zeros
+    import pandas as pd
+
+    return pd.DataFrame(zeros, columns=columns)  # pyright: ignore[reportArgumentType]
+
+
+def _columns(X: Any) -> list[Any]:
+    """Names, or numbers from 0."""
+    if X.ndim != 2:
+        raise ValueError(f"Expected X with rows and columns, got {X.ndim} axes.")
+    if hasattr(X, "columns"):
+        return list(X.columns)
+    if X.numblocks[1] != 1:
+        raise ValueError(f"Expected X with whole rows in each chunk, got columns cut in {X.numblocks[1]}: rechunk it.")
+    if not isinstance(X.shape[1], int):
+        raise ValueError("Expected X with a known number of columns, got one that is not known: X.compute_chunk_sizes() counts.")
+    return list(range(X.shape[1]))
+
+
 def _together(X: Any, y: Any, weights: Any) -> tuple[Any, Any, Any]:
-    """ValueError where they have different numbers of rows."""
     for name, given in (("y", y), ("sample_weight", weights)):
-        if given is not None and len(given) != X.shape[0]:
-            raise ValueError(f"Expected {name} cut as X is, got parts of {len(given)} and {X.shape[0]} rows.")
+        refuse_other_lengths(name, given, X)
     return X, y, weights
+
+
+def refuse_other_lengths(name: str, given: Any, X: Any) -> None:
+    """ValueError where a block of this name has another number of rows than that of X."""
+    if given is not None and len(given) != X.shape[0]:
+        raise ValueError(f"Expected {name} cut as X is, got parts of {len(given)} and {X.shape[0]} rows.")
 
 
 def _client() -> Any:
@@ -135,8 +164,8 @@ def refuse_dask(**given: Any) -> None:
     for name, value in given.items():
         if of_dask(value):
             raise ValueError(
-                f"Expected {name} in memory, got a collection of Dask. Linear estimators fit on one; predict part by part, with "
-                "frame.map_partitions(model.predict, meta=…) or array.map_blocks(model.predict, drop_axis=1, dtype=…)."
+                f"Expected {name} in memory, got a collection of Dask: linear estimators alone take these, and with X in parts "
+                "all that belongs to it."
             )
 
 

@@ -42,7 +42,8 @@ class PrivateLinearModel(TakesMethod):
     Fitted attributes: `coef_`, `intercept_`, `certificate_`, `trace_` (public numbers of the run), `n_features_in_`,
     `fitted_params_`, the parameters that the fit had, and `private_trace_`, what some mechanisms tell the data holder alone (one
     entry a model; it is in no copy of the estimator, nor in what is saved).
-    Coefficients apply to rows scaled to norm ≤ data_norm, as `predict` does.
+    Coefficients apply to rows scaled to norm ≤ data_norm, as `predict` does. Answers for a collection of Dask are a lazy array of
+    Dask, cut as it is; scores of one are sums over its parts (docs/dask.md).
     """
 
     epsilon: float | Risk

@@ -13,8 +13,12 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils.validation import validate_data
 
 from dperm import _validate as check
+from dperm.distributed.answers import by_part
+from dperm.distributed.sums import PartSums
+from dperm.distributed.table import of_dask, refuse_dask
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.labels import admit_labels
+from dperm.estimators.scores import accuracy_of_parts
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
 from dperm.objectives import Hinge, Huber, Logistic, Loss
@@ -105,15 +109,24 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
     def _classes(self, classes: int) -> int:
         return check.integer("classes", classes, minimum=2)
 
+    @by_part
     def decision_function(self, X: Any) -> Array:
         """Scores: (n,) for two classes (positive: the second), otherwise (n, K)."""
         return self._scores(X)
 
+    @by_part
     def predict(self, X: Any) -> NDArray[Any]:
         """Labels, shape (n,)."""
         scores = self._scores(X)
         index = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[index]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy."""
+        if of_dask(X):
+            return accuracy_of_parts(self.predict, PartSums(X, y, sample_weight))
+        refuse_dask(y=y, sample_weight=sample_weight)
+        return float(super().score(X, y, sample_weight))
 
 
 class DPLogisticRegression(_PrivateLinearClassifier):
@@ -210,6 +223,7 @@ class DPLogisticRegression(_PrivateLinearClassifier):
             raise ValueError(f"Expected mechanism='auto' with penalty={self.penalty!r}, or the penalty as the mechanism's own.")
         return Coordinate(l1=alpha * share, l2=alpha * (1 - share))
 
+    @by_part
     def predict_proba(self, X: Any) -> Array:
         """Probabilities (n, K): what the loss makes of a score for two classes, normalised one-vs-rest or softmax otherwise."""
         scores = self._scores(X)

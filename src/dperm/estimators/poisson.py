@@ -10,7 +10,11 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_tweedie_score
 
 from dperm import _validate as check
+from dperm.distributed.answers import by_part
+from dperm.distributed.sums import PartSums
+from dperm.distributed.table import of_dask, refuse_dask
 from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.scores import poisson_divergence, share_explained
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
 from dperm.objectives import Loss
@@ -89,10 +93,18 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
     def _loss(self) -> Loss:
         return PoissonLoss(target_bound=self.target_bound, radius=self.radius)
 
+    @by_part
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Expected counts, shape (n,)."""
         return np.exp(np.minimum(self._scores(X), 700.0))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """D², the share of Poisson deviance explained."""
-        return float(d2_tweedie_score(y, np.maximum(self.predict(X), 1e-300), sample_weight=sample_weight, power=1))
+        if of_dask(X):
+            return share_explained(self._means, PartSums(X, y, sample_weight), poisson_divergence)
+        refuse_dask(y=y, sample_weight=sample_weight)
+        return float(d2_tweedie_score(y, self._means(X), sample_weight=sample_weight, power=1))
+
+    def _means(self, X: Any) -> NDArray[np.float64]:
+        """Expected counts of rows in memory, above 0, as deviances ask for."""
+        return np.maximum(self.predict(X), 1e-300)

@@ -10,7 +10,11 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_pinball_score
 
 from dperm import _validate as check
+from dperm.distributed.answers import by_part
+from dperm.distributed.sums import PartSums
+from dperm.distributed.table import of_dask, refuse_dask
 from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.scores import pinball_of_parts
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
 from dperm.objectives import Loss
@@ -105,10 +109,14 @@ class DPQuantileRegressor(RegressorMixin, PrivateLinearModel):
         width = None if self.half_width is None else check.positive("half_width", self.half_width) / bound
         return QuantileLoss(self.quantile, 1.0, width)
 
+    @by_part
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Quantiles, shape (n,)."""
         return self._scores(X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """D², the share of the pinball loss of the best constant that is saved; at most 1."""
+        if of_dask(X):
+            return pinball_of_parts(self.predict, PartSums(X, y, sample_weight), self.quantile)
+        refuse_dask(y=y, sample_weight=sample_weight)
         return float(d2_pinball_score(y, self.predict(X), sample_weight=sample_weight, alpha=self.quantile))

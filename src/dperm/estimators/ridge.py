@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 
 from dperm import _validate as check
+from dperm.distributed.answers import by_part
+from dperm.distributed.sums import PartSums
+from dperm.distributed.table import of_dask, refuse_dask
 from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.scores import share_explained, squared_divergence
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
 from dperm.objectives import Loss, Squared
@@ -89,6 +93,14 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         free = self._method().unbounded and self.delta > 0
         return Squared(target_bound=self.target_bound, radius=self.radius or (math.inf if free else _USUAL_RADIUS))
 
+    @by_part
     def predict(self, X: Any) -> Array:
         """Targets, shape (n,)."""
         return self._scores(X)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R², the share of the variance that is explained."""
+        if of_dask(X):
+            return share_explained(self.predict, PartSums(X, y, sample_weight), squared_divergence)
+        refuse_dask(y=y, sample_weight=sample_weight)
+        return float(super().score(X, y, sample_weight))

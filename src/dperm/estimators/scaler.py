@@ -9,6 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dperm.distributed.answers import by_part
+from dperm.distributed.table import of_dask, row_of_zeros
+
 __all__ = ["PublicRangeScaler"]
 
 
@@ -25,8 +28,8 @@ class PublicRangeScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.ranges = ranges
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Check that the ranges fit X; learns nothing."""
-        X = validate_data(self, X, dtype=[np.float64, np.float32])
+        """Check that the ranges fit X, of a collection of Dask its columns alone; learns nothing."""
+        X = validate_data(self, row_of_zeros(X) if of_dask(X) else X, dtype=[np.float64, np.float32])
         ranges = np.asarray(self.ranges, dtype=np.float64)
         if ranges.shape == (2,):
             ranges = np.tile(ranges, (X.shape[1], 1))
@@ -38,8 +41,9 @@ class PublicRangeScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.ranges_ = ranges
         return self
 
+    @by_part
     def transform(self, X: Any) -> NDArray[Any]:
-        """Scaled rows, shape of X."""
+        """Scaled rows, shape of X; of a collection of Dask a lazy array of Dask, cut as it is."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         low, high = self.ranges_.T.astype(X.dtype)
