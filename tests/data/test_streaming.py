@@ -8,8 +8,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
+import polars
 import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
@@ -235,9 +237,9 @@ def test_what_other_libraries_stream_is_the_same_data_set(of: str, small: None) 
     held = pa.Table.from_pandas(frame, preserve_index=False)
     source: Any = held
     if of == "polars":
-        source = pytest.importorskip("polars").from_arrow(held).lazy()
+        source = polars.from_arrow(held).lazy()
     elif of == "duckdb":
-        source = pytest.importorskip("duckdb").connect().from_arrow(held)
+        source = duckdb.connect().from_arrow(held)
     elif of == "reader":
         source = held.to_reader(700)
     told: list[int] = []

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dperm.estimators import model_from_json
 from dperm.release import SpendLog
 from helpers.postgres import database, server
-
-yaml = pytest.importorskip("yaml", reason="needs dask: pip install dperm[dask]")
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "cluster"

@@ -44,7 +44,7 @@ class DaskEngine:
             groups = [waiting[start : start + _FAN_IN] for start in range(0, len(waiting), _FAN_IN)]
             waiting = [self.client.submit(adding, group, pure=False) if len(group) > 1 else group[0] for group in groups]
         try:
-            return waiting[0].result(timeout=self.timeout)  # type: ignore[no-any-return]
+            return waiting[0].result(timeout=self.timeout)
         except TimeoutError as error:
             self.client.cancel(waiting)
             raise TimeoutError(

@@ -185,7 +185,7 @@ def total_of(batches: Any, compute: Callable[[Any], T], add: Callable[[T, T], T]
 
 def exact_total(records: Any, of_batch: Callable[[Batch], Array]) -> RunningSum:
     """Σ of_batch(batch) over all records, in memory or in parts."""
-    return records.total(functools.partial(_running, of_batch), RunningSum.joined)  # type: ignore[no-any-return]
+    return records.total(functools.partial(_running, of_batch), RunningSum.joined)
 
 
 def _running(of_batch: Callable[[Batch], Array], records: Records) -> RunningSum:

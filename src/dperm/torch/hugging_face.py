@@ -45,7 +45,8 @@ class PrivateHuggingFaceTrainer(transformers.Trainer):
         self._first = next(self._steps, None)
         self._left = 0 if self._first is None else self._first.total - self._first.number + 1
         self.args.max_steps = min(self.args.max_steps, self._left)  # −1 where nothing is said
-        return torch.utils.data.DataLoader(range(self._left), collate_fn=lambda numbers: {"step": torch.tensor(numbers)})  # type: ignore[arg-type]
+        numbered: Any = range(self._left)  # is indexed as a data set is, which is all that a loader asks of it
+        return torch.utils.data.DataLoader(numbered, collate_fn=lambda numbers: {"step": torch.tensor(numbers)})
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Puts a step's gradient into `.grad`: there is no loss, and no backward."""
