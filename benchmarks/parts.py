@@ -17,9 +17,9 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+from distributed import Client, LocalCluster
 from numpy.typing import NDArray
 
-from distributed import Client, LocalCluster
 from dperm.estimators import DPLogisticRegression
 from dperm.mechanisms import Gradient, Objective
 from dperm.report.page import machine

@@ -13,8 +13,8 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-
 from distributed import Client
+
 from dperm.data import Column, Schema
 from dperm.estimators import DPLogisticRegression, TableEncoder, model_to_json
 

@@ -149,6 +149,24 @@ def test_without_a_cluster_one_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> 
         parted_table(da.from_array(X, chunks=(150, D)), da.from_array(y, 150))
 
 
+def test_what_another_cluster_holds_is_refused(client: Any, processes: Any, tmp_path: Path) -> None:
+    X, y = table()
+    frame = dd.from_pandas(pd.DataFrame(X, columns=list("abcde")).assign(label=y), npartitions=4)
+    with client.as_current():
+        held = frame[[*"abcde", "label"]].persist()
+        model = DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(held[list("abcde")], held.label)
+    with processes.as_current(), spend_log(tmp_path / "log.db") as log:
+        for X, y in ((held[list("abcde")], held.label), (frame[list("abcde")], held.label)):
+            with pytest.raises(ValueError, match=r"Expected [Xy] persisted on the cluster .*, got one on inproc"):
+                model.fit(X, y)
+        assert not log.charges()
+        again = frame.persist()
+        model.fit(again[list("abcde")], again.label)
+        distributed.futures_of(again)[0].cancel()
+        with pytest.raises(ValueError, match="persist it again"):
+            model.fit(again[list("abcde")], again.label)
+
+
 def test_a_sum_has_a_time_limit(client: Any) -> None:
     engine = DaskEngine(client, timeout=0.2)
     with pytest.raises(TimeoutError, match="no sum within 0"):

@@ -14,10 +14,9 @@ from dperm.distributed.table import of_dask, row_of_zeros
 __all__ = ["by_part"]
 
 Model = TypeVar("Model")
-Answers = TypeVar("Answers", bound=NDArray[Any])
 
 
-def by_part(method: Callable[[Model, Any], Answers]) -> Callable[[Model, Any], Answers]:
+def by_part(method: Callable[[Model, Any], NDArray[Any]]) -> Callable[[Model, Any], Any]:
     """A method that answers rows in memory, made to answer collections of Dask as well, by a lazy array that is cut as they are.
 
     Each part is answered by `method` itself, of the model as it is when it is asked. A part without rows, which `method` may
@@ -25,7 +24,7 @@ def by_part(method: Callable[[Model, Any], Answers]) -> Callable[[Model, Any], A
     """
 
     @functools.wraps(method)
-    def answered(model: Model, X: Any) -> Answers:
+    def answered(model: Model, X: Any) -> Any:
         if not of_dask(X):
             return method(model, X)
         answer = functools.partial(answered, copy.copy(model))

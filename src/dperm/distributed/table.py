@@ -46,7 +46,7 @@ def parted_table(X: Any, y: Any = None, sample_weight: Any = None, *, client: An
     """X of Dask, cut as it is, with y and weights cut alike; a `PartedTable` as it is; None for anything else.
 
     `client` is the `distributed.Client` to run on: the current one, unless it is given. ValueError where there is none, where
-    columns are cut, or where y or weights are no collections of Dask or cut otherwise.
+    columns are cut, where y or weights are no collections of Dask or cut otherwise, and for what another cluster holds.
     """
     if isinstance(X, PartedTable):
         if y is not None or sample_weight is not None:
@@ -61,7 +61,9 @@ def parted_table(X: Any, y: Any = None, sample_weight: Any = None, *, client: An
     together = delayed(_together, pure=True)
     parts = [together(*part) for part in cut_alike(X, y, sample_weight)]
     size = X.shape[0] if isinstance(X.shape[0], int) else None  # of frames, and of what was made of them, it is not known
-    return PartedTable(DaskEngine(client or _client()), parts, columns, size=size, weighed=sample_weight is not None)
+    client = client or _client()
+    _refuse_elsewhere(client, X=X, y=y, sample_weight=sample_weight)
+    return PartedTable(DaskEngine(client), parts, columns, size=size, weighed=sample_weight is not None)
 
 
 def cut_alike(X: Any, y: Any, sample_weight: Any = None) -> list[tuple[Any, Any, Any]]:
@@ -122,6 +124,26 @@ def _client() -> Any:
         return get_client()
     except ValueError as error:
         raise ValueError("Expected a Dask cluster for rows in parts, got none: client = distributed.Client().") from error
+
+
+def _refuse_elsewhere(client: Any, **given: Any) -> None:
+    """ValueError for what was persisted on another cluster, or was lost since: Dask would say "lost dependencies", or wait."""
+    from distributed import futures_of
+
+    for name, value in given.items():
+        for future in [] if value is None else futures_of(value):
+            there, here = _address(future.client), _address(client)
+            if there != here:
+                raise ValueError(
+                    f"Expected {name} persisted on the cluster that it is fitted on, {here}, got one on {there}: fit within "
+                    "`with client.as_current():` of the client that persisted it, or persist it here."
+                )
+            if future.status in ("cancelled", "lost"):
+                raise ValueError(f"Expected {name} as it was persisted, got parts that the cluster lost since: persist it again.")
+
+
+def _address(client: Any) -> str:
+    return client.scheduler.address if client.status == "running" else "one whose client is closed"
 
 
 def of_dask(value: Any) -> bool:
