@@ -81,6 +81,7 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         NOT PRIVATE, and nothing is charged: it looks at the records. ValueError for other mechanisms and more than two classes.
         """
         self._check_parameters()
+        refuse_dask(X=X, y=y)
         if self._weighs:
             raise ValueError("Expected no class_weight and no max_sample_weight: the path of weighted records is not followed.")
         method = self._method()

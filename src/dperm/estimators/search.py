@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dperm import _validate as check
 from dperm._remind import remind_of_budget
 from dperm.distributed import parted_table
+from dperm.distributed.table import refuse_dask
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.weights import admit_class_weight, weight_assumptions, weights_by_class
 from dperm.estimators.whole import all_or_nothing
@@ -205,6 +206,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         X, y = trial._validated(X, y)
         if not (isinstance(held_out, tuple) and len(held_out) == 2):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError("Expected held_out as (rows, labels).")
+        refuse_dask(**dict(zip(("held-out rows", "held-out labels"), held_out, strict=True)))
         _, targets = validate_data(
             trial, *held_out, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=not classifies
         )
