@@ -100,8 +100,8 @@ def main() -> None:
         "",
         ", ".join(f"{name} {value}" for name, value in machine().items()) + f", torch {torch.__version__}.",
         "",
-        f"Adam on {size:,} parameters ({4 * size / 2**20:.0f} MB) in {BLOCKS} blocks, {BATCH} records a step, {asked.ranks} ranks "
-        "of one thread:",
+        f"Adam on {size:,} parameters ({4 * size / 2**20:.0f} MB) in {BLOCKS} blocks, {BATCH} records a step, {asked.ranks} "
+        "ranks of one thread:",
         "",
         "| parameters | a step | at most held by a rank | at the end |",
         "|---|---|---|---|",
