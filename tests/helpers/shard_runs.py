@@ -47,7 +47,7 @@ class Block(nn.Module):
 
 def net(width: int = 7) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(rank_runs.D, width), Block(width), Block(width), nn.Linear(width, 2))
+    return nn.Sequential(nn.Linear(rank_runs.D, width), Block(width), nn.Linear(width, 2))
 
 
 def spread(model: nn.Module, **how: Any) -> nn.Module:
@@ -262,7 +262,7 @@ def noises(*, equal_seeds: bool = False, everywhere: bool = False) -> dict[str, 
     ShardSource.gaussian = gaussian  # type: ignore[method-assign]
     torch.manual_seed(0)  # by every rank
     try:
-        run(random_state=None, epochs=6)
+        run(random_state=None, epochs=3)
     finally:
         ShardSource.gaussian = kept  # type: ignore[method-assign]
     return {"noise": torch.stack(found)}

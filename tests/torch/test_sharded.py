@@ -15,7 +15,7 @@ from dperm.release import SpendLog
 from helpers.rank_runs import launched
 from helpers.shard_runs import ERRORS, SCENARIOS
 
-_FEW = ("few records a step", "in parts", "own loop", "continued")
+_FEW = ("in parts", "continued")
 
 
 def _launched(folder: Path, works: Any, ranks: int = 2) -> list[dict[str, Any]]:
@@ -87,8 +87,8 @@ def test_neighbours_noise_refusals_and_planted_defects(tmp_path: Path) -> None:
         return float(torch.cat([mine.flatten(), theirs.flatten()]).std()), float(alike)
 
     spread, alike = noise("noises")
-    assert spread == pytest.approx(1.0, abs=0.03)
-    assert abs(alike) < 0.09  # of some 5,000 numbers: six standard deviations
+    assert spread == pytest.approx(1.0, abs=0.06)
+    assert abs(alike) < 0.13  # of some 2,000 numbers: six standard deviations
     assert noise("equal seeds")[1] > 0.9  # planted
     assert noise("noise everywhere")[0] > 1.3  # planted
 

@@ -27,6 +27,10 @@ from dperm.torch.structure import local
 
 __all__ = ["ShardedParameters"]
 
+_TOGETHER = (
+    1 << 22
+)  # numbers of sums that are exchanged at once: the time of an exchange of fewer is that of the network's answer
+
 
 class ShardedParameters(FlatParameters):
     """Rows of each trainable parameter, as `fully_shard` spread them over all ranks.
@@ -124,23 +128,31 @@ class ShardedParameters(FlatParameters):
         return [local(parameter.detach()) for parameter in self.parameters]
 
     def filled(self, fills: Iterable[Callable[[Tensor], None] | None], device: torch.device) -> Tensor:
-        """(p,) this rank's rows of what all ranks' functions add, in double precision. One parameter is whole at a time."""
+        """(p,) this rank's rows of what all ranks' functions add, in double precision. A few parameters are whole at a time."""
         rows: list[Tensor] = []
+        waiting: list[tuple[Callable[[Tensor], None] | None, torch.Size]] = []
         for fill, shape in zip(fills, self.wholes, strict=True):
-            part = torch.zeros(shape, dtype=self.dtype, device=device)
-            if fill is not None:
-                fill(part)
-            rows.append(self._summed(part).to(self.dtype).flatten())
-        return torch.cat(rows)
+            if waiting and sum(other.numel() for _, other in waiting) + shape.numel() > _TOGETHER:
+                rows += self._summed(waiting, device)
+                waiting = []
+            waiting.append((fill, shape))
+        return torch.cat([*rows, *self._summed(waiting, device)])
 
-    def _summed(self, part: Tensor) -> Tensor:
-        start, stop = self._rows(part.shape)
-        each = -(-part.shape[0] // self.summands)
-        padded = torch.zeros(each * self.summands, *part.shape[1:], dtype=torch.float64, device=part.device)
-        padded[: part.shape[0]] = part
-        own = torch.empty(each, *part.shape[1:], dtype=torch.float64, device=part.device)
-        dist.reduce_scatter_tensor(own, padded, group=self._mesh.get_group())
-        return own[: stop - start]
+    def _summed(self, fills: Sequence[tuple[Callable[[Tensor], None] | None, torch.Size]], device: torch.device) -> list[Tensor]:
+        """This rank's rows of each of these sums, by one exchange: row i of the table is what rank i gets."""
+        widths = [-(-shape[0] // self.summands) * shape[1:].numel() for _, shape in fills]
+        table = torch.zeros(self.summands, sum(widths), dtype=torch.float64, device=device)
+        for (fill, shape), columns in zip(fills, table.split(widths, dim=1), strict=True):
+            if fill is not None:
+                part = torch.zeros(shape, dtype=self.dtype, device=device)
+                fill(part)
+                padded = torch.zeros(columns.numel(), dtype=torch.float64, device=device)
+                padded[: part.numel()] = part.flatten()
+                columns.copy_(padded.view(columns.shape))
+        own = torch.empty(table.shape[1], dtype=torch.float64, device=device)
+        dist.reduce_scatter_tensor(own, table.view(-1), group=self._mesh.get_group())
+        kept = [(self._rows(shape)[1] - self._rows(shape)[0]) * shape[1:].numel() for _, shape in fills]
+        return [part[:count].to(self.dtype) for part, count in zip(own.split(widths), kept, strict=True)]
 
     def blocks(self) -> list[list[int]]:
         where = {name: number for number, name in enumerate(self.names)}

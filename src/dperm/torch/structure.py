@@ -46,7 +46,8 @@ def _with(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
 
 def local(tensor: Tensor) -> Tensor:
     """What this process holds of a tensor that may be distributed."""
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[operator]
+    held: Any = tensor
+    return held.to_local() if hasattr(held, "to_local") else tensor
 
 
 def shapes(value: Any) -> list[torch.Size | None]:
