@@ -188,7 +188,7 @@ class Gradients(ABC, Generic[P]):
         given = self.objective, theta, bounding, query, {} if state is None else state, self.observe
         total = total_of(batches, functools.partial(_bounded_sum, *given), RunningSum.joined) or RunningSum()
         sensitivity = slots * bounding.sensitivity(self.relation)
-        value = total.query(sensitivity, noise_multiplier)
+        value = total.query(sensitivity, noise_multiplier, self.channel.source.length)
         query = self.channel.summed(bounding.empty(theta) if value is None else value)
         return self.channel.release(query, sensitivity, noise_multiplier, rate)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,14 @@ class RunningSum:
         """The sum, rounded to a double once; None where nothing was added."""
         return self._high if self._low is None else self._high + self._low
 
-    def query(self, sensitivity: float, noise_multiplier: float) -> Any:
-        """The sum, as it is released with this noise; None where nothing was added."""
+    def query(self, sensitivity: float, noise_multiplier: float, length: Callable[[Any], int] | None = None) -> Any:
+        """The sum, as it is released with this noise; None where nothing was added. `length` says how many numbers the whole has,
+        where these are some of them."""
         total = self.value()
         if self._low is None:
             return total
-        largest = Grid.of(sensitivity, noise_multiplier * sensitivity, total.shape[-1]).largest
+        size = total.shape[-1] if length is None else length(total)
+        largest = Grid.of(sensitivity, noise_multiplier * sensitivity, size).largest
         return array_namespace(total).clip(total, -largest, largest)
 
 
