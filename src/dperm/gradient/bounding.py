@@ -32,7 +32,7 @@ class Bounding(ABC):
 
     #: whether a query is a sum of gradients times factors, and read as it is: each number then follows from the same number of
     #: gradients, and from lengths
-    by_number = False
+    coordinatewise = False
 
     @property
     @abstractmethod
@@ -79,7 +79,7 @@ class Clip(Bounding):
 
     clipping_norm: float
 
-    by_number = True
+    coordinatewise = True
 
     def __post_init__(self) -> None:
         check.scale("clipping_norm", self.clipping_norm)
@@ -110,7 +110,7 @@ class Normalise(Bounding):
 
     gamma: float = 0.01
 
-    by_number = True
+    coordinatewise = True
 
     def __post_init__(self) -> None:
         check.scale("gamma", self.gamma)
@@ -146,7 +146,7 @@ class PerLayer(Bounding):
 
     clipping_norm: float
 
-    by_number = True
+    coordinatewise = True
 
     def __post_init__(self) -> None:
         check.scale("clipping_norm", self.clipping_norm)

@@ -104,7 +104,7 @@ class Plan(Policy):
     @property
     def by_shards(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         parts: tuple[Any, ...] = (self.bounding, self.post, self.update, self.query)
-        return not self.by_rows and all(part.by_number and states(type(part), "by_number") for part in parts)
+        return not self.by_rows and all(part.coordinatewise and states(type(part), "coordinatewise") for part in parts)
 
     @property
     def kind(self) -> str:

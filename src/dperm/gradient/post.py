@@ -19,7 +19,7 @@ __all__ = ["Identity", "LaplacianSmoothing", "Post", "UnitAtLeast"]
 @dataclass(frozen=True)
 class Post(ABC):
     #: whether each number is made of the same number of the gradient alone
-    by_number = False
+    coordinatewise = False
 
     @abstractmethod
     def apply(self, gradient: Any) -> Any:
@@ -28,7 +28,7 @@ class Post(ABC):
 
 @dataclass(frozen=True)
 class Identity(Post):
-    by_number = True
+    coordinatewise = True
 
     def apply(self, gradient: Any) -> Any:
         return gradient

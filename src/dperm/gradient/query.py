@@ -16,7 +16,7 @@ class Query(ABC):
     """A vector for each record, which depends on that record, on θ and on released numbers alone."""
 
     #: whether it is the gradient itself
-    by_number = False
+    coordinatewise = False
 
     @property
     def anchored(self) -> bool:
@@ -32,7 +32,7 @@ class Query(ABC):
 class PerExampleGradient(Query):
     """∇ℓ_i(θ)."""
 
-    by_number = True
+    coordinatewise = True
 
     def at(self, objective: Objective, theta: Any, batch: Any) -> Pass:
         return objective.per_example(theta, batch)

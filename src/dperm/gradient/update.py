@@ -19,7 +19,7 @@ class Update(ABC):
     """θ and gradients are flat (p,) vectors of one backend; `state` is whatever `init` returned, changed in place."""
 
     #: whether each number of θ moves by the same number of gradients alone
-    by_number = False
+    coordinatewise = False
 
     @abstractmethod
     def init(self, theta: Any) -> Any: ...
@@ -49,7 +49,7 @@ class SGD(Update):
     learning_rate: float
     momentum: float = 0.0
 
-    by_number = True
+    coordinatewise = True
 
     def __post_init__(self) -> None:
         check.positive("learning_rate", self.learning_rate)
@@ -75,6 +75,8 @@ class Adam(Update):
     beta1: float = 0.9
     beta2: float = 0.999
     stabiliser: float = 1e-8
+
+    coordinatewise = True
 
     def __post_init__(self) -> None:
         check.positive("learning_rate", self.learning_rate)
@@ -137,8 +139,8 @@ class Averaged(Update):
         return False
 
     @property
-    def by_number(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.update.by_number and states(type(self.update), "by_number")
+    def coordinatewise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.update.coordinatewise and states(type(self.update), "coordinatewise")
 
     def init(self, theta: Any) -> dict[str, Any]:
         return {"inner": self.update.init(theta), "sum": theta * 0.0, "steps": 0}
@@ -177,8 +179,8 @@ class ExponentialAverage(Update):
         return False
 
     @property
-    def by_number(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.update.by_number and states(type(self.update), "by_number")
+    def coordinatewise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.update.coordinatewise and states(type(self.update), "coordinatewise")
 
     def init(self, theta: Any) -> dict[str, Any]:
         return {"inner": self.update.init(theta), "average": theta + theta * 0.0, "steps": 0}

@@ -24,7 +24,7 @@ class TorchOptimizer(Update):
     optimizer: torch.optim.Optimizer
     flat: FlatParameters
 
-    by_number = True  # an optimiser sees whole parameters, wherever their numbers are
+    coordinatewise = True  # an optimiser sees whole parameters, wherever their numbers are
 
     def __post_init__(self) -> None:
         if isinstance(self.optimizer, torch.optim.LBFGS):
