@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -34,6 +35,13 @@ def _join() -> None:
     store, rank, size = next(rendezvous("env://", timeout=_TIME_LIMIT))
     store = dist.PrefixStore(f"attempt {os.environ.get(_RESTARTS, '0')}", store)  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group(store=store, rank=rank, world_size=size, timeout=_TIME_LIMIT)
+    atexit.register(_leave)
+
+
+def _leave() -> None:
+    """Before the interpreter ends: threads of a group that is still there may abort the process, whatever it did before."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,16 @@ class Ranks:
                     f"Expected all ranks to run the same, but {', '.join(differing[:5])} differ: {name} is "
                     f"{everyone[0].get(name)} on rank 0 and {theirs.get(name)} on rank {rank}."
                 )
+
+    def keep_step(self, step: int, device: torch.device) -> None:
+        """RankError, on every rank, where ranks are at different steps: they would add parts of one to those of another."""
+        if self.size == 1:
+            return
+        told = torch.tensor([step, -step], device=device)
+        dist.all_reduce(told, dist.ReduceOp.MAX)
+        last, first = int(told[0]), -int(told[1])
+        if last != first:
+            raise RankError(f"Expected all ranks at one step, but one is at {first} and another at {last}.")
 
     def put_on_all(self, model: nn.Module) -> None:
         """Give every rank the parameters and buffers of rank 0."""

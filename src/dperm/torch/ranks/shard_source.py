@@ -27,8 +27,6 @@ class Shards(Protocol):
 
     def gathered(self, whole: Tensor) -> Tensor: ...
 
-    def keep_step(self, steps: int) -> None: ...
-
 
 @dataclass(frozen=True)
 class Lengthened:
@@ -49,9 +47,6 @@ class Lengthened:
         own = self.shards.whole
         return torch.cat([self.shards.gathered(whole[:own]), whole[own:]])
 
-    def keep_step(self, steps: int) -> None:
-        self.shards.keep_step(steps)
-
 
 @in_earnest
 class ShardSource(RankSource):
@@ -69,7 +64,7 @@ class ShardSource(RankSource):
         if not isinstance(part, Tensor):
             return super().summed(part)
         self._sums += 1
-        self._shards.keep_step(self._sums)  # ranks that add their noise by themselves would run ahead
+        self._ranks.keep_step(self._sums, part.device)  # ranks that add their noise by themselves would run ahead
         return part
 
     def length(self, query: Any) -> int:
