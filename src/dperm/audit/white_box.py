@@ -179,8 +179,9 @@ def _watched(plan: Policy, objective: Objective, records: BatchSource, theta: An
     with unlogged():
         channel.charge(plan.event(objective.facts.relation), "audit")
         descend(_free(plan), watched_objective, watched_records, channel, watched_objective.start(start))
-    if getattr(objective, "theta", None) is not None:
-        setattr(objective, "theta", before)  # noqa: B010  # of a network
+    network: Any = objective
+    if getattr(network, "theta", None) is not None:
+        network.theta = before
     return channel.source.first(lambda: _seen(watcher, len(records), lengths))
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from dperm.torch.checkpoint import to_device
+from dperm.torch.ranks import Ranks
 
 __all__ = ["FlatParameters"]
 
@@ -113,6 +118,32 @@ class FlatParameters:
     def stored(self) -> list[Tensor]:
         """What this process holds of each parameter, to be read or changed in place."""
         return [parameter.detach() for parameter in self.parameters]
+
+    # Checkpoints
+
+    def contents(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, update: Any) -> dict[str, Any]:
+        """What rank 0 writes of the model, the optimiser and the update's state."""
+        held = None if optimizer is None else optimizer.state_dict()
+        return {"model": model.state_dict(), "optimizer": held, "update": update}
+
+    def save(
+        self,
+        folder: Path,
+        optimizer: torch.optim.Optimizer | None,
+        update: Any,
+        ranks: Ranks,
+        write: Callable[[Path | None], None],
+    ) -> None:
+        """Make a checkpoint in `folder`, by all ranks: rank 0 calls `write`, with the folder of what others wrote of it."""
+        if ranks.rank == 0:
+            write(None)
+
+    def restore(self, saved: dict[str, Any], path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Any:
+        """Put back what the checkpoint at `path` has of the model and the optimiser; returns the update's state."""
+        model.load_state_dict(saved["model"])
+        if optimizer is not None:
+            optimizer.load_state_dict(saved["optimizer"])
+        return to_device(saved["update"], self.device)
 
     # Sums and comparisons, which are of all ranks where parameters are sharded
 

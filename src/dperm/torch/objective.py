@@ -152,7 +152,8 @@ class ModuleObjective:
     def _per_example_in_step(self, batch: Any, norms_only: bool, looks_again: bool) -> TorchPass:
         """The pass where every rank has to run the model as often as the others: what is checked is the sample that all have,
         and a rank without records runs one of it, and counts it nowhere."""
-        assert self._sample is not None
+        if self._sample is None:
+            raise ValueError("Expected share_sample, with records that all ranks have, before passes over sharded parameters.")
         if looks_again:
             self.check_again(*self._sample, apart=self._passes > 1)
         if batch is not NOBODY:

@@ -21,15 +21,14 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
+from dperm.torch.checkpoint import PARTS
 from dperm.torch.flat import FlatParameters
-from dperm.torch.ranks import RankError, Ranks
-from dperm.torch.structure import local
+from dperm.torch.ranks import Ranks
+from dperm.torch.structure import local, map_tensors, tensors
 
 __all__ = ["ShardedParameters"]
 
-_TOGETHER = (
-    1 << 22
-)  # numbers of sums that are exchanged at once: the time of an exchange of fewer is that of the network's answer
+_TOGETHER = 1 << 22  # numbers of sums that are exchanged at once: fewer would wait for the network each time
 
 
 class ShardedParameters(FlatParameters):
@@ -55,7 +54,8 @@ class ShardedParameters(FlatParameters):
                 f"Expected all trainable parameters sharded, or none, but {loose[0]} is not: fully_shard(model), too."
             )
         spread = {name: f"{tuple(p.shape)}, {p.dtype}" for name, p in zip(self.names, self.parameters, strict=True)}
-        Ranks.here().same(spread)  # or gathering them would wait for ever
+        self._ranks = Ranks.here()
+        self._ranks.same(spread)  # or gathering them would wait for ever
         self._mesh = cast(DTensor, self.parameters[0]).device_mesh
         self.summands, self._place = self._mesh.size(), self._mesh.get_local_rank() if self._mesh.ndim == 1 else 0
         for name, parameter in zip(self.names, self.parameters, strict=True):
@@ -176,14 +176,10 @@ class ShardedParameters(FlatParameters):
         return square.sqrt()
 
     def agreed(self, seed: int) -> int:
-        told = torch.tensor(seed, device=self.device)
-        dist.broadcast(told, src=0, group=self._mesh.get_group())
-        return int(told)
+        return self._ranks.first(lambda: seed)
 
     def everywhere(self, holds: bool) -> bool:
-        told = torch.tensor(float(holds), device=self.device)
-        dist.all_reduce(told, dist.ReduceOp.MIN, group=self._mesh.get_group())
-        return bool(told)
+        return all(self._ranks.gathered(holds))
 
     # The whole vector, as one process would have it
 
@@ -206,42 +202,46 @@ class ShardedParameters(FlatParameters):
             yield slice(first + start * row, first + stop * row)
             first += shape.numel()
 
-    def keep_step(self, steps: int) -> None:
-        """RankError, on every rank, where ranks are at different steps: they would add parts of one to those of another."""
-        told = torch.tensor([steps, -steps], device=self.device)
-        dist.all_reduce(told, dist.ReduceOp.MAX, group=self._mesh.get_group())
-        if int(told[0]) != -int(told[1]):
-            raise RankError(f"Expected all ranks at one step, but one is at {-int(told[1])} and another at {int(told[0])}.")
-
     # Checkpoints: each rank writes its part, and any number of ranks reads them
+
+    def contents(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, update: Any) -> dict[str, Any]:
+        known = None
+        if optimizer is not None:
+            held = optimizer.state_dict()
+            known = {"begun": bool(held["state"]), "param_groups": held["param_groups"]}
+        return {"model": None, "optimizer": known, "update": map_tensors(lambda vector: vector.new_zeros(0), update)}
 
     def save(
         self,
         folder: Path,
         optimizer: torch.optim.Optimizer | None,
-        vectors: Sequence[Tensor],
+        update: Any,
         ranks: Ranks,
-        finish: Callable[[Path], None],
+        write: Callable[[Path | None], None],
     ) -> None:
-        """Write the parameters, the optimiser's state and `vectors` (p,) to `folder`, which all ranks must see; rank 0 then calls
-        `finish` on it."""
-        ranks.first(lambda: _emptied(folder))
-        ranks.together(lambda: _seen(folder))
-        save_parts(self._state(optimizer, vectors), checkpoint_id=folder)
-        ranks.first(lambda: finish(folder))
+        parts = folder / ".parts"
+        ranks.first(lambda: _emptied(parts))
+        ranks.together(lambda: _seen(parts))
+        save_parts(self._state(_begun(optimizer), tensors(update)), checkpoint_id=parts)
+        ranks.first(lambda: write(parts))
 
-    def load(self, folder: Path, optimizer: torch.optim.Optimizer | None, count: int) -> list[Tensor]:
-        """Put back what `save` wrote, on any number of ranks; its `count` vectors are returned. ValueError where it is not."""
-        if not folder.is_dir():
-            raise ValueError(f"Expected what each rank had of sharded parameters in {folder}, which is not there.")
-        state = self._state(optimizer, [torch.zeros(self.size, dtype=self.dtype, device=self.device) for _ in range(count)])
-        load_parts(state, checkpoint_id=folder)
+    def restore(self, saved: dict[str, Any], path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Any:
+        """ValueError where the checkpoint has no parts."""
+        if not (path / PARTS).is_dir():
+            raise ValueError(f"Expected what each rank had of sharded parameters in {path / PARTS}, which is not there.")
+        begun = optimizer is not None and saved["optimizer"]["begun"]
+        like = [torch.zeros(self.size, dtype=self.dtype, device=self.device) for _ in tensors(saved["update"])]
+        state = self._state(optimizer if begun else None, like)
+        load_parts(state, checkpoint_id=path / PARTS)
         set_model_state_dict(self._model, state["model"])
         if optimizer is not None:
-            set_optimizer_state_dict(self._model, optimizer, state["optimizer"])
-        return [
-            torch.cat([local(state["vectors"][f"{number}.{name}"]).flatten() for name in self.names]) for number in range(count)
-        ]
+            if begun:
+                set_optimizer_state_dict(self._model, optimizer, state["optimizer"])
+            for group, then in zip(optimizer.param_groups, saved["optimizer"]["param_groups"], strict=True):
+                group.update({name: value for name, value in then.items() if name != "params"})
+        rows = [[local(state["vectors"][f"{number}.{name}"]).flatten() for name in self.names] for number in range(len(like))]
+        vectors = map(torch.cat, rows)
+        return map_tensors(lambda _: next(vectors), saved["update"])
 
     def _state(self, optimizer: torch.optim.Optimizer | None, vectors: Sequence[Tensor]) -> dict[str, Any]:
         """`optimizer` has taken a step: one that has not would be given one, of zeros."""
@@ -261,6 +261,11 @@ class ShardedParameters(FlatParameters):
         return DTensor.from_local(
             part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
         )
+
+
+def _begun(optimizer: torch.optim.Optimizer | None) -> torch.optim.Optimizer | None:
+    """An optimiser that has taken no step has nothing to keep."""
+    return optimizer if optimizer is not None and optimizer.state else None
 
 
 def _emptied(folder: Path) -> None:

@@ -222,9 +222,11 @@ class Starter:
                 f"Expected one process for {plan.kind}, which keeps something of each record, got {self.ranks.size} ranks."
             )
         if self.objective.flat.sharded and not (plan.by_shards and states(type(plan), "by_shards")):
+            parts = ("bounding", "query", "post", "update")
+            got = ", ".join(str(value) for name, value in plan.describe().items() if name in parts)
             raise ValueError(
-                f"Expected a plan that treats each number of a gradient by itself where parameters are sharded: a fixed clipping "
-                f"norm, nothing done to the noisy gradient, and an optimizer of torch's. Got {plan.describe()}."
+                "Expected a plan that treats each number of a gradient by itself where parameters are sharded: a fixed clipping "
+                f"norm, nothing done to the noisy gradient, and an optimizer of torch's. Got {got}."
             )
 
     @property

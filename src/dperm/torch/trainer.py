@@ -18,33 +18,29 @@ import torch
 from torch import Tensor, nn
 
 from dperm import _validate as check
-from dperm._remind import remind_of_budget, remind_of_size
+from dperm._remind import remind_of_budget
 from dperm.gradient import ExponentialAverage, Policy
 from dperm.objectives.grouped import admit_person_rows
 from dperm.privacy import Certificate, Relation, Risk
 from dperm.release import Source
 from dperm.torch import checkpoint
 from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
-from dperm.torch.checkpoint import to_device
+from dperm.torch.first_look import PROBED, look_at
 from dperm.torch.fitting import Fitting
 from dperm.torch.guard import LoopGuard, secret_masks
-from dperm.torch.memory import physical_batch_size as measured_batch_size
 from dperm.torch.moved import FirstStep
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords
 from dperm.torch.planning import MakePlan, Planner, Recipe
 from dperm.torch.ranks import Ranks, share_of
 from dperm.torch.records import TorchRecords
+from dperm.torch.reminders import remind
 from dperm.torch.run import PrivateRun
 from dperm.torch.scores import mean_scores
 from dperm.torch.starting import Starter
-from dperm.torch.structure import map_tensors, refuse_other_shapes, tensors
 from dperm.torch.update import TorchOptimizer
-from dperm.torch.verify import DROPOUTS
 
 __all__ = ["PrivateTrainer"]
-
-_PROBED = 16  # records that a model is checked on before anything is charged
 
 
 class PrivateTrainer:
@@ -368,28 +364,16 @@ class PrivateTrainer:
         """Write a checkpoint now. Needs `checkpoint`."""
         if self.checkpoint is None or self._run is None or self._starter is None:
             raise ValueError("Expected a checkpoint folder and a run in progress.")
-        if self._ranks.rank and not self.objective.flat.sharded:
-            return  # the first writes what all have
         settings = {"noise_multiplier": self._starter.noise, "public_size": self._run.plan.public_size, **self._identity()}
-        state = {**self._contents(), "settings": settings}
-        if shards := self.objective.shards:
-            begun = self.optimizer if self.optimizer is not None and self.optimizer.state else None
-            shards.save(self.checkpoint / ".parts", begun, tensors(self._state), self._ranks, partial(self._run.save, state))
-        else:
-            self._run.save(state)
+        write = partial(self._run.save, {**self._contents(), "settings": settings})
+        self.objective.flat.save(self.checkpoint, self.optimizer, self._state, self._ranks, write)
 
     def _contents(self) -> dict[str, Any]:
         """What of a checkpoint is known without a run."""
-        here = not self.objective.flat.sharded  # else each rank has a part, and writes it
-        optimizer = None if self.optimizer is None else self.optimizer.state_dict()
-        if not here and optimizer is not None:
-            optimizer = {"begun": bool(optimizer["state"]), "param_groups": optimizer["param_groups"]}
         return {
-            "update": self._state if here else map_tensors(lambda vector: vector.new_zeros(0), self._state),
-            "optimizer": optimizer,
+            **self.objective.flat.contents(self.model, self.optimizer, self._state),
             "scheduler": None if self._fitting.scheduler is None else self._fitting.scheduler.state_dict(),
             "history": self.history,
-            "model": self.model.state_dict() if here else None,
         }
 
     def _identity(self) -> dict[str, Any]:
@@ -439,7 +423,7 @@ class PrivateTrainer:
             size = None if records is None else len(records)
             ranks.same({"the number of records to validate on": size, "physical_batch_size": self.physical_batch_size})
         if records is not None:
-            ranks.together(lambda: self._scores([records.sample(_PROBED)]))  # what can fail fails before anything is charged
+            ranks.together(lambda: self._scores([records.sample(PROBED)]))  # what can fail fails before anything is charged
         return records
 
     def _records(self, data: Any, size: int) -> TorchRecords:
@@ -472,21 +456,7 @@ class PrivateTrainer:
         ranks = self._ranks
         self.objective.flat.check()
         records = ranks.together(lambda: self._trained_on(dataset, groups, self.physical_batch_size or 1024))
-        sample = ranks.together(lambda: records.probe(_PROBED))
-        if self.objective.flat.sharded:  # all run the model as often, on the same records
-            own = sample
-            sample = to_device(ranks.first(lambda: to_device(own, torch.device("cpu"))), self.objective.flat.device)
-            ranks.together(lambda: refuse_other_shapes(own, sample))
-            self.objective.share_sample(*sample[0])
-            records.in_step = True
-        (inputs, targets), alone = sample
-        losses = ranks.together(lambda: self._first_losses(inputs, targets))
-        ranks.together(lambda: self.objective.check_collated(inputs, targets, alone))
-        ranks.together(lambda: self.objective.check_targets(inputs, records.all_targets()))
-        ranks.together(lambda: _refuse_infinite(losses))
-        if self.physical_batch_size is None:
-            measured = ranks.together(lambda: measured_batch_size(self.objective, inputs, targets))
-            records.physical_batch_size = min(ranks.gathered(measured)) if self.objective.flat.sharded else measured
+        look_at(records, self.objective, ranks, physical_batch_size=self.physical_batch_size)
         if resume and self.checkpoint is None:
             raise ValueError("Expected a checkpoint folder to resume from.")
         if sharded and self.person_rows is not None:
@@ -498,7 +468,7 @@ class PrivateTrainer:
         if resume and latest is None:
             warnings.warn(f"{self.checkpoint} holds no checkpoint: a run starts anew and is charged.", stacklevel=4)
         if ranks.rank == 0:
-            self._remind(len(records))
+            remind(self.model, self.objective, self.optimizer, self._planner, len(records), stacklevel=5)
         self._starter = starter = self._starting()
         if latest is not None:
             return self._continue(starter, records, ranks.first(lambda: checkpoint.load(latest)), latest)
@@ -564,18 +534,7 @@ class PrivateTrainer:
         if changed := [f"{name} = {there[name]!r}, not {value!r}" for name, value in mine.items() if there[name] != value]:
             raise ValueError(f"The checkpoint was made with {'; '.join(changed)}.")
         plan = self._ranks.together(lambda: starter.again(settings, state))
-        if self.objective.shards is None:
-            self.model.load_state_dict(saved["model"])
-        self._state = to_device(saved["update"], self.objective.flat.device)
-        if (shards := self.objective.shards) is not None:
-            begun = self.optimizer if self.optimizer is not None and saved["optimizer"]["begun"] else None
-            vectors = iter(shards.load(path / checkpoint.PARTS, begun, len(tensors(self._state))))
-            self._state = map_tensors(lambda _: next(vectors), self._state)
-            if self.optimizer is not None:
-                for group, then in zip(self.optimizer.param_groups, saved["optimizer"]["param_groups"], strict=True):
-                    group.update({name: value for name, value in then.items() if name != "params"})
-        elif self.optimizer is not None:
-            self.optimizer.load_state_dict(saved["optimizer"])
+        self._state = self.objective.flat.restore(saved, path, self.model, self.optimizer)
         if self._fitting.scheduler is not None:
             self._fitting.scheduler.load_state_dict(saved["scheduler"])
         self.history = saved["history"]
@@ -591,51 +550,6 @@ class PrivateTrainer:
             )
         return run
 
-    def _first_losses(self, inputs: Any, targets: Any) -> Tensor:
-        try:
-            self.objective.prepare(inputs, targets)
-            return self.objective.evaluate(inputs, targets, norms_only=True).losses
-        except (RuntimeError, IndexError, KeyError, AttributeError) as error:
-            kinds = [", ".join(dict.fromkeys(str(tensor.dtype) for tensor in tensors(part))) for part in (inputs, targets)]
-            raise ValueError(
-                f"The model or the loss does not run on the first records (inputs {kinds[0]}, targets {kinds[1]}, model "
-                f"{self.objective.flat.dtype}): {error}"
-            ) from error
-
-    def _remind(self, records: int) -> None:
-        """Warnings for the data holder, before anything is charged."""
-        if self.optimizer is not None and self.optimizer.state:
-            warnings.warn(
-                "The optimizer has a state from steps before this run: momenta of gradients without noise would be applied. Make "
-                "a new one, unless those steps were private or on other records.",
-                stacklevel=5,
-            )
-        if self.optimizer is not None:
-            private = set(self.objective.flat.parameters)
-            held = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-            if others := sum(parameter.requires_grad and parameter not in private for parameter in held):
-                warnings.warn(
-                    f"The optimizer holds {others} parameters that are not the model's: they have no private gradients, and stay "
-                    "as they are.",
-                    stacklevel=5,
-                )
-        asleep = any(isinstance(module, DROPOUTS) and module.p and not module.training for module in self.model.modules())
-        if asleep and not self.model.training:
-            warnings.warn("The model is in eval mode: dropout is off. Call model.train() if that is not meant.", stacklevel=5)
-        size = self._planner.stated_size
-        if size is None and self._planner.adaptive and self.objective.relation is Relation.ADD_OR_REMOVE_ONE:
-            batch = self._planner.within_budget(None, self.objective.relation).expected_batch_size
-            if batch > records / 2:
-                warnings.warn(
-                    f"Batches of {batch:g} are expected, but there are {records} records: hardly anything is left of sampling.",
-                    stacklevel=5,
-                )
-        if size is not None:
-            what = "steps" if self._planner.adaptive else "batches"  # DPIS sees to its batches
-            consequence = f"{what} will be {records / size:.2g} times what is expected, and noise is for the expected ones."
-            whom = "records" if self.person_rows is None else "persons"
-            remind_of_size(size, records, consequence, stacklevel=5, whom=whom)
-
     def _scores(self, batches: Iterable[Any]) -> dict[str, float]:
         """Means over a held-out set of the model that `fit` would leave now."""
         theta = self.objective.theta
@@ -648,14 +562,6 @@ class PrivateTrainer:
             return mean_scores(self.model, self.loss_fn, self._fitting.metrics, batches)
         finally:
             self.objective.flat.put(kept)
-
-
-def _refuse_infinite(losses: Tensor) -> None:
-    if not bool(torch.isfinite(losses).all()):
-        raise ValueError(
-            f"The loss of some of {len(losses)} records, from all over the data, is not finite: look at inputs, targets and "
-            "initial weights."
-        )
 
 
 def _digest(*texts: str) -> str:
