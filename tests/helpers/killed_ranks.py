@@ -49,7 +49,7 @@ def noted(folder: Path, rank: int) -> None:
         os.write(file, b".")
         return released
 
-    TorchSource.gaussian = gaussian  # type: ignore[method-assign]
+    TorchSource.gaussian = gaussian
 
 
 def main(folder: Path, kills: int, sharded: bool) -> None:

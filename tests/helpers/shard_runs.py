@@ -31,7 +31,7 @@ from helpers import rank_runs
 from helpers.oracle import cross_entropy
 from helpers.rank_runs import N, Seen, of_rank, plan_of, records, trained
 
-__all__ = ["ERRORS", "SCENARIOS"]
+__all__ = ["ERRORS", "SCENARIOS", "seen"]
 
 
 class Block(nn.Module):
@@ -194,6 +194,7 @@ ERRORS: dict[str, Callable[[], Any]] = {
     "scored by one": lambda: run(fit={"validation": of_rank(records(50), None)}),
     "shapes": lambda: trained(model=spread(nn.Sequential(Average(), net())), data=wide(of_rank(2, 3)), fit={"sharded": True}),
     "targets": lambda: run(data=wrong(of_rank(1, 7)), fit={"sharded": True}),
+    "steps apart": lambda: Ranks.here().keep_step(of_rank(3, 4), torch.device("cpu")),
     "other widths": lambda: trained(model=spread(net(of_rank(7, 9)))),
 }
 
@@ -236,14 +237,14 @@ def cut_by_rows() -> dict[str, Any]:
     from dperm.torch.tapped import TorchPass
 
     kept = TorchPass.norms
-    TorchPass.norms = property(lambda self: self._squares[:, : 1 + Ranks.here().rank].sum(1).sqrt())  # type: ignore[assignment]
+    TorchPass.norms = property(lambda self: self._squares[:, : 1 + Ranks.here().rank].sum(1).sqrt())
     try:
         return run()
     finally:
-        TorchPass.norms = kept  # type: ignore[assignment]
+        TorchPass.norms = kept
 
 
-def noises(*, equal_seeds: bool = False, everywhere: bool = False) -> dict[str, Any]:
+def noises(*, equal_seeds: bool = False, twice: bool = False) -> dict[str, Any]:
     """A run in earnest: of each release, this rank's noise in standard deviations."""
     found: list[Tensor] = []
     kept = ShardSource.gaussian
@@ -254,17 +255,17 @@ def noises(*, equal_seeds: bool = False, everywhere: bool = False) -> dict[str, 
             self._own.randomness = Randomness(stream, np.random.default_rng(), "planted", private=True)
         before = query.clone()
         released = kept(self, query, sensitivity, std, step)
-        if everywhere:  # the sum of what every rank adds to all
-            released = before + (released - before) * Ranks.here().size ** 0.5
+        if twice:  # as where a number is two ranks', and both add their noise
+            released = self._own.gaussian(released, sensitivity, std, step)
         found.append(((released - before) / std).double())
         return released
 
-    ShardSource.gaussian = gaussian  # type: ignore[method-assign]
+    ShardSource.gaussian = gaussian
     torch.manual_seed(0)  # by every rank
     try:
         run(random_state=None, epochs=3)
     finally:
-        ShardSource.gaussian = kept  # type: ignore[method-assign]
+        ShardSource.gaussian = kept
     return {"noise": torch.stack(found)}
 
 
@@ -279,7 +280,7 @@ def judged() -> dict[str, Any]:
 
 
 def kept_step() -> dict[str, Any]:
-    """How many numbers each rank holds between passes, and in the largest sum at once."""
+    """How many numbers a rank holds between passes, of how many, and how many bytes of gathered ones."""
     model = spread(net())
     flat = ModuleObjective(model, cross_entropy).flat
     assert isinstance(flat, ShardedParameters)
@@ -294,7 +295,7 @@ WORKS: dict[str, Callable[[], Any]] = {
     "counted twice": counted_twice,
     "noises": noises,
     "equal seeds": partial(noises, equal_seeds=True),
-    "noise everywhere": partial(noises, everywhere=True),
+    "noise twice": partial(noises, twice=True),
     "judged": judged,
     "kept step": kept_step,
 }

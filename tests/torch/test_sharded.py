@@ -13,7 +13,7 @@ import torch
 
 from dperm.release import SpendLog
 from helpers.rank_runs import launched
-from helpers.shard_runs import ERRORS, SCENARIOS
+from helpers.shard_runs import ERRORS, SCENARIOS, seen
 
 _FEW = ("in parts", "continued")
 
@@ -52,6 +52,7 @@ _SAID = {
     "scored by one": "the number of records to validate on is 50 on rank 0 and None on rank 1",
     "shapes": "Expected records of one shape and type on all ranks",
     "targets": "The target of record 1 cannot be trained on",
+    "steps apart": "one is at 3 and another at 4",
     "other widths": "0.weight is (7, 6), torch.float32 on rank 0",
 }
 
@@ -62,14 +63,18 @@ def _movement(first: dict[str, Any], second: dict[str, Any]) -> float:
 
 
 def test_neighbours_noise_refusals_and_planted_defects(tmp_path: Path) -> None:
-    runs = ["seen", "seen with another record", "counted twice", "noises", "equal seeds", "noise everywhere"]
+    runs = ["seen", "seen with another record", "counted twice", "noises", "equal seeds", "noise twice"]
     ranks = first, second = _launched(tmp_path, [*runs, "kept step", *ERRORS])
     for said in ranks:
         assert not {name: said[name] for name in ERRORS if _SAID[name] not in said[name]}
-    assert len(SpendLog.current().charges()) == len(runs) + 1  # nothing for what was refused; two for what is compared in pairs
+    assert len(SpendLog.current().charges()) == len(runs) + 1  # nothing for what was refused; two for a pair of runs
 
     assert not second["seen"]["queries"]
     assert 0.9 < _movement(first["seen"], first["seen with another record"]) <= 1 + 1e-5
+    alone = seen(False)
+    assert first["seen"]["bounds"] == alone["bounds"]  # the sensitivity of the whole, on the grid of the whole
+    for one, other in zip(first["seen"]["queries"], alone["queries"], strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
     # planted: a rank that keeps step counts somebody's record
     apart = zip(first["counted twice"]["first"]["queries"], first["seen"]["queries"], strict=True)
     assert max(float((one - other).norm()) for one, other in apart) > 0.1
@@ -90,7 +95,7 @@ def test_neighbours_noise_refusals_and_planted_defects(tmp_path: Path) -> None:
     assert spread == pytest.approx(1.0, abs=0.06)
     assert abs(alike) < 0.13  # of some 2,000 numbers: six standard deviations
     assert noise("equal seeds")[1] > 0.9  # planted
-    assert noise("noise everywhere")[0] > 1.3  # planted
+    assert noise("noise twice")[0] > 1.3  # planted
 
 
 @pytest.mark.slow
@@ -105,8 +110,7 @@ def test_the_white_box_on_sharded_parameters(tmp_path: Path) -> None:
 _RUN = """
 import os, sys
 import torch
-from torch import nn
-from dperm.torch import PrivateTrainer
+from dperm.torch import Callback, PrivateTrainer
 from dperm.torch.ranks import Ranks
 from helpers.oracle import cross_entropy
 from helpers.rank_runs import records
@@ -118,11 +122,6 @@ model = spread(net())
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 trainer = PrivateTrainer(model, cross_entropy, optimizer, epsilon=3.0, delta=1e-3, epochs=6, expected_batch_size=12,
                          public_size=120, checkpoint=folder)
-
-class Stop(Exception):
-    pass
-
-from dperm.torch import Callback
 
 class Watch(Callback):
     def on_step(self, step):
