@@ -1,48 +1,63 @@
-"""What data sets' budgets are and how they were spent over time, as a page."""
+"""What data sets' budgets are, and how they were spent over time and by whom, as a page."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
 
 from dperm.release import SpendLog
-from dperm.release.ledger import Account, Cost
-from dperm.report.figures import budgets_figure
+from dperm.release.ledger import Account
+from dperm.release.ledger.entries import costs_of
+from dperm.release.ledger.rules import Amounts, added
+from dperm.report.figures import budget_figure
 from dperm.report.page import environment, machine
 
-__all__ = ["Spending", "budgets_page"]
+__all__ = ["EARLIER", "Spending", "budgets_page"]
+
+EARLIER = "before it was made"
+_UNSAID = "not said"  # by earlier versions
 
 
 @dataclass(frozen=True)
 class Spending:
-    """One data set's budget, and ε spent of it after each of its charges since it was made."""
+    """One data set's budget, and the share of it that was spent, by whom, at each of `times`: when it was made, at each of its
+    charges since then, and now."""
 
     account: Account
     times: tuple[datetime, ...]
-    epsilons: tuple[float, ...]
+    by: Mapping[str, tuple[float, ...]]
 
     @classmethod
     def of(cls, log: SpendLog, account: Account) -> Spending:
-        """In the order of the log. What was charged before the budget was made is where it starts."""
+        """In the order of the log. What was charged before the budget was made is nobody's."""
         entries = log.history(account.budget.label)
         made = max(place for place, entry in enumerate(entries) if entry["kind"] == "budget")
-        since = entries[made + 1 :]
-        spent = Cost()
-        if any(entry["kind"] == "charge" for entry in entries[:made]):
-            later = (sum(entry[name] for entry in since) for name in ("rdp", "mass"))
-            spent = Cost(*(whole - part for whole, part in zip((account.spent.rdp, account.spent.mass), later, strict=True)))
-        times, epsilons = [_time(entries[made]["time"])], [account.budget.epsilon_of(spent)]
-        for entry in since:
-            spent += Cost(entry["rdp"], entry["mass"])
-            times.append(_time(entry["time"]))
-            epsilons.append(account.budget.epsilon_of(spent))
-        return cls(account, tuple(times), tuple(epsilons))
+        rule, spent = account.budget.rule, account.spent
+        since = [(_time(entry["time"]), str(entry.get("by") or _UNSAID), costs_of(entry)) for entry in entries[made + 1 :]]
+        earlier = _less(spent, [costs for _, _, costs in since])
+        names = list(dict.fromkeys(name for _, name, _ in since))
+        held = dict.fromkeys(names, 0.0)
+        start = {EARLIER: rule.share(earlier, spent)} if any(entry["kind"] == "charge" for entry in entries[:made]) else {}
+        rows = [{**start, **held}]
+        for _, name, costs in since:
+            held[name] += rule.share(costs, spent)
+            rows.append({**start, **held})
+        times = [_time(entries[made]["time"]), *(moment for moment, _, _ in since), datetime.now(UTC)]
+        by = {name: tuple(row[name] for row in [*rows, rows[-1]]) for name in rows[-1]}
+        return cls(account, tuple(times), by)
 
     @property
     def charges(self) -> int:
         """Since it was made."""
-        return len(self.times) - 1
+        return len(self.times) - 2
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """By whom, the share of the budget that they have spent until now: the largest first."""
+        return dict(sorted(((name, row[-1]) for name, row in self.by.items()), key=lambda item: -item[1]))
 
 
 def budgets_page(log: SpendLog, labels: Sequence[str] | None = None) -> str:
@@ -51,11 +66,16 @@ def budgets_page(log: SpendLog, labels: Sequence[str] | None = None) -> str:
     if not accounts:
         raise ValueError(f"Expected budgets in the spend log {log.where}, got none: `dperm budget create` makes one.")
     found = [Spending.of(log, account) for account in accounts]
-    return (
-        environment()
-        .get_template("budgets.html")
-        .render(found=found, figure=budgets_figure(found), log=log.where, head=log.head(), machine=machine())
-    )
+    who = sorted({name for each in found for name in each.by}, key=lambda name: (name != EARLIER, name))
+    drawn = [(each, budget_figure(each, who)) for each in found]
+    return environment().get_template("budgets.html").render(drawn=drawn, log=log.where, head=log.head(), machine=machine())
+
+
+def _less(spent: Amounts, parts: Sequence[Amounts]) -> dict[str, Any]:
+    total: dict[str, float] = {}
+    for part in parts:
+        total = added(total, part)
+    return {kind: max(0.0, amount - total.get(kind, 0.0)) for kind, amount in spent.items()}
 
 
 def _time(text: str) -> datetime:

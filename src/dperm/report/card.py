@@ -187,7 +187,7 @@ class Card:
             **vars(self.spent),
             "left": self.spent.left,
             "exceeded": self.spent.exceeded,
-            "account": (held := self.spent.account) and {**held.budget.to_dict(), "spent": held.epsilon, "share_left": held.left},
+            "account": self.spent.account and self.spent.account.to_dict(),
         }
         return {
             "title": self.title,

@@ -28,7 +28,7 @@ from dperm.utility.choose import Metric
 
 __all__ = [
     "bounds_figure",
-    "budgets_figure",
+    "budget_figure",
     "curve_figure",
     "effects_figure",
     "excess_figure",
@@ -368,21 +368,25 @@ def ladder_figure(steps: Sequence[int], lines: dict[str, Any]) -> str:
         return _svg(figure, "ε by each formula, over steps")
 
 
-def budgets_figure(found: Sequence[Any]) -> str:
-    """ε spent over time of each budget, and what may be; see `dperm.report.budgets.Spending`."""
-    with _axes(7.4, 4.2) as (figure, axes):
-        for number, each in enumerate(found):
-            colour, budget = _COLOURS[number % len(_COLOURS)], each.account.budget
-            axes.step(each.times, each.epsilons, where="post", color=colour, linewidth=1.8, label=budget.label)
-            axes.plot(each.times[-1:], each.epsilons[-1:], marker=_MARKERS[number % len(_MARKERS)], color=colour, markersize=5)
-            axes.axhline(budget.epsilon, color=colour, linestyle="--", linewidth=1)
-        axes.set_ylim(bottom=0)
-        axes.set_ylabel("ε spent")
+def budget_figure(each: Any, who: Sequence[str]) -> str:
+    """The share of a budget that was spent over time, by whom; see `dperm.report.budgets.Spending`. `who`: everybody on the page,
+    so that each has one colour."""
+    with _axes(7.4, 2.7) as (figure, axes):
+        base, height = np.zeros(len(each.times)), np.zeros(len(each.times))
+        for name in (name for name in who if name in each.by):
+            height = base + 100 * np.array(each.by[name])
+            colour = _COLOURS[who.index(name) % len(_COLOURS)]
+            axes.fill_between(each.times, base, height, step="post", color=colour, alpha=0.75, linewidth=0, label=name)
+            base = height
+        axes.step(each.times, height, where="post", color=_INK, linewidth=1.2)
+        axes.axhline(100, color=_INK, linestyle="--", linewidth=1)
+        axes.set_ylim(0, 105)
+        axes.set_ylabel("% of the budget")
         locator = AutoDateLocator(maxticks=7)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-        axes.legend(fontsize=8, frameon=False)
-        return _svg(figure, "ε spent of each budget, over time")
+        axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
+        return _svg(figure, f"Spent of the budget of {each.account.budget.label}, over time, by whom")
 
 
 def curve_figure(result: AuditResult) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, json_table, probe_writable, say, stated_relation
+from dperm.cli.shared import Delta, JsonFlag, Relation, certificate_at, json_table, probe_writable, say, stated_relation
 
 if TYPE_CHECKING:
-    from dperm.release.ledger import Account
+    from dperm.privacy.events import Event
+    from dperm.release.ledger import Account, Rule
 
 __all__ = ["register"]
+
+Filter = Literal["renyi", "gdp"]
 
 
 def create(
@@ -25,23 +28,60 @@ def create(
     owner: Annotated[str, typer.Option(help="Whom to ask when it is spent.")] = "",
     expires: Annotated[str, typer.Option(help="The last day, 2027-12-31.")] = "",
     alert: Annotated[float, typer.Option(help="Share of ε from which on a charge warns.")] = 0.8,
+    rule: Annotated[Filter, typer.Option("--filter", help="How releases add up that nobody has planned.")] = "renyi",
     order: Annotated[float | None, typer.Option(help="Of the Rényi filter [default: the one that suits Gaussian noise].")] = None,
-    mass: Annotated[float | None, typer.Option(help="Part of δ for releases that have a δ of their own [default: half].")] = None,
+    mass: Annotated[float | None, typer.Option(help="Part of δ for releases that set some aside [default: half].")] = None,
+    plan: Annotated[
+        list[Path] | None,
+        typer.Option(help="Releases that are planned, and no others: a model, an event, or a list. Repeatable."),
+    ] = None,
 ) -> None:
     """Give a data set a budget, or another one. From then on the spend log takes no charge that exceeds it, and none of a data
     set without a budget. What was charged under the name before counts.
 
     \b
-    Example:
+    Examples:
       dperm budget create stays --epsilon 4 --delta 1e-6 --owner "Data Protection" --expires 2027-12-31
+      dperm budget create stays --epsilon 4 --filter gdp
+      dperm budget create stays --epsilon 2 --plan releases.json
     """
     from dperm.release import SpendLog
     from dperm.release.ledger import Budget
 
-    settings: dict[str, Any] = {"order": order, "mass": mass, "persons": persons, "owner": owner, "expires": expires}
-    budget = Budget.of(label, epsilon, delta, relation=stated_relation(relation), alert=alert, **settings)
-    _say(SpendLog.current().create_budget(budget))
+    made = _rule(epsilon, delta, rule, plan, {"relation": stated_relation(relation), "order": order, "mass": mass})
+    _say(SpendLog.current().create_budget(Budget(label, made, persons, owner, expires, alert)))
     say("The same records under another name are not counted: whoever names data sets answers for that.")
+
+
+def _rule(epsilon: float, delta: float, name: str, plan: list[Path] | None, settings: dict[str, Any]) -> Rule:
+    from dperm.release.ledger import GdpFilter, Plan, RenyiFilter
+
+    stated = {setting: value for setting, value in settings.items() if value is not None}
+    if plan and ("mass" in stated or "order" in stated or name != "renyi"):
+        raise ValueError("Expected no --filter, --mass and --order with --plan: planned releases are composed exactly.")
+    if plan:
+        return Plan.of(epsilon, delta, [release for path in plan for release in _releases(path)], **stated)
+    if name == "renyi":
+        return RenyiFilter.of(epsilon, delta, **stated)
+    if "order" in stated:
+        raise ValueError("Expected no --order with --filter gdp.")
+    return GdpFilter.of(epsilon, delta, **stated)
+
+
+def _releases(path: Path) -> list[tuple[Event, Any]]:
+    """Planned by a file: the event of a model or certificate, an event, or a list of tables of "event" and "times"."""
+    from dperm.privacy.events import event_from_dict
+
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found, dict) and (certificate := certificate_at(path)) is not None:
+            return [(certificate.event, 1)]
+        tables = found if isinstance(found, list) else [{"event": found}]
+        return [(event_from_dict(table["event"]), table.get("times", 1)) for table in tables]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ValueError(
+            f'Expected {path} to be a model, a certificate, an event, or a list such as [{{"times": 12, "event": …}}] ({error}).'
+        ) from None
 
 
 def show(
@@ -55,7 +95,9 @@ def show(
     if label is not None and not found:
         raise ValueError(f"Expected a data set with a budget in {log.where}, got {label!r}.")
     if as_json:
-        told = [{**each.budget.to_dict(), "spent": each.epsilon, "left": each.left} for each in found]
+        from dperm.report.budgets import Spending
+
+        told = [{**each.to_dict(), "by": Spending.of(log, each).shares} for each in found]
         say(json.dumps({"log": log.where, "budgets": told}))
         return
     say(f"{log.where}: {len(found)} budgets.")
@@ -70,6 +112,7 @@ def history(
 ) -> None:
     """Every charge and budget, oldest first. With -o a page that draws what was spent over time."""
     from dperm.release import SpendLog
+    from dperm.release.ledger import Budget
 
     if output is not None:
         from dperm.report import write_atomically
@@ -82,9 +125,10 @@ def history(
         say(json.dumps(entries))
         return
     for entry in entries:
-        what = f"budget ε = {entry['budget']['epsilon']:g}" if entry["kind"] == "budget" else entry["mechanism"]
+        what = f"budget ε = {Budget.from_dict(entry['budget']).epsilon:g}" if entry["kind"] == "budget" else entry["mechanism"]
         marks = [name for name, holds in (("claimed", entry.get("claimed")), ("seeded", not entry.get("private", True))) if holds]
-        say(f"{entry['number']:6d}  {entry['time']}  {entry.get('label') or '(no label)':20s}  {what}{' '.join(['', *marks])}")
+        named = f"{entry.get('label') or '(no label)':20s}  {entry.get('by', ''):12s}"
+        say(f"{entry['number']:6d}  {entry['time']}  {named}  {what}{' '.join(['', *marks])}")
 
 
 def import_log(source: Annotated[Path, typer.Argument(help="A log of lines, spend.jsonl.")]) -> None:
@@ -134,14 +178,14 @@ def verify(
 
 
 def _say(account: Account) -> None:
-    from dperm._rounding import downward, upward
+    from dperm._rounding import downward
 
     budget = account.budget
     who = "persons with all their rows" if budget.persons else "records"
     more = "".join([f", of {budget.owner}" if budget.owner else "", f", until {budget.expires}" if budget.expires else ""])
     say(
-        f"{budget.label}: ε = {upward(account.epsilon)} of {budget.epsilon:g} at δ = {budget.delta:g} spent, "
-        f"{downward(100 * account.left, 3)} % left; protects {who} by {budget.relation}{more}."
+        f"{budget.label}: ε = {budget.epsilon:g} at δ = {budget.delta:g} by a {budget.rule.name}, of which "
+        f"{downward(100 * account.left, 3)} % is left; protects {who} by {budget.relation}{more}."
     )
 
 

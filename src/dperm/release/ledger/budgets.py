@@ -2,114 +2,90 @@
 
 from __future__ import annotations
 
-import functools
-import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-import numpy as np
-
 from dperm import _validate as check
-from dperm.privacy.divergence import divergence
 from dperm.privacy.events import Event, Relation, UnsupportedEventError, relation_of
-from dperm.privacy.filters import BudgetExceeded, rdp_budget
-from dperm.privacy.rdp import conversion
+from dperm.privacy.filters import BudgetExceeded
+from dperm.release.ledger.rules import Amounts, RenyiFilter, Rule, added, rule_from_dict
 
-__all__ = ["Account", "Budget", "Cost"]
-
-_MASSES = 0.5  # of δ, for the δ of releases that have one
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Of releases, by a budget's rule: Rényi divergence at its order, and the mass set aside."""
-
-    rdp: float = 0.0
-    mass: float = 0.0
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.rdp + other.rdp, self.mass + other.mass)
+__all__ = ["Account", "Budget"]
 
 
 @dataclass(frozen=True)
 class Budget:
     """(ε, δ) for all releases of the data set `label`, chosen one after another by anybody who sees the earlier ones.
 
-    A Rényi filter at the `order` fixed here (Feldman & Zrnic 2021, Theorem 4.3): divergences add up to at most `rdp`, the δ of
-    releases that have one to at most `mass`, and both together keep within (ε, δ). `relation` and `persons` say what it protects:
-    releases that protect something else are refused. `expires`: the last day, 2027-12-31. `alert`: the share of ε from which on
-    a charge warns.
+    `rule` says how they are added up: `RenyiFilter`, `GdpFilter`, or a `Plan` of releases. It also says which neighbours are
+    protected, `persons` whether these differ in all rows of a person: releases that protect something else are refused.
+    `expires`: the last day, 2027-12-31. `alert`: the share of the budget from which on a charge warns. ValueError for
+    what cannot be.
     """
 
     label: str
-    epsilon: float
-    delta: float
-    order: float
-    rdp: float
-    mass: float
-    relation: Relation = Relation.ADD_OR_REMOVE_ONE
+    rule: Rule
     persons: bool = False
     owner: str = ""
     expires: str = ""
     alert: float = 0.8
 
-    @classmethod
-    def of(
-        cls,
-        label: str,
-        epsilon: float,
-        delta: float = 1e-6,
-        *,
-        order: float | None = None,
-        mass: float | None = None,
-        relation: Relation | str = Relation.ADD_OR_REMOVE_ONE,
-        persons: bool = False,
-        owner: str = "",
-        expires: str = "",
-        alert: float = 0.8,
-    ) -> Budget:
-        """`order`: fixed once; None: the one that suits Gaussian noise. `mass`: of δ, for the δ of releases; None: half of it.
-        ValueError for what cannot be kept."""
-        if not label.strip():
+    def __post_init__(self) -> None:
+        if not self.label.strip():
             raise ValueError("Expected the name of a data set: charges without one belong to no budget.")
-        check.fraction("delta", delta)
-        mass = _MASSES * delta if mass is None else check.fraction("mass", mass, zero=True)
-        if mass >= delta:
-            raise ValueError(f"Expected mass below delta = {delta:g}, got {mass:g}.")
-        check.fraction("alert", alert, one=True)
-        if expires:
+        check.fraction("alert", self.alert, one=True)
+        if self.expires:
             try:
-                date.fromisoformat(expires)
+                date.fromisoformat(self.expires)
             except ValueError:
-                raise ValueError(f"Expected expires as a day such as 2027-12-31, got {expires!r}.") from None
-        held = rdp_budget(epsilon, delta - mass, order=order, relation=Relation(relation))
-        return cls(
-            label, float(epsilon), float(delta), held.order, held.rdp_budget, mass, held.relation, persons, owner, expires, alert
-        )
+                raise ValueError(f"Expected expires as a day such as 2027-12-31, got {self.expires!r}.") from None
 
-    def cost(self, event: Event) -> Cost:
+    @classmethod
+    def of(cls, label: str, epsilon: float, delta: float = 1e-6, *, mass: float | None = None, **settings: Any) -> Budget:
+        """By a Rényi filter that suits Gaussian noise, `mass` of δ being for the δ of releases."""
+        return cls(label, RenyiFilter.of(epsilon, delta, mass=mass), **settings)
+
+    @property
+    def epsilon(self) -> float:
+        return self.rule.epsilon
+
+    @property
+    def delta(self) -> float:
+        return self.rule.delta
+
+    @property
+    def relation(self) -> Relation:
+        return self.rule.relation
+
+    def cost(self, event: Event) -> Amounts:
         """ValueError for an event that this budget cannot add up."""
         if relation_of(event) is not self.relation:
             raise ValueError(f"The budget of {self.label!r} protects by {self.relation}, this release by {relation_of(event)}.")
         try:
-            return _cost(event, self.order, self.epsilon)
-        except UnsupportedEventError as error:
+            return self.rule.cost(event)
+        except (UnsupportedEventError, ValueError) as error:
             raise ValueError(f"The budget of {self.label!r} cannot add this release up: {error}") from None
 
-    def epsilon_of(self, spent: Cost) -> float:
-        """ε at `delta` of what was spent, whoever chose it."""
-        if spent == Cost():
-            return 0.0
-        return spent.rdp + float(conversion(np.array([self.order]), self.delta - self.mass)[0])
-
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {
+            "label": self.label,
+            "rule": self.rule.to_dict(),
+            "persons": self.persons,
+            "owner": self.owner,
+            "expires": self.expires,
+            "alert": self.alert,
+        }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Budget:
-        values: dict[str, Any] = {**data, "relation": Relation(data["relation"])}
-        return cls(**values)
+    def from_dict(cls, data: Mapping[str, Any]) -> Budget:
+        body: dict[str, Any] = dict(data)
+        if "rule" not in body:  # of the first version, which knew Rényi filters alone
+            kept = {name: body.pop(name) for name in ("epsilon", "delta", "relation", "order", "mass")}
+            body["rule"] = {"type": "RenyiFilter", **kept, "divergence": body.pop("rdp")}
+        rule = rule_from_dict(body.pop("rule"))
+        return cls(rule=rule, **body)
 
 
 @dataclass(frozen=True)
@@ -117,37 +93,38 @@ class Account:
     """A budget, and what was spent of it."""
 
     budget: Budget
-    spent: Cost
+    spent: Amounts = field(default_factory=dict)
 
     @property
     def epsilon(self) -> float:
-        """ε spent: at most the budget's."""
-        return self.budget.epsilon_of(self.spent)
+        """The ε of the least budget by this rule that would have taken what was spent: at most the budget's. What is promised
+        is the budget's ε: who stops early may have had reasons in what was released."""
+        return self.budget.rule.epsilon_of(self.spent)
 
     @property
     def left(self) -> float:
-        """The share that is left: of divergence, or of mass where less is left of that."""
-        budget = self.budget
-        return max(0.0, min(1 - self.spent.rdp / budget.rdp, 1 - self.spent.mass / budget.mass if budget.mass else 1.0))
+        """The share of the budget that is left."""
+        return max(0.0, 1 - self.budget.rule.share(self.spent))
 
-    def charged(self, cost: Cost, day: str) -> Account:
-        """After a further release. BudgetExceeded where it does not fit, or the budget has expired: nothing is charged then."""
-        budget, spent = self.budget, self.spent + cost
+    def to_dict(self) -> dict[str, Any]:
+        """For dashboards."""
+        budget, rule = self.budget, self.budget.rule
+        stated = {"epsilon": rule.epsilon, "delta": rule.delta, "relation": rule.relation}
+        return {**budget.to_dict(), **stated, "adds_up_by": rule.name, "spent": self.epsilon, "left": self.left}
+
+    def charged(self, cost: Amounts, day: str, times: int = 1) -> Account:
+        """After a further release, or so many like it. BudgetExceeded where it does not fit, or the budget has expired: then
+        nothing is charged."""
+        budget, rule, spent = self.budget, self.budget.rule, added(self.spent, cost, times)
         if budget.expires and day > budget.expires:
             raise BudgetExceeded(f"The budget of {budget.label!r} expired on {budget.expires}: nothing was charged.")
-        if not (spent.rdp <= budget.rdp and spent.mass <= budget.mass):
-            what = (
-                f"a divergence of {cost.rdp:.4g} at order {budget.order:g}" if spent.rdp > budget.rdp else f"δ = {cost.mass:.2g}"
-            )
-            left = budget.rdp - self.spent.rdp if spent.rdp > budget.rdp else budget.mass - self.spent.mass
-            raise BudgetExceeded(
-                f"The budget of {budget.label!r}, ε = {budget.epsilon:g} at δ = {budget.delta:g}, has too little left: this one "
-                f"costs {what}, left are {max(0.0, left):.4g}. Nothing was charged; ask {budget.owner or 'its owner'}."
-            )
+        limits = rule.limits
+        for kind, amount in spent.items():
+            if not amount <= limits[kind]:  # also where it is not a number
+                left = max(0.0, limits[kind] - self.spent.get(kind, 0.0))
+                raise BudgetExceeded(
+                    f"The budget of {budget.label!r}, ε = {budget.epsilon:g} at δ = {budget.delta:g}, has too little left: this "
+                    f"one costs {rule.told(kind, times * cost[kind])}, left is {rule.told(kind, left)}. Nothing was charged; ask "
+                    f"{budget.owner or 'its owner'}."
+                )
         return Account(budget, spent)
-
-
-@functools.lru_cache(maxsize=1024)
-def _cost(event: Event, order: float, epsilon: float) -> Cost:
-    found = divergence(event, order)
-    return Cost(found.rdp, found.mass + (1 + math.exp(min(epsilon, 700.0))) * found.astray)

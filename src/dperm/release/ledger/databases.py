@@ -33,6 +33,13 @@ MIGRATIONS: Sequence[Sequence[str]] = (
         "CREATE TABLE dperm_budgets (label TEXT PRIMARY KEY, body TEXT NOT NULL, rdp DOUBLE PRECISION NOT NULL, "
         "mass DOUBLE PRECISION NOT NULL)",
     ),
+    (  # rules other than Rényi filters; a hair more, since numbers become texts of 15 digits
+        "ALTER TABLE dperm_budgets RENAME TO dperm_budgets_before",
+        "CREATE TABLE dperm_budgets (label TEXT PRIMARY KEY, body TEXT NOT NULL, spent TEXT NOT NULL)",
+        "INSERT INTO dperm_budgets SELECT label, body, '{\"divergence\":' || (rdp * 1.00000000000001) || "
+        "',\"mass\":' || (mass * 1.00000000000001) || '}' FROM dperm_budgets_before",
+        "DROP TABLE dperm_budgets_before",
+    ),
 )
 
 
@@ -56,6 +63,14 @@ class Database(ABC):
     @abstractmethod
     def reading(self) -> contextlib.AbstractContextManager[Rows | None]:
         """A view of one moment; None where there is no log yet. OSError where it cannot be read."""
+
+    @contextlib.contextmanager
+    def _in_this_form(self) -> Iterator[Rows | None]:
+        """A view of a log of an earlier version, once it has been brought to this one."""
+        with self.writing():
+            pass
+        with self.reading() as rows:
+            yield rows
 
     def connected(self) -> contextlib.AbstractContextManager[None]:
         """Uses within the block, of this thread, share what it takes to reach the log. OSError where it cannot be reached."""
@@ -114,9 +129,13 @@ class Sqlite(Database):
                 rows = _rows(connection)
                 version = int(rows("PRAGMA user_version")[0][0])
                 _refuse_newer(version, self.where)
-                yield rows if version else None
+                if not 0 < version < len(MIGRATIONS):
+                    yield rows if version else None
+                    return
             finally:
                 connection.close()
+            with self._in_this_form() as rows:
+                yield rows
         except (sqlite3.Error, OSError) as error:
             raise _unusable("read", self.where, error) from error
 
@@ -216,7 +235,11 @@ class Postgres(Database):
                 rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 version = self._version(rows)
                 _refuse_newer(version, self.where)
-                yield rows if version else None
+                if not 0 < version < len(MIGRATIONS):
+                    yield rows if version else None
+                    return
+            with self._in_this_form() as rows:
+                yield rows
         except (psycopg.Error, OSError) as error:
             raise _unusable("read", self.where, error) from error
 

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from dperm.privacy.events import Event, event_from_dict
-from dperm.release.ledger.budgets import Account, Budget, Cost
+from dperm.release.ledger.budgets import Account, Budget
 from dperm.release.ledger.databases import Rows
+from dperm.release.ledger.rules import Amounts
 
-__all__ = ["about", "account_of", "append", "canonical", "events_of", "flags_of", "now_of", "parsed"]
+__all__ = ["about", "account_of", "append", "canonical", "costs_of", "events_of", "flags_of", "now_of", "parsed"]
 
 
 def now_of(rows: Rows) -> str:
@@ -78,5 +79,10 @@ def canonical(body: Mapping[str, Any]) -> str:
 
 
 def account_of(rows: Rows, label: str) -> Account | None:
-    found = rows("SELECT body, rdp, mass FROM dperm_budgets WHERE label = ?", label)
-    return None if not found else Account(Budget.from_dict(json.loads(found[0][0])), Cost(float(found[0][1]), float(found[0][2])))
+    found = rows("SELECT body, spent FROM dperm_budgets WHERE label = ?", label)
+    return None if not found else Account(Budget.from_dict(json.loads(found[0][0])), json.loads(found[0][1]))
+
+
+def costs_of(body: Mapping[str, Any]) -> Amounts:
+    """What a charge took of its budget. The first version knew Rényi filters alone."""
+    return body["costs"] if "costs" in body else {"divergence": body["rdp"], "mass": body["mass"]}

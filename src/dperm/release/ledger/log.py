@@ -9,6 +9,7 @@ entry holds the hash of the one before: an entry that is changed or taken out sh
 from __future__ import annotations
 
 import contextlib
+import getpass
 import math
 import os
 import tempfile
@@ -25,13 +26,14 @@ from dperm._rounding import upward
 from dperm.privacy.accounting import epsilon
 from dperm.privacy.events import Composed, Event, Relation, SelfComposed, Unsupported, event_from_dict, leaves, relation_of
 from dperm.privacy.filters import Price
-from dperm.release.ledger.budgets import Account, Budget, Cost
+from dperm.release.ledger.budgets import Account, Budget
 from dperm.release.ledger.databases import VARIABLE, Database, Memory, database_at
 from dperm.release.ledger.entries import about, account_of, append, canonical, events_of, now_of, parsed
 from dperm.release.ledger.verifying import verified
 
 __all__ = ["Charge", "SpendLog", "only_claimed", "spend_log"]
 
+USER = "DPERM_USER"
 _HUGE = 100.0  # of ε: beyond it distributions of privacy losses are too wide to be composed finely
 _STARTED_IN = Path.cwd()  # the working directory may change later
 #: The log within `spend_log`, for this thread or task alone; and, for processes that are started in it, whose it is and where.
@@ -110,6 +112,7 @@ class SpendLog:
             "id": uuid.uuid4().hex,
             "label": label,
             "mechanism": mechanism,
+            "by": _whose(),
             "pid": os.getpid(),
             "private": private,
         }
@@ -130,8 +133,8 @@ class SpendLog:
                 if held is not None and cost is not None:
                     _refuse_unproved(held.budget, body)
                     after = held.charged(cost, now_of(rows)[:10])
-                    body |= {"rdp": cost.rdp, "mass": cost.mass}
-                    rows("UPDATE dperm_budgets SET rdp = ?, mass = ? WHERE label = ?", after.spent.rdp, after.spent.mass, label)
+                    body |= {"costs": cost}
+                    rows("UPDATE dperm_budgets SET spent = ? WHERE label = ?", canonical(after.spent), label)
                 elif rows("SELECT count(*) FROM dperm_budgets")[0][0]:
                     raise ValueError(
                         f"The spend log {self.where} has budgets, and none for {label!r}: its owner makes one by "
@@ -146,7 +149,7 @@ class SpendLog:
         """Write a budget, or another one in its place; what was charged to its data set before counts. ValueError where that
         cannot be added up, BudgetExceeded where it is more than the budget."""
         with self.database.writing() as rows:
-            account = Account(budget, Cost())
+            account = Account(budget)
             events = events_of(rows)
             found = rows(
                 "SELECT event, private, claimed, persons, count(*) FROM dperm_entries WHERE kind = 'charge' AND label = ? "
@@ -156,12 +159,13 @@ class SpendLog:
             for digest, private, claimed, persons, count in found:
                 earlier = "an earlier charge is only claimed" if claimed else ""
                 _refuse_unproved(budget, {"private": private, "claimed": earlier, "persons": persons})
-                one = budget.cost(events[digest])
-                account = account.charged(Cost(one.rdp * int(count), one.mass * int(count)), "")
+                account = account.charged(budget.cost(events[digest]), "", int(count))
             rows("DELETE FROM dperm_budgets WHERE label = ?", budget.label)
-            text = canonical(budget.to_dict())
-            rows("INSERT INTO dperm_budgets VALUES (?, ?, ?, ?)", budget.label, text, account.spent.rdp, account.spent.mass)
-            append(rows, "budget", "", {"label": budget.label, "budget": budget.to_dict(), "pid": os.getpid()})
+            rows(
+                "INSERT INTO dperm_budgets VALUES (?, ?, ?)", budget.label, canonical(budget.to_dict()), canonical(account.spent)
+            )
+            body = {"label": budget.label, "budget": budget.to_dict(), "by": _whose(), "pid": os.getpid()}
+            append(rows, "budget", "", body)
         return account
 
     def account(self, label: str) -> Account | None:
@@ -299,6 +303,16 @@ class SpendLog:
         return [(events[digest], bool(persons), bool(claimed), int(count)) for digest, persons, claimed, count in found]
 
 
+def _whose() -> str:
+    """Who runs this process, as its environment says: nobody checks it."""
+    if stated := os.environ.get(USER):
+        return stated
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container's user may have a number and no name
+        return f"user {os.getuid()}" if hasattr(os, "getuid") else ""
+
+
 def _refuse_unproved(budget: Budget, body: Mapping[str, Any]) -> None:
     """ValueError for a charge whose event says less than what it gives away, or that protects something else."""
     if not body.get("private", True):
@@ -311,12 +325,9 @@ def _refuse_unproved(budget: Budget, body: Mapping[str, Any]) -> None:
 
 
 def _warn_of(before: Account, after: Account) -> None:
-    limit = before.budget.alert * before.budget.epsilon
-    if before.epsilon < limit <= after.epsilon:
+    if 1 - before.left < before.budget.alert <= 1 - after.left:
         warnings.warn(
-            f"The budget of {before.budget.label!r} is spent to ε = {upward(after.epsilon)} of {before.budget.epsilon:g}.",
-            UserWarning,
-            stacklevel=5,
+            f"The budget of {before.budget.label!r} is spent to {upward(100 * (1 - after.left), 3)} %.", UserWarning, stacklevel=5
         )
 
 

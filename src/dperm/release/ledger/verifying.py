@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from dperm.release.ledger.budgets import Account, Budget, Cost
+from dperm.release.ledger.budgets import Account, Budget
 from dperm.release.ledger.databases import Rows
-from dperm.release.ledger.entries import account_of, events_of, flags_of, parsed
+from dperm.release.ledger.entries import account_of, costs_of, events_of, flags_of, parsed
+from dperm.release.ledger.rules import added
 
 __all__ = ["verified"]
 
@@ -31,8 +32,7 @@ def verified(rows: Rows, where: str, head: Mapping[str, Any] | None) -> int:
         if kind == "budget":
             accounts[label] = _recounted(rows, Budget.from_dict(data["budget"]), number)
         elif kind == "charge" and label in accounts:
-            spent = accounts[label].spent + Cost(data["rdp"], data["mass"])
-            accounts[label] = Account(accounts[label].budget, spent)
+            accounts[label] = Account(accounts[label].budget, added(accounts[label].spent, costs_of(data)))
     count, last = rows("SELECT count, chain FROM dperm_head")[0]
     entries = int(rows("SELECT count(*) FROM dperm_entries")[0][0])
     if (count, last) != (number, chain) or entries != number:
@@ -41,12 +41,10 @@ def verified(rows: Rows, where: str, head: Mapping[str, Any] | None) -> int:
         raise ValueError(f"The spend log {where} has {number:,} entries; it had {head['count']:,}: some were taken out.")
     for label, account in accounts.items():
         stated = account_of(rows, label)
-        true = account.spent
         if (
             stated is None
             or stated.budget != account.budget
-            or stated.spent.rdp < true.rdp * (1 - 1e-9)
-            or stated.spent.mass < true.mass * (1 - 1e-9)
+            or any(stated.spent.get(kind, 0.0) < amount * (1 - 1e-9) for kind, amount in account.spent.items())
         ):
             raise ValueError(f"The budget of {label!r} in the spend log {where} was changed.")
     return number
@@ -54,9 +52,8 @@ def verified(rows: Rows, where: str, head: Mapping[str, Any] | None) -> int:
 
 def _recounted(rows: Rows, budget: Budget, before: int) -> Account:
     """A budget when it was made: with what its data set had been charged."""
-    events, total = events_of(rows), Cost()
+    events, total = events_of(rows), {}
     earlier = "SELECT event, count(*) FROM dperm_entries WHERE kind = 'charge' AND label = ? AND number < ? GROUP BY event"
     for digest, count in rows(earlier, budget.label, before):
-        one = budget.cost(events[digest])
-        total += Cost(one.rdp * int(count), one.mass * int(count))
+        total = added(total, budget.cost(events[digest]), int(count))
     return Account(budget, total)

@@ -1,0 +1,116 @@
+"""What an event costs a budget that adds up Gaussian privacy: the μ of a Gaussian mechanism that gives away no less.
+
+A mechanism is μ-GDP where no test tells neighbours apart better than N(0, 1) from N(μ, 1) (Dong, Roth, Su 2022, Definition 2.5).
+Gaussian noise is, with μ = 1 ÷ noise multiplier. Other mechanisms are once outputs of little chance are set aside: noise on
+samples, for one, has the tails of noise on all records.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, ndtri
+
+from dperm import _validate as check
+from dperm.privacy.events import Composed, Event, Gaussian, PureDP, SelfComposed, UnsupportedEventError, leaves
+from dperm.privacy.pld import LOSS_CAP, PrivacyLossDistribution
+
+__all__ = ["GaussianBound", "gdp_bounds"]
+
+_POINTS = 160  # of a profile: with these, Gaussian noise that is treated like any other has a μ that is at most 0.5 % above
+_ENDS = (1.0, 1.0001, 1.002, 1.02)  # of the largest ε: further points
+_LEAST = 1e-4  # of the mass that may be set aside: what more points below would bring is lost in rounding
+_ROUNDING = 1 + 1e-9
+
+Array = NDArray[np.float64]
+
+
+class GaussianBound(NamedTuple):
+    """Outside outputs of chance at most `mass`, under either neighbour, a mechanism is √`mu_squared`-GDP. `astray`: the chance
+    that another mechanism ran."""
+
+    mu_squared: float
+    mass: float = 0.0
+    astray: float = 0.0
+
+
+def gdp_bounds(event: Event, mass: float) -> list[GaussianBound]:
+    """Bounds that set aside at most `mass` in [0, 1), the largest mass first: less mass, larger μ. At least one.
+
+    With δ(ε) for the privacy profile, both directions, the trade-off between errors stays above lines of slope −e^ε and their
+    mirror images (Dong, Roth, Su 2022, Proposition 2.12): above the polygon f of those with ε up to a largest one. f is that of
+    two distributions that both have an atom of m = δ(largest ε) where the other has none; the mechanism is a randomised image of
+    them (Blackwell 1951; Theorem 2.10 there). Given that neither atom is met, errors are those of f ÷ (1 − m). A Gaussian's
+    trade-off is convex, so that it lies below a polygon if it does at the corners: μ is the largest of their Φ⁻¹(1 − α) − Φ⁻¹(β).
+
+    UnsupportedEventError for an event that no μ bounds so.
+    """
+    check.fraction("mass", mass, zero=True)
+    counts = leaves(event)
+    noise = {leaf: count for leaf, count in counts.items() if isinstance(leaf, Gaussian)}
+    others = tuple(SelfComposed(leaf, count) for leaf, count in counts.items() if leaf not in noise)
+    squares = sum(count / leaf.noise_multiplier**2 for leaf, count in noise.items()) * _ROUNDING
+    astray = sum(count * leaf.astray for leaf, count in noise.items())
+    found: list[GaussianBound] = []
+    if others:  # what may go astray of them is in their profile
+        bounds = _bounds(PrivacyLossDistribution(Composed(others)), mass)
+        found = [GaussianBound(squares + mu_squared, aside, astray) for mu_squared, aside in bounds]
+    if all(isinstance(leaf, Gaussian | PureDP) for leaf in counts):
+        pure = sum(count * _pure(leaf.epsilon) ** 2 for leaf, count in counts.items() if isinstance(leaf, PureDP))
+        found.append(GaussianBound(squares + pure * _ROUNDING, 0.0, sum(count * leaf.astray for leaf, count in counts.items())))
+    if not found:
+        raise UnsupportedEventError(f"No Gaussian mechanism is as bad as this one with δ = {mass:.2g} set aside.")
+    return found
+
+
+def _pure(epsilon: float) -> float:
+    """μ of an ε-DP mechanism: its errors lie above the chords through (1, 1) ÷ (1 + e^ε), and a Gaussian's below chords."""
+    return -2 * float(ndtri(expit(-epsilon)))
+
+
+def _bounds(losses: PrivacyLossDistribution, mass: float) -> list[tuple[float, float]]:
+    if not mass:
+        return []
+    found: list[tuple[float, float]] = []
+    largest = next((value for share in (_LEAST, 1 / 2) if (value := losses.epsilon(mass * share)) < LOSS_CAP), math.inf)
+    if not math.isfinite(largest):
+        return found
+    ends = [largest * factor for factor in _ENDS]
+    points = np.array([*(largest * (np.arange(_POINTS) / _POINTS) ** 1.5), *ends])
+    rough = losses.deltas(list(points))
+    rough[-len(ends) :] = np.minimum(rough[-len(ends) :], [losses.delta(end) for end in ends])  # where δ may end abruptly
+    slopes, deltas = _lower_hull(np.exp(points), rough)
+    corners = (deltas[:-1] - deltas[1:]) / np.diff(slopes)  # α where a line meets the next; β there is 1 − met
+    met = deltas[:-1] + slopes[:-1] * corners
+    for last, aside in enumerate(deltas):
+        aside = float(aside) if aside > 1e-280 else 0.0
+        if aside <= mass:
+            found.append((_mu(corners[:last], met[:last], aside) ** 2 * _ROUNDING, aside))
+    return found
+
+
+def _mu(corners: Array, met: Array, aside: float) -> float:
+    """The least μ at which the polygon up to here lies above a Gaussian's trade-off, once its atoms are set aside."""
+    false, true = corners / (1 - aside), (met - aside) / (1 - aside)
+    inner = (false > 0) & (true < 1)
+    if np.any(true[inner] <= 0):
+        return math.inf  # rounding left nothing of it
+    return float(np.max(ndtri(true[inner]) - ndtri(false[inner]), initial=0.0))
+
+
+def _lower_hull(slopes: Array, deltas: Array) -> tuple[Array, Array]:
+    """The convex lower hull: δ is convex in e^ε, so that bounds above it say no more than chords of others."""
+    hull: list[int] = []
+    for place in range(len(slopes)):
+        while len(hull) >= 2:
+            first, second = hull[-2], hull[-1]
+            rise = (deltas[place] - deltas[first]) * (slopes[second] - slopes[first])
+            if (deltas[second] - deltas[first]) * (slopes[place] - slopes[first]) < rise:
+                break
+            hull.pop()
+        hull.append(place)
+    kept = np.array(hull)
+    return slopes[kept], np.minimum.accumulate(deltas[kept])
