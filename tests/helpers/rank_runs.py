@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -13,17 +14,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+import dperm.torch.run as run_module
 from dperm._random import Randomness
 from dperm.audit.white_box import white_box
-from dperm.gradient import SGD, AdaptiveClip, BallsAndBins, Clip, Constant, FixedSize, PerLayer, Plan, Poisson, PoissonRows
+from dperm.gradient import (
+    SGD,
+    AdaptiveClip,
+    AdaptiveNorm,
+    BallsAndBins,
+    Clip,
+    Constant,
+    FixedSize,
+    PerLayer,
+    Plan,
+    Poisson,
+    PoissonRows,
+)
 from dperm.gradient.recipes import dpis, individual_descent
 from dperm.privacy import Certificate, Gaussian, Relation
 from dperm.release import Source
-from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords, private_channel_statistics
+from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TorchRecords, private_channel_statistics
 from dperm.torch.ranks import Ranks, RankSource, Share
 from dperm.torch.ranks.sharing import share_of
 from dperm.torch.source import TorchSource
@@ -67,11 +82,19 @@ def trained(
     }
 
 
-def sharded() -> dict[str, Any]:
-    x, y = records()
+def part() -> tuple[Tensor, ...]:
     ends = np.linspace(0, 1, Ranks.here().size + 1) ** 2 * N  # uneven parts
     start, stop = (int(end) for end in ends[Ranks.here().rank :][:2])
-    return trained((x[start:stop], y[start:stop]), fit={"sharded": True})
+    return tuple(values[start:stop] for values in records())
+
+
+def sharded() -> dict[str, Any]:
+    return trained(part(), fit={"sharded": True})
+
+
+def by_norms(data: Any = None, *, fit: dict[str, Any] | None = None, **settings: Any) -> dict[str, Any]:
+    plan = partial(dpis, proposal_factor=2.0, **settings)
+    return trained(data, plan=plan, epsilon=3.0, epochs=4, expected_batch_size=12, clipping_norm=1.0, fit=fit)
 
 
 def of_persons(plan: Plan | None = None) -> dict[str, Any]:
@@ -122,6 +145,9 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "rows of persons": partial(of_persons, plan_of(PoissonRows(0.2, 2), size=N // 3)),
     "own loop": own_loop,
     "frozen parts": frozen,
+    "importance": by_norms,
+    "importance, adaptive": partial(by_norms, adaptive=AdaptiveNorm(), pass_every=2),
+    "importance, parts": lambda: by_norms(part(), fit={"sharded": True}),
 }
 
 
@@ -186,6 +212,45 @@ def individual(folder: str) -> PrivateTrainer:
     )  # fmt: skip
 
 
+class Enough(Exception):
+    pass
+
+
+class Stop(Callback):
+    """Ends a run after so many of its own steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def on_step(self, progress: Any) -> None:
+        self.left -= 1
+        if not self.left:
+            raise Enough
+
+
+def remembered(folder: str, steps: int | None) -> dict[str, Any]:
+    """A run of importance sampling begun or continued, which stops after so many steps: what it remembers of records."""
+    model = net()
+    run = PrivateTrainer(
+        model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1), partial(dpis, pass_every=2),
+        epsilon=3.0, delta=1e-3, epochs=6, expected_batch_size=12, clipping_norm=4.0, public_size=N, checkpoint=folder,
+    )  # fmt: skip
+    with contextlib.suppress(Enough), warnings.catch_warnings(action="ignore"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "_SECONDS_AT_ONCE", 0.0)  # whoever stops loses nothing
+        stops = [] if steps is None else [Stop(steps)]
+        run.fit(records(), resume=True, checkpoint_every=5, callbacks=stops)
+    assert run._run is not None
+    gradients: Any = run._run.gradients
+    return {"norms": gradients._norms.copy(), "kept": run.private_trace, "sums": [epoch["norm_sum"] for epoch in run.trace]}
+
+
+def white_box_of_norms() -> None:
+    held = TorchRecords(records())
+    held.share = share_of(held, Ranks.here(), sharded=False)
+    plan = dpis(epsilon=3.0, delta=1e-3, epochs=1, expected_batch_size=12, clipping_norm=1.0, public_size=N)
+    white_box(plan, ModuleObjective(net(), cross_entropy), held, delta=1e-3, canaries=40, runs=1)
+
+
 def statistics() -> None:
     features = records()[0].reshape(N, D, 1, 1) + Ranks.here().rank
     private_channel_statistics(features, noise_multiplier=8.0, delta=1e-3, scale=1.0, public_size=N)
@@ -213,13 +278,13 @@ ERRORS: dict[str, Callable[[], Any]] = {
     "individual, continued": lambda: individual(os.environ["DPERM_TEST_STARTED"]).fit(records(), resume=True),
     "resume": lambda: trained(checkpoint=tempfile.mkdtemp(), fit={"resume": Ranks.here().rank == 0}),
     "statistics": statistics,
+    "white box": white_box_of_norms,
     "twice": lambda: trained(fit={"sharded": True}),
     "groups": lambda: trained(
         person_rows=2, public_size=N // 2, fit={"groups": np.arange(N) // 2 + of_rank(0, 1) * (np.arange(N) == 9)}
     ),
     "parts of persons": lambda: trained(person_rows=2, fit={"groups": np.arange(N) // 2, "sharded": True}),
     "disk": lambda: trained(Broken()),
-    "importance": lambda: trained(plan=partial(dpis), epsilon=2.0),
     "log": lambda: with_log("/proc/nowhere/spend.db", trained),
 }
 
@@ -325,6 +390,7 @@ WORKS: dict[str, Callable[[], Any]] = {
     "judged": judged,
     "noise on every rank": noise_on_every_rank,
     "padded": padded,
+    "remembered": lambda: remembered(os.environ["DPERM_TEST_STARTED"], 17),
 }
 
 

@@ -16,9 +16,9 @@ import torch
 from dperm.release import SpendLog
 from dperm.torch.ranks import Share, sharing
 from helpers.killed_ranks import steps_for
-from helpers.rank_runs import ERRORS, SCENARIOS, individual, launched, records
+from helpers.rank_runs import ERRORS, SCENARIOS, N, individual, launched, records, remembered
 
-_FEW = ("frozen parts", "sharded", "few records a step", "rows of persons", "own loop")
+_FEW = ("importance", "importance, parts", "frozen parts", "sharded", "few records a step", "rows of persons", "own loop")
 
 
 @pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
@@ -60,7 +60,7 @@ _SAID = {
     "parts of persons": "all records on every rank with person_rows",
     "disk": "OSError: the disk is gone",
     "individual, continued": "Expected one process for",
-    "importance": "Expected one process for importance sampling",
+    "white box": "Expected one process for the white box of importance sampling",
     "log": "Cannot write the spend log /proc/nowhere/spend.db",
 }
 
@@ -99,6 +99,23 @@ def test_the_white_box_and_planted_noise_on_every_rank(tmp_path: Path) -> None:
     assert first["judged"]["verdict"] == "consistent", first["judged"]["text"]
     # planted: noise of one seed, added by every rank
     assert _spread(first["noise on every rank"]) > 1.9
+
+
+def test_norms_are_remembered_where_their_records_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of one process, continued by two and again by one: each norm counts once, and one charge pays for all."""
+    folder = str(tmp_path / "run")
+    monkeypatch.setenv("DPERM_TEST_STARTED", folder)
+    began = remembered(folder, 17)
+    first, second = (rank["remembered"] for rank in launched(tmp_path, ["remembered"], 2))
+    ended = remembered(folder, None)
+    assert began["kept"] and ended["kept"] and not first["kept"] and not second["kept"]
+    assert np.flatnonzero(first["norms"]).tolist() == list(range(0, len(first["norms"]), 2))
+    assert np.flatnonzero(second["norms"]).tolist() == list(range(1, len(first["norms"]), 2))
+    assert first["sums"] == second["sums"]
+    assert began["sums"] == first["sums"][:2] and first["sums"] == ended["sums"][: len(first["sums"])]
+    assert len(began["sums"]) < len(first["sums"]) < len(ended["sums"]) == 6
+    assert max(ended["sums"]) < 1.6 * min(ended["sums"]) < 1.6 * 4 * N
+    assert len(SpendLog.current().charges()) == 1
 
 
 # Shares

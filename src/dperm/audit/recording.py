@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from dperm._random import Randomness
 from dperm.privacy.events import Event
 from dperm.release.channel import UnpaidReleaseError
+from dperm.release.coins import Coin
 from dperm.release.draws import Draw, Indices
-from dperm.release.source import Coin, Source, SystemSource
+from dperm.release.source import Source, SystemSource
 
 __all__ = ["Forced", "Recorder", "Recording", "ReleaseRecord"]
 

@@ -171,6 +171,9 @@ def _watched(plan: Policy, objective: Objective, records: BatchSource, theta: An
         raise TypeError(
             f"Expected records that the objective reads (objective.records(...) or TorchRecords), got {type(records).__name__}."
         )
+    share = getattr(records, "share", None)
+    if share is not None and not plan.by_parts and not share.mine(np.arange(share.total)).all():
+        raise ValueError(f"Expected one process for the white box of {plan.kind}: whom a rank keeps, no other knows.")
     lengths = _lengths(plan, len(signs))
     watched_objective, watched_records = with_canaries(objective, records, signs, lengths)
     watcher = _Watcher(watched_objective)

@@ -110,6 +110,11 @@ class Policy(ABC):
     #: sum may then be computed by many processes
     by_parts: bool = False
 
+    @property
+    def by_ranks(self) -> bool:
+        """Whether parts of its sums may be computed by the ranks of a run, each of which keeps its own records throughout."""
+        return self.by_parts
+
     #: whether its run treats every number of a sum by itself, but for the lengths that records' gradients are cut at: numbers of
     #: one gradient may then lie in different processes, which add their noise
     by_shards: bool = False

@@ -38,10 +38,11 @@ from dperm.privacy.events import (
 )
 from dperm.privacy.filters import Filter, Price, ProfileFilter, filter_of
 from dperm.privacy.statements import Provenance
+from dperm.release.coins import Coin
 from dperm.release.draws import Draw, Indices
 from dperm.release.grid import Grid, power_below
 from dperm.release.ledger import SpendLog
-from dperm.release.source import Coin, Source, SystemSource, provenance_of
+from dperm.release.source import Source, SystemSource, provenance_of
 
 __all__ = ["Channel", "UnpaidReleaseError"]
 

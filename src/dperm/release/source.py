@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 from dperm._random import NoiseStream, Randomness
 from dperm.privacy.events import Event
 from dperm.privacy.statements import EXACT_NOISE, Provenance
+from dperm.release.coins import Coin, Coins, coins_of
 from dperm.release.draws import Draw, Indices
 
 __all__ = ["Coin", "Source", "SystemSource", "in_earnest", "provenance_of"]
 
 Array = NDArray[np.float64]
 T = TypeVar("T")
-
-#: (the number of a draw in this run, which of its coins)
-Coin = tuple[int, int]
 
 
 class Source(ABC):
@@ -92,7 +90,8 @@ class Source(ABC):
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
         """Those of the drawn `indices` (m,) that stay, each independently with probability keep[i].
 
-        One coin may be tossed in several calls, for parts of a draw.
+        A record has one toss of each coin of a draw: one coin may be asked about in several calls, for parts of a draw, and by
+        several processes.
         """
         raise NotImplementedError(f"{type(self).__name__} has no draws that depend on the records: no importance sampling.")
 
@@ -135,6 +134,7 @@ class SystemSource(Source):
 
     def __init__(self, randomness: Randomness) -> None:
         self.randomness = randomness
+        self._coins: Coins | None = None
 
     @property
     def provenance(self) -> Provenance:
@@ -168,6 +168,7 @@ class SystemSource(Source):
         return std * self.randomness.noise.standard_normal(dimension)
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
+        self._coins = coins_of(self.randomness.sampling)
         return draw.indices(self.randomness.sampling, records, steps)
 
     @property
@@ -175,4 +176,5 @@ class SystemSource(Source):
         return self.randomness.sampling
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
-        return indices[self.randomness.sampling.random(len(indices)) < keep]
+        assert self._coins is not None  # drawn before: see `Channel.thin`
+        return indices[self._coins(indices, coin) < keep]

@@ -217,7 +217,8 @@ class Starter:
             )
 
     def _refuse_ranks(self, plan: Policy) -> None:
-        if self.ranks.size > 1 and not (plan.by_parts and states(type(plan), "by_parts")):
+        said = "by_ranks" if states(type(plan), "by_ranks") else "by_parts"  # a stranger's plan must say it itself
+        if self.ranks.size > 1 and not (getattr(plan, said) and states(type(plan), said)):
             raise ValueError(
                 f"Expected one process for {plan.kind}, which keeps something of each record, got {self.ranks.size} ranks."
             )

@@ -52,6 +52,11 @@ class ImportancePlan(ImportanceSettings):
     run = ImportanceGradients
 
     @property
+    def by_ranks(self) -> bool:
+        """Norms are remembered where their records are."""
+        return True
+
+    @property
     def paper(self) -> str:
         return f"Wei, Bao, Xiao, Yang 2022 (DPIS), with its accounting put right; {self.spending.source}"
 

@@ -65,12 +65,19 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         self.epochs: list[ImportanceEpoch] = []
         self._size = plan.public_size
         self._filter = self.channel.filter
-        self._norms = np.zeros(count)
+        self._mine = self._share(np.arange(count))
+        self._norms = np.zeros(count)  # of others' records always
         self._seen = np.full(count, -plan.steps_per_epoch)  # the step at which; never yet
         self._clipping_norm = plan.clipping_norm
         self._epoch: ImportanceEpoch | None = None
         self._drawn: deque[tuple[int, Indices, Array]] = deque()
         self._draws = 0
+        self._looked = False  # since then, or before the checkpoint that is continued
+
+    def _share(self, numbers: Indices) -> NDArray[np.bool_]:
+        """(n,): which of these records are here. Other processes of the run have the rest, and remember them."""
+        share = getattr(self.records, "share", None)  # of records that ranks may have parts of
+        return np.ones(len(numbers), dtype=bool) if share is None else share.mine(numbers)
 
     @property
     def clipping_norm(self) -> float:
@@ -94,13 +101,16 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         return [asdict(epoch) for epoch in self.epochs]
 
     def private(self) -> dict[str, Any]:
-        return {"norms": self._norms, "seen": self._seen}
+        """The memory; nothing where other processes remember the rest: who continues looks at all records."""
+        return {"norms": self._norms, "seen": self._seen} if self._mine.all() else {}
 
     def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
-        norms, seen = np.asarray(private["norms"], dtype=np.float64), np.asarray(private["seen"], dtype=self._seen.dtype)
-        if not norms.shape == seen.shape == self._norms.shape:
-            raise ValueError(f"The checkpoint remembers {len(norms)} records, the data set has {len(self._norms)}.")
-        self._norms, self._seen = norms.copy(), seen.copy()
+        if private:
+            norms, seen = np.asarray(private["norms"], dtype=np.float64), np.asarray(private["seen"], dtype=self._seen.dtype)
+            if not norms.shape == seen.shape == self._norms.shape:
+                raise ValueError(f"The checkpoint remembers {len(norms)} records, the data set has {len(self._norms)}.")
+            self._norms, self._seen = np.where(self._mine, norms, 0.0), seen.copy()
+            self._looked = bool((seen >= 0).any())
         if public["charge_id"] == self.channel.charge_id:  # its log may have lost parts
             self._filter.know(public["spent"])
         self._clipping_norm = float(public["clipping_norm"])
@@ -125,8 +135,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
             total.add(self._accepted(at_theta, draw, indices[part], proposals[part], unit))
         sensitivity = unit.sensitivity(plan.budget.relation)
         query = total.query(sensitivity, epoch.noise_multiplier)
-        if query is None:
-            query = unit.empty(theta)
+        query = self.channel.summed(unit.empty(theta) if query is None else query)
         released = self.channel.release(query, sensitivity, epoch.noise_multiplier, epoch.rate)
         self.step += 1
         released *= epoch.norm_sum / (self._size * plan.expected_batch_size)  # in place: nobody else holds it
@@ -150,7 +159,8 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
     def _proposals(self, rate: float, steps: int) -> Iterator[Indices]:
         """For each step the proposed records, of those that Poisson sampling at `rate` drew."""
         plan = self.policy
-        for drawn in self.channel.draw(Poisson(rate), len(self._norms), steps):
+        for everybodys in self.channel.draw(Poisson(rate), len(self._norms), steps):
+            drawn = everybodys[self._mine[everybodys]]
             ceilings = np.minimum(plan.proposal_factor * self._counted(self._norms[drawn]), self._clipping_norm)
             proposed = self.channel.thin(drawn, ceilings / self._clipping_norm, (self._draws, _PROPOSED))
             self._drawn.append((self._draws, proposed, ceilings[np.isin(drawn, proposed, assume_unique=True)]))
@@ -190,7 +200,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
     def _begin(self, number: int, steps: int, theta: Any) -> ImportanceEpoch:
         """Release K*, where the clipping norm adapts, and K; plan and pay for the epoch's steps."""
         plan, channel = self.policy, self.channel
-        fresh = not self.epochs  # nothing is remembered: at the start, or continued from a checkpoint before the first look
+        fresh = not self._looked  # nothing is remembered: at the start, or continued without a memory
         if fresh:
             self._look(theta)
         if plan.adaptive is not None and number > 0:
@@ -204,7 +214,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         norm_sum = plan.expected_batch_size * norm / rate
         ratio = norm_sum / (self._size * norm)
         steps = plan.spending.paid_at_once(steps)
-        noise = plan.noise_multiplier(self._filter, number, steps, rate)
+        noise = channel.source.first(lambda: plan.noise_multiplier(self._filter, number, steps, rate))
         epoch = ImportanceEpoch(number, norm, norm_sum, rate, noise, noise * ratio, ratio)
         part = SelfComposed(PoissonSampled(rate, Gaussian(noise)), steps)
         channel.allow(part, {"what": "steps", "epoch": asdict(epoch)})
@@ -212,7 +222,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
 
     def _look(self, theta: Any) -> None:
         """Norms at θ of all records that were not seen for half an epoch: most of those that are drawn often were."""
-        stale = np.flatnonzero(self.step - self._seen > _FRESH * self.policy.steps_per_epoch)
+        stale = np.flatnonzero(self._mine & (self.step - self._seen > _FRESH * self.policy.steps_per_epoch))
         chunks = [stale[start : start + _CHUNK] for start in range(0, len(stale), _CHUNK)]
         start = 0
         for batches in self.records.stream([None] if len(stale) == len(self._seen) else chunks):
@@ -221,6 +231,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
                 self._norms[stale[start : start + len(norms)]] = norms
                 start += len(norms)
         self._seen[stale] = self.step
+        self._looked = True
 
     def _released_sum(self, cut: float, what: str, otherwise: float) -> float:
         """Σ min(nᵢ, cut) of the norms last seen, plus noise: one record moves it by no more than `cut`. `otherwise`, where
@@ -230,7 +241,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
             self.channel.allow(Gaussian(noise), {"what": what})
         except BudgetExceeded:
             return otherwise
-        return float(self.channel.release(exact_sum(self._norms, cut), cut, noise)[0])
+        return float(self.channel.release(self.channel.summed(exact_sum(self._norms, cut)), cut, noise)[0])
 
 
 def _plain(values: Any) -> Array:

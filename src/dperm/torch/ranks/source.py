@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dperm.privacy import Event, Provenance
 from dperm.release import Source
+from dperm.release.coins import Coin
 from dperm.release.draws import Draw, Indices
 from dperm.release.source import in_earnest, provenance_of
 from dperm.torch.ranks.group import Ranks
@@ -45,7 +46,7 @@ class RankSource(Source):
         return self._own.length(query)
 
     def summed(self, part: Any) -> Any:
-        return self._ranks.total(part)
+        return self._ranks.total(part) if isinstance(part, Tensor) else np.sum(self._ranks.gathered(part), axis=0)
 
     def first(self, work: Callable[[], T]) -> T:
         return self._ranks.first(work)
@@ -75,6 +76,9 @@ class RankSource(Source):
         # ranks may have read ahead, some further than others: from here on all are at the same place again
         self._sampling.bit_generator.state = self._ranks.first(lambda: self._sampling.bit_generator.state)
         return self._own.draw(draw, records, steps)
+
+    def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
+        return self._own.thin(indices, keep, coin)  # by the state that all drew from, and the numbers of records
 
     @property
     def generator(self) -> np.random.Generator:
