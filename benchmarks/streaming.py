@@ -1,6 +1,6 @@
 """Tables that memory need not hold: Parquet read and encoded in parts, and objective perturbation trained on what lies on disk.
 
-Writes benchmarks/results/streaming.md. `python benchmarks/streaming.py [--rows 10000000] [--features 20]`
+Writes benchmarks/results/streaming.md. `python benchmarks/streaming.py [--rows 10000000 …] [--features 20]`
 """
 
 from __future__ import annotations
@@ -57,19 +57,39 @@ def made(path: Path, rows: int, features: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000_000, 100_000_000])
     parser.add_argument("--features", type=int, default=20)
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     os.environ["DPERM_SPEND_LOG"] = str(Path(tempfile.mkdtemp()) / "spend.db")
     streaming.free_memory = lambda: 0.0  # as on a machine that holds none of it
-    columns = [{"name": f"x{number}", "type": "number", "range": [0, 1]} for number in range(asked.features)]
+    found = [measured(rows, asked.features) for rows in asked.rows]
+    text = [
+        "# Tables in parts",
+        "",
+        f"Rows of {asked.features} numbers and a label in a Parquet file, read and encoded in parts, and objective perturbation "
+        "trained on what lies on disk then. Memory: the process's own, at most.",
+        "",
+        "| rows | Parquet, GB | on disk while it is used, GB | read: s | memory, GB | trained: s | memory, GB |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        *found,
+        "",
+        ", ".join(f"{name} {value}" for name, value in machine().items()) + ".",
+        "",
+    ]
+    (RESULTS / "streaming.md").write_text("\n".join(text), encoding="utf-8")
+    print("\n".join(text))
+
+
+def measured(rows: int, features: int) -> str:
+    """A line of the table."""
+    columns = [{"name": f"x{number}", "type": "number", "range": [0, 1]} for number in range(features)]
     schema = Schema.from_dict(
         {"name": "made", "target": "y", "classes": ["no", "yes"], "columns": [*columns, {"name": "y", "type": "label"}]}
     )
     with tempfile.TemporaryDirectory(dir=RESULTS) as folder:
         path = Path(folder) / "made.parquet"
-        made(path, asked.rows, asked.features)
+        made(path, rows, features)
         os.environ["DPERM_SCRATCH"] = folder
         with Memory() as reading:
             start = time.perf_counter()
@@ -77,25 +97,13 @@ def main() -> None:
             read = time.perf_counter() - start
         with Memory() as training:
             start = time.perf_counter()
-            data.fit(DPLogisticRegression(epsilon=1.0, classes=schema.classes, public_size=asked.rows))
+            data.fit(DPLogisticRegression(epsilon=1.0, classes=schema.classes, public_size=rows))
             trained = time.perf_counter() - start
         disk = path.stat().st_size, data.features.nbytes
-    text = [
-        "# Tables in parts",
-        "",
-        f"{asked.rows:,} rows of {asked.features} numbers and a label, Parquet of {disk[0] / 1e9:.2f} GB; {disk[1] / 1e9:.2f} GB "
-        "on disk while it is used. Memory: the process's own, at most.",
-        "",
-        "| | seconds | memory, GB |",
-        "| --- | --- | --- |",
-        f"| read and encoded | {read:.1f} | {reading.most:.2f} |",
-        f"| trained (objective perturbation) | {trained:.1f} | {training.most:.2f} |",
-        "",
-        ", ".join(f"{name} {value}" for name, value in machine().items()) + ".",
-        "",
-    ]
-    (RESULTS / "streaming.md").write_text("\n".join(text), encoding="utf-8")
-    print("\n".join(text))
+    values = [disk[0] / 1e9, disk[1] / 1e9, read, reading.most, trained, training.most]
+    line = f"| {rows:,} | " + " | ".join(f"{value:.2f}" for value in values) + " |"
+    print(line, flush=True)
+    return line
 
 
 if __name__ == "__main__":

@@ -219,6 +219,9 @@ def test_what_was_changed_or_taken_out_shows(tmp_path: Path) -> None:
         "The budget": "UPDATE dperm_budgets SET spent = replace(spent, 'mass', 'mess')",
         "Entry 2 of": "UPDATE dperm_entries SET claimed = 1 WHERE number = 2",
         "Entry 3 of": "UPDATE dperm_entries SET persons = 1 WHERE number = 3",
+        "Entry 4 of": "UPDATE dperm_entries SET charge = 'x' WHERE number = 4",
+        "may look open": "UPDATE dperm_head SET time = ''",
+        "nobody made it": "INSERT INTO dperm_budgets SELECT 'others', body, spent FROM dperm_budgets",
     }
     for message, change in changes.items():
         path.write_bytes(whole)

@@ -24,6 +24,7 @@ _POINTS = 160  # of a profile: with these, Gaussian noise that is treated like a
 _ENDS = (1.0, 1.0001, 1.002, 1.02)  # of the largest ε: further points
 _LEAST = 1e-4  # of the mass that may be set aside: what more points below would bring is lost in rounding
 _ROUNDING = 1 + 1e-9
+_LAST_DIGITS = 1e-12  # of δ, which may have been rounded down
 
 Array = NDArray[np.float64]
 
@@ -62,7 +63,8 @@ def gdp_bounds(event: Event, mass: float) -> list[GaussianBound]:
         pure = sum(count * _pure(leaf.epsilon) ** 2 for leaf, count in counts.items() if isinstance(leaf, PureDP))
         found.append(GaussianBound(squares + pure * _ROUNDING, 0.0, sum(count * leaf.astray for leaf, count in counts.items())))
     if not found:
-        raise UnsupportedEventError(f"No Gaussian mechanism is as bad as this one with δ = {mass:.2g} set aside.")
+        what = f"with δ = {mass:.2g} set aside" if mass else "with nothing set aside: only Gaussian noise and pure ε-DP have one"
+        raise UnsupportedEventError(f"No Gaussian mechanism that gives away no less is known {what}.")
     return found
 
 
@@ -74,31 +76,33 @@ def _pure(epsilon: float) -> float:
 def _bounds(losses: PrivacyLossDistribution, mass: float) -> list[tuple[float, float]]:
     if not mass:
         return []
-    found: list[tuple[float, float]] = []
-    largest = next((value for share in (_LEAST, 1 / 2) if (value := losses.epsilon(mass * share)) < LOSS_CAP), math.inf)
+    largest = next((value for share in (_LEAST, 0.5, 0.999) if (value := losses.epsilon(mass * share)) < LOSS_CAP), math.inf)
     if not math.isfinite(largest):
-        return found
+        return []
     ends = [largest * factor for factor in _ENDS]
-    points = np.array([*(largest * (np.arange(_POINTS) / _POINTS) ** 1.5), *ends])
+    points = np.array([*(largest * (np.arange(_POINTS) / _POINTS) ** 1.5), *ends]) if largest else np.zeros(1)
+    ends = ends if largest else [0.0]
     rough = losses.deltas(list(points))
     rough[-len(ends) :] = np.minimum(rough[-len(ends) :], [losses.delta(end) for end in ends])  # where δ may end abruptly
-    slopes, deltas = _lower_hull(np.exp(points), rough)
+    slopes, deltas = _lower_hull(np.exp(points), np.minimum(rough * (1 + _LAST_DIGITS), 1.0))
+    asides = np.where(deltas > 1e-280, deltas, 0.0)
+    found = [(_mu(slopes[: last + 1], deltas[: last + 1], aside), float(aside)) for last, aside in enumerate(asides)]
+    return [(mu**2 * _ROUNDING, aside) for mu, aside in found if aside <= mass and math.isfinite(mu)]
+
+
+def _mu(slopes: Array, deltas: Array, aside: float) -> float:
+    """The least μ at which a Gaussian's trade-off lies below the polygon of these lines and their mirror images, once its atoms
+    are set aside. Both are their own mirror images: corners with α ≤ β tell, and where the polygon meets the diagonal."""
+    middle = float(np.max((1 - deltas) / (1 + slopes)))
+    if middle <= 0:
+        return math.inf  # rounding left nothing of it
     corners = (deltas[:-1] - deltas[1:]) / np.diff(slopes)  # α where a line meets the next; β there is 1 − met
     met = deltas[:-1] + slopes[:-1] * corners
-    for last, aside in enumerate(deltas):
-        aside = float(aside) if aside > 1e-280 else 0.0
-        if aside <= mass:
-            found.append((_mu(corners[:last], met[:last], aside) ** 2 * _ROUNDING, aside))
-    return found
-
-
-def _mu(corners: Array, met: Array, aside: float) -> float:
-    """The least μ at which the polygon up to here lies above a Gaussian's trade-off, once its atoms are set aside."""
-    false, true = corners / (1 - aside), (met - aside) / (1 - aside)
-    inner = (false > 0) & (true < 1)
-    if np.any(true[inner] <= 0):
-        return math.inf  # rounding left nothing of it
-    return float(np.max(ndtri(true[inner]) - ndtri(false[inner]), initial=0.0))
+    kept = (corners > 0) & (corners + met <= 1) & (corners < middle)  # others lie below the mirror images
+    false, true = corners[kept] / (1 - aside), (met[kept] - aside) / (1 - aside)
+    if np.any(true <= 0):
+        return math.inf
+    return float(np.max(ndtri(true) - ndtri(false), initial=max(0.0, -2 * float(ndtri(middle / (1 - aside))))))
 
 
 def _lower_hull(slopes: Array, deltas: Array) -> tuple[Array, Array]:

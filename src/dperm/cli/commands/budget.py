@@ -27,8 +27,8 @@ def create(
     persons: Annotated[bool, typer.Option("--persons", help="It protects persons with all their rows.")] = False,
     owner: Annotated[str, typer.Option(help="Whom to ask when it is spent.")] = "",
     expires: Annotated[str, typer.Option(help="The last day, 2027-12-31.")] = "",
-    alert: Annotated[float, typer.Option(help="Share of ε from which on a charge warns.")] = 0.8,
-    rule: Annotated[Filter, typer.Option("--filter", help="How releases add up that nobody has planned.")] = "renyi",
+    alert: Annotated[float, typer.Option(help="Share of the budget from which on a charge warns.")] = 0.8,
+    rule: Annotated[Filter | None, typer.Option("--filter", help="How releases add up [default: renyi].")] = None,
     order: Annotated[float | None, typer.Option(help="Of the Rényi filter [default: the one that suits Gaussian noise].")] = None,
     mass: Annotated[float | None, typer.Option(help="Part of δ for releases that set some aside [default: half].")] = None,
     plan: Annotated[
@@ -49,19 +49,22 @@ def create(
     from dperm.release.ledger import Budget
 
     made = _rule(epsilon, delta, rule, plan, {"relation": stated_relation(relation), "order": order, "mass": mass})
-    _say(SpendLog.current().create_budget(Budget(label, made, persons, owner, expires, alert)))
+    account = SpendLog.current().create_budget(Budget(label, made, persons, owner, expires, alert))
+    _say(account)
+    if account.spent:
+        say("It was charged before. That counts; but what was released must be no reason for this budget's rule and size.")
     say("The same records under another name are not counted: whoever names data sets answers for that.")
 
 
-def _rule(epsilon: float, delta: float, name: str, plan: list[Path] | None, settings: dict[str, Any]) -> Rule:
+def _rule(epsilon: float, delta: float, name: Filter | None, plan: list[Path] | None, settings: dict[str, Any]) -> Rule:
     from dperm.release.ledger import GdpFilter, Plan, RenyiFilter
 
     stated = {setting: value for setting, value in settings.items() if value is not None}
-    if plan and ("mass" in stated or "order" in stated or name != "renyi"):
+    if plan and ("mass" in stated or "order" in stated or name is not None):
         raise ValueError("Expected no --filter, --mass and --order with --plan: planned releases are composed exactly.")
     if plan:
         return Plan.of(epsilon, delta, [release for path in plan for release in _releases(path)], **stated)
-    if name == "renyi":
+    if name != "gdp":
         return RenyiFilter.of(epsilon, delta, **stated)
     if "order" in stated:
         raise ValueError("Expected no --order with --filter gdp.")
@@ -107,7 +110,7 @@ def show(
 
 def history(
     label: Annotated[str | None, typer.Argument(help="One data set [default: all].")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Page that draws ε over time.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Page that draws what was spent over time.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Every charge and budget, oldest first. With -o a page that draws what was spent over time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
@@ -64,7 +65,10 @@ class Budget:
         if relation_of(event) is not self.relation:
             raise ValueError(f"The budget of {self.label!r} protects by {self.relation}, this release by {relation_of(event)}.")
         try:
-            return self.rule.cost(event)
+            cost = self.rule.cost(event)
+            if not all(0 <= amount < math.inf for amount in cost.values()):
+                raise ValueError(f"by a {self.rule.name} it costs {', '.join(f'{amount:g}' for amount in cost.values())}.")
+            return cost
         except (UnsupportedEventError, ValueError) as error:
             raise ValueError(f"The budget of {self.label!r} cannot add this release up: {error}") from None
 
@@ -120,6 +124,8 @@ class Account:
             raise BudgetExceeded(f"The budget of {budget.label!r} expired on {budget.expires}: nothing was charged.")
         limits = rule.limits
         for kind, amount in spent.items():
+            if kind not in limits:
+                raise ValueError(f"What was spent of the budget of {budget.label!r} was changed: it has no {kind!r}.")
             if not amount <= limits[kind]:  # also where it is not a number
                 left = max(0.0, limits[kind] - self.spent.get(kind, 0.0))
                 raise BudgetExceeded(

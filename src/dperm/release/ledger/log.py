@@ -147,7 +147,9 @@ class SpendLog:
 
     def create_budget(self, budget: Budget) -> Account:
         """Write a budget, or another one in its place; what was charged to its data set before counts. ValueError where that
-        cannot be added up, BudgetExceeded where it is more than the budget."""
+        cannot be added up, or for a plan, which comes before charges; BudgetExceeded where it is more than the budget.
+
+        Filters promise their ε for rules and sizes that do not depend on what was released."""
         with self.database.writing() as rows:
             account = Account(budget)
             events = events_of(rows)
@@ -156,6 +158,11 @@ class SpendLog:
                 "GROUP BY event, private, claimed, persons",
                 budget.label,
             )
+            if found and budget.rule.fixed_beforehand:
+                raise ValueError(
+                    f"Expected a plan before anything is charged, but {budget.label!r} has charges: what was released may have "
+                    "been a reason for what is planned. Give it a filter."
+                )
             for digest, private, claimed, persons, count in found:
                 earlier = "an earlier charge is only claimed" if claimed else ""
                 _refuse_unproved(budget, {"private": private, "claimed": earlier, "persons": persons})

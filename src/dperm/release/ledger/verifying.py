@@ -18,13 +18,15 @@ def verified(rows: Rows, where: str, head: Mapping[str, Any] | None) -> int:
     """See `SpendLog.verify`."""
     chain, number, events = "", 0, events_of(rows)
     accounts: dict[str, Account] = {}
-    for number, kind, label, event, persons, private, claimed, body, told in rows(
-        "SELECT number, kind, label, event, persons, private, claimed, body, chain FROM dperm_entries ORDER BY number"
+    time = ""
+    for number, kind, charge, label, event, persons, private, claimed, body, told in rows(
+        "SELECT number, kind, charge, label, event, persons, private, claimed, body, chain FROM dperm_entries ORDER BY number"
     ):
         chain = hashlib.sha256((chain + body).encode()).hexdigest()
         data = parsed(number, body)
         same = (data["kind"], data.get("label", ""), data["event"]) == (kind, label, event) and (event is None or event in events)
-        same &= flags_of(data) == (persons, private, claimed)
+        same &= (data["charge"], *flags_of(data)) == (charge, persons, private, claimed)
+        time = data["time"]
         if told != chain or not same:
             raise ValueError(f"Entry {number:,} of the spend log {where}, or one before it, was changed or taken out.")
         if head is not None and number == head["count"] and chain != head["chain"]:
@@ -33,12 +35,17 @@ def verified(rows: Rows, where: str, head: Mapping[str, Any] | None) -> int:
             accounts[label] = _recounted(rows, Budget.from_dict(data["budget"]), number)
         elif kind == "charge" and label in accounts:
             accounts[label] = Account(accounts[label].budget, added(accounts[label].spent, costs_of(data)))
-    count, last = rows("SELECT count, chain FROM dperm_head")[0]
+    count, last, latest = rows("SELECT count, chain, time FROM dperm_head")[0]
     entries = int(rows("SELECT count(*) FROM dperm_entries")[0][0])
     if (count, last) != (number, chain) or entries != number:
         raise ValueError(f"The spend log {where} should have {count:,} entries and has {entries:,}: some were taken out.")
     if head is not None and head["count"] > number:
         raise ValueError(f"The spend log {where} has {number:,} entries; it had {head['count']:,}: some were taken out.")
+    if latest != time:
+        raise ValueError(f"The spend log {where} is of {time} and says {latest or 'nothing'}: an expired budget may look open.")
+    for (label,) in rows("SELECT label FROM dperm_budgets"):
+        if label not in accounts:
+            raise ValueError(f"The budget of {label!r} in the spend log {where} has no entry: nobody made it.")
     for label, account in accounts.items():
         stated = account_of(rows, label)
         if (

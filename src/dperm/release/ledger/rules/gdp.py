@@ -51,7 +51,10 @@ class GdpFilter(Rule):
         def beyond(log_mu: float) -> float:
             return math.log(max(gaussian_delta(math.exp(-log_mu), left), 1e-300) / (delta - mass))
 
-        mu = math.exp(float(brentq(beyond, math.log(1e-12), math.log(math.sqrt(2 * left) + 10), xtol=1e-13)))
+        least = math.log(1e-12)
+        if beyond(least) > 0:
+            raise ValueError(f"Expected a larger epsilon or delta than {epsilon:g} and {delta:g}.")
+        mu = math.exp(float(brentq(beyond, least, math.log(math.sqrt(2 * left) + 10), xtol=1e-13)))
         while gaussian_epsilon(1 / mu, delta - mass) > left:
             mu *= 1 - 1e-9  # the conversion back must not round above the target
         return cls(float(epsilon), float(delta), Relation(relation), mu**2, mass)

@@ -36,6 +36,8 @@ class Plan(Rule):
     their ε is that of the plan composed exactly, `planned`, also where some are never asked (Zhu, Dong, Wang 2022, Theorem 10).
     """
 
+    fixed_beforehand = True
+
     planned: float
     releases: tuple[tuple[Event, int], ...]
 
@@ -55,7 +57,7 @@ class Plan(Rule):
         relation = Relation(relation)
         counts: dict[str, tuple[Event, int]] = {}
         for event, count in releases:
-            check.integer("how often", count)
+            count = check.integer("how often", count)
             if relation_of(event) is not relation:
                 raise ValueError(f"Expected planned releases by {relation}, got one by {relation_of(event)}: {event}.")
             key = _key(event)

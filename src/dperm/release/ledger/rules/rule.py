@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
 
 from dperm import _validate as check
 from dperm._family import members
@@ -28,6 +29,14 @@ class Rule(ABC):
     epsilon: float
     delta: float
     relation: Relation
+
+    #: whether it holds only where nothing was released before it was made
+    fixed_beforehand: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        numbers = [value for part in fields(self) if isinstance(value := getattr(self, part.name), float)]
+        if not all(0 <= number < math.inf for number in numbers):
+            raise ValueError(f"Expected numbers from 0 on, got {self}.")
 
     @property
     @abstractmethod
