@@ -148,7 +148,7 @@ class Dataset:
             tuple(notes),
             schema.title,
             absent=absent,
-            places=np.flatnonzero(usable),
+            places=np.flatnonzero(usable) if left_out else None,
             groups=None if persons is None else persons[usable],
             person_rows=schema.unit_rows if schema.unit else None,
             found=schema.found_on_records(),

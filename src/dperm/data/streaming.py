@@ -113,7 +113,7 @@ def _encoded(frames: Iterator[pd.DataFrame], names: list[str], schema: Schema, r
         raise DataError(f"Expected distinct column names, got {doubled[:5]} twice.")
     scratch = Path(os.environ.get("DPERM_SCRATCH") or tempfile.gettempdir())
     with _writable(scratch):
-        _refuse_small(scratch, rows * (4 * schema.dimension + 8))
+        _refuse_small(scratch, rows * (4 * schema.dimension + _target_type(schema).itemsize))
         with tempfile.TemporaryFile(dir=scratch) as features, tempfile.TemporaryFile(dir=scratch) as targets:
             found = _Parts(schema, features, targets).read(frames, rows, progress)
     known = {column.name for column in schema.columns} | {schema.unit}
@@ -156,9 +156,7 @@ class _Parts:
                 schema.persons(frame)  # says what is missing
             self._units.append(frame[schema.unit])
         _kept(features, self._features)
-        if schema.classes:
-            targets = np.searchsorted(sorted(schema.classes), targets).astype(np.float64)
-        _kept(np.asarray(targets, dtype=np.float64), self._targets)
+        _kept(np.asarray(targets, dtype=_target_type(schema)), self._targets)
 
     def _made(self) -> Dataset:
         import pandas as pd
@@ -176,14 +174,15 @@ class _Parts:
                 raise SchemaError(
                     f"Expected to be told whose each row is, but {schema.unit!r} is missing in {unknown} of {len(usable)}."
                 )
-        for file, length in ((self._features, 4 * count * schema.dimension), (self._targets, 8 * count)):
+        for file, length in (
+            (self._features, 4 * count * schema.dimension),
+            (self._targets, _target_type(schema).itemsize * count),
+        ):
             file.flush()
             if os.fstat(file.fileno()).st_size != length:
                 raise OSError("what was written is not all there")
         features = np.memmap(self._features, dtype=np.float32, mode="r+", shape=(count, schema.dimension))
-        targets: Any = np.memmap(self._targets, dtype=np.float64, mode="r+", shape=(count,))
-        if schema.classes:
-            targets = np.array(sorted(schema.classes))[targets.astype(np.intp)]
+        targets: Any = np.memmap(self._targets, dtype=_target_type(schema), mode="r+", shape=(count,))
         return replace(Dataset.encoded(schema, features, targets, usable, persons), survey=survey)
 
 
@@ -273,6 +272,10 @@ def _frames(path: Path, table: Any, schema: Schema) -> Iterator[pd.DataFrame]:
 
 def _rows_at_once(schema: Schema) -> int:
     return max(1 << 10, _PART // (_ENTRY * len(schema.columns) + 4 * schema.dimension))
+
+
+def _target_type(schema: Schema) -> np.dtype[Any]:
+    return np.array(sorted(schema.classes)).dtype if schema.classes else np.dtype(np.float64)
 
 
 def _kept(values: NDArray[Any], file: IO[bytes]) -> None:

@@ -12,14 +12,18 @@ from dperm.privacy import Assumption, statements
 
 __all__ = ["admit_labels", "refuse_missing"]
 
+_AT_ONCE = 1 << 22
 
-def admit_labels(y: Any, classes: ArrayLike | None) -> tuple[NDArray[Any], NDArray[np.intp], Assumption]:
+
+def admit_labels(y: Any, classes: ArrayLike | None) -> tuple[NDArray[Any], NDArray[np.signedinteger], Assumption]:
     """All labels in order, each record's index among them, and what the certificate says of them.
 
     ValueError for labels outside a stated set, and for fewer than two.
     """
-    check_classification_targets(y)
-    seen = np.unique(y)
+    parts = np.array_split(y, max(1, -(-len(y) // _AT_ONCE)))  # sorting copies: of very many labels, some at once
+    for part in parts:
+        check_classification_targets(part)
+    seen = np.unique(np.concatenate([np.unique(part) for part in parts]))
     if classes is None:
         known = seen
     else:
@@ -31,7 +35,9 @@ def admit_labels(y: Any, classes: ArrayLike | None) -> tuple[NDArray[Any], NDArr
         raise ValueError(
             f"Expected at least 2 classes, got one class only: {known.tolist()}. State all possible labels with classes=."
         )
-    return known, np.searchsorted(known, y), statements.labels(len(known), stated=classes is not None)
+    kind = np.min_scalar_type(-len(known))  # signed, and no wider than it need be
+    index = np.concatenate([np.searchsorted(known, part).astype(kind) for part in parts])
+    return known, index, statements.labels(len(known), stated=classes is not None)
 
 
 def refuse_missing(y: Any) -> None:

@@ -134,7 +134,7 @@ class Records:
         """The same rows with other targets, sharing all memory."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.targets = np.array(targets, dtype=np.float64)
+        other.targets = _copied(targets)
         if self._kept is not None:
             other._table = np.concatenate([self._table[:2], np.atleast_2d(other.targets.T)])
         return other
@@ -271,15 +271,20 @@ class Records:
         norms = np.hypot(np.sqrt(_squares(rows)) * units, self.constant) * (1 + 2.0**-40)
         norms = np.maximum(norms, 1e-200)
         norms[absent] = 0.0
-        return Batch(rows, (norms, units, *np.atleast_2d(self.targets[which].T)))
+        return Batch(rows, (norms, units, *np.atleast_2d(self.targets[which].T.astype(np.float64))))
 
 
 def admit_shape(targets: Any, size: int) -> Array:
     """A copy of targets (n,), or (n, 2) with weights. ValueError for other shapes."""
-    targets = np.array(targets, dtype=np.float64)
+    targets = _copied(targets)
     if targets.shape not in ((size,), (size, 2)):
         raise ValueError(f"Expected {size} targets, one a row, got shape {targets.shape}.")
     return targets
+
+
+def _copied(targets: Any) -> NDArray[Any]:
+    """In double precision, but for classes of a byte each: of many records that are much of what memory holds."""
+    return np.array(targets, dtype=np.int8 if getattr(targets, "dtype", None) == np.int8 else np.float64)
 
 
 def known(targets: Array) -> NDArray[np.bool_]:

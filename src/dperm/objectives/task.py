@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,6 @@ class Task:
         """How many models this objective needs: one, or one for each of more than two classes."""
         return self.classes if self.classes > 2 and objective.outputs == 1 else 1
 
-    def targets(self, numbers: NDArray[np.integer]) -> NDArray[np.float64]:
-        """Targets of classification from class numbers (n,): ±1 for two classes, the numbers for more."""
-        return np.where(numbers == 1, 1.0, -1.0) if self.classes == 2 else numbers.astype(np.float64)
+    def targets(self, numbers: NDArray[np.integer]) -> NDArray[Any]:
+        """Targets of classification from class numbers (n,): ±1 for two classes, of a byte each, and the numbers for more."""
+        return np.where(numbers == 1, np.int8(1), np.int8(-1)) if self.classes == 2 else numbers.astype(np.float64)
