@@ -27,7 +27,7 @@ LEVELS = {
     "mechanisms": 6,
     "torch": 6,
     "data": 6,
-    "distributed": 6,
+    "distributed": 5,
     "utility": 7,
     "influence": 7,
     "audit": 8,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from dataclasses import replace
@@ -17,7 +18,7 @@ from dperm.audit import Pair, Training, replay
 from dperm.cli import app
 from dperm.data import Dataset, Schema, SchemaError, find
 from dperm.data import finding as module
-from dperm.data.finding import GRID
+from dperm.data.counting import GRID, ColumnCounts, added, counted
 from dperm.estimators import DPLogisticRegression, TableEncoder, model_from_json
 from dperm.privacy import Certificate, Provenance, Relation, epsilon
 from dperm.release import SpendLog
@@ -121,7 +122,7 @@ def test_a_person_is_one_however_the_id_is_written() -> None:
     real = module._kinds
 
     def kinds(columns: Any, *rest: Any) -> Any:
-        seen.append(len(columns["age"][1]))
+        seen.append(columns["age"].numbers)
         return real(columns, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -172,7 +173,7 @@ def test_ends_are_round_and_in_order() -> None:
     for values, low, high in (
         ([3.0] * 1000, 3, 3),
         (np.linspace(-1, 1, 1000), -1, 1),
-        (np.full(1000, 1e300), GRID[-1], GRID[-1]),
+        (np.full(1000, 1e20), GRID[-1], GRID[-1]),
     ):
         plan = module._Plan(1e-9, 1e-5, Relation.ADD_OR_REMOVE_ONE)
 
@@ -180,8 +181,35 @@ def test_ends_are_round_and_in_order() -> None:
             def release(self, query: Any, moved: float, noise: float) -> Any:
                 return query
 
-        ((found_low, found_high),) = module._ends([np.asarray(values, dtype=float)], Exact(), plan)  # pyright: ignore[reportArgumentType]
+        ((found_low, found_high),) = module._ends([ColumnCounts.of(pandas.Series(values), ".")], Exact(), plan)  # pyright: ignore[reportArgumentType]
         assert (found_low, found_high) == (low, high)
+
+
+def test_counts_add_up_over_parts() -> None:
+    names = list(FRAME.columns)
+    whole = counted(FRAME, names, ".")
+    cuts = [FRAME.iloc[start : start + 900] for start in range(0, COUNT, 900)] + [FRAME.iloc[:0]]
+    parts = functools.reduce(added, (counted(part, names, ".") for part in cuts))
+    for name in names:
+        one, other = whole[name], parts[name]
+        assert (one.numbers, one.others, one.missing) == (other.numbers, other.others, other.missing)
+        assert np.array_equal(one.below, other.below) and np.array_equal(one.above, other.above)
+        assert one.values.to_dict() == other.values.to_dict() and list(one.values.index) == list(other.values.index)
+
+
+def test_a_frame_of_dask_gives_the_same_schema() -> None:
+    frames = pytest.importorskip("dask.dataframe")
+    frame = FRAME.astype(str).where(FRAME.notna(), None)
+    here = find(frame, "sick", 2.0, name="people", random_state=3)
+    there = find(frames.from_pandas(frame, npartitions=5), "sick", 2.0, name="people", random_state=3)
+    assert there.columns == here.columns and there.classes == here.classes == ("0", "1")
+    assert here.found is not None and there.found is not None and there.found["event"] == here.found["event"]
+    assert "parts" in json.dumps(there.found["assumptions"]) and len(SpendLog.current().charges()) == 2
+    with pytest.raises(SchemaError, match="several parts"):
+        find(frames.from_pandas(frame, npartitions=5), "sick", 2.0, unit="note")
+    with pytest.raises(SchemaError, match="the target 'well'"):
+        find(frames.from_pandas(frame, npartitions=5), "well", 2.0)
+    assert len(SpendLog.current().charges()) == 2
 
 
 # What one record can do
@@ -300,13 +328,13 @@ def test_no_record_moves_the_first_counts_by_more_than_is_charged(replaced: bool
     columns = {f"c{place}": place for place in range(3)}
 
     def counts(values: list[Any]) -> np.ndarray:
-        read = {name: module._read(pandas.Series(values, dtype=object), ".") for name in columns}
-        return np.array([[len(given), len(words) - len(given), missing] for given, words, missing in read.values()])
+        read = counted(pandas.DataFrame(dict.fromkeys(columns, pandas.Series(values, dtype=object))), list(columns), ".")
+        return np.array([[column.numbers, column.others, column.missing] for column in read.values()])
 
     before = ["a", 1, None]
     for one in entries:
-        added = counts([*before, one]) - counts(before)
-        assert np.linalg.norm(added) <= np.sqrt(len(columns)) and (added >= 0).all()
+        more = counts([*before, one]) - counts(before)
+        assert np.linalg.norm(more) <= np.sqrt(len(columns)) and (more >= 0).all()
         for other in entries if replaced else ():
             moved = counts([*before, one]) - counts([*before, other])
             assert np.linalg.norm(moved) <= np.sqrt(2 * len(columns)) * (1 + 1e-12)

@@ -8,6 +8,7 @@ of at most δ/10 in all columns together (Korolova and others 2009). Nothing nee
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Sequence
@@ -19,11 +20,14 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from dperm import _validate as check
-from dperm.data.columns import OTHER, Column
-from dperm.data.entries import SchemaError, as_numbers, decimal_of, texts
+from dperm.data.columns import Column
+from dperm.data.counting import GRID, ColumnCounts, added, counted
+from dperm.data.entries import SchemaError, decimal_of
 from dperm.data.frames import as_frame
 from dperm.data.schema import Schema, tell_persons
 from dperm.data.targets import TargetRange
+from dperm.distributed.sums import sum_over
+from dperm.distributed.table import of_dask
 from dperm.privacy import (
     ApproximateDP,
     Assumption,
@@ -45,17 +49,11 @@ __all__ = ["GRID", "find"]
 
 Array = NDArray[np.float64]
 
-_STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
-_POSITIVE = [step * 10.0**power for power in range(-9, 16) for step in _STEPS]
-#: ends that a range may have
-GRID: Array = np.array([*(-value for value in reversed(_POSITIVE)), 0.0, *_POSITIVE])
-
 _PROBES = math.ceil(math.log2(len(GRID)))
 _SHARES = {"kinds": 0.05, "ends": 0.55, "values": 0.4}  # of the Gaussian's μ²
 _SELECTION = 0.1  # of δ, for values that nobody else has
 _CERTAIN = 4.0  # standard deviations
 _LABELS = 20  # of numbers, at most
-_LONGEST = 100  # of a category, in letters
 _LEAST = 1e-12  # an ε that stands for none
 
 
@@ -99,12 +97,17 @@ def find(
     looked at. SchemaError for a table that cannot be used, before anything is charged; and afterwards for a target of which
     nothing common was found.
 
+    `frame` may be one of Dask, whose parts are counted where they are, each once, on whatever Dask runs.
+
     Entries must be read each by itself: `pandas.read_csv(…, dtype=str)`, as `read_frame` does. A type that a reader takes from a
     whole column changes how all of its entries read when one is another.
     """
 
-    frame = as_frame(frame)
-    written = frame.attrs.get("format", {})
+    parted = of_dask(frame)
+    if parted and (unit or not hasattr(frame, "columns")):
+        raise SchemaError("Expected a frame of Dask without a unit: the rows of a person may be in several parts of it.")
+    frame = frame if parted else as_frame(frame)
+    written = {} if parted else frame.attrs.get("format", {})
     plan = _planned(check.positive("epsilon", epsilon), check.fraction("delta", delta), Relation(relation))
     if not all(isinstance(column, str) for column in frame.columns) or frame.columns.duplicated().any():
         raise SchemaError("Expected columns with names, each once.")
@@ -121,17 +124,20 @@ def find(
         if (number < 0).any():
             raise SchemaError(f"Expected to be told whose each row is, but {unit!r} is missing in some.")
         frame = frame.iloc[np.unique(number, return_index=True)[1]]
-    decimal = decimal_of(frame, ".")
-    columns = {column: _read(frame[column], decimal) for column in names}
+    if parted:
+        share = functools.partial(counted, names=names, decimal=".")
+        columns = sum_over(share, [(part,) for part in frame.to_delayed()], added)
+    else:
+        columns = counted(frame, names, decimal_of(frame, "."))
     channel = Channel.open(random_state, label=name)
-    certificate = _certificate(plan, channel, unit)
+    certificate = _certificate(plan, channel, unit, parted=parted)
     channel.charge(certificate.event, certificate.mechanism, persons=certificate.of_persons)
     replaced = plan.relation is Relation.REPLACE_ONE
     kinds, gaps = _kinds(columns, channel, plan, replaced)
     numeric = [column for column in names if kinds[column] == "number"]
-    ranges = dict(zip(numeric, _ends([columns[column][0] for column in numeric], channel, plan), strict=True))
+    ranges = dict(zip(numeric, _ends([columns[column] for column in numeric], channel, plan), strict=True))
     worded = [column for column in names if kinds[column] == "text" or column == target]
-    common = _common([columns[column][1] for column in worded], channel, plan, replaced)
+    common = _common([columns[column].values for column in worded], channel, plan, replaced)
     values = dict(zip(worded, common, strict=True))
     found: list[Column] = []
     for column in names:
@@ -168,21 +174,9 @@ def _planned(epsilon: float, delta: float, relation: Relation) -> _Plan:
     return _Plan(noise, delta, relation)
 
 
-def _read(values: pd.Series[Any], decimal: str) -> tuple[Array, Any, int]:
-    """Of a column: its finite numbers, its entries as texts, without those that are missing, long, or the word for others, and
-    how many are missing. Codes (a leading zero) are no numbers."""
-    words = texts(values.dropna(), ())
-    words = words[words != ""]
-    missing = len(values) - len(words)
-    words = words[(words != OTHER) & (words.str.len() <= _LONGEST)]
-    given = as_numbers(words.where(~words.str.match(r"-?0\d")), decimal)
-    return given[np.isfinite(given)], words, missing
-
-
-def _kinds(columns: dict[str, Any], channel: Channel, plan: _Plan, replaced: bool) -> tuple[dict[str, str], set[str]]:
+def _kinds(columns: dict[str, ColumnCounts], channel: Channel, plan: _Plan, replaced: bool) -> tuple[dict[str, str], set[str]]:
     """Which columns hold numbers, texts, or hardly anything; and in which values are missing."""
-    each = [[len(given), len(words) - len(given), missing] for given, words, missing in columns.values()]
-    counts = np.array(each, dtype=np.float64)
+    counts = np.array([[column.numbers, column.others, column.missing] for column in columns.values()], dtype=np.float64)
     # in each column a record counts at most once; one that is replaced moves at most two of the numbers by 1
     moved = math.sqrt(len(columns) * (2 if replaced else 1))
     noise = plan.of("kinds")
@@ -195,34 +189,32 @@ def _kinds(columns: dict[str, Any], channel: Channel, plan: _Plan, replaced: boo
     return kinds, {column for column, known in zip(columns, enough[:, 2], strict=True) if known}
 
 
-def _ends(columns: list[Array], channel: Channel, plan: _Plan) -> list[tuple[float, float]]:
+def _ends(columns: list[ColumnCounts], channel: Channel, plan: _Plan) -> list[tuple[float, float]]:
     """For each column of numbers the ends beyond which about as many records lie as the noise hides."""
     ends, moved = 2 * len(columns), math.sqrt(max(1, 2 * len(columns)))  # a record moves each count by at most 1, replaced or not
     noise = plan.of("ends", _PROBES)
     few = _CERTAIN * noise * moved
-    ordered = [np.sort(column) for column in columns]
     low, high = np.zeros(ends, dtype=int), np.full(ends, len(GRID) - 1)
     for _ in range(_PROBES if ends else 0):
         middle = (low + high) // 2
         beyond = np.empty(ends)
-        for number, column in enumerate(ordered):
+        for number, column in enumerate(columns):
             # the upper end at GRID[i]; the lower one at GRID[−1 − i]
-            beyond[2 * number] = len(column) - np.searchsorted(column, GRID[middle[2 * number]], side="right")
-            beyond[2 * number + 1] = np.searchsorted(column, GRID[-1 - middle[2 * number + 1]], side="left")
+            beyond[2 * number] = column.above[middle[2 * number]]
+            beyond[2 * number + 1] = column.below[-1 - middle[2 * number + 1]]
         noisy = np.asarray(channel.release(beyond, moved, noise))
         down = (noisy <= few) & (low < high)
         low, high = np.where(down | (low == high), low, middle + 1), np.where(down, middle, high)
     return [(float(GRID[-1 - high[2 * number + 1]]), float(GRID[high[2 * number]])) for number in range(len(columns))]
 
 
-def _common(columns: list[Any], channel: Channel, plan: _Plan, replaced: bool) -> list[dict[str, float]]:
+def _common(counted: list[pd.Series[Any]], channel: Channel, plan: _Plan, replaced: bool) -> list[dict[str, float]]:
     """For each column the texts that are common enough, with noisy counts."""
-    noise, moved = plan.of("values"), math.sqrt(max(1, len(columns)) * (2 if replaced else 1))
-    counted = [column.value_counts() for column in columns]
+    noise, moved = plan.of("values"), math.sqrt(max(1, len(counted)) * (2 if replaced else 1))
     counts = np.concatenate([count.to_numpy(dtype=np.float64) for count in counted]) if counted else np.zeros(0)
     noisy = channel.release_counts(counts, moved, noise)
     # a text that one record alone has is in all columns together kept with a chance of at most _SELECTION·δ
-    least = 2.0 - noise * moved * float(ndtri(_SELECTION * plan.delta / max(1, len(columns))))
+    least = 2.0 - noise * moved * float(ndtri(_SELECTION * plan.delta / max(1, len(counted))))
     found: list[dict[str, float]] = []
     start = 0
     for count in counted:
@@ -263,7 +255,7 @@ def _is_whole(value: str) -> bool:
         return False
 
 
-def _certificate(plan: _Plan, channel: Channel, unit: str) -> Certificate:
+def _certificate(plan: _Plan, channel: Channel, unit: str, *, parted: bool) -> Certificate:
     whose = statements.persons(1) if unit else [statements.ONE_RECORD]
     named = Assumption("The columns' names, and which is the target, are public.", "caller", "stated", "columns")
     apart = Assumption(
@@ -277,7 +269,7 @@ def _certificate(plan: _Plan, channel: Channel, unit: str) -> Certificate:
         event=plan.event,
         delta=plan.delta,
         paper="exact Gaussian composition; Korolova, Kenthapadi, Mishra, Ntoulas 2009 (values kept by their noisy counts)",
-        assumptions=[*whose, named, apart],
+        assumptions=[*whose, named, apart, *([statements.PARTS] if parted else [])],
         public_facts={"person_rows": 1, "unit": unit} if unit else {},
         not_charged=(statements.WRITTEN, statements.INPUT_CHECKS),
         provenance=channel.provenance,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from dperm.distributed.table import cut_alike, refuse_other_lengths
 
-__all__ = ["PartSums"]
+__all__ = ["PartSums", "sum_over"]
 
 T = TypeVar("T")
 
@@ -23,23 +23,26 @@ class PartSums:
 
     def of_rows(self, share: Callable[[Any, Any, Any], T], add: Callable[[T, T], T]) -> T:
         """Σ share(X, y, weights) over the parts that have rows. ValueError where none has, or where y has others."""
-        return self._total(functools.partial(_share_of_rows, share), self._parts, add)
+        return sum_over(functools.partial(_share_of_rows, share), self._parts, add)
 
     def of_targets(self, share: Callable[[Any, Any], T], add: Callable[[T, T], T]) -> T:
         """Σ share(y, weights) over the parts that have rows, without reading X."""
-        return self._total(functools.partial(_share_of_targets, share), [part[1:] for part in self._parts], add)
+        return sum_over(functools.partial(_share_of_targets, share), [part[1:] for part in self._parts], add)
 
-    def _total(self, share: Callable[..., Any], parts: Sequence[Any], add: Callable[[Any, Any], Any]) -> Any:
-        from dask.delayed import delayed
 
-        of_part, adding = delayed(share, pure=False), delayed(functools.partial(_added, add), pure=False)
-        waiting: list[Any] = [of_part(*part) for part in parts]
-        while len(waiting) > 1:
-            waiting = [adding(waiting[start : start + _FAN_IN]) for start in range(0, len(waiting), _FAN_IN)]
-        total = waiting[0].compute()
-        if total is None:
-            raise ValueError("Expected at least one row, got a table without any.")
-        return total
+def sum_over(share: Callable[..., T | None], parts: Sequence[tuple[Any, ...]], add: Callable[[T, T], T]) -> T:
+    """Σ share(*part) over the parts that have one, by a tree of tasks: each part counts once, also where it is computed again.
+    ValueError where none has one."""
+    from dask.delayed import delayed
+
+    of_part, adding = delayed(share, pure=False), delayed(functools.partial(_added, add), pure=False)
+    waiting: list[Any] = [of_part(*part) for part in parts]
+    while len(waiting) > 1:
+        waiting = [adding(waiting[start : start + _FAN_IN]) for start in range(0, len(waiting), _FAN_IN)]
+    total = waiting[0].compute()
+    if total is None:
+        raise ValueError("Expected at least one row, got a table without any.")
+    return total
 
 
 def _share_of_rows(share: Callable[[Any, Any, Any], Any], X: Any, y: Any, weights: Any) -> Any:

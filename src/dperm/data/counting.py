@@ -1,0 +1,73 @@
+"""What the search for a schema asks of a table: counts that add up over its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dperm.data.columns import OTHER
+from dperm.data.entries import as_numbers, texts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["GRID", "ColumnCounts", "added", "counted"]
+
+_STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
+_POSITIVE = [step * 10.0**power for power in range(-9, 16) for step in _STEPS]
+#: ends that a range may have
+GRID: NDArray[np.float64] = np.array([*(-value for value in reversed(_POSITIVE)), 0.0, *_POSITIVE])
+
+_LONGEST = 100  # of a category, in letters
+
+
+@dataclass(frozen=True)
+class ColumnCounts:
+    """Of a column: how many entries read as finite numbers, as other texts, and are missing; for each of `GRID` how many numbers
+    lie below and above it; and how often each text occurs, those of numbers, too.
+
+    Each entry is counted by itself. Texts that are long, or the word for others, are none of these.
+    """
+
+    numbers: int
+    others: int
+    missing: int
+    below: NDArray[np.intp]
+    above: NDArray[np.intp]
+    values: pd.Series[Any]
+
+    @classmethod
+    def of(cls, column: pd.Series[Any], decimal: str) -> ColumnCounts:
+        """Codes (a leading zero) are no numbers."""
+        words = texts(column.dropna(), ())
+        words = words[words != ""]
+        missing = len(column) - len(words)
+        words = words[(words != OTHER) & (words.str.len() <= _LONGEST)]
+        read = as_numbers(words.where(~words.str.match(r"-?0\d")), decimal)
+        given = np.sort(read[np.isfinite(read)])
+        below, above = np.searchsorted(given, GRID, side="left"), len(given) - np.searchsorted(given, GRID, side="right")
+        return cls(len(given), len(words) - len(given), missing, below, above, words.value_counts().sort_index())
+
+    def __add__(self, other: ColumnCounts) -> ColumnCounts:
+        return ColumnCounts(
+            self.numbers + other.numbers,
+            self.others + other.others,
+            self.missing + other.missing,
+            self.below + other.below,
+            self.above + other.above,
+            self.values.add(other.values, fill_value=0),
+        )
+
+
+def counted(frame: pd.DataFrame, names: Sequence[str], decimal: str) -> dict[str, ColumnCounts]:
+    """Of these columns of a table, or of a part of it."""
+    return {name: ColumnCounts.of(frame[name], decimal) for name in names}
+
+
+def added(first: Mapping[str, ColumnCounts], second: Mapping[str, ColumnCounts]) -> dict[str, ColumnCounts]:
+    """Of both parts."""
+    return {name: counts + second[name] for name, counts in first.items()}
