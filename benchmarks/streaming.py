@@ -99,7 +99,7 @@ def measured(rows: int, features: int) -> str:
             start = time.perf_counter()
             data.fit(DPLogisticRegression(epsilon=1.0, classes=schema.classes, public_size=rows))
             trained = time.perf_counter() - start
-        disk = path.stat().st_size, data.features.nbytes
+        disk = path.stat().st_size, data.features.nbytes + data.targets.nbytes
     values = [disk[0] / 1e9, disk[1] / 1e9, read, reading.most, trained, training.most]
     line = f"| {rows:,} | " + " | ".join(f"{value:.2f}" for value in values) + " |"
     print(line, flush=True)
