@@ -80,10 +80,15 @@ def test_what_gives_nearly_everything_away_costs_as_much() -> None:
 
 
 def test_costs_are_never_negative() -> None:
-    for event in (PureDP(1e-9), SelfComposed(PureDP(1e-9), 10**17), PureDP(1e-4)):
+    for event in (PureDP(1e-9), SelfComposed(PureDP(1e-9), 10**17), PureDP(1e-5)):
         cost = RenyiFilter.of(3.0, DELTA).cost(event)["divergence"]
         count, size = (event.count, 1e-9) if isinstance(event, SelfComposed) else (1, event.epsilon)
         assert cost == pytest.approx(count * RenyiFilter.of(3.0, DELTA).order * size**2 / 2, rel=1e-5)
+
+    laplace = RenyiFilter.of(3.0, DELTA).cost(Laplace(math.sqrt(2) * 1e9))["divergence"]
+    assert laplace == pytest.approx(RenyiFilter.of(3.0, DELTA).order * 1e-18 / 2)
+    (tiny,) = gdp_bounds(SelfComposed(PureDP(1e-17), 10**34), 0.0)
+    assert tiny.mu_squared == pytest.approx(math.pi / 2) and tiny.mu_squared >= math.pi / 2
 
     class Refilling(RenyiFilter):
         def cost(self, event: Event) -> dict[str, float]:

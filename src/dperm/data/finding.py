@@ -104,7 +104,9 @@ def find(
     """
 
     parted = of_dask(frame)
-    if parted and (unit or not hasattr(frame, "columns")):
+    if (parted and getattr(frame, "ndim", 0) != 2) or (parted and not hasattr(frame, "columns")):
+        raise SchemaError(f"Expected a frame of Dask, with columns, got {type(frame).__name__}.")
+    if parted and unit:
         raise SchemaError("Expected a frame of Dask without a unit: the rows of a person may be in several parts of it.")
     frame = frame if parted else as_frame(frame)
     written = {} if parted else frame.attrs.get("format", {})

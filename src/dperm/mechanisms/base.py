@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm._family import states
+from dperm._family import ours, states
 from dperm.gradient.foreign import is_stranger
 from dperm.objectives import LinearObjective, PartedRecords, PublicFacts, Records
 from dperm.privacy import Assumption, Certificate, Event, Provenance, statements
@@ -213,7 +213,8 @@ class Mechanism(ABC):
         return None
 
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
-        return objective.loss.admit(targets)
+        # of a stranger's loss nobody knows that it counts beyond a byte
+        return objective.loss.admit(targets if ours(type(objective.loss)) else targets.astype(np.float64))
 
     def certificate(self, facts: PublicFacts, provenance: Provenance) -> Certificate:
         """The certificate of a release under `facts`, with noise from there: known before any data are seen. ValueError where

@@ -70,6 +70,8 @@ def gdp_bounds(event: Event, mass: float) -> list[GaussianBound]:
 
 def _pure(epsilon: float) -> float:
     """μ of an ε-DP mechanism: its errors lie above the chords through (1, 1) ÷ (1 + e^ε), and a Gaussian's below chords."""
+    if epsilon < 1e-4:
+        return epsilon * math.sqrt(math.pi / 2) * _ROUNDING  # its slope at 0, which falls: rounding would leave nothing
     return -2 * float(ndtri(expit(-epsilon)))
 
 

@@ -71,7 +71,8 @@ def _(event: IndividualGaussian | HiddenIterates, orders: Array) -> Array:
 def _(event: Laplace, orders: Array) -> Array:
     # Mironov 2017, Table II, with 1/λ = √2/noise_multiplier.
     e, a = math.sqrt(2) / event.noise_multiplier, orders
-    return np.logaddexp(np.log(a / (2 * a - 1)) + (a - 1) * e, np.log((a - 1) / (2 * a - 1)) - a * e) / (a - 1)
+    exact = np.logaddexp(np.log(a / (2 * a - 1)) + (a - 1) * e, np.log((a - 1) / (2 * a - 1)) - a * e) / (a - 1)
+    return _at_least_a_little(exact, e, orders)
 
 
 @rdp_curve.register
@@ -80,7 +81,12 @@ def _(event: PureDP, orders: Array) -> Array:
     e = event.epsilon
     log_p, log_q = -np.log1p(np.exp(-e)), -e - np.log1p(np.exp(-e))
     exact = np.logaddexp(orders * log_p + (1 - orders) * log_q, orders * log_q + (1 - orders) * log_p) / (orders - 1)
-    # rounding would leave nothing of little: Bun & Steinke 2016, Proposition 3.3, is above it by next to nothing there
+    return _at_least_a_little(exact, e, orders)
+
+
+def _at_least_a_little(exact: Array, e: float, orders: Array) -> Array:
+    """Of e-DP: rounding would leave nothing of a small divergence. Bun & Steinke 2016, Proposition 3.3, is above it there, by
+    next to nothing."""
     return np.where(orders * e < 1e-3, orders * e**2 / 2, exact)
 
 

@@ -100,7 +100,8 @@ def evaluate(
         if frame is None or by not in frame.columns:
             known = [] if frame is None else list(frame.columns[:12])
             raise ValueError(f"Expected --by one of the columns {known}, got {by!r}.")
-        groups = texts(frame[by].iloc[dataset.places], ()).fillna("(missing)").astype(str).to_numpy()
+        told = frame[by] if dataset.places is None else frame[by].iloc[dataset.places]
+        groups = texts(told, ()).fillna("(missing)").astype(str).to_numpy()
     if released:
         with kept_aside(output) as kept:
             found = _released(fitted, dataset, schema, groups, by, extra, float(epsilon or 0.0), delta, relation)

@@ -72,7 +72,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         self._epoch: ImportanceEpoch | None = None
         self._drawn: deque[tuple[int, Indices, Array]] = deque()
         self._draws = 0
-        self._looked = False  # since then, or before the checkpoint that is continued
+        self._looked = False
 
     def _share(self, numbers: Indices) -> NDArray[np.bool_]:
         """(n,): which of these records are here. Other processes of the run have the rest, and remember them."""
@@ -100,17 +100,9 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
     def trace(self) -> list[dict[str, Any]]:
         return [asdict(epoch) for epoch in self.epochs]
 
-    def private(self) -> dict[str, Any]:
-        """The memory; nothing where other processes remember the rest: who continues looks at all records."""
-        return {"norms": self._norms, "seen": self._seen} if self._mine.all() else {}
-
     def restore(self, public: Mapping[str, Any], private: Mapping[str, Any]) -> None:
-        if private:
-            norms, seen = np.asarray(private["norms"], dtype=np.float64), np.asarray(private["seen"], dtype=self._seen.dtype)
-            if not norms.shape == seen.shape == self._norms.shape:
-                raise ValueError(f"The checkpoint remembers {len(norms)} records, the data set has {len(self._norms)}.")
-            self._norms, self._seen = np.where(self._mine, norms, 0.0), seen.copy()
-            self._looked = bool((seen >= 0).any())
+        """Norms are not in checkpoints: records may be in another order, or on other ranks, where one would count twice. All are
+        looked at again."""
         if public["charge_id"] == self.channel.charge_id:  # its log may have lost parts
             self._filter.know(public["spent"])
         self._clipping_norm = float(public["clipping_norm"])
@@ -200,7 +192,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
     def _begin(self, number: int, steps: int, theta: Any) -> ImportanceEpoch:
         """Release K*, where the clipping norm adapts, and K; plan and pay for the epoch's steps."""
         plan, channel = self.policy, self.channel
-        fresh = not self._looked  # nothing is remembered: at the start, or continued without a memory
+        fresh = not self._looked  # nothing is remembered: at the start, or continued
         if fresh:
             self._look(theta)
         if plan.adaptive is not None and number > 0:
@@ -210,15 +202,25 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         norm = self._clipping_norm
         if number % plan.pass_every == 0 and not fresh:
             self._look(theta)
-        rate = plan.draw_rate(self._released_sum(norm, "K", self._size * norm), norm)
+        released = self._released_sum(norm, "K", self._size * norm)
+        rate = channel.source.first(lambda: plan.draw_rate(released, norm))  # last digits may be others elsewhere
         norm_sum = plan.expected_batch_size * norm / rate
         ratio = norm_sum / (self._size * norm)
         steps = plan.spending.paid_at_once(steps)
-        noise = channel.source.first(lambda: plan.noise_multiplier(self._filter, number, steps, rate))
+        noise, refused = channel.source.first(lambda: self._noise(number, steps, rate))
+        if refused:  # everywhere: what follows is done together
+            raise BudgetExceeded(refused)
         epoch = ImportanceEpoch(number, norm, norm_sum, rate, noise, noise * ratio, ratio)
         part = SelfComposed(PoissonSampled(rate, Gaussian(noise)), steps)
         channel.allow(part, {"what": "steps", "epoch": asdict(epoch)})
         return epoch
+
+    def _noise(self, number: int, steps: int, rate: float) -> tuple[float, str]:
+        """The noise multiplier of an epoch; or why there is none."""
+        try:
+            return self.policy.noise_multiplier(self._filter, number, steps, rate), ""
+        except BudgetExceeded as error:
+            return 0.0, str(error)
 
     def _look(self, theta: Any) -> None:
         """Norms at θ of all records that were not seen for half an epoch: most of those that are drawn often were."""

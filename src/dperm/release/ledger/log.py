@@ -158,7 +158,8 @@ class SpendLog:
                 "GROUP BY event, private, claimed, persons",
                 budget.label,
             )
-            if found and budget.rule.fixed_beforehand:
+            known = account_of(rows, budget.label)
+            if found and budget.rule.fixed_beforehand and (known is None or known.budget.rule != budget.rule):
                 raise ValueError(
                     f"Expected a plan before anything is charged, but {budget.label!r} has charges: what was released may have "
                     "been a reason for what is planned. Give it a filter."

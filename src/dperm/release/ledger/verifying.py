@@ -24,9 +24,10 @@ def verified(rows: Rows, where: str, head: Mapping[str, Any] | None) -> int:
     ):
         chain = hashlib.sha256((chain + body).encode()).hexdigest()
         data = parsed(number, body)
-        same = (data["kind"], data.get("label", ""), data["event"]) == (kind, label, event) and (event is None or event in events)
-        same &= (data["charge"], *flags_of(data)) == (charge, persons, private, claimed)
-        time = data["time"]
+        columns = (data.get("kind"), data.get("label", ""), data.get("event"), data.get("charge"))
+        same = columns == (kind, label, event, charge) and (event is None or event in events)
+        same &= flags_of(data) == (persons, private, claimed)
+        time = data.get("time", "")
         if told != chain or not same:
             raise ValueError(f"Entry {number:,} of the spend log {where}, or one before it, was changed or taken out.")
         if head is not None and number == head["count"] and chain != head["chain"]:
@@ -35,7 +36,10 @@ def verified(rows: Rows, where: str, head: Mapping[str, Any] | None) -> int:
             accounts[label] = _recounted(rows, Budget.from_dict(data["budget"]), number)
         elif kind == "charge" and label in accounts:
             accounts[label] = Account(accounts[label].budget, added(accounts[label].spent, costs_of(data)))
-    count, last, latest = rows("SELECT count, chain, time FROM dperm_head")[0]
+    heads = rows("SELECT count, chain, time FROM dperm_head")
+    if len(heads) != 1:
+        raise ValueError(f"The spend log {where} should have one head and has {len(heads)}.")
+    count, last, latest = heads[0]
     entries = int(rows("SELECT count(*) FROM dperm_entries")[0][0])
     if (count, last) != (number, chain) or entries != number:
         raise ValueError(f"The spend log {where} should have {count:,} entries and has {entries:,}: some were taken out.")
@@ -51,7 +55,7 @@ def verified(rows: Rows, where: str, head: Mapping[str, Any] | None) -> int:
         if (
             stated is None
             or stated.budget != account.budget
-            or any(stated.spent.get(kind, 0.0) < amount * (1 - 1e-9) for kind, amount in account.spent.items())
+            or any(not stated.spent.get(kind, 0.0) >= amount * (1 - 1e-9) for kind, amount in account.spent.items())
         ):
             raise ValueError(f"The budget of {label!r} in the spend log {where} was changed.")
     return number
