@@ -16,7 +16,7 @@ import torch
 from dperm.release import SpendLog
 from dperm.torch.ranks import Share, sharing
 from helpers.killed_ranks import steps_for
-from helpers.rank_runs import ERRORS, SCENARIOS, N, individual, launched, records, remembered
+from helpers.rank_runs import ERRORS, SCENARIOS, individual, launched, records, remembered
 
 _FEW = ("importance", "importance, parts", "frozen parts", "sharded", "few records a step", "rows of persons", "own loop")
 
