@@ -41,7 +41,7 @@ def test_it_is_the_run_of_one_process(ranks: int, tmp_path: Path) -> None:
 _SAID = {
     "adaptive": "Expected a plan that treats each number of a gradient by itself",
     "smoothed": "Expected a plan that treats each number of a gradient by itself",
-    "importance": "Expected one process for importance sampling",
+    "importance": "proportion to norms clipped at 1",
     "token": "The parameter token is used outside of one",
     "no rule": "Expected layers that have a rule each where parameters are sharded. 0 has none.",
     "cut by rows": "Per-example gradients do not agree",
