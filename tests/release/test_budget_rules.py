@@ -297,6 +297,24 @@ def test_who_spent_what(tmp_path: Path, rule: Rule, monkeypatch: pytest.MonkeyPa
     assert isinstance(rule, Plan) or found["before it was made"] == pytest.approx(found["grace"])
 
 
+def test_names_are_no_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    label, user = 'a"><script>\\1 $x_</script>', "ada$x_\n  7  <b>$ & --> co"
+    log = SpendLog.current()
+    log.create_budget(Budget(label, RenyiFilter.of(3.0, DELTA)))
+    log.create_budget(Budget("nothing charged", RenyiFilter.of(3.0, DELTA), expires="2020-01-01"))
+    monkeypatch.setenv("DPERM_USER", user)
+    log.charge(Gaussian(20.0), mechanism="<i>", label=label)
+    page = tmp_path / "budgets.html"
+    assert len(dperm("budget", "history", "-o", page).stdout.splitlines()) == 3
+    text = page.read_text()
+    assert "<script>" not in text.replace("<script>(", "") and "<b>" not in text and "<i>" not in text
+    told = dperm("budget", "show").stdout
+    assert "2 budgets." in told and "expired on 2020-01-01" in told
+    head = tmp_path / "model.json"
+    head.write_text('{"kind": "model"}')
+    assert "to be a head" in dperm("budget", "verify", head, expect=1).stderr
+
+
 def test_the_commands_for_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DPERM_USER", "grace")
     told = dperm("budget", "create", "stays", "--epsilon", "3", "--filter", "gdp").stdout
@@ -307,6 +325,8 @@ def test_the_commands_for_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     event, plan = tmp_path / "event.json", tmp_path / "plan.json"
     event.write_text(json.dumps(Gaussian(9.0).to_dict()))
     plan.write_text(json.dumps([{"times": 3, "event": Gaussian(9.0).to_dict()}, {"event": PureDP(0.1).to_dict()}]))
+    misspelt = tmp_path / "misspelt.json"
+    misspelt.write_text(json.dumps([{"time": 3, "event": Gaussian(9.0).to_dict()}]))
     planned = ("budget", "create", "visits", "--epsilon", "3", "--plan", plan, "--plan", event)
     assert "by a plan of 5 releases" in dperm(*planned).stdout
     SpendLog.current().charge(PureDP(0.1), mechanism="test", label="visits")
@@ -318,5 +338,6 @@ def test_the_commands_for_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (("--plan", plan, "--mass", "1e-8"), "no --filter"),
         (("--filter", "gdp", "--order", "4"), "no --order"),
         (("--plan", page), "to be a model, a certificate"),
+        (("--plan", misspelt), "unknown: ['time']"),
     ):
         assert message in dperm("budget", "create", "x", "--epsilon", "3", *wrong, expect=1).stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import math
 import re
@@ -104,7 +105,8 @@ def _svg(figure: Figure, title: str) -> str:
     text = text[text.index("<svg") :].replace(_INK, "currentColor").replace(_INK.lower(), "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', rf'\1 role="img" aria-label="{title}"', text, count=1)
+    labelled = f' role="img" aria-label="{html.escape(title)}"'  # names of data sets may be anything
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', lambda found: found[1] + labelled, text, count=1)
     # ids repeat between figures of one page: make them local
     salt = f"f{abs(hash((title, len(text)))) % 10**8}"
     text = re.sub(r'id="([^"]+)"', rf'id="{salt}-\1"', text)
@@ -376,7 +378,9 @@ def budget_figure(each: Any, who: Sequence[str]) -> str:
         for name in (name for name in who if name in each.by):
             height = base + 100 * np.array(each.by[name])
             colour = _COLOURS[who.index(name) % len(_COLOURS)]
-            axes.fill_between(each.times, base, height, step="post", color=colour, alpha=0.75, linewidth=0, label=name)
+            axes.fill_between(
+                each.times, base, height, step="post", color=colour, alpha=0.75, linewidth=0, label=name.replace("$", r"\$")
+            )
             base = height
         axes.step(each.times, height, where="post", color=_INK, linewidth=1.2)
         axes.axhline(100, color=_INK, linestyle="--", linewidth=1)
@@ -385,7 +389,8 @@ def budget_figure(each: Any, who: Sequence[str]) -> str:
         locator = AutoDateLocator(maxticks=7)
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-        axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
+        if each.by:
+            axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), reverse=True)
         return _svg(figure, f"Spent of the budget of {each.account.budget.label}, over time, by whom")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -27,7 +28,7 @@ def create(
     persons: Annotated[bool, typer.Option("--persons", help="It protects persons with all their rows.")] = False,
     owner: Annotated[str, typer.Option(help="Whom to ask when it is spent.")] = "",
     expires: Annotated[str, typer.Option(help="The last day, 2027-12-31.")] = "",
-    alert: Annotated[float, typer.Option(help="Share of the budget from which on a charge warns.")] = 0.8,
+    alert: Annotated[float, typer.Option(help="Share of the budget at which the charge that reaches it warns.")] = 0.8,
     rule: Annotated[Filter | None, typer.Option("--filter", help="How releases add up [default: renyi].")] = None,
     order: Annotated[float | None, typer.Option(help="Of the Rényi filter [default: the one that suits Gaussian noise].")] = None,
     mass: Annotated[float | None, typer.Option(help="Part of δ for releases that set some aside [default: half].")] = None,
@@ -80,6 +81,8 @@ def _releases(path: Path) -> list[tuple[Event, Any]]:
         if isinstance(found, dict) and (certificate := certificate_at(path)) is not None:
             return [(certificate.event, 1)]
         tables = found if isinstance(found, list) else [{"event": found}]
+        if unknown := sorted({name for table in tables for name in table} - {"event", "times"}):
+            raise ValueError(f"unknown: {unknown}")
         return [(event_from_dict(table["event"]), table.get("times", 1)) for table in tables]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
@@ -103,7 +106,7 @@ def show(
         told = [{**each.to_dict(), "by": Spending.of(log, each).shares} for each in found]
         say(json.dumps({"log": log.where, "budgets": told}))
         return
-    say(f"{log.where}: {len(found)} budgets.")
+    say(f"{log.where}: {len(found)} budget{'s' if len(found) != 1 else ''}.")
     for account in found:
         _say(account)
 
@@ -171,6 +174,8 @@ def verify(
     from dperm.release import SpendLog
 
     stated = None if earlier is None else json_table(earlier)
+    if stated is not None and not {"count", "chain"} <= set(stated):
+        raise ValueError(f"Expected {earlier} to be a head, as `dperm budget head` writes it.")
     if verify_key is not None:
         if stated is None or "signature" not in stated:
             raise ValueError("Expected a signed head with --verify-key.")
@@ -185,7 +190,8 @@ def _say(account: Account) -> None:
 
     budget = account.budget
     who = "persons with all their rows" if budget.persons else "records"
-    more = "".join([f", of {budget.owner}" if budget.owner else "", f", until {budget.expires}" if budget.expires else ""])
+    until = "" if not budget.expires else f", {'expired on' if budget.expires < f'{date.today()}' else 'until'} {budget.expires}"
+    more = "".join([f", of {budget.owner}" if budget.owner else "", until])
     say(
         f"{budget.label}: ε = {budget.epsilon:g} at δ = {budget.delta:g} by a {budget.rule.name}, of which "
         f"{downward(100 * account.left, 3)} % is left; protects {who} by {budget.relation}{more}."

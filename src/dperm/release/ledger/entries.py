@@ -80,7 +80,12 @@ def canonical(body: Mapping[str, Any]) -> str:
 
 def account_of(rows: Rows, label: str) -> Account | None:
     found = rows("SELECT body, spent FROM dperm_budgets WHERE label = ?", label)
-    return None if not found else Account(Budget.from_dict(json.loads(found[0][0])), json.loads(found[0][1]))
+    if not found:
+        return None
+    spent = json.loads(found[0][1])
+    if not isinstance(spent, dict):
+        raise ValueError(f"What was spent of the budget of {label!r} was changed: {found[0][1][:80]!r}.")
+    return Account(Budget.from_dict(json.loads(found[0][0])), spent)
 
 
 def costs_of(body: Mapping[str, Any]) -> Amounts:

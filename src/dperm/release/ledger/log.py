@@ -25,7 +25,7 @@ from typing import Any
 from dperm._rounding import upward
 from dperm.privacy.accounting import epsilon
 from dperm.privacy.events import Composed, Event, Relation, SelfComposed, Unsupported, event_from_dict, leaves, relation_of
-from dperm.privacy.filters import Price
+from dperm.privacy.filters import BudgetExceeded, Price
 from dperm.release.ledger.budgets import Account, Budget
 from dperm.release.ledger.databases import VARIABLE, Database, Memory, database_at
 from dperm.release.ledger.entries import about, account_of, append, canonical, events_of, now_of, parsed
@@ -167,7 +167,12 @@ class SpendLog:
             for digest, private, claimed, persons, count in found:
                 earlier = "an earlier charge is only claimed" if claimed else ""
                 _refuse_unproved(budget, {"private": private, "claimed": earlier, "persons": persons})
-                account = account.charged(budget.cost(events[digest]), "", int(count))
+                try:
+                    account = account.charged(budget.cost(events[digest]), "", int(count))
+                except ValueError as error:
+                    raise ValueError(f"Of what {budget.label!r} was charged before: {error}") from None
+                except BudgetExceeded as error:
+                    raise BudgetExceeded(f"What {budget.label!r} was charged before is too much for it. {error}") from None
             rows("DELETE FROM dperm_budgets WHERE label = ?", budget.label)
             rows(
                 "INSERT INTO dperm_budgets VALUES (?, ?, ?)", budget.label, canonical(budget.to_dict()), canonical(account.spent)
@@ -313,7 +318,7 @@ class SpendLog:
 
 def _whose() -> str:
     """Who runs this process, as its environment says: nobody checks it."""
-    if stated := os.environ.get(USER):
+    if stated := " ".join(os.environ.get(USER, "").split()):
         return stated
     try:
         return getpass.getuser()
