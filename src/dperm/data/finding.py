@@ -104,7 +104,7 @@ def find(
     """
 
     parted = of_dask(frame)
-    if (parted and getattr(frame, "ndim", 0) != 2) or (parted and not hasattr(frame, "columns")):
+    if parted and not (getattr(frame, "ndim", 0) == 2 and hasattr(frame, "columns")):
         raise SchemaError(f"Expected a frame of Dask, with columns, got {type(frame).__name__}.")
     if parted and unit:
         raise SchemaError("Expected a frame of Dask without a unit: the rows of a person may be in several parts of it.")

@@ -1,6 +1,6 @@
 """What an event costs a budget that adds up Gaussian privacy: the μ of a Gaussian mechanism that gives away no less.
 
-A mechanism is μ-GDP where no test tells neighbours apart better than N(0, 1) from N(μ, 1) (Dong, Roth, Su 2022, Definition 2.5).
+A mechanism is μ-GDP where no test tells neighbours apart better than N(0, 1) from N(μ, 1) (Dong, Roth, Su 2022).
 Gaussian noise is, with μ = 1 ÷ noise multiplier. Other mechanisms are once outputs of little chance are set aside: noise on
 samples, for one, has the tails of noise on all records.
 """
@@ -44,7 +44,7 @@ def gdp_bounds(event: Event, mass: float) -> list[GaussianBound]:
     With δ(ε) for the privacy profile, both directions, the trade-off between errors stays above lines of slope −e^ε and their
     mirror images (Dong, Roth, Su 2022, Proposition 2.12): above the polygon f of those with ε up to a largest one. f is that of
     two distributions that both have an atom of m = δ(largest ε) where the other has none; the mechanism is a randomised image of
-    them (Blackwell 1951; Theorem 2.10 there). Given that neither atom is met, errors are those of f ÷ (1 − m). A Gaussian's
+    them (Blackwell 1951). Given that neither atom is met, errors are those of f ÷ (1 − m). A Gaussian's
     trade-off is convex, so that it lies below a polygon if it does at the corners: μ is the largest of their Φ⁻¹(1 − α) − Φ⁻¹(β).
 
     UnsupportedEventError for an event that no μ bounds so.

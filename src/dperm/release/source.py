@@ -15,7 +15,7 @@ from dperm.privacy.statements import EXACT_NOISE, Provenance
 from dperm.release.coins import Coin, Coins, coins_of
 from dperm.release.draws import Draw, Indices
 
-__all__ = ["Coin", "Source", "SystemSource", "in_earnest", "provenance_of"]
+__all__ = ["Source", "SystemSource", "in_earnest", "provenance_of"]
 
 Array = NDArray[np.float64]
 T = TypeVar("T")

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
 
 from dperm.release import SpendLog
 from dperm.release.ledger import Account
@@ -71,11 +70,10 @@ def budgets_page(log: SpendLog, labels: Sequence[str] | None = None) -> str:
     return environment().get_template("budgets.html").render(drawn=drawn, log=log.where, head=log.head(), machine=machine())
 
 
-def _less(spent: Amounts, parts: Sequence[Amounts]) -> dict[str, Any]:
-    total: dict[str, float] = {}
+def _less(spent: Amounts, parts: Sequence[Amounts]) -> Amounts:
     for part in parts:
-        total = added(total, part)
-    return {kind: max(0.0, amount - total.get(kind, 0.0)) for kind, amount in spent.items()}
+        spent = added(spent, part, -1)
+    return {kind: max(0.0, amount) for kind, amount in spent.items()}
 
 
 def _time(text: str) -> datetime:

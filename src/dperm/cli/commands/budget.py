@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -190,7 +190,11 @@ def _say(account: Account) -> None:
 
     budget = account.budget
     who = "persons with all their rows" if budget.persons else "records"
-    until = "" if not budget.expires else f", {'expired on' if budget.expires < f'{date.today()}' else 'until'} {budget.expires}"
+    until = (
+        ""
+        if not budget.expires
+        else f", {'expired on' if budget.expires < f'{datetime.now(UTC).date()}' else 'until'} {budget.expires}"
+    )
     more = "".join([f", of {budget.owner}" if budget.owner else "", until])
     say(
         f"{budget.label}: ε = {budget.epsilon:g} at δ = {budget.delta:g} by a {budget.rule.name}, of which "

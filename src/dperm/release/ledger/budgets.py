@@ -22,7 +22,7 @@ class Budget:
 
     `rule` says how they are added up: `RenyiFilter`, `GdpFilter`, or a `Plan` of releases. It also says which neighbours are
     protected, `persons` whether these differ in all rows of a person: releases that protect something else are refused.
-    `expires`: the last day, 2027-12-31. `alert`: the share of the budget from which on a charge warns. ValueError for
+    `expires`: the last day, 2027-12-31. `alert`: the charge by which this share of the budget is reached warns. ValueError for
     what cannot be.
     """
 

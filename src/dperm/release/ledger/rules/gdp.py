@@ -21,7 +21,7 @@ MU_SQUARED = "mu_squared"
 
 @dataclass(frozen=True)
 class GdpFilter(Rule):
-    """The μ² of all releases add up to at most `mu_squared` (Smith & Thakurta 2022, Theorem 1), and the masses that are set aside
+    """The μ² of all releases add up to at most `mu_squared` (Smith & Thakurta 2022), and the masses that are set aside
     for it to at most `mass`: see `gdp_bounds`. Nothing is lost for Gaussian noise, and little for noise on samples;
     pure ε-DP costs more than its Rényi divergence.
 

@@ -34,6 +34,7 @@ class Plan(Rule):
     Which comes next may follow from what was released: each release is a randomised image of its own dominating pair of
     distributions, whatever it is asked after, so that all of them are an image of the pairs drawn beforehand, side by side. So
     their ε is that of the plan composed exactly, `planned`, also where some are never asked (Zhu, Dong, Wang 2022, Theorem 10).
+    What only has Rényi divergences adds these up, in any order, too.
     """
 
     fixed_beforehand = True

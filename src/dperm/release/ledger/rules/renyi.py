@@ -22,7 +22,8 @@ DIVERGENCE = "divergence"
 @dataclass(frozen=True)
 class RenyiFilter(Rule):
     """All releases' Rényi divergences at the `order` that was fixed beforehand add up to at most `divergence`, and the δ of those
-    that have one to at most `mass` (Feldman & Zrnic 2021, Theorem 4.3; a union bound). It takes every kind of release."""
+    that have one to at most `mass` (Feldman & Zrnic 2021, Theorem 4.3; a union bound). It takes
+    every release but those with a Rényi divergence at lower orders alone."""
 
     order: float
     divergence: float
