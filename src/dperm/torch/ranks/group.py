@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +20,7 @@ __all__ = ["RankError", "Ranks"]
 T = TypeVar("T")
 
 _TIME_LIMIT = timedelta(minutes=10)  # that a rank waits for another
+_LAST_MOMENT = 0.2  # seconds
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|, device='cuda:\d+'")  # which differ between processes that run the same
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"
 _TOLD = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what torchrun tells each process
@@ -39,9 +41,14 @@ def _join() -> None:
 
 
 def _leave() -> None:
-    """Before the interpreter ends: threads of a group that is still there may abort the process, whatever it did before."""
+    """Before the interpreter ends: threads of a group that is still there may abort the process, whatever it did before.
+
+    Meshes and caches of torch keep a group's threads alive once it is destroyed. One that was late to let go of its last tensor
+    would ask for the interpreter when that is gone, and C++ ends the process for it: they get a moment in which nobody else runs.
+    """
     if dist.is_initialized():
         dist.destroy_process_group()
+        time.sleep(_LAST_MOMENT)
 
 
 @dataclass(frozen=True)
