@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 import dperm.torch.run as run_module
-from dperm._random import Randomness
+from dperm._random import NoiseStream, Randomness
 from dperm.audit.white_box import white_box
 from dperm.gradient import (
     SGD,
@@ -336,6 +336,35 @@ def seen(changed: bool) -> dict[str, Any]:
     return {"queries": source.queries, "released": source.released, "bounds": source.bounds}
 
 
+def noises(run: Callable[..., Any], door: type[RankSource] = RankSource) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Runs in earnest through this door, and with planted defects: noise that this rank saw added, in standard deviations."""
+    kept = door.gaussian
+
+    def watched(*, equal_seeds: bool = False, twice: bool = False) -> dict[str, Any]:
+        found: list[Tensor] = []
+
+        def gaussian(self: RankSource, query: Any, sensitivity: float, std: float, step: float) -> Any:
+            if equal_seeds:
+                stream = NoiseStream(bytes([len(found) % 256]) * 32)
+                self._own.randomness = Randomness(stream, np.random.default_rng(), "planted", private=True)
+            before = query.clone()
+            released = kept(self, query, sensitivity, std, step)
+            if twice:  # as where a number is two ranks', and both add their noise
+                released = self._own.gaussian(released, sensitivity, std, step)
+            found.append(((released - before) / std).double())
+            return released
+
+        door.gaussian = gaussian
+        torch.manual_seed(0)  # by every rank
+        try:
+            run(random_state=None, epochs=3)
+        finally:
+            door.gaussian = kept
+        return {"noise": torch.stack(found)}
+
+    return {"noises": watched, "equal seeds": partial(watched, equal_seeds=True), "noise twice": partial(watched, twice=True)}
+
+
 def judged() -> dict[str, Any]:
     """The white box, on all ranks."""
     objective = ModuleObjective(net(), cross_entropy)
@@ -389,6 +418,7 @@ WORKS: dict[str, Callable[[], Any]] = {
     "seen with another record": lambda: seen(True),
     "judged": judged,
     "noise on every rank": noise_on_every_rank,
+    **noises(trained),
     "padded": padded,
     "remembered": lambda: remembered(os.environ["DPERM_TEST_STARTED"], 17),
 }

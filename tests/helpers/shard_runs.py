@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from dperm._random import NoiseStream, Randomness
 from dperm.audit.white_box import white_box
 from dperm.gradient import AdaptiveClip, LaplacianSmoothing, PerLayer, Poisson
 from dperm.gradient.recipes import dpis
@@ -29,7 +28,7 @@ from dperm.torch.ranks.sharing import share_of
 from dperm.torch.sharded import ShardedParameters
 from helpers import rank_runs
 from helpers.oracle import cross_entropy
-from helpers.rank_runs import N, Seen, of_rank, plan_of, records, trained
+from helpers.rank_runs import N, Seen, noises, of_rank, plan_of, records, trained
 
 __all__ = ["ERRORS", "SCENARIOS", "seen"]
 
@@ -244,31 +243,6 @@ def cut_by_rows() -> dict[str, Any]:
         TorchPass.norms = kept
 
 
-def noises(*, equal_seeds: bool = False, twice: bool = False) -> dict[str, Any]:
-    """A run in earnest: of each release, this rank's noise in standard deviations."""
-    found: list[Tensor] = []
-    kept = ShardSource.gaussian
-
-    def gaussian(self: ShardSource, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        if equal_seeds:
-            stream = NoiseStream(bytes([len(found) % 256]) * 32)
-            self._own.randomness = Randomness(stream, np.random.default_rng(), "planted", private=True)
-        before = query.clone()
-        released = kept(self, query, sensitivity, std, step)
-        if twice:  # as where a number is two ranks', and both add their noise
-            released = self._own.gaussian(released, sensitivity, std, step)
-        found.append(((released - before) / std).double())
-        return released
-
-    ShardSource.gaussian = gaussian
-    torch.manual_seed(0)  # by every rank
-    try:
-        run(random_state=None, epochs=3)
-    finally:
-        ShardSource.gaussian = kept
-    return {"noise": torch.stack(found)}
-
-
 def judged() -> dict[str, Any]:
     """The white box, on all ranks."""
     objective = ModuleObjective(spread(net()), cross_entropy)
@@ -293,9 +267,7 @@ WORKS: dict[str, Callable[[], Any]] = {
     "seen": lambda: seen(False),
     "seen with another record": lambda: seen(True),
     "counted twice": counted_twice,
-    "noises": noises,
-    "equal seeds": partial(noises, equal_seeds=True),
-    "noise twice": partial(noises, twice=True),
+    **noises(run, ShardSource),
     "judged": judged,
     "kept step": kept_step,
 }

@@ -83,13 +83,28 @@ def _spread(run: dict[str, Any]) -> float:
     return float(torch.cat([(released - query) / std for released, query, (_, std) in pairs]).std())
 
 
-def test_neighbours_and_a_planted_share_that_is_padded(tmp_path: Path) -> None:
-    first, second = launched(tmp_path, ["seen", "seen with another record", "padded"], 2)
+def test_neighbours_noise_and_planted_defects(tmp_path: Path) -> None:
+    runs = ["seen", "seen with another record", "padded", "noises", "equal seeds", "noise twice"]
+    first, second = launched(tmp_path, runs, 2)
     assert not second["seen"]["queries"]  # what is released leaves by one door
     moved = _movement(first["seen"], first["seen with another record"])
     assert 0.9 < moved <= 1 + 1e-5
     assert _spread(first["seen"]) == pytest.approx(1.0, abs=0.03)
     assert _movement(first["padded"]["first"], first["padded"]["second"]) > 1.9
+
+    def noise(name: str) -> tuple[float, float]:
+        """Its standard deviation, and how the noise that one rank made goes along with the other's."""
+        seen = first[name]["noise"]
+        mine, theirs = seen[:, : (half := -(-seen.shape[1] // 2))], seen[:, half:]
+        pairs = torch.stack([mine[:, : theirs.shape[1]].flatten(), theirs.flatten()])
+        return float(seen.std()), float(torch.corrcoef(pairs)[0, 1])
+
+    assert torch.equal(first["noises"]["noise"], second["noises"]["noise"])  # both know the same
+    spread, alike = noise("noises")
+    assert spread == pytest.approx(1.0, abs=0.08)
+    assert abs(alike) < 0.18
+    assert noise("equal seeds")[1] > 0.9
+    assert noise("noise twice")[0] > 1.3
 
 
 @pytest.mark.slow

@@ -155,12 +155,24 @@ class Ranks:
                 tensor.copy_(held)
 
     def total(self, part: Tensor) -> Tensor:
-        """On rank 0 the sum of every rank's part, added in double precision; elsewhere nothing that means anything."""
+        """The sum of every rank's part, added in double precision, on every rank."""
         if self.size == 1:
             return part
         wide = part.double().contiguous()
-        dist.reduce(wide, dst=0)
+        dist.all_reduce(wide)
         return wide.to(part.dtype)
+
+    def by_parts(self, values: Tensor, work: Callable[[Tensor], Tensor]) -> Tensor:
+        """`work` on values (p,) that every rank has, number by number: each number is worked on by one rank, and told to all."""
+        if self.size == 1:
+            return work(values)
+        length = -(-len(values) // self.size)
+        part = values[self.rank * length : (self.rank + 1) * length]
+        told = values.new_zeros(length)  # all of one length: the last ones have less to tell
+        told[: len(part)] = work(part)
+        whole = values.new_empty(self.size * length)
+        dist.all_gather_into_tensor(whole.view(torch.uint8), told.view(torch.uint8))
+        return whole[: len(values)]
 
     def told(self, values: Tensor) -> Tensor:
         """The values of rank 0, in this contiguous tensor's memory."""

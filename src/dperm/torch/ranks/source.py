@@ -26,9 +26,10 @@ T = TypeVar("T")
 class RankSource(Source):
     """Rank 0's `own` source, whose draws are of `sampling`, for every rank.
 
-    A query is the sum of the ranks' parts; noise is added to it once, by rank 0, and every rank is told the result. All ranks
-    draw the same records, of a generator whose state rank 0 tells: what is drawn does not depend on how many ranks there are,
-    and no rank's own seed has a part in it.
+    A query is the sum of the ranks' parts. Noise is added to it once: each rank adds it to its part of the numbers, of its own
+    operating system, and tells the others. In tests and audits, whose noise is of a fixed seed or watched, rank 0 adds that of
+    the whole. All ranks draw the same records, of a generator whose state rank 0 tells: what is drawn does not depend on how
+    many ranks there are, and no rank's own seed has a part in it.
     """
 
     def __init__(self, own: Source, ranks: Ranks, sampling: np.random.Generator) -> None:
@@ -54,6 +55,8 @@ class RankSource(Source):
     def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
         if not isinstance(query, Tensor):
             return self._ranks.first(lambda: self._own.gaussian(query, sensitivity, std, step))
+        if self.provenance.private:
+            return self._ranks.by_parts(query, lambda part: self._own.gaussian(part, sensitivity, std, step))
         noisy = self._own.gaussian(query, sensitivity, std, step) if self._ranks.rank == 0 else query
         return self._ranks.told(noisy.contiguous())
 
