@@ -135,19 +135,25 @@ def test_norms_are_remembered_where_their_records_are(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
-@pytest.mark.parametrize("parts", [False, True])
-def test_each_record_is_one_rank_s(ranks: int, parts: bool) -> None:
+@pytest.mark.parametrize("how", ["parts", "whole", "dealt out"])
+def test_each_record_is_one_rank_s(ranks: int, how: str) -> None:
     generator = np.random.default_rng(ranks)
     sizes = generator.integers(1, 40, ranks).tolist()
     total = sum(sizes)
     drawn = np.flatnonzero(generator.random(total) < 0.3)
     for numbers in (None, drawn, drawn[:0]):
         seen: list[int] = []
+        counts: list[int] = []
         for rank in range(ranks):
-            share = Share.of_parts(sizes, rank) if parts else Share.of_whole(total, rank, ranks)
+            share = Share.of_parts(sizes, rank) if how == "parts" else Share.of_whole(total, rank, ranks)
+            if how == "dealt out":
+                share = share.dealt_out()
             places = share.places(numbers)
-            assert ((places >= 0) & (places < (sizes[rank] if parts else total))).all()
+            assert ((places >= 0) & (places < (sizes[rank] if how == "parts" else total))).all()
             seen += (places + share.held).tolist()
+            counts.append(len(places))
+        assert share.most(numbers) == max(counts)
+        assert how != "dealt out" or max(counts) - min(counts) <= 1
         assert sorted(seen) == (list(range(total)) if numbers is None else numbers.tolist())
 
 

@@ -281,6 +281,8 @@ class Starter:
 
     def _run(self, plan: Policy, records: TorchRecords, channel: Channel, charged: Charged, first: int = 0) -> PrivateRun:
         assert self.certificate is not None
+        if plan.by_parts:
+            records.share = records.share.dealt_out()
         return PrivateRun.start(
             plan, self.objective, records, channel, self.certificate, charged,
             folder=self.folder, first=first, observe=self.observe,

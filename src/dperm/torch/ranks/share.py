@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ class Share:
     every: int = 1
     held: int = 0
     ends: tuple[int, ...] = ()  # of the parts, one after the other; () where every rank has the whole set
+    dealt: bool = False  # whether a draw is dealt out, whatever its records' numbers
 
     @classmethod
     def of_whole(cls, size: int, rank: int = 0, ranks: int = 1) -> Share:
@@ -39,13 +40,20 @@ class Share:
         first = sum(sizes[:rank])
         return cls(sum(sizes), first, first + sizes[rank], 1, first, tuple(itertools.accumulate(sizes)))
 
+    def dealt_out(self) -> Share:
+        """For runs that keep nothing of a record: of a whole set's draw each rank gets every so many, so that all have as many to
+        compute on, and a record may be another rank's each time. Parts of a set stay where they are."""
+        return self if self.ends else replace(self, dealt=True)
+
     def mine(self, numbers: Indices) -> NDArray[np.bool_]:
-        """(n,): which of these records this rank has."""
+        """(n,): which of these records are this rank's throughout. Not what it computes on, where draws are dealt out."""
         return (numbers >= self.first) & (numbers < self.stop) & ((numbers - self.first) % self.every == 0)
 
     def most(self, numbers: Indices | None) -> int:
         """How many of the drawn `numbers`, or of all, the rank has that has most of them."""
         chosen = np.arange(self.total) if numbers is None else numbers
+        if self.dealt:
+            return -(-len(chosen) // self.every)
         whose = np.searchsorted(self.ends, chosen, side="right") if self.ends else chosen % self.every
         return int(np.bincount(whose, minlength=1).max())
 
@@ -55,4 +63,4 @@ class Share:
             return np.arange(self.first, self.stop, self.every, dtype=np.intp) - self.held
         if self.stop - self.first == self.total and self.every == 1:
             return numbers
-        return numbers[self.mine(numbers)] - self.held
+        return numbers[self.first :: self.every] if self.dealt else numbers[self.mine(numbers)] - self.held
