@@ -211,7 +211,7 @@ RANKS = Assumption(
     "The processes of the run and the network between them are one trusted place: sums without noise pass between them. Each "
     "record is on one rank, or the whole set on all.",
     "caller",
-    "settings, numbers of records and samples of them are compared; noise is added once, by rank 0",
+    "settings, numbers of records and samples of them are compared; each number's noise is added once, by one rank",
     "ranks",
 )
 SINGLE_PRECISION = Assumption(

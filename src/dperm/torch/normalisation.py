@@ -132,7 +132,7 @@ def _refuse_others(query: Tensor, settings: dict[str, Any]) -> None:
     ranks.same(settings)
     everyone = ranks.gathered(query.cpu())
     if not all(torch.allclose(sums, everyone[0], rtol=1e-9) for sums in everyone):
-        raise RankError("Expected the same features on every rank: the statistics are those of rank 0's.")
+        raise RankError("Expected the same features on every rank: the statistics are of one set.")
 
 
 @dataclass(frozen=True)
