@@ -9,6 +9,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from dperm.gradient.recipes import dpis, individual_descent
 from dperm.privacy import Certificate, Gaussian, Relation
 from dperm.release import Source
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TorchRecords, private_channel_statistics
-from dperm.torch.ranks import Ranks, RankSource, Share
+from dperm.torch.ranks import RankError, Ranks, RankSource, Share
 from dperm.torch.ranks.sharing import share_of
 from dperm.torch.source import TorchSource
 from helpers.oracle import cross_entropy
@@ -251,9 +252,13 @@ def white_box_of_norms() -> None:
     white_box(plan, ModuleObjective(net(), cross_entropy), held, delta=1e-3, canaries=40, runs=1)
 
 
-def statistics() -> None:
-    features = records()[0].reshape(N, D, 1, 1) + Ranks.here().rank
-    private_channel_statistics(features, noise_multiplier=8.0, delta=1e-3, scale=1.0, public_size=N)
+def statistics(**settings: Any) -> None:
+    features = records()[0].reshape(N, D, 1, 1) + (0 if settings else Ranks.here().rank)
+    private_channel_statistics(features, noise_multiplier=8.0, delta=1e-3, scale=1.0, public_size=N, **settings)
+
+
+def door_of(randomness: Randomness) -> TorchSource:
+    return TorchSource(randomness, torch.device("cpu"))
 
 
 def of_rank(*values: Any) -> Any:
@@ -278,6 +283,8 @@ ERRORS: dict[str, Callable[[], Any]] = {
     "individual, continued": lambda: individual(os.environ["DPERM_TEST_STARTED"]).fit(records(), resume=True),
     "resume": lambda: trained(checkpoint=tempfile.mkdtemp(), fit={"resume": Ranks.here().rank == 0}),
     "statistics": statistics,
+    "seeded statistics": lambda: statistics(random_state=of_rank(None, 3)),
+    "seeded source": lambda: trained(random_state=of_rank(*map(door_of, (Randomness.from_system(), Randomness.fixed(0))))),
     "white box": white_box_of_norms,
     "twice": lambda: trained(fit={"sharded": True}),
     "groups": lambda: trained(
@@ -365,6 +372,29 @@ def noises(run: Callable[..., Any], door: type[RankSource] = RankSource) -> dict
     return {"noises": watched, "equal seeds": partial(watched, equal_seeds=True), "noise twice": partial(watched, twice=True)}
 
 
+class Kept(Plan):
+    """A stranger's, which remembers something of each record where it is."""
+
+    by_ranks = True
+
+
+def dealt(kind: type[Plan]) -> dict[str, Any]:
+    """Whether a run of this kind of plan had its draws dealt out."""
+    plan, kept, found = plan_of(Poisson(0.1)), Share.places, set[bool]()
+
+    def places(self: Share, numbers: Any) -> Any:
+        if numbers is not None:
+            found.add(self.dealt)
+        return kept(self, numbers)
+
+    Share.places = places
+    try:
+        trained(plan=kind(**{item.name: getattr(plan, item.name) for item in fields(plan)}), epsilon=None)
+    finally:
+        Share.places = kept
+    return {"dealt": found}
+
+
 def judged() -> dict[str, Any]:
     """The white box, on all ranks."""
     objective = ModuleObjective(net(), cross_entropy)
@@ -394,6 +424,15 @@ def noise_on_every_rank() -> dict[str, Any]:
         RankSource.gaussian = kept
 
 
+def drawn_apart() -> dict[str, Any]:
+    """A source of the caller's own that draws otherwise on each rank, as processors that round otherwise would."""
+    try:
+        trained(random_state=Seen(1 + Ranks.here().rank))
+    except RankError as error:
+        return {"error": str(error)}
+    return {"error": ""}
+
+
 def padded() -> dict[str, Any]:
     """Shares that are filled up by taking records twice, as data loaders do."""
     kept = Share.places
@@ -418,6 +457,9 @@ WORKS: dict[str, Callable[[], Any]] = {
     "noise on every rank": noise_on_every_rank,
     **noises(trained),
     "padded": padded,
+    "drawn apart": drawn_apart,
+    "dealt": lambda: dealt(Plan),
+    "kept": lambda: dealt(Kept),
     "remembered": lambda: remembered(os.environ["DPERM_TEST_STARTED"], 17),
 }
 

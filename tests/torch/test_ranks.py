@@ -55,6 +55,8 @@ _SAID = {
     "validation": "Expected a batch of (inputs, targets), got Tensor",
     "resume": "resume is True on rank 0 and False on rank 1",
     "statistics": "Expected the same features on every rank",
+    "seeded statistics": "random_state is None on rank 0 and 3 on rank 1",
+    "seeded source": "random_state is (<class 'dperm.torch.source.TorchSource'>, Provenance(",
     "twice": "ranks 0 and 1 hold the same: of their records about 100% are equal",
     "groups": "Expected the same groups on every rank",
     "parts of persons": "all records on every rank with person_rows",
@@ -105,6 +107,13 @@ def test_neighbours_noise_and_planted_defects(tmp_path: Path) -> None:
     assert abs(alike) < 0.18
     assert noise("equal seeds")[1] > 0.9
     assert noise("noise twice")[0] > 1.3
+
+
+def test_draws_are_dealt_out_where_they_are_the_same_and_nothing_is_kept(tmp_path: Path) -> None:
+    for rank in launched(tmp_path, ["dealt", "kept", "drawn apart"], 2):
+        assert rank["dealt"]["dealt"] == {True}
+        assert rank["kept"]["dealt"] == {False}
+        assert "Expected all ranks to draw the same records" in rank["drawn apart"]["error"]
 
 
 @pytest.mark.slow
@@ -219,11 +228,15 @@ def _killed(folder: Path, times: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
     script = folder / "train.py"
     script.write_text(_RUN)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     done = killed = 0
     for attempt in range(times + 1):
         ranks = int(generator.integers(2, 4))
         command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        process = subprocess.Popen([*command, script, folder / "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [*command, script, folder / "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+        )
+        found: list[str] = []
         if attempt < times:
             time.sleep(generator.uniform(4, 9))
             found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False).stdout.split()
@@ -234,7 +247,7 @@ def _killed(folder: Path, times: int, seed: int) -> None:
             assert out.count("done") == ranks, err[-2000:]
             done += 1
         else:
-            assert attempt < times, err[-2000:]
+            assert found, err[-12000:]  # nobody but us ends it
             killed += 1
     assert done >= 1 and killed >= 2
     charges = SpendLog.current().charges()

@@ -5,6 +5,7 @@ The attacker sees every iterate, knows all other records and controls one record
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -20,7 +21,7 @@ from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
 from dperm.audit.training import open_for
 from dperm.audit.watching import Watched, judge
 from dperm.gradient import Policy, descend
-from dperm.gradient.policy import BatchSource
+from dperm.gradient.policy import BatchSource, runs_by_parts
 from dperm.objectives.per_example import Objective
 from dperm.privacy import Relation, epsilon
 from dperm.release import Channel, Source
@@ -172,20 +173,33 @@ def _watched(plan: Policy, objective: Objective, records: BatchSource, theta: An
             f"Expected records that the objective reads (objective.records(...) or TorchRecords), got {type(records).__name__}."
         )
     share = getattr(records, "share", None)
-    if share is not None and not plan.by_parts and not share.mine(np.arange(share.total)).all():
+    if share is not None and not runs_by_parts(plan) and not share.mine(np.arange(share.total)).all():
         raise ValueError(f"Expected one process for the white box of {plan.kind}: whom a rank keeps, no other knows.")
     lengths = _lengths(plan, len(signs))
     watched_objective, watched_records = with_canaries(objective, records, signs, lengths)
     watcher = _Watcher(watched_objective)
     start, channel = _start(objective, theta, watcher)
     before = start + 0.0
-    with unlogged():
+    with unlogged(), _dealt(records, share if runs_by_parts(plan) else None):
         channel.charge(plan.event(objective.facts.relation), "audit")
         descend(_free(plan), watched_objective, watched_records, channel, watched_objective.start(start))
     network: Any = objective
     if getattr(network, "theta", None) is not None:
         network.theta = before
     return channel.source.first(lambda: _seen(watcher, len(records), lengths))
+
+
+@contextlib.contextmanager
+def _dealt(records: Any, share: Any) -> Iterator[None]:
+    """Among ranks, draws are divided as in a run of its own."""
+    if share is None:
+        yield
+        return
+    records.share = share.dealt_out()
+    try:
+        yield
+    finally:
+        records.share = share
 
 
 def _seen(watcher: _Watcher, size: int, lengths: Array | None) -> Watched:

@@ -17,7 +17,7 @@ from dperm.objectives.sums import RunningSum
 from dperm.privacy.events import Event, Relation
 from dperm.release.channel import Channel
 
-__all__ = ["BatchSource", "Gradients", "Policy"]
+__all__ = ["BatchSource", "Gradients", "Policy", "runs_by_parts"]
 
 P = TypeVar("P", bound="Policy", covariant=True)
 
@@ -112,7 +112,8 @@ class Policy(ABC):
 
     @property
     def by_ranks(self) -> bool:
-        """Whether parts of its sums may be computed by the ranks of a run, each of which keeps its own records throughout."""
+        """Whether parts of its sums may be computed by the ranks of a run. Each keeps its own records throughout, unless the plan
+        also runs by parts: then each gets a part of every draw."""
         return self.by_parts
 
     #: whether its run treats every number of a sum by itself, but for the lengths that records' gradients are cut at: numbers of
@@ -139,6 +140,11 @@ class Policy(ABC):
         return None
 
 
+def runs_by_parts(policy: Policy) -> bool:
+    """Whether it says so itself: what was said of the class that a stranger's derives from does not hold of theirs."""
+    return policy.by_parts and states(type(policy), "by_parts")
+
+
 class Gradients(ABC, Generic[P]):
     """One run of a policy: each call draws records, sums their bounded gradients and releases the sum.
 
@@ -160,8 +166,7 @@ class Gradients(ABC, Generic[P]):
     ) -> None:
         if policy.public_size is None:
             raise ValueError("Expected a plan that knows the number of records: call sized(channel, len(records)) first.")
-        by_parts = policy.by_parts and states(type(policy), "by_parts")
-        if isinstance(records, PartedRecords) and (observe is not None or not by_parts):
+        if isinstance(records, PartedRecords) and (observe is not None or not runs_by_parts(policy)):
             raise TypeError("Expected records in memory for an observer, and for a policy that keeps something of each record.")
         self.policy, self.step = policy, first
         self.objective, self.records, self.channel = objective, records, channel

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm._family import states
 from dperm.gradient import Policy, descend_by
 from dperm.gradient.foreign import foreign_parts
 from dperm.gradient.importance import admit_batch
+from dperm.gradient.policy import runs_by_parts
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
@@ -81,7 +81,7 @@ class GradientPerturbation(Mechanism):
 
     @property
     def by_parts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.plan.by_parts and states(type(self.plan), "by_parts")
+        return runs_by_parts(self.plan)
 
     @property
     def averages(self) -> bool:

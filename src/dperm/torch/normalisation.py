@@ -19,7 +19,7 @@ from dperm import _validate as check
 from dperm._remind import remind_of_delta, remind_of_size
 from dperm.privacy import Assumption, Certificate, Gaussian, Relation, statements
 from dperm.torch.ranks import RankError, Ranks
-from dperm.torch.source import open_channel
+from dperm.torch.source import open_channel, told_of
 
 __all__ = ["ChannelStatistics", "private_channel_statistics"]
 
@@ -115,7 +115,8 @@ def private_channel_statistics(
         provenance=channel.provenance,
     )
     query = moments.total(features, units)
-    _refuse_others(query, {**certificate.public_facts, "event": event, "relation": relation, "label": label})
+    asked = {"event": event, "relation": relation, "label": label, "random_state": told_of(random_state)}
+    _refuse_others(query, {**certificate.public_facts, **asked})
     channel.charge(event, certificate.mechanism)
     noise_std = event.noise_multiplier * sensitivity
     sums = channel.release(query, sensitivity, event.noise_multiplier)

@@ -17,6 +17,7 @@ from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset,
 
 from dperm.torch.guard import kept_states, seed_all
 from dperm.torch.named import Paired, label_apart, readable
+from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.share import Share
 from dperm.torch.structure import batch_size, map_tensors, take, tensors
 
@@ -170,8 +171,9 @@ class TorchRecords:
         return int.from_bytes(digest.digest(), "little")
 
     def stream(self, draws: Iterable[Indices | None]) -> Iterator[Iterable[Any]]:
-        """For each draw its physical batches (inputs, targets); an empty draw has none."""
-        counts: deque[tuple[int, int]] = deque()
+        """For each draw its physical batches (inputs, targets); an empty draw has none. RankError where draws are dealt
+        out and ranks drew other records than each other."""
+        counts: deque[tuple[Indices | None, int, int]] = deque()
         sizes: deque[int] = deque()
         ready: deque[Any] = deque()
         exhausted = False
@@ -181,7 +183,7 @@ class TorchRecords:
                 indices = self.share.places(drawn)
                 starts = range(0, len(indices), self.physical_batch_size)
                 others = -(-self.share.most(drawn) // self.physical_batch_size) if self.in_step else 0
-                counts.append((len(starts), max(0, others - len(starts))))
+                counts.append((drawn, len(starts), max(0, others - len(starts))))
                 for start in starts:
                     chunk = indices[start : start + self.physical_batch_size].tolist()
                     sizes.append(len(chunk))
@@ -197,7 +199,9 @@ class TorchRecords:
                     exhausted = True
             if not counts:
                 return
-            expected, rest = counts.popleft()
+            drawn, expected, rest = counts.popleft()
+            if self.share.dealt and drawn is not None:  # places in it say whose a record is
+                Ranks.here().keep_draw(drawn, self.device)
             batches = (self._moved(ready.popleft() if ready else next(source), sizes.popleft()) for _ in range(expected))
             yield itertools.chain(batches, itertools.repeat(NOBODY, rest))
 

@@ -14,10 +14,10 @@ from dperm._random import Randomness
 from dperm.privacy import Event, Provenance
 from dperm.privacy.events import chosen_on_the_way, leaves
 from dperm.release import Channel, Source, SystemSource
-from dperm.release.source import in_earnest
+from dperm.release.source import in_earnest, provenance_of
 from dperm.torch.ranks import LogOfFirst, Ranks, RankSource, Shards, ShardSource
 
-__all__ = ["TorchSource", "admit_tails", "open_channel"]
+__all__ = ["TorchSource", "admit_tails", "open_channel", "told_of"]
 
 _ENDS = 8.57  # standard deviations, where normals made of 53 bits end
 _STEPS, _NOISE = 100_000, 0.5  # of runs that choose theirs on the way: more steps and less noise than are usual
@@ -113,3 +113,9 @@ def open_channel(random_state: Any, device: torch.device, *, label: str = "", sh
     if audit:
         channel.provenance = Provenance.audit()
     return channel
+
+
+def told_of(random_state: Any) -> Any:
+    """What the ranks of a run compare of their random states: those with private noise and those without wait for each other in
+    other ways, for ever."""
+    return (type(random_state), provenance_of(random_state)) if isinstance(random_state, Source) else random_state

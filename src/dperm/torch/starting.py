@@ -13,6 +13,7 @@ from dperm._family import states
 from dperm._remind import remind_of_delta
 from dperm.gradient import Policy
 from dperm.gradient.foreign import foreign_parts
+from dperm.gradient.policy import runs_by_parts
 from dperm.privacy import Assumption, Certificate, Composed, Event, Relation, Risk, statements
 from dperm.privacy.events import chosen_on_the_way, event_from_dict
 from dperm.release import Channel
@@ -281,7 +282,7 @@ class Starter:
 
     def _run(self, plan: Policy, records: TorchRecords, channel: Channel, charged: Charged, first: int = 0) -> PrivateRun:
         assert self.certificate is not None
-        if plan.by_parts:
+        if runs_by_parts(plan):
             records.share = records.share.dealt_out()
         return PrivateRun.start(
             plan, self.objective, records, channel, self.certificate, charged,

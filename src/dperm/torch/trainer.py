@@ -22,7 +22,6 @@ from dperm._remind import remind_of_budget
 from dperm.gradient import ExponentialAverage, Policy
 from dperm.objectives.grouped import admit_person_rows
 from dperm.privacy import Certificate, Relation, Risk
-from dperm.release import Source
 from dperm.torch import checkpoint
 from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
 from dperm.torch.first_look import PROBED, look_at
@@ -37,6 +36,7 @@ from dperm.torch.records import TorchRecords
 from dperm.torch.reminders import remind
 from dperm.torch.run import PrivateRun
 from dperm.torch.scores import mean_scores
+from dperm.torch.source import told_of
 from dperm.torch.starting import Starter
 from dperm.torch.update import TorchOptimizer
 
@@ -501,7 +501,7 @@ class PrivateTrainer:
             "label": self.label,
             "autocast": self.objective.autocast,
             "loss_fn": getattr(self.loss_fn, "__qualname__", type(self.loss_fn).__qualname__),
-            "random_state": type(self.random_state) if isinstance(self.random_state, Source) else self.random_state,
+            "random_state": told_of(self.random_state),
             "checkpoint": self.checkpoint is not None,
             **({} if self.objective.shards is None else self._common_of_shards()),
             "the model's parameters": _digest(*shapes, "trained:", *self.objective.flat.names),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import os
 import re
 import time
@@ -11,8 +12,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 __all__ = ["RankError", "Ranks"]
@@ -134,11 +137,27 @@ class Ranks:
         """RankError, on every rank, where ranks are at different steps: they would add parts of one to those of another."""
         if self.size == 1:
             return
-        told = torch.tensor([step, -step], device=device)
-        dist.all_reduce(told, dist.ReduceOp.MAX)
-        last, first = int(told[0]), -int(told[1])
+        first, last = self._extremes(step, device)
         if last != first:
             raise RankError(f"Expected all ranks at one step, but one is at {first} and another at {last}.")
+
+    def keep_draw(self, drawn: NDArray[np.intp], device: torch.device) -> None:
+        """RankError, on every rank, where ranks drew other records than each other, or in another order."""
+        if self.size == 1:
+            return
+        digest = hashlib.blake2b(np.ascontiguousarray(drawn, dtype=np.int64).data, digest_size=8).digest()
+        first, last = self._extremes(int.from_bytes(digest, "little") >> 1, device)
+        if last != first:
+            raise RankError(
+                "Expected all ranks to draw the same records, but they drew others: a record that two of them compute on would "
+                "count twice. Draws are to be made of one seed, on processors and by versions of NumPy that are alike."
+            )
+
+    def _extremes(self, number: int, device: torch.device) -> tuple[int, int]:
+        """The least and the largest of the ranks' numbers."""
+        told = torch.tensor([number, -number], device=device)
+        dist.all_reduce(told, dist.ReduceOp.MAX)
+        return -int(told[1]), int(told[0])
 
     def put_on_all(self, model: nn.Module) -> None:
         """Give every rank the parameters and buffers of rank 0."""

@@ -53,7 +53,8 @@ class ShardSource(RankSource):
     """As `RankSource`, but for tensors: a query is this rank's numbers of a sum that is complete, and each number is one rank's.
 
     Every rank adds independent noise, from its own operating system, to its numbers alone, so that each number has its noise
-    once. In tests and audits, whose noise is of a fixed seed or watched, rank 0 adds that of the whole vector, which all get.
+    once. Where noise is not private, as with a fixed seed or noise that a test makes, rank 0 adds that of the whole vector, which
+    all get.
     """
 
     def __init__(self, own: Source, ranks: Ranks, sampling: np.random.Generator, shards: Shards) -> None:

@@ -15,10 +15,11 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Share:
-    """Of records 0 … `total` − 1, this rank's: `first`, `first` + `every`, … below `stop`.
+    """Of records 0 … `total` − 1, this rank's: `first`, `first` + `every`, … below `stop`; or, where draws are `dealt` out, of
+    each draw's records those at the places `first`, `first` + `every`, …
 
     `held` is the number of the record that lies at place 0 here: 0 where every rank has the whole set, and `first` where each
-    has its own part of it. No record is padded, repeated or dropped: each number is one rank's.
+    has its own part of it. No record is padded, repeated or dropped: each record of a draw is one rank's.
     """
 
     total: int
@@ -27,7 +28,7 @@ class Share:
     every: int = 1
     held: int = 0
     ends: tuple[int, ...] = ()  # of the parts, one after the other; () where every rank has the whole set
-    dealt: bool = False  # whether a draw is dealt out, whatever its records' numbers
+    dealt: bool = False  # whether a draw, which all ranks must have alike, is dealt out by places in it
 
     @classmethod
     def of_whole(cls, size: int, rank: int = 0, ranks: int = 1) -> Share:

@@ -24,12 +24,14 @@ T = TypeVar("T")
 
 @in_earnest
 class RankSource(Source):
-    """Rank 0's `own` source, whose draws are of `sampling`, for every rank.
+    """Every rank's `own` source, as one: draws are of `sampling`.
 
-    A query is the sum of the ranks' parts. Noise is added to it once: each rank adds it to its part of the numbers, of its own
-    operating system, and tells the others. In tests and audits, whose noise is of a fixed seed or watched, rank 0 adds that of
-    the whole. All ranks draw the same records, of a generator whose state rank 0 tells: what is drawn does not depend on how
-    many ranks there are, and no rank's own seed has a part in it.
+    A query is the sum of the ranks' parts. Noise is added to it once. Where `own` is private, each rank's is of its own operating
+    system: it adds noise to its part of a tensor's numbers, and tells the others. Where it is not, as with a fixed seed or noise
+    that a test makes, ranks may have the same noise: rank 0 adds that of the whole. Arrays get theirs from rank 0, always.
+
+    All ranks draw the same records, of a generator whose state rank 0 tells: what is drawn does not depend on how many ranks
+    there are, and no rank's own seed has a part in it.
     """
 
     def __init__(self, own: Source, ranks: Ranks, sampling: np.random.Generator) -> None:
