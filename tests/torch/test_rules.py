@@ -185,10 +185,13 @@ def test_last_axes_norms(sequence: list[int], kind: str, affine: bool, bias: boo
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
-@pytest.mark.parametrize("kind", ["group", "instance"])
+@pytest.mark.parametrize("kind", ["group", "instance", "instance of stated moments"])
 def test_channel_norms(dims: int, kind: str) -> None:
     instance = [nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d][dims - 1]
-    layer = nn.GroupNorm(2, 4) if kind == "group" else instance(4, affine=True)
+    layer = nn.GroupNorm(2, 4) if kind == "group" else instance(4, affine=True, track_running_stats="stated" in kind)
+    if "stated" in kind:
+        layer.running_mean, layer.running_var = torch.randn(4), 0.1 + torch.rand(4)
+        layer.eval()
     convolution = [nn.Conv1d, nn.Conv2d, nn.Conv3d][dims - 1]
     model = Around(layer, convolution(3, 4, 1)).double()
     assert not assert_exact(model, inputs(SIZE, 3, *[4, 3, 2][:dims]), targets()).fallbacks
