@@ -545,6 +545,28 @@ def test_a_dry_run_spends_and_writes_nothing(table: Path, schema: Path, tmp_path
     assert "--epsilon" in dperm(*train, "--dry-run", "--epsilon", "1", "--advantage", "0.1", expect=1).stderr
 
 
+def test_a_dry_run_asks_the_budget(table: Path, schema: Path, tmp_path: Path) -> None:
+    train = ("train", table, "--schema", schema, "--accept-proposed", "-o", tmp_path / "m.json", "--epsilon", "0.5")
+    name = table.stem
+
+    def left() -> float:
+        return float(json.loads(dperm("budget", "show", "--json").stdout)["budgets"][0]["left"])
+
+    dperm("budget", "create", "others", "--epsilon", "1")
+    for model in ("logistic", "mlp"):
+        assert f"none for '{name}'" in dperm(*train, "--model", model, "--dry-run", expect=1).stderr
+    SpendLog.current().database.path.unlink()  # pyright: ignore[reportAttributeAccessIssue]
+    dperm("budget", "create", name, "--epsilon", "1", "--delta", "1e-4")
+    foreseen = float(dperm(*train, "--dry-run").stdout.split("would take that: ")[1].split(" %")[0])
+    assert left() == 1
+    assert "100 % of it left" in dperm(*train, "--model", "mlp", "--dry-run").stdout
+    dperm(*train)
+    assert 100 * left() == pytest.approx(foreseen, abs=0.1) and foreseen < 90
+    dperm(*train)
+    refused = dperm(*train, "--dry-run", expect=1)
+    assert "has too little left" in refused.stderr and "It would run" in refused.stdout
+
+
 def test_rows_that_do_not_fit_do_not_take_the_file_with_them(table: Path, schema: Path, tmp_path: Path) -> None:
     model, new, out = tmp_path / "m.json", tmp_path / "new.csv", tmp_path / "a.csv"
     schema.write_text(schema.read_text().replace(', "other": true', ""))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dperm.data import Dataset, Schema
-    from dperm.privacy import Risk
+    from dperm.privacy import Event, Risk
 
 __all__ = ["KINDS", "Asked", "Kind"]
 
@@ -55,9 +55,11 @@ class Kind(ABC):
         """The norm that longer rows are scaled down to; None where rows are not bounded."""
         return asked.data_norm
 
-    def mechanism(self, estimator: Any, dataset: Dataset) -> str:
-        """What a fit would run, in words. ValueError where it would be refused."""
-        return estimator.mechanism_for(dataset.features.shape[1], max(2, len(dataset.classes)))[0].name
+    def foreseen(self, estimator: Any, dataset: Dataset, size: int | None) -> tuple[str, Event | None]:
+        """What a fit would run, in words, and what it costs where that is known before; `size`: the number of records or
+        persons where it is public. ValueError where it would be refused."""
+        mechanism, objective = estimator.mechanism_for(dataset.features.shape[1], max(2, len(dataset.classes)), size)
+        return mechanism.name, mechanism.event(objective.facts)
 
 
 class _Linear(Kind):
@@ -154,8 +156,8 @@ class _Network(Kind):
             **_options(dataset, asked),
         )
 
-    def mechanism(self, estimator: Any, dataset: Dataset) -> str:
-        return "gradient perturbation of a network"
+    def foreseen(self, estimator: Any, dataset: Dataset, size: int | None) -> tuple[str, Event | None]:
+        return "gradient perturbation of a network", None
 
 
 KINDS: dict[str, Kind] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +28,10 @@ from dperm.cli.shared import (
     stated_indices,
     told_to_holder,
 )
+
+if TYPE_CHECKING:
+    from dperm.cli.kinds import Kind
+    from dperm.data import Dataset
 
 __all__ = ["register"]
 
@@ -162,7 +166,7 @@ def train(
     if not as_json:
         told_to_holder(dataset, kind.row_norm(asked), delta, public_size)
     if dry_run:
-        _told_of_dry_run(kind.mechanism(estimator, dataset), budget, delta, dataset.name)
+        _told_of_dry_run(kind, estimator, dataset, budget)
         return
     if kind.notice and not as_json:
         say(kind.notice)
@@ -198,12 +202,27 @@ def train(
         say(f"Model written to {output}." + (f" What was there is kept as {kept}." if kept else ""))
 
 
-def _told_of_dry_run(mechanism: str, budget: Any, delta: float, label: str) -> None:
+def _told_of_dry_run(kind: Kind, estimator: Any, dataset: Dataset, budget: Any) -> None:
+    """BudgetExceeded or ValueError where the data set's budget would refuse the charge."""
+    from dperm._rounding import downward
+    from dperm.privacy import Relation as Neighbours
     from dperm.release.ledger import SpendLog
 
+    persons, delta, log = dataset.groups is not None, estimator.delta, SpendLog.current()
+    size = estimator.public_size
+    if Neighbours(estimator.relation) is Neighbours.REPLACE_ONE:
+        size = len(set(dataset.groups)) if dataset.groups is not None else len(dataset)
+    mechanism, event = kind.foreseen(estimator, dataset, size)
     spent = f"ε = {budget:g}" if isinstance(budget, float | int) else f"the ε of {budget}"
     say("Dry run: nothing was trained, charged or written.")
-    say(f'It would run {mechanism}, and charge at most {spent} at δ = {delta:g} to "{label}" in {SpendLog.current().where}.')
+    say(f'It would run {mechanism}, and charge at most {spent} at δ = {delta:g} to "{dataset.name}" in {log.where}.')
+    if (account := log.foreseen(event, dataset.name, persons=persons)) is not None:
+        left = f"{downward(100 * account.left, 3)} % of it"
+        say(
+            f"Its budget has {left} left; whether that is enough shows when a network is charged."
+            if event is None
+            else f"Its budget would take that: {left} would be left."
+        )
     say("`dperm account --log` says what this log holds already.")
 
 

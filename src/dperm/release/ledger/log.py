@@ -27,7 +27,7 @@ from dperm.privacy.accounting import epsilon
 from dperm.privacy.events import Composed, Event, Relation, SelfComposed, Unsupported, event_from_dict, leaves, relation_of
 from dperm.privacy.filters import BudgetExceeded, Price
 from dperm.release.ledger.budgets import Account, Budget
-from dperm.release.ledger.databases import VARIABLE, Database, Memory, database_at
+from dperm.release.ledger.databases import VARIABLE, Database, Memory, Rows, database_at
 from dperm.release.ledger.entries import about, account_of, append, canonical, events_of, now_of, parsed
 from dperm.release.ledger.verifying import verified
 
@@ -135,15 +135,26 @@ class SpendLog:
                     after = held.charged(cost, now_of(rows)[:10])
                     body |= {"costs": cost}
                     rows("UPDATE dperm_budgets SET spent = ? WHERE label = ?", canonical(after.spent), label)
-                elif rows("SELECT count(*) FROM dperm_budgets")[0][0]:
-                    raise ValueError(
-                        f"The spend log {self.where} has budgets, and none for {label!r}: its owner makes one by "
-                        "`dperm budget create`."
-                    )
+                else:
+                    _refuse_unknown(rows, label, self.where)
                 append(rows, "charge", body["id"], body, event=event)
             if held is not None and cost is not None:
                 _warn_of(held, held.charged(cost, ""))
             return body["id"]
+
+    def foreseen(self, event: Event | None, label: str = "", *, persons: bool = False) -> Account | None:
+        """A data set's account as a charge of this event would leave it, or, where that is not known yet (None), as it is; None
+        where the log has no budgets. Raises as `charge` does. Nothing is charged or held: others may be before it."""
+        known = self.account(label)
+        with self.database.reading() as rows:
+            if rows is None:
+                return None
+            if known is None:
+                _refuse_unknown(rows, label, self.where)
+                return None
+            today = now_of(rows)[:10]
+        _refuse_unproved(known.budget, {"persons": persons})
+        return known.charged({} if event is None else known.budget.cost(event), today)
 
     def create_budget(self, budget: Budget) -> Account:
         """Write a budget, or another one in its place; what was charged to its data set before counts. ValueError where that
@@ -324,6 +335,14 @@ def _whose() -> str:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):  # a container's user may have a number and no name
         return f"user {os.getuid()}" if hasattr(os, "getuid") else ""
+
+
+def _refuse_unknown(rows: Rows, label: str, where: str) -> None:
+    """ValueError where others have budgets and this data set has none."""
+    if rows("SELECT count(*) FROM dperm_budgets")[0][0]:
+        raise ValueError(
+            f"The spend log {where} has budgets, and none for {label!r}: its owner makes one by `dperm budget create`."
+        )
 
 
 def _refuse_unproved(budget: Budget, body: Mapping[str, Any]) -> None:
