@@ -284,6 +284,7 @@ ERRORS: dict[str, Callable[[], Any]] = {
     "resume": lambda: trained(checkpoint=tempfile.mkdtemp(), fit={"resume": Ranks.here().rank == 0}),
     "statistics": statistics,
     "seeded statistics": lambda: statistics(random_state=of_rank(None, 3)),
+    "seeded by a word": lambda: trained(random_state=of_rank(None, "None")),
     "seeded source": lambda: trained(random_state=of_rank(*map(door_of, (Randomness.from_system(), Randomness.fixed(0))))),
     "white box": white_box_of_norms,
     "twice": lambda: trained(fit={"sharded": True}),
@@ -398,8 +399,7 @@ def dealt(kind: type[Plan]) -> dict[str, Any]:
 def judged() -> dict[str, Any]:
     """The white box, on all ranks."""
     objective = ModuleObjective(net(), cross_entropy)
-    held = TorchRecords(records())
-    held.share = share_of(held, Ranks.here(), sharded=False)
+    held = TorchRecords(records())  # all on every rank, as it finds out
     plan = plan_of(Poisson(0.2), steps=10)
     result = white_box(plan, objective, held, delta=1e-3, canaries=400, runs=2)
     return {"verdict": result.verdict, "text": str(result)}
@@ -458,6 +458,7 @@ WORKS: dict[str, Callable[[], Any]] = {
     **noises(trained),
     "padded": padded,
     "drawn apart": drawn_apart,
+    "sources of their own": lambda: trained(random_state=TorchSource(Randomness.fixed(Ranks.here().rank), torch.device("cpu"))),
     "dealt": lambda: dealt(Plan),
     "kept": lambda: dealt(Kept),
     "remembered": lambda: remembered(os.environ["DPERM_TEST_STARTED"], 17),

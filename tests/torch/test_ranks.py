@@ -56,6 +56,7 @@ _SAID = {
     "resume": "resume is True on rank 0 and False on rank 1",
     "statistics": "Expected the same features on every rank",
     "seeded statistics": "random_state is None on rank 0 and 3 on rank 1",
+    "seeded by a word": "random_state is None on rank 0 and 'None' on rank 1",
     "seeded source": "random_state is (<class 'dperm.torch.source.TorchSource'>, Provenance(",
     "twice": "ranks 0 and 1 hold the same: of their records about 100% are equal",
     "groups": "Expected the same groups on every rank",
@@ -110,7 +111,9 @@ def test_neighbours_noise_and_planted_defects(tmp_path: Path) -> None:
 
 
 def test_draws_are_dealt_out_where_they_are_the_same_and_nothing_is_kept(tmp_path: Path) -> None:
-    for rank in launched(tmp_path, ["dealt", "kept", "drawn apart"], 2):
+    first, second = launched(tmp_path, ["dealt", "kept", "drawn apart", "sources of their own"], 2)
+    assert torch.equal(first["sources of their own"]["theta"], second["sources of their own"]["theta"])
+    for rank in (first, second):
         assert rank["dealt"]["dealt"] == {True}
         assert rank["kept"]["dealt"] == {False}
         assert "Expected all ranks to draw the same records" in rank["drawn apart"]["error"]

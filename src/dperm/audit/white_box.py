@@ -172,7 +172,7 @@ def _watched(plan: Policy, objective: Objective, records: BatchSource, theta: An
         raise TypeError(
             f"Expected records that the objective reads (objective.records(...) or TorchRecords), got {type(records).__name__}."
         )
-    share = getattr(records, "share", None)
+    share = _share_of(records)
     if share is not None and not runs_by_parts(plan) and not share.mine(np.arange(share.total)).all():
         raise ValueError(f"Expected one process for the white box of {plan.kind}: whom a rank keeps, no other knows.")
     lengths = _lengths(plan, len(signs))
@@ -189,17 +189,27 @@ def _watched(plan: Policy, objective: Objective, records: BatchSource, theta: An
     return channel.source.first(lambda: _seen(watcher, len(records), lengths))
 
 
+def _share_of(records: Any) -> Any:
+    """This rank's share of the records, as far as they can have several; where nobody said whose they are, all ranks have all."""
+    share = getattr(records, "share", None)
+    if share is not None and share.every == 1 and not share.ends:
+        from dperm.torch.ranks import Ranks, share_of
+
+        share = share_of(records, Ranks.here(), sharded=False)
+    return share
+
+
 @contextlib.contextmanager
 def _dealt(records: Any, share: Any) -> Iterator[None]:
     """Among ranks, draws are divided as in a run of its own."""
     if share is None:
         yield
         return
-    records.share = share.dealt_out()
+    before, records.share = records.share, share.dealt_out()
     try:
         yield
     finally:
-        records.share = share
+        records.share = before
 
 
 def _seen(watcher: _Watcher, size: int, lengths: Array | None) -> Watched:

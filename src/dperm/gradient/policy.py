@@ -113,7 +113,7 @@ class Policy(ABC):
     @property
     def by_ranks(self) -> bool:
         """Whether parts of its sums may be computed by the ranks of a run. Each keeps its own records throughout, unless the plan
-        also runs by parts: then each gets a part of every draw."""
+        also runs by parts: then each gets a part of every draw, but for rows of persons."""
         return self.by_parts
 
     #: whether its run treats every number of a sum by itself, but for the lengths that records' gradients are cut at: numbers of

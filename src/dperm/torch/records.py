@@ -171,8 +171,8 @@ class TorchRecords:
         return int.from_bytes(digest.digest(), "little")
 
     def stream(self, draws: Iterable[Indices | None]) -> Iterator[Iterable[Any]]:
-        """For each draw its physical batches (inputs, targets); an empty draw has none. RankError where draws are dealt
-        out and ranks drew other records than each other."""
+        """For each draw its physical batches (inputs, targets); an empty draw has none. RankError where ranks drew
+        other records than each other, and must not: draws are dealt out, or batches are `in_step`."""
         counts: deque[tuple[Indices | None, int, int]] = deque()
         sizes: deque[int] = deque()
         ready: deque[Any] = deque()
@@ -200,7 +200,7 @@ class TorchRecords:
             if not counts:
                 return
             drawn, expected, rest = counts.popleft()
-            if self.share.dealt and drawn is not None:  # places in it say whose a record is
+            if (self.share.dealt or self.in_step) and drawn is not None:  # places in it, or its length, must be the same
                 Ranks.here().keep_draw(drawn, self.device)
             batches = (self._moved(ready.popleft() if ready else next(source), sizes.popleft()) for _ in range(expected))
             yield itertools.chain(batches, itertools.repeat(NOBODY, rest))

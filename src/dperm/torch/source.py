@@ -118,4 +118,4 @@ def open_channel(random_state: Any, device: torch.device, *, label: str = "", sh
 def told_of(random_state: Any) -> Any:
     """What the ranks of a run compare of their random states: those with private noise and those without wait for each other in
     other ways, for ever."""
-    return (type(random_state), provenance_of(random_state)) if isinstance(random_state, Source) else random_state
+    return (type(random_state), provenance_of(random_state)) if isinstance(random_state, Source) else repr(random_state)

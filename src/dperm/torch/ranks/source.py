@@ -31,7 +31,7 @@ class RankSource(Source):
     that a test makes, ranks may have the same noise: rank 0 adds that of the whole. Arrays get theirs from rank 0, always.
 
     All ranks draw the same records, of a generator whose state rank 0 tells: what is drawn does not depend on how many ranks
-    there are, and no rank's own seed has a part in it.
+    there are, and no rank's own seed has a part in it. Only a stranger's source may draw of something else.
     """
 
     def __init__(self, own: Source, ranks: Ranks, sampling: np.random.Generator) -> None:
@@ -79,7 +79,14 @@ class RankSource(Source):
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
         # ranks may have read ahead, some further than others: from here on all are at the same place again
-        self._sampling.bit_generator.state = self._ranks.first(lambda: self._sampling.bit_generator.state)
+        generators = self._sampling, self._own.generator  # which are one, unless the source is the caller's
+        told = self._ranks.first(lambda: [generator.bit_generator.state for generator in generators])
+
+        def go_on_there() -> None:
+            for generator, state in zip(generators, told, strict=True):
+                generator.bit_generator.state = state
+
+        self._ranks.together(go_on_there)
         return self._own.draw(draw, records, steps)
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
