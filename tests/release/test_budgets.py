@@ -282,6 +282,18 @@ def test_divergences_are_above_the_exact_ones_and_near(order: float) -> None:
     assert both.rdp == pytest.approx(divergence(ApproximateDP(0.5, 1e-7), order).rdp + 3 * order / 162)
 
 
+def test_another_budget_keeps_what_is_not_stated() -> None:
+    create = ("budget", "create", "stays", "--epsilon")
+    dperm(*create, "4", "--owner", "Ada", "--expires", "2999-01-01", "--alert", "0.5", "--persons")
+    told = dperm(*create, "6", "--filter", "gdp").stdout
+    assert "ε = 6" in told and "of Ada, until 2999-01-01" in told and "protects persons" in told
+    dperm(*create, "5", "--owner", "Eve", "--expires", "", "--records")
+    (account,) = SpendLog.current().accounts_held()
+    budget = account.budget
+    assert (budget.epsilon, budget.owner, budget.expires, budget.alert, budget.persons) == (5.0, "Eve", "", 0.5, False)
+    assert "gdp" not in budget.rule.name.lower()
+
+
 def test_the_commands(tmp_path: Path) -> None:
     assert (
         "100 % is left"

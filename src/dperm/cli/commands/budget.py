@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -25,10 +26,15 @@ def create(
     epsilon: Annotated[float, typer.Option(help="ε for all releases together.")],
     delta: Delta = 1e-6,
     relation: Relation = "add_or_remove_one",
-    persons: Annotated[bool, typer.Option("--persons", help="It protects persons with all their rows.")] = False,
-    owner: Annotated[str, typer.Option(help="Whom to ask when it is spent.")] = "",
-    expires: Annotated[str, typer.Option(help="The last day, 2027-12-31.")] = "",
-    alert: Annotated[float, typer.Option(help="Share of the budget at which the charge that reaches it warns.")] = 0.8,
+    persons: Annotated[
+        bool | None,
+        typer.Option("--persons/--records", help="It protects persons with all their rows, or records [default: records]."),
+    ] = None,
+    owner: Annotated[str | None, typer.Option(help="Whom to ask when it is spent.")] = None,
+    expires: Annotated[str | None, typer.Option(help='The last day, 2027-12-31; "" for none.')] = None,
+    alert: Annotated[
+        float | None, typer.Option(help="Share of the budget at which the charge that reaches it warns [default: 0.8].")
+    ] = None,
     rule: Annotated[Filter | None, typer.Option("--filter", help="How releases add up [default: renyi].")] = None,
     order: Annotated[float | None, typer.Option(help="Of the Rényi filter [default: the one that suits Gaussian noise].")] = None,
     mass: Annotated[float | None, typer.Option(help="Part of δ for releases that set some aside [default: half].")] = None,
@@ -38,7 +44,8 @@ def create(
     ] = None,
 ) -> None:
     """Give a data set a budget, or another one. From then on the spend log takes no charge that exceeds it, and none of a data
-    set without a budget. What was charged under the name before counts.
+    set without a budget. What was charged under the name before counts. Another one keeps the owner, the last day, the share for
+    warnings and whom it protects, unless they are stated.
 
     \b
     Examples:
@@ -50,7 +57,11 @@ def create(
     from dperm.release.ledger import Budget
 
     made = _rule(epsilon, delta, rule, plan, {"relation": stated_relation(relation), "order": order, "mass": mass})
-    account = SpendLog.current().create_budget(Budget(label, made, persons, owner, expires, alert))
+    stated = {"persons": persons, "owner": owner, "expires": expires, "alert": alert}
+    given: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+    log = SpendLog.current()
+    before = log.account(label)
+    account = log.create_budget(Budget(label, made, **given) if before is None else replace(before.budget, rule=made, **given))
     _say(account)
     if account.spent:
         say("It was charged before. That counts; but what was released must be no reason for this budget's rule and size.")
