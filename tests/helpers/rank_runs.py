@@ -45,7 +45,7 @@ from dperm.torch.ranks.sharing import share_of
 from dperm.torch.source import TorchSource
 from helpers.oracle import cross_entropy
 
-__all__ = ["ERRORS", "SCENARIOS", "individual", "launched", "main", "records"]
+__all__ = ["ERRORS", "SCENARIOS", "WORKS", "individual", "launched", "main", "records"]
 
 N, D = 120, 6
 
@@ -458,7 +458,7 @@ WORKS: dict[str, Callable[[], Any]] = {
     **noises(trained),
     "padded": padded,
     "drawn apart": drawn_apart,
-    "sources of their own": lambda: trained(random_state=TorchSource(Randomness.fixed(Ranks.here().rank), torch.device("cpu"))),
+    "sources of their own": lambda: trained(random_state=door_of(Randomness.fixed(Ranks.here().rank))),
     "dealt": lambda: dealt(Plan),
     "kept": lambda: dealt(Kept),
     "remembered": lambda: remembered(os.environ["DPERM_TEST_STARTED"], 17),

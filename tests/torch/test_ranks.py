@@ -16,7 +16,7 @@ import torch
 from dperm.release import SpendLog
 from dperm.torch.ranks import Share, sharing
 from helpers.killed_ranks import steps_for
-from helpers.rank_runs import ERRORS, SCENARIOS, individual, launched, records, remembered
+from helpers.rank_runs import ERRORS, SCENARIOS, WORKS, individual, launched, records, remembered
 
 _FEW = ("importance", "importance, parts", "frozen parts", "sharded", "few records a step", "rows of persons", "own loop")
 
@@ -112,6 +112,8 @@ def test_neighbours_noise_and_planted_defects(tmp_path: Path) -> None:
 
 def test_draws_are_dealt_out_where_they_are_the_same_and_nothing_is_kept(tmp_path: Path) -> None:
     first, second = launched(tmp_path, ["dealt", "kept", "drawn apart", "sources of their own"], 2)
+    alone = WORKS["sources of their own"]()  # draws and noise of rank 0's
+    assert torch.allclose(alone["theta"], first["sources of their own"]["theta"], atol=1e-4)
     assert torch.equal(first["sources of their own"]["theta"], second["sources of their own"]["theta"])
     for rank in (first, second):
         assert rank["dealt"]["dealt"] == {True}
