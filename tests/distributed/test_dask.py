@@ -98,14 +98,15 @@ def test_frames_are_encoded_where_they_are(client: Any) -> None:
     np.testing.assert_allclose(model.coef_, whole.coef_, rtol=1e-6, atol=1e-9)
 
 
-def test_columns_that_are_chosen_first_are_cut_as_their_labels(client: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [["age", "paid"], None])
+def test_columns_that_are_chosen_first_are_cut_as_their_labels(client: Any, tmp_path: Path, columns: Any) -> None:
     """Several files may be read at once for some columns: then X and the frame that it was made of are cut otherwise."""
     for number in range(4):
         frame = pd.DataFrame(
             {"age": np.arange(100) % 90, "more": np.ones(100), "other": np.ones(100), "paid": np.arange(100) % 2}
         )
         frame.to_parquet(tmp_path / f"{number}.parquet")
-    chosen = dd.read_parquet(tmp_path, columns=["age", "paid"])
+    chosen = dd.read_parquet(tmp_path, columns=columns)
     encoder = TableEncoder(Schema("people", "paid", (Column("age", "number", (0, 100)), Column("paid", "label")), ("0", "1")))
     model = DPLogisticRegression(1.0, 1e-5, **GIVEN).fit(encoder.fit(chosen).transform(chosen), chosen.paid)
     assert model.n_features_in_ == 1
@@ -171,6 +172,28 @@ def test_a_sum_has_a_time_limit(client: Any) -> None:
     engine = DaskEngine(client, timeout=0.2)
     with pytest.raises(TimeoutError, match="no sum within 0"):
         engine.total(lambda part, given: time.sleep(2), [1], [None], max)
+
+
+def test_parts_on_one_worker_are_added_up_by_one_task(client: Any) -> None:
+    parts = client.map(lambda number: number, range(20))
+    distributed.wait(parts)
+
+    def task(part: int, given: int) -> list[tuple[str, int]]:
+        return [(str(distributed.get_worker().get_current_task()), part * given)]
+
+    ran = DaskEngine(client).total(task, parts, range(20), lambda first, second: first + second)
+    assert sorted(product for _, product in ran) == [number**2 for number in range(20)]
+    assert len({name for name, _ in ran}) == 2  # workers, of a thread each
+
+
+def test_parts_that_are_large_are_added_up_by_tasks_of_their_own() -> None:
+    from dperm.distributed.engine import _AT_ONCE, _groups
+
+    assert _groups([4, 7, 9], [10, 10, 10], threads=1) == [[4, 7, 9]]
+    assert sorted(map(len, _groups(list(range(9)), [1] * 9, threads=4))) == [2, 2, 2, 3]
+    assert _groups([4, 7], [1, 1], threads=8) == [[4], [7]]
+    assert sorted(map(len, _groups(list(range(8)), [_AT_ONCE // 4] * 8, threads=1))) == [4, 4]
+    assert len(_groups([1, 2, 3], [2 * _AT_ONCE] * 3, threads=2)) == 3
 
 
 def test_an_error_on_a_worker_is_raised_here(client: Any) -> None:

@@ -169,10 +169,10 @@ def _alike(name: str, value: Any, X: Any, count: int) -> list[Any]:
     if not of_dask(value):
         advice = "" if isinstance(value, str) else f"; dask.array.from_array({name}, chunks=X.chunks[0]) is one"
         raise ValueError(f"Expected {name} as a collection of Dask, cut as X is, got {type(value).__name__}{advice}.")
-    # what is made of a frame's columns may read several files at once, where the frame itself does not
-    if not hasattr(X, "to_dask_array") and hasattr(value, "to_dask_array"):
-        value = value.to_dask_array()
     blocks = _blocks(name, value)
+    if len(blocks) != count and not hasattr(X, "to_dask_array") and hasattr(value, "to_dask_array"):
+        # an array that was made of few of a frame's columns may read several files at once, and so may one of the labels
+        blocks = _blocks(name, value.to_dask_array())
     if len(blocks) != count:
         raise ValueError(
             f"Expected {name} cut as X is, in {count} parts, got {len(blocks)}: {name}.rechunk(X.chunks[0]) for "

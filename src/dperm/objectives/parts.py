@@ -228,7 +228,9 @@ def _part_of(objective: LinearObjective, table: Any, number: int) -> _Part:
     rows, targets = rows.copy() if sp.issparse(rows) else np.array(rows), np.array(targets, dtype=np.float64)
     there = np.array(present[0], dtype=np.bool_) if present else None
     digest = _digest(rows, targets, *([] if there is None else [there]))
-    return _Part(number, objective.records(rows, targets, present=there), digest)
+    records = objective.records(rows, targets, present=there)
+    records.forget_table()
+    return _Part(number, records, digest)
 
 
 def _digest(*values: Any) -> str:

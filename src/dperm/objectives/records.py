@@ -130,6 +130,11 @@ class Records:
         entries = sum(part.nbytes for part in (rows.data, rows.indices, rows.indptr)) if self.sparse else rows.nbytes
         return int(entries) + self._table.nbytes + self.targets.nbytes
 
+    def forget_table(self) -> None:
+        """Let go of the table where its rows are kept in units: afterwards there are no subsets."""
+        if self._kept is not None:
+            self.rows: Any = None
+
     def relabelled(self, targets: Array) -> Records:
         """The same rows with other targets, sharing all memory."""
         other = object.__new__(type(self))
@@ -217,7 +222,8 @@ class Records:
     @property
     def _at_once(self) -> int:
         """Rows in a batch."""
-        width = max(1, self.rows.nnz * 12 // max(1, 8 * self.size)) if self.sparse else max(1, self.features)
+        entries = (self.rows if self._kept is None else self._kept).nnz if self.sparse else 0
+        width = max(1, entries * 12 // max(1, 8 * self.size)) if self.sparse else max(1, self.features)
         # a sum over a batch of sparse rows is as long as a row: few batches where that is long
         chunk = max(_CHUNK_BYTES, 8 * self.features) if self.sparse else _CHUNK_BYTES
         return min(EXACT_ROWS, max(64, chunk // (8 * width)))
