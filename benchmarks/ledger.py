@@ -13,11 +13,12 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from dperm.privacy import Gaussian, PoissonSampled, SelfComposed
+from dperm.privacy import Event, Gaussian, PoissonSampled, SelfComposed
 from dperm.release import SpendLog
 from dperm.release.ledger import Budget
-from dperm.release.ledger.entries import append
+from dperm.release.ledger.entries import append_all
 from dperm.report.page import machine
 
 RESULTS = Path(__file__).parent / "results"
@@ -40,6 +41,11 @@ def charges(log: SpendLog, label: str) -> float:
     )
 
 
+def entry(number: int) -> tuple[str, str, dict[str, Any], Event]:
+    body = {"id": f"{number:032x}", "label": "many", "mechanism": "x", "private": True, "pid": 1}
+    return "charge", body["id"], body, EVENTS[number % len(EVENTS)]
+
+
 def measured(name: str, where: str, many: int) -> list[str]:
     log = SpendLog(where)
     plain = charges(log, "stays")
@@ -48,9 +54,7 @@ def measured(name: str, where: str, many: int) -> list[str]:
     held = charges(log, "held")
     for start in range(0, many, AT_ONCE):  # of a long transaction PostgreSQL keeps every head that there was
         with log.database.writing() as rows:
-            for number in range(start, min(start + AT_ONCE, many)):
-                body = {"id": f"{number:032x}", "label": "many", "mechanism": "x", "private": True, "pid": 1}
-                append(rows, "charge", body["id"], body, event=EVENTS[number % len(EVENTS)])
+            append_all(rows, (entry(number) for number in range(start, min(start + AT_ONCE, many))))
     full = charges(log, "held")
     whole, listed = seconds(lambda: log.total(1e-6, "many")), seconds(lambda: log.charges("many"))
     checked = seconds(log.verify)

@@ -270,6 +270,19 @@ def test_a_part_is_a_copy_whatever_happens_to_its_source(tmp_path: Any) -> None:
     np.testing.assert_array_equal(objective.exact_gradient(theta, parted)[0], before)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.parametrize("make", [rows, lambda: sp.csr_array(rows())])
+def test_a_part_does_not_keep_its_table_beside_its_rows(make: Any) -> None:
+    from dperm.objectives.parts import _part_of
+
+    objective = LinearObjective(Logistic(), D)
+    part = _part_of(objective, (make(), np.ones(N)), 0).records
+    whole = objective.records(make(), np.ones(N))
+    assert part.rows is None
+    assert part.nbytes == whole.nbytes
+    theta = np.arange(D) / D
+    np.testing.assert_array_equal(objective.exact_gradient(theta, part)[0], objective.exact_gradient(theta, whole)[0])
+
+
 def test_targets_are_digested_as_numbers() -> None:
     from dperm.objectives.parts import _part_of
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dperm.privacy import Gaussian, PureDP, Relation, SelfComposed, epsilon
+from dperm.privacy import Event, Gaussian, PureDP, Relation, SelfComposed, epsilon
 from dperm.release import SpendLog, spend_log
+from dperm.release.ledger.entries import append, append_all
 
 
 def write_some(count: int) -> None:
@@ -41,6 +42,31 @@ def test_processes_share_one_log(tmp_path: Path) -> None:
             assert worker.exitcode == 0
         assert len(log.charges("worker")) == 75
         assert len({charge.id for charge in log.charges()}) == 75
+
+
+def test_many_entries_are_chained_as_one_after_another(tmp_path: Path) -> None:
+    """More than one statement takes, of few events and of none, with clocks that were set back."""
+    times = ["2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z", "2026-01-03T00:00:00Z"]
+    entries: list[tuple[str, str, dict[str, object], Event | None]] = [
+        (
+            "charge",
+            f"{number:032x}",
+            {"id": f"{number:032x}", "label": "many", "time": times[number % 3]},
+            Gaussian(4.0 + number % 2),
+        )
+        for number in range(1100)
+    ]
+    entries.insert(700, ("steps", "f" * 32, {"start": 0, "stop": 5, "limit": 9, "time": times[0]}, None))
+    together, apart = SpendLog(tmp_path / "together.db"), SpendLog(tmp_path / "apart.db")
+    with together.database.writing() as rows:
+        append_all(rows, entries)
+        append_all(rows, [])
+    with apart.database.writing() as rows:
+        for kind, charge, body, event in entries:
+            append(rows, kind, charge, body, event=event)
+    assert together.head() == apart.head()
+    assert together.verify() == 1101
+    assert together.total(1e-6, "many") == apart.total(1e-6, "many")
 
 
 def test_a_log_that_cannot_be_written_stops_the_fit(tmp_path: Path) -> None:

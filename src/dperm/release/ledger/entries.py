@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dperm.privacy.events import Event, event_from_dict
@@ -13,7 +14,9 @@ from dperm.release.ledger.budgets import Account, Budget
 from dperm.release.ledger.databases import Rows
 from dperm.release.ledger.rules import Amounts
 
-__all__ = ["about", "account_of", "append", "canonical", "costs_of", "events_of", "flags_of", "now_of", "parsed"]
+__all__ = ["about", "account_of", "append", "append_all", "canonical", "costs_of", "events_of", "flags_of", "now_of", "parsed"]
+
+_AT_ONCE = 500  # entries in one statement
 
 
 def now_of(rows: Rows) -> str:
@@ -23,20 +26,34 @@ def now_of(rows: Rows) -> str:
 
 def append(rows: Rows, kind: str, charge: str, body: Mapping[str, Any], *, event: Event | None = None) -> None:
     """One entry, chained to the one before. Its time is never before that of the one before: clocks may be set back."""
+    append_all(rows, [(kind, charge, body, event)])
+
+
+def append_all(rows: Rows, entries: Iterable[tuple[str, str, Mapping[str, Any], Event | None]]) -> None:
+    """`append` of kinds, charges, bodies and events, in their order."""
     ((count, chain, last),) = rows("SELECT count, chain, time FROM dperm_head")
-    now = max(last, str(body.get("time", "")) or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-    digest = None
-    if event is not None:
-        text = canonical(event.to_dict())
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        rows("INSERT INTO dperm_events VALUES (?, ?) ON CONFLICT (digest) DO NOTHING", digest, text)
-    text = canonical({**body, "kind": kind, "charge": charge, "time": now, "event": digest})
-    chain = hashlib.sha256((chain + text).encode()).hexdigest()
-    rows(
-        "INSERT INTO dperm_entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        count + 1, kind, charge, body.get("label", ""), digest, *flags_of(body), text, chain,
-    )  # fmt: skip
-    rows("UPDATE dperm_head SET count = ?, chain = ?, time = ?", count + 1, chain, now)
+    digests: dict[Event | None, str | None] = {None: None}
+    values: list[tuple[Any, ...]] = []
+    for number, (kind, charge, body, event) in enumerate(entries, start=count + 1):
+        last = max(last, str(body.get("time", "")) or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        if event not in digests:
+            digests[event] = _written(rows, event)
+        text = canonical({**body, "kind": kind, "charge": charge, "time": last, "event": digests[event]})
+        chain = hashlib.sha256((chain + text).encode()).hexdigest()
+        values.append((number, kind, charge, body.get("label", ""), digests[event], *flags_of(body), text, chain))
+    for start in range(0, len(values), _AT_ONCE):
+        some = values[start : start + _AT_ONCE]
+        places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(some))
+        rows(f"INSERT INTO dperm_entries VALUES {places}", *itertools.chain.from_iterable(some))
+    rows("UPDATE dperm_head SET count = ?, chain = ?, time = ?", count + len(values), chain, last)
+
+
+def _written(rows: Rows, event: Event) -> str:
+    """The digest of an event, which is written unless it is there."""
+    text = canonical(event.to_dict())
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    rows("INSERT INTO dperm_events VALUES (?, ?) ON CONFLICT (digest) DO NOTHING", digest, text)
+    return digest
 
 
 def flags_of(body: Mapping[str, Any]) -> tuple[int, int, int]:

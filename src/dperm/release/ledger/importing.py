@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dperm.privacy.events import Event, event_from_dict
-from dperm.release.ledger.entries import append
+from dperm.release.ledger.entries import append_all
 from dperm.release.ledger.log import SpendLog
 
 __all__ = ["read_in"]
@@ -28,8 +28,7 @@ def read_in(log: SpendLog, path: str | os.PathLike[str]) -> int:
             raise ValueError(f"The spend log {log.where} has budgets: read what was spent before into it, and make them then.")
         known = {charge for (charge,) in rows("SELECT charge FROM dperm_entries WHERE kind = 'charge'")}
         fresh = [entry for entry in entries if entry[1] not in known]
-        for kind, charge, body, event in fresh:
-            append(rows, kind, charge, body, event=event)
+        append_all(rows, fresh)
     return sum(kind == "charge" for kind, *_ in fresh)
 
 
