@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from dataclasses import fields, replace
 from pathlib import Path
@@ -262,6 +263,47 @@ def shares(log: SpendLog) -> dict[str, float]:
 
     (account,) = log.accounts_held()
     return Spending.of(log, account).shares
+
+
+def test_many_charges_are_drawn_at_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dperm.report import budgets
+
+    log = SpendLog(tmp_path / "spend.db")
+    log.create_budget(Budget("stays", RenyiFilter.of(3.0, DELTA)))
+    for number in range(45):
+        monkeypatch.setenv("DPERM_USER", "ada" if number % 3 else "grace")
+        log.charge(Gaussian(80.0), mechanism="test", label="stays")
+    (account,) = log.accounts_held()
+    whole = budgets.Spending.of(log, account)
+    monkeypatch.setattr(budgets, "_POINTS", 10)
+    monkeypatch.setattr("dperm.release.ledger.log._AT_ONCE", 7)
+    some = budgets.Spending.of(log, account)
+    assert whole.charges == some.charges == 45
+    assert len(whole.times) == 47
+    assert len(some.times) == 7  # after every eighth, and the ends
+    assert some.shares == whole.shares
+    spent = [sum(row) for row in zip(*some.by.values(), strict=True)]
+    np.testing.assert_allclose(spent, (1 - account.left) * np.array([0, *range(8, 45, 8), 45]) / 45, rtol=1e-9)
+    assert some.times[:3] == (whole.times[0], whole.times[8], whole.times[16])
+    assert [entry["number"] for entry in log.history()] == list(range(1, 47))
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        (GdpFilter.of(3.0, DELTA), "mu_squared"),
+        (RenyiFilter.of(3.0, DELTA), r"divergence \d+(\.\d+)? %"),
+        (Plan.of(3.0, DELTA, [(Gaussian(20.0), 9)]), "^2 of 9 releases$"),
+    ],
+)
+def test_what_is_short_is_told(tmp_path: Path, rule: Rule, told: str) -> None:
+    log = SpendLog(tmp_path / "spend.db")
+    log.create_budget(Budget("stays", rule))
+    assert rule.told_spent({}) == ""
+    for _ in range(2):
+        log.charge(Gaussian(20.0), mechanism="test", label="stays")
+    (account,) = log.accounts_held()
+    assert re.search(told, rule.told_spent(account.spent))
 
 
 def test_a_log_of_the_first_version_goes_on(where: str) -> None:

@@ -18,40 +18,40 @@ __all__ = ["EARLIER", "Spending", "budgets_page"]
 
 EARLIER = "before it was made"
 _UNSAID = "not said"  # by earlier versions
+_POINTS = 500  # of a figure
 
 
 @dataclass(frozen=True)
 class Spending:
     """One data set's budget, and the share of it that was spent, by whom, at each of `times`: when it was made, at each of its
-    charges since then, and now."""
+    `charges` since then, of very many at some, and now."""
 
     account: Account
     times: tuple[datetime, ...]
     by: Mapping[str, tuple[float, ...]]
+    charges: int
 
     @classmethod
     def of(cls, log: SpendLog, account: Account) -> Spending:
         """In the order of the log. What was charged before the budget was made is nobody's."""
-        entries = log.history(account.budget.label)
-        made = max(place for place, entry in enumerate(entries) if entry["kind"] == "budget")
         rule, spent = account.budget.rule, account.spent
-        since = [(_time(entry["time"]), str(entry.get("by") or _UNSAID), costs_of(entry)) for entry in entries[made + 1 :]]
-        earlier = _less(spent, [costs for _, _, costs in since])
-        names = list(dict.fromkeys(name for _, name, _ in since))
-        held = dict.fromkeys(names, 0.0)
-        start = {EARLIER: rule.share(earlier, spent)} if any(entry["kind"] == "charge" for entry in entries[:made]) else {}
-        rows = [{**start, **held}]
-        for _, name, costs in since:
-            held[name] += rule.share(costs, spent)
-            rows.append({**start, **held})
-        times = [_time(entries[made]["time"]), *(moment for moment, _, _ in since), datetime.now(UTC)]
-        by = {name: tuple(row[name] for row in [*rows, rows[-1]]) for name in rows[-1]}
-        return cls(account, tuple(times), by)
-
-    @property
-    def charges(self) -> int:
-        """Since it was made."""
-        return len(self.times) - 2
+        charged = False  # before it was made
+        made, seen = datetime.now(UTC), _Seen()
+        since: Amounts = {}
+        for entry in log.entries(account.budget.label):
+            if entry["kind"] == "budget":  # in place of those before, if there are any
+                made, charged = _time(entry["time"]), charged or seen.count > 0
+                seen, since = _Seen(), {}
+            elif "costs" in entry or "rdp" in entry:
+                costs = costs_of(entry)
+                since = added(since, costs)
+                seen.add(_time(entry["time"]), str(entry.get("by") or _UNSAID), rule.share(costs, spent))
+            else:
+                charged = True
+        start = {EARLIER: rule.share(_less(spent, since), spent)} if charged else {}
+        rows = [{**start, **held} for _, held in [(made, {}), *seen.points, (made, seen.held)]]
+        times = (made, *(moment for moment, _ in seen.points), datetime.now(UTC))
+        return cls(account, times, {name: tuple(row.get(name, 0.0) for row in rows) for name in rows[-1]}, seen.count)
 
     @cached_property
     def shares(self) -> dict[str, float]:
@@ -70,10 +70,25 @@ def budgets_page(log: SpendLog, labels: Sequence[str] | None = None) -> str:
     return environment().get_template("budgets.html").render(drawn=drawn, log=log.where, head=log.head(), machine=machine())
 
 
-def _less(spent: Amounts, parts: Sequence[Amounts]) -> Amounts:
-    for part in parts:
-        spent = added(spent, part, -1)
-    return {kind: max(0.0, amount) for kind, amount in spent.items()}
+class _Seen:
+    """What names have spent, after every so many charges: at most `_POINTS` times, however many charges there are."""
+
+    def __init__(self) -> None:
+        self.count, self.every = 0, 1
+        self.held: dict[str, float] = {}
+        self.points: list[tuple[datetime, dict[str, float]]] = []
+
+    def add(self, moment: datetime, name: str, share: float) -> None:
+        self.count += 1
+        self.held[name] = self.held.get(name, 0.0) + share
+        if self.count % self.every == 0:
+            self.points.append((moment, dict(self.held)))
+        if len(self.points) > _POINTS:
+            self.points, self.every = self.points[1::2], 2 * self.every
+
+
+def _less(spent: Amounts, part: Amounts) -> Amounts:
+    return {kind: max(0.0, amount) for kind, amount in added(spent, part, -1).items()}
 
 
 def _time(text: str) -> datetime:

@@ -137,11 +137,11 @@ def history(
 
         probe_writable(output)
         write_atomically(output, budgets_page(SpendLog.current(), None if label is None else [label]))
-    entries = SpendLog.current().history(label)
+    log = SpendLog.current()
     if as_json:
-        say(json.dumps(entries))
+        say(json.dumps(log.history(label)))
         return
-    for entry in entries:
+    for entry in log.entries(label):
         what = f"budget ε = {Budget.from_dict(entry['budget']).epsilon:g}" if entry["kind"] == "budget" else entry["mechanism"]
         marks = [name for name, holds in (("claimed", entry.get("claimed")), ("seeded", not entry.get("private", True))) if holds]
         named = f"{entry.get('label') or '(no label)':20s}  {entry.get('by', ''):12s}"
@@ -207,9 +207,11 @@ def _say(account: Account) -> None:
         else f", {'expired on' if budget.expires < f'{datetime.now(UTC).date()}' else 'until'} {budget.expires}"
     )
     more = "".join([f", of {budget.owner}" if budget.owner else "", until])
+    told = budget.rule.told_spent(account.spent)
     say(
         f"{budget.label}: ε = {budget.epsilon:g} at δ = {budget.delta:g} by a {budget.rule.name}, of which "
-        f"{downward(100 * account.left, 3)} % is left; protects {who} by {budget.relation}{more}."
+        f"{downward(100 * account.left, 3)} % is left{f' (spent: {told})' if told else ''}; protects {who} by "
+        f"{budget.relation}{more}."
     )
 
 

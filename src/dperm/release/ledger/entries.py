@@ -32,15 +32,16 @@ def append(rows: Rows, kind: str, charge: str, body: Mapping[str, Any], *, event
 def append_all(rows: Rows, entries: Iterable[tuple[str, str, Mapping[str, Any], Event | None]]) -> None:
     """`append` of kinds, charges, bodies and events, in their order."""
     ((count, chain, last),) = rows("SELECT count, chain, time FROM dperm_head")
-    digests: dict[Event | None, str | None] = {None: None}
+    digests: dict[Event, str] = {}
     values: list[tuple[Any, ...]] = []
     for number, (kind, charge, body, event) in enumerate(entries, start=count + 1):
         last = max(last, str(body.get("time", "")) or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-        if event not in digests:
+        if event is not None and event not in digests:
             digests[event] = _written(rows, event)
-        text = canonical({**body, "kind": kind, "charge": charge, "time": last, "event": digests[event]})
+        digest = None if event is None else digests[event]
+        text = canonical({**body, "kind": kind, "charge": charge, "time": last, "event": digest})
         chain = hashlib.sha256((chain + text).encode()).hexdigest()
-        values.append((number, kind, charge, body.get("label", ""), digests[event], *flags_of(body), text, chain))
+        values.append((number, kind, charge, body.get("label", ""), digest, *flags_of(body), text, chain))
     for start in range(0, len(values), _AT_ONCE):
         some = values[start : start + _AT_ONCE]
         places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(some))

@@ -34,6 +34,7 @@ from dperm.release.ledger.verifying import verified
 __all__ = ["Charge", "SpendLog", "only_claimed", "spend_log"]
 
 USER = "DPERM_USER"
+_AT_ONCE = 10_000  # entries that are read together
 _HUGE = 100.0  # of ε: beyond it distributions of privacy losses are too wide to be composed finely
 _STARTED_IN = Path.cwd()  # the working directory may change later
 #: The log within `spend_log`, for this thread or task alone; and, for processes that are started in it, whose it is and where.
@@ -207,12 +208,20 @@ class SpendLog:
 
     def history(self, label: str | None = None) -> list[dict[str, Any]]:
         """Charges and budgets, oldest first, as they stand in the log; of one data set, or of all."""
+        return list(self.entries(label))
+
+    def entries(self, label: str | None = None) -> Iterator[dict[str, Any]]:
+        """`history`, one after another, of the moment when the first is asked for."""
         chosen, values = ("", ()) if label is None else (" AND label = ?", (label,))
+        query = (
+            f"SELECT number, body FROM dperm_entries WHERE kind IN ('charge', 'budget') AND number > ?{chosen} ORDER BY number"
+        )
         with self.database.reading() as rows:
-            found = [] if rows is None else rows(
-                f"SELECT number, body FROM dperm_entries WHERE kind IN ('charge', 'budget'){chosen} ORDER BY number", *values
-            )  # fmt: skip
-        return [{"number": int(number), **parsed(number, text)} for number, text in found]
+            last = 0
+            while rows is not None and (found := rows(f"{query} LIMIT {_AT_ONCE}", last, *values)):
+                last = int(found[-1][0])
+                for number, text in found:
+                    yield {"number": int(number), **parsed(number, text)}
 
     def head(self) -> dict[str, Any]:
         """How many entries there are, and the hash that all of them lead to: kept elsewhere, it shows whether any is gone."""

@@ -96,6 +96,10 @@ class Plan(Rule):
         """Of all planned releases, how many these are."""
         return sum(amounts.values()) / sum(count for _, count in self.releases)
 
+    def told_spent(self, spent: Amounts) -> str:
+        made = round(sum(spent.values()))
+        return f"{made:,} of {sum(count for _, count in self.releases):,} releases" if made else ""
+
     def told(self, kind: str, amount: float) -> str:
         return f"{amount:.0f} of a planned release"
 

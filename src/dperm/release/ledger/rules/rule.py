@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from dperm import _validate as check
 from dperm._family import members
+from dperm._rounding import upward
 from dperm.privacy.events import Event, Relation
 
 __all__ = ["MASS", "Amounts", "Rule", "added", "mass_of", "rule_from_dict"]
@@ -58,12 +59,22 @@ class Rule(ABC):
 
     def share(self, amounts: Amounts, spent: Amounts | None = None) -> float:
         """What share of the budget these amounts are: of the kind that most was taken of, in `spent` or in them."""
-        spent, limits = amounts if spent is None else spent, self.limits
-        shares = {kind: amount / limits[kind] if limits[kind] else 1.0 for kind, amount in spent.items() if amount}
+        spent = amounts if spent is None else spent
+        shares = self._shares(spent)
         if not shares:
             return 0.0
         most = max(shares, key=lambda kind: shares[kind])
         return shares[most] * (amounts.get(most, 0.0) / spent[most])
+
+    def _shares(self, spent: Amounts) -> dict[str, float]:
+        """Of each limit, where something was spent of it."""
+        limits = self.limits
+        return {kind: amount / limits[kind] if limits[kind] else 1.0 for kind, amount in spent.items() if amount}
+
+    def told_spent(self, spent: Amounts) -> str:
+        """What share of each limit was spent, for people; "" where nothing was."""
+        shares = self._shares(spent).items()
+        return ", ".join(f"{'δ' if kind == MASS else kind} {upward(100 * share, 3)} %" for kind, share in shares)
 
     def told(self, kind: str, amount: float) -> str:
         """An amount of one kind, for people."""
