@@ -288,6 +288,21 @@ def test_many_charges_are_drawn_at_some(tmp_path: Path, monkeypatch: pytest.Monk
     assert [entry["number"] for entry in log.history()] == list(range(1, 47))
 
 
+def test_who_reads_entries_slowly_keeps_nobody_waiting(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dperm.release.ledger.log._AT_ONCE", 2)
+    monkeypatch.setattr(databases, "_WAIT", 0.2)
+    log = SpendLog(where)
+    for number in range(4):
+        log.charge(Gaussian(10.0 + number), mechanism="test", label="stays")
+    slow = log.entries("stays")
+    seen = [next(slow)["number"]]
+    log.charge(Gaussian(10.0), mechanism="test", label="stays")
+    seen += [entry["number"] for entry in slow]
+    assert seen == [1, 2, 3, 4]
+    assert len(list(log.entries())) == 5
+    assert not list(log.entries("other"))
+
+
 @pytest.mark.parametrize(
     ("rule", "told"),
     [

@@ -211,17 +211,19 @@ class SpendLog:
         return list(self.entries(label))
 
     def entries(self, label: str | None = None) -> Iterator[dict[str, Any]]:
-        """`history`, one after another, of the moment when the first is asked for."""
+        """`history`, one after another, as it was when the first is asked for. Nobody who writes waits for who reads them."""
         chosen, values = ("", ()) if label is None else (" AND label = ?", (label,))
         query = (
-            f"SELECT number, body FROM dperm_entries WHERE kind IN ('charge', 'budget') AND number > ?{chosen} ORDER BY number"
+            "SELECT number, body FROM dperm_entries WHERE kind IN ('charge', 'budget') AND number > ? AND number <= ?"
+            f"{chosen} ORDER BY number LIMIT {_AT_ONCE}"
         )
-        with self.database.reading() as rows:
-            last = 0
-            while rows is not None and (found := rows(f"{query} LIMIT {_AT_ONCE}", last, *values)):
-                last = int(found[-1][0])
-                for number, text in found:
-                    yield {"number": int(number), **parsed(number, text)}
+        last, end = 0, self.head()["count"]  # what is added later comes after it
+        while last < end:
+            with self.database.reading() as rows:
+                found = [] if rows is None else rows(query, last, end, *values)
+            for number, text in found:
+                yield {"number": int(number), **parsed(number, text)}
+            last = int(found[-1][0]) if len(found) == _AT_ONCE else end
 
     def head(self) -> dict[str, Any]:
         """How many entries there are, and the hash that all of them lead to: kept elsewhere, it shows whether any is gone."""
