@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from dperm.audit import Pair, Training, replay
 from dperm.cli import app
-from dperm.data import Dataset, Schema, SchemaError, find
+from dperm.data import DataError, Dataset, Schema, SchemaError, find
 from dperm.data import finding as module
-from dperm.data.counting import GRID, ColumnCounts, added, counted
+from dperm.data.counting import GRID, ColumnCounts, added, counted, values_added, values_counted
 from dperm.estimators import DPLogisticRegression, TableEncoder, model_from_json
 from dperm.privacy import Certificate, Provenance, Relation, epsilon
 from dperm.release import SpendLog
@@ -194,7 +194,73 @@ def test_counts_add_up_over_parts() -> None:
         one, other = whole[name], parts[name]
         assert (one.numbers, one.others, one.missing) == (other.numbers, other.others, other.missing)
         assert np.array_equal(one.below, other.below) and np.array_equal(one.above, other.above)
-        assert one.values.to_dict() == other.values.to_dict() and list(one.values.index) == list(other.values.index)
+    for together in (False, True):
+        asked = dict.fromkeys(names, together)
+        texts = values_counted(FRAME, asked, ".")
+        joined = functools.reduce(values_added, (values_counted(part, asked, ".") for part in cuts))
+        for name in names:
+            assert texts[name].to_dict() == joined[name].to_dict() and list(texts[name].index) == list(joined[name].index)
+
+
+def test_numbers_that_are_not_whole_are_counted_together() -> None:
+    column = pandas.Series(["0.5", "1", "1.0", "a", "0.25", "007.5", "1e-3", "(other)", None, "inf", "-2", "1e300"])
+    frame = pandas.DataFrame({"x": column})
+    apart, together = (values_counted(frame, {"x": asked}, ".")["x"].to_dict() for asked in (False, True))
+    assert together.pop("(other)") == 3
+    assert {**together, "0.5": 1, "0.25": 1, "1e-3": 1} == apart
+    assert sum(apart.values()) == 10  # neither what is missing nor the word for others
+    comma = values_counted(pandas.DataFrame({"x": ["0,5", "1,0", "2"]}), {"x": True}, ",")["x"].to_dict()
+    assert comma == {"(other)": 1, "1,0": 1, "2": 1}
+
+
+def test_a_target_that_is_often_zero_is_no_label() -> None:
+    """Amounts: most are 0, many are 100, and the others are anything between."""
+    rng = np.random.default_rng(0)
+    paid = np.where(rng.random(COUNT) < 0.5, 0.0, np.where(rng.random(COUNT) < 0.3, 100.0, rng.uniform(0, 500, COUNT)))
+    schema = find(FRAME[["age", "ward"]].assign(paid=paid), "paid", 4.0)
+    assert not schema.classes and schema.target_range is not None and schema.target_range.high >= 400
+
+
+def test_files_are_read_a_part_at_a_time(tmp_path: Path) -> None:
+    frame = FRAME.astype(str).where(FRAME.notna(), None)
+    (tmp_path / "people").mkdir()
+    for number, start in enumerate(range(0, COUNT, 1500)):
+        frame.iloc[start : start + 1500].to_parquet(tmp_path / "people" / f"{number}.parquet")
+    frame.to_feather(tmp_path / "people.arrow")
+    here = find(frame, "sick", 2.0, name="people", random_state=3)
+    seen: list[tuple[int, int]] = []
+    for path in (tmp_path / "people", str(tmp_path / "people.arrow")):
+        there = find(path, "sick", 2.0, name="people", random_state=3, progress=lambda *told: seen.append(told))
+        assert (there.columns, there.classes, there.missing) == (here.columns, here.classes, here.missing)
+        assert there.found is not None and here.found is not None and there.found["event"] == here.found["event"]
+    assert seen.count((COUNT, COUNT)) == 4
+    charges = len(SpendLog.current().charges())
+    for path, unit, message in (
+        (tmp_path / "people", "note", "several parts"),
+        (tmp_path / "none", "", "No file"),
+        (tmp_path / "people.csv", "", "No file"),
+        (tmp_path, "", "Expected Parquet files in the folder"),
+    ):
+        with pytest.raises((SchemaError, DataError), match=message):
+            find(path, "sick", 2.0, unit=unit)
+    frame.to_csv(tmp_path / "people.csv")
+    with pytest.raises(DataError, match="to read in parts, got"):
+        find(tmp_path / "people.csv", "sick", 2.0)
+    frame.iloc[:9].assign(age=9).to_parquet(tmp_path / "people" / "9.parquet")
+    with pytest.raises(DataError, match="'age' to have one type in all files"):
+        find(tmp_path / "people", "sick", 2.0)
+    assert len(SpendLog.current().charges()) == charges
+
+
+def test_the_command_finds_in_a_folder_of_files(tmp_path: Path) -> None:
+    (tmp_path / "people").mkdir()
+    for number in range(2):
+        FRAME.iloc[number::2].to_parquet(tmp_path / "people" / f"{number}.parquet")
+    done = CliRunner().invoke(app, ["data", "propose", str(tmp_path / "people"), "--target", "sick", "--epsilon", "2"])
+    assert done.exit_code == 0, done.output
+    assert f"people: {COUNT:,} rows of {len(FRAME.columns)} columns, read a part at a time." in " ".join(done.output.split())
+    found = Schema.load(tmp_path / "people.schema.json")
+    assert found.classes == ("0", "1") and found.found
 
 
 def test_a_frame_of_dask_gives_the_same_schema() -> None:

@@ -15,7 +15,7 @@ from dperm.data.entries import as_numbers, texts
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["GRID", "ColumnCounts", "added", "counted"]
+__all__ = ["GRID", "ColumnCounts", "added", "counted", "values_added", "values_counted"]
 
 _STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
 _POSITIVE = [step * 10.0**power for power in range(-9, 16) for step in _STEPS]
@@ -28,7 +28,7 @@ _LONGEST = 100  # of a category, in letters
 @dataclass(frozen=True)
 class ColumnCounts:
     """Of a column: how many entries read as finite numbers, as other texts, and are missing; for each of `GRID` how many numbers
-    lie below and above it; and how often each text occurs, those of numbers, too.
+    lie below and above it.
 
     Each entry is counted by itself. Texts that are long, or the word for others, are none of these.
     """
@@ -38,19 +38,15 @@ class ColumnCounts:
     missing: int
     below: NDArray[np.intp]
     above: NDArray[np.intp]
-    values: pd.Series[Any]
 
     @classmethod
     def of(cls, column: pd.Series[Any], decimal: str) -> ColumnCounts:
         """Codes (a leading zero) are no numbers."""
-        words = texts(column.dropna(), ())
-        words = words[words != ""]
-        missing = len(column) - len(words)
-        words = words[(words != OTHER) & (words.str.len() <= _LONGEST)]
-        read = as_numbers(words.where(~words.str.match(r"-?0\d")), decimal)
+        words, missing = _words(column)
+        read = _numbers(words, decimal)
         given = np.sort(read[np.isfinite(read)])
         below, above = np.searchsorted(given, GRID, side="left"), len(given) - np.searchsorted(given, GRID, side="right")
-        return cls(len(given), len(words) - len(given), missing, below, above, words.value_counts().sort_index())
+        return cls(len(given), len(words) - len(given), missing, below, above)
 
     def __add__(self, other: ColumnCounts) -> ColumnCounts:
         return ColumnCounts(
@@ -59,7 +55,6 @@ class ColumnCounts:
             self.missing + other.missing,
             self.below + other.below,
             self.above + other.above,
-            self.values.add(other.values, fill_value=0),
         )
 
 
@@ -71,3 +66,34 @@ def counted(frame: pd.DataFrame, names: Sequence[str], decimal: str) -> dict[str
 def added(first: Mapping[str, ColumnCounts], second: Mapping[str, ColumnCounts]) -> dict[str, ColumnCounts]:
     """Of both parts."""
     return {name: counts + second[name] for name, counts in first.items()}
+
+
+def values_counted(frame: pd.DataFrame, names: Mapping[str, bool], decimal: str) -> dict[str, pd.Series[Any]]:
+    """How often each text occurs in these columns, in the order of texts. Numbers that are not whole are counted together, as
+    `OTHER`, in columns that are named with True: in a column of measurements nearly every entry is another text."""
+    return {name: _values(frame[name], decimal, together) for name, together in names.items()}
+
+
+def values_added(first: Mapping[str, pd.Series[Any]], second: Mapping[str, pd.Series[Any]]) -> dict[str, pd.Series[Any]]:
+    """Of both parts."""
+    return {name: counts.add(second[name], fill_value=0).astype(np.int64) for name, counts in first.items()}
+
+
+def _values(column: pd.Series[Any], decimal: str, together: bool) -> pd.Series[Any]:
+    words, _ = _words(column)
+    if together:
+        read = _numbers(words, decimal)
+        words = words.where(~(np.isfinite(read) & (np.trunc(read) != read)), OTHER)
+    return words.value_counts().sort_index()
+
+
+def _words(column: pd.Series[Any]) -> tuple[pd.Series[Any], int]:
+    """The texts of a column that are looked at, and how many entries are missing."""
+    words = texts(column.dropna(), ())
+    words = words[words != ""]
+    missing = len(column) - len(words)
+    return words[(words != OTHER) & (words.str.len() <= _LONGEST)], missing
+
+
+def _numbers(words: pd.Series[Any], decimal: str) -> NDArray[np.float64]:
+    return as_numbers(words.where(~words.str.match(r"-?0\d")), decimal)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from dperm import _validate as check
-from dperm.data.columns import Column
-from dperm.data.counting import GRID, ColumnCounts, added, counted
-from dperm.data.entries import SchemaError, decimal_of
-from dperm.data.frames import as_frame
+from dperm.data.columns import OTHER, Column
+from dperm.data.counting import GRID, ColumnCounts, added, counted, values_added, values_counted
+from dperm.data.entries import SchemaError
 from dperm.data.schema import Schema, tell_persons
+from dperm.data.tables import Whole, table_of
 from dperm.data.targets import TargetRange
-from dperm.distributed.sums import sum_over
-from dperm.distributed.table import of_dask
 from dperm.privacy import (
     ApproximateDP,
     Assumption,
@@ -88,6 +86,7 @@ def find(
     classes: Sequence[str] = (),
     relation: Relation | str = Relation.ADD_OR_REMOVE_ONE,
     random_state: Any = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Schema:
     """A schema of a table's columns, found within (ε, δ) and charged; its certificate is in `found`.
 
@@ -97,49 +96,45 @@ def find(
     looked at. SchemaError for a table that cannot be used, before anything is charged; and afterwards for a target of which
     nothing common was found.
 
-    `frame` may be one of Dask, whose parts are counted where they are, each once, on whatever Dask runs.
+    `frame` may be one of Dask, whose parts are counted where they are, each once, on whatever Dask runs; or the path of a
+    Parquet, Arrow or Feather file, or of a folder of Parquet files, which are read a part at a time, twice; `progress(rows, all)`
+    is told then.
 
     Entries must be read each by itself: `pandas.read_csv(…, dtype=str)`, as `read_frame` does. A type that a reader takes from a
     whole column changes how all of its entries read when one is another.
     """
-
-    parted = of_dask(frame)
-    if parted and not (getattr(frame, "ndim", 0) == 2 and hasattr(frame, "columns")):
-        raise SchemaError(f"Expected a frame of Dask, with columns, got {type(frame).__name__}.")
-    if parted and unit:
-        raise SchemaError("Expected a frame of Dask without a unit: the rows of a person may be in several parts of it.")
-    frame = frame if parted else as_frame(frame)
-    written = {} if parted else frame.attrs.get("format", {})
+    table = table_of(frame, progress)
+    if unit and not isinstance(table, Whole):
+        raise SchemaError("Expected a frame in memory with a unit: the rows of a person may be in several parts of another.")
     plan = _planned(check.positive("epsilon", epsilon), check.fraction("delta", delta), Relation(relation))
-    if not all(isinstance(column, str) for column in frame.columns) or frame.columns.duplicated().any():
+    if not all(isinstance(column, str) for column in table.columns) or len(set(table.columns)) < len(table.columns):
         raise SchemaError("Expected columns with names, each once.")
     for column, what in ((target, "target"), *(((unit, "unit"),) if unit else ())):
-        if column not in frame.columns:
-            raise SchemaError(f"Expected the {what} {column!r} among the columns {list(frame.columns[:20])}.")
+        if column not in table.columns:
+            raise SchemaError(f"Expected the {what} {column!r} among the columns {list(table.columns[:20])}.")
     if isinstance(classes, str) or len(set(classes)) == 1:
         raise SchemaError(f"Expected classes as a list of at least two labels, got {classes!r}.")
-    names = [column for column in frame.columns if column != unit]
+    names = [column for column in table.columns if column != unit]
     if target not in names or len(names) < 2:
         raise SchemaError("Expected a target, and at least one column beside it and the unit.")
-    if unit:
-        number = tell_persons(frame[unit])
+    written = table.written
+    if isinstance(table, Whole) and unit:
+        number = tell_persons(table.frame[unit])
         if (number < 0).any():
             raise SchemaError(f"Expected to be told whose each row is, but {unit!r} is missing in some.")
-        frame = frame.iloc[np.unique(number, return_index=True)[1]]
-    if parted:
-        share = functools.partial(counted, names=names, decimal=".")
-        columns = sum_over(share, [(part,) for part in frame.to_delayed()], added)
-    else:
-        columns = counted(frame, names, decimal_of(frame, "."))
+        table = Whole(table.frame.iloc[np.unique(number, return_index=True)[1]])
+    columns = table.total(functools.partial(counted, names=names, decimal=table.decimal), added)
     channel = Channel.open(random_state, label=name)
-    certificate = _certificate(plan, channel, unit, parted=parted)
+    certificate = _certificate(plan, channel, unit, parted=table.elsewhere)
     channel.charge(certificate.event, certificate.mechanism, persons=certificate.of_persons)
     replaced = plan.relation is Relation.REPLACE_ONE
     kinds, gaps = _kinds(columns, channel, plan, replaced)
     numeric = [column for column in names if kinds[column] == "number"]
     ranges = dict(zip(numeric, _ends([columns[column] for column in numeric], channel, plan), strict=True))
     worded = [column for column in names if kinds[column] == "text" or column == target]
-    common = _common([columns[column].values for column in worded], channel, plan, replaced)
+    together = {column: kinds[column] == "number" for column in worded}  # known only now: most columns of numbers are not asked
+    texts = table.total(functools.partial(values_counted, names=together, decimal=table.decimal), values_added)
+    common = _common([texts[column] for column in worded], channel, plan, replaced)
     values = dict(zip(worded, common, strict=True))
     found: list[Column] = []
     for column in names:
@@ -237,7 +232,7 @@ def _target(
         raise SchemaError(
             f"The target {target!r} holds hardly anything that could be found: state the labels (classes), or raise epsilon."
         )
-    whole = all(_is_whole(value) for value in values)
+    whole = OTHER not in values and all(_is_whole(value) for value in values)
     if kind == "number" and not (2 <= len(values) <= _LABELS and whole):
         low, high = ranges[target]
         if not low < high:

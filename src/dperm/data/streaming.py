@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from dperm.data.survey import Survey
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["IN_PARTS", "fits_memory", "read_in_parts", "read_stream"]
+__all__ = ["IN_PARTS", "StoredTable", "fits_memory", "read_in_parts", "read_stream", "stored_in_parts"]
 
 #: endings of files that can be read so, and what their format is called
 IN_PARTS = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc"}
@@ -33,17 +33,64 @@ _BESIDE = {"_SUCCESS", "_metadata", "_common_metadata"}
 _PART = 1 << 26  # bytes of entries that are read at once
 
 
-def fits_memory(path: Path, kind: str, schema: Schema) -> bool:
+def fits_memory(path: Path, kind: str, schema: Schema | None = None) -> bool:
     """Whether a table can be read as a whole: about, from how many rows it says that it has. A folder never is."""
     if path.is_dir():
         return False
     with path.open("rb") as file:
         if file.read(4) == b"FEA1":  # Feather's first version, which has no parts
             return True
-    with _readable(path):
-        table = _table(path, kind, schema)
-        width = _ENTRY * len(table.schema.names) + 4 * schema.dimension
-        return max(table.count_rows() * width, path.stat().st_size) < free_memory() / 2
+    table = StoredTable(path, kind, None if schema is None else _used(schema))
+    width = _ENTRY * len(table.columns) + (0 if schema is None else 4 * schema.dimension)
+    return max(table.rows * width, path.stat().st_size) < free_memory() / 2
+
+
+class StoredTable:
+    """A Parquet, Arrow or Feather file, or a folder of Parquet files in the order of their names, read a part at a time, as often
+    as is asked for: `columns`, and how many `rows`. `used`: the columns that are read; None: all.
+
+    DataError where the files cannot be read, or differ in the types of these columns.
+    """
+
+    def __init__(self, path: Path, kind: str | None = None, used: Collection[str] | None = None) -> None:
+        kind = path.suffix.lower() if kind is None else kind
+        if not path.exists():
+            raise DataError(f"No file {path}.")
+        if not path.is_dir() and kind not in IN_PARTS:
+            raise DataError(f"Expected a file {', '.join(IN_PARTS)}, or a folder of Parquet files, to read in parts, got {path}.")
+        self.path = path
+        with _readable(path):
+            self._table = _table(path, kind, used)
+            self.rows = int(self._table.count_rows())
+        self.columns: list[str] = list(self._table.schema.names)
+        self._used = self.columns if used is None else [name for name in self.columns if name in used]
+
+    def frames(self, most: int | None = None) -> Iterator[pd.DataFrame]:
+        """All rows, in order, at most so many at once. DataError where they cannot be read."""
+        import pyarrow as pa
+        from pyarrow import dataset
+
+        most = max(1 << 10, _PART // (_ENTRY * max(1, len(self._used)))) if most is None else most
+        # else whole groups of rows are read ahead
+        frugal = {"use_threads": False, "batch_readahead": 1, "fragment_readahead": 1}
+        if self._table.format.default_extname == "parquet":
+            frugal["fragment_scan_options"] = dataset.ParquetFragmentScanOptions(pre_buffer=False)
+        batches = iter(self._table.to_batches(columns=self._used, batch_size=most, **frugal))
+        while True:
+            with _readable(self.path):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            if batch.num_rows:
+                yield as_frame(pa.Table.from_batches([batch]))
+
+
+def stored_in_parts(path: Path) -> StoredTable | None:
+    """A folder of Parquet files, or a file that memory does not hold; None for what is read as a whole."""
+    kind = path.suffix.lower()
+    if not path.is_dir() and (kind not in IN_PARTS or not path.is_file() or fits_memory(path, kind)):
+        return None
+    return StoredTable(path, kind)
 
 
 def read_in_parts(path: Path, kind: str, schema: Schema, progress: Callable[[int, int], None] | None = None) -> Dataset:
@@ -55,10 +102,8 @@ def read_in_parts(path: Path, kind: str, schema: Schema, progress: Callable[[int
     the disk is too small; SchemaError as of a whole table. What each row's person is called is kept in memory, where the schema
     has a unit.
     """
-    with _readable(path):
-        table = _table(path, kind, schema)
-        rows = int(table.count_rows())
-    return _encoded(_frames(path, table, schema), table.schema.names, schema, rows, progress)
+    table = StoredTable(path, kind, _used(schema))
+    return _encoded(table.frames(_rows_at_once(schema)), table.columns, schema, table.rows, progress)
 
 
 def read_stream(source: Any, schema: Schema, progress: Callable[[int], None] | None = None) -> Dataset:
@@ -78,7 +123,7 @@ def read_stream(source: Any, schema: Schema, progress: Callable[[int], None] | N
     import pyarrow as pa
 
     names, batches = _batches(source)
-    wanted = [name for name in names if name in {column.name for column in schema.columns} | {schema.unit}]
+    wanted = [name for name in names if name in _used(schema)]
     most = _rows_at_once(schema)
 
     def frames() -> Iterator[pd.DataFrame]:
@@ -116,7 +161,7 @@ def _encoded(frames: Iterator[pd.DataFrame], names: list[str], schema: Schema, r
         _refuse_small(scratch, rows * (4 * schema.dimension + _target_type(schema).itemsize))
         with tempfile.TemporaryFile(dir=scratch) as features, tempfile.TemporaryFile(dir=scratch) as targets:
             found = _Parts(schema, features, targets).read(frames, rows, progress)
-    known = {column.name for column in schema.columns} | {schema.unit}
+    known = _used(schema)
     assert found.survey is not None
     return replace(found, survey=replace(found.survey, unknown=tuple(name for name in names if name not in known)))
 
@@ -222,12 +267,12 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _table(path: Path, kind: str, schema: Schema) -> Any:
+def _table(path: Path, kind: str, used: Collection[str] | None) -> Any:
     """DataError for files whose columns differ: one file's types must not change how another's entries read."""
     import pyarrow as pa
     from pyarrow import dataset, parquet
 
-    files, names = _files(path), {column.name for column in schema.columns} | {schema.unit}
+    files = _files(path)
     first: dict[str, Any] = {}
     for file in files:
         if IN_PARTS.get(kind) == "ipc":
@@ -238,7 +283,7 @@ def _table(path: Path, kind: str, schema: Schema) -> Any:
         doubled = [name for name, count in Counter(held.names).items() if count > 1]
         if doubled:
             raise DataError(f"Expected distinct column names in {file}, got {doubled[:5]} twice.")
-        types = {name: held.field(name).type for name in held.names if name in names}
+        types = {name: held.field(name).type for name in held.names if used is None or name in used}
         first = first or types
         for name in {**first, **types}:
             if first.get(name) != types.get(name):
@@ -249,25 +294,8 @@ def _table(path: Path, kind: str, schema: Schema) -> Any:
     return dataset.dataset([str(file) for file in files], format=IN_PARTS.get(kind, "parquet"))
 
 
-def _frames(path: Path, table: Any, schema: Schema) -> Iterator[pd.DataFrame]:
-    import pyarrow as pa
-    from pyarrow import dataset
-
-    names = {column.name for column in schema.columns} | {schema.unit}
-    columns = [name for name in table.schema.names if name in names]
-    size = _rows_at_once(schema)
-    # else whole groups of rows are read ahead
-    frugal = {"use_threads": False, "batch_readahead": 1, "fragment_readahead": 1}
-    if table.format.default_extname == "parquet":
-        frugal["fragment_scan_options"] = dataset.ParquetFragmentScanOptions(pre_buffer=False)
-    batches = iter(table.to_batches(columns=columns, batch_size=size, **frugal))
-    while True:
-        with _readable(path):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        if batch.num_rows:
-            yield as_frame(pa.Table.from_batches([batch]))
+def _used(schema: Schema) -> set[str]:
+    return {column.name for column in schema.columns} | {schema.unit}
 
 
 def _rows_at_once(schema: Schema) -> int:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, keep, probe_writable, refuse_same, say, told, told_to_holder
+from dperm.cli.shared import (
+    Delta,
+    JsonFlag,
+    Relation,
+    dataset_of,
+    keep,
+    probe_writable,
+    progress,
+    refuse_same,
+    say,
+    told,
+    told_to_holder,
+)
 
 __all__ = ["register"]
 
@@ -69,6 +81,7 @@ def propose(
     from dperm import data
     from dperm._validate import choice
     from dperm.data.schema_file import EDITOR_FILE, editor_file
+    from dperm.data.streaming import stored_in_parts
     from dperm.report import write_atomically
 
     name = source.name.split(".")[0]
@@ -86,8 +99,13 @@ def propose(
         "header": header,
         "line_breaks": line_breaks,
     }
-    frame = data.read_frame(source, written={name: value for name, value in stated.items() if value is not None})
-    say(told(source.name, frame))
+    table = stored_in_parts(source) if epsilon is not None else None
+    if table is None:
+        frame: Any = data.read_frame(source, written={name: value for name, value in stated.items() if value is not None})
+        say(told(source.name, frame))
+    else:
+        frame = source
+        say(f"{source.name}: {table.rows:,} rows of {len(table.columns)} columns, read a part at a time.")
     if epsilon is None:
         if classes is not None:
             raise ValueError("Expected --epsilon with --classes: otherwise edit the schema.")
@@ -96,7 +114,10 @@ def propose(
         if task is not None:
             raise ValueError("Expected no --task with --epsilon: --classes states labels.")
         labels = [label.strip() for label in classes.split(",")] if classes else []
-        schema = data.find(frame, target, epsilon, delta, name=name, unit=unit, classes=labels, relation=relation)
+        with progress("Counting", table is not None) as bar:
+            schema = data.find(
+                frame, target, epsilon, delta, name=name, unit=unit, classes=labels, relation=relation, progress=bar
+            )
     (write_atomically if epsilon is None else keep)(output, schema.to_json(editor=True))
     write_atomically(output.with_name(EDITOR_FILE), editor_file())
     ignored = [column.name for column in schema.columns if column.type == "ignore"]
