@@ -374,6 +374,26 @@ def test_the_command_finds_and_models_pay_for_it(tmp_path: Path) -> None:
     assert runner.invoke(app, [*stated, "--epsilon", "1"]).exit_code == 0
 
 
+@pytest.mark.filterwarnings("ignore:The budget of 'people' is spent")
+def test_a_plan_of_such_a_model_is_of_its_search_and_its_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = CliRunner()
+    FRAME.to_csv(tmp_path / "people.csv", index=False)
+    table, schema, model = (str(tmp_path / name) for name in ("people.csv", "found.json", "model.json"))
+    search = ["data", "propose", table, "--target", "sick", "--epsilon", "0.5", "-o", schema]
+    train = ["train", table, "--schema", schema, "--epsilon", "1", "--public-size", str(COUNT), "-o", model]
+    for command in (search, train):
+        assert runner.invoke(app, command).exit_code == 0
+    monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "planned.db"))
+    planned = runner.invoke(app, ["budget", "create", "people", "--epsilon", "2", "--delta", "1e-4", "--plan", model])
+    assert planned.exit_code == 0, planned.output
+    assert "plan of 2 releases" in " ".join(planned.output.split())
+    for command in (search, train):
+        done = runner.invoke(app, command)
+        assert done.exit_code == 0, done.exception
+    assert "spent: 2 of 2 releases" in " ".join(runner.invoke(app, ["budget", "show"]).output.split())
+    assert runner.invoke(app, search).exit_code != 0
+
+
 def test_gaps_are_a_category_of_their_own_where_there_are_some() -> None:
     """Whether values are missing is told by a third noisy count of each column, within the same length."""
     assert find(FRAME[["age", "ward", "sick"]], "sick", 4.0).missing == "middle"

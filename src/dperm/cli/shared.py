@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from dperm.audit import AuditResult
     from dperm.data import Dataset, Schema
-    from dperm.privacy import Certificate, Risk
+    from dperm.privacy import Certificate, Event, Risk
     from dperm.report.refits import Refits
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "refitted",
     "refuse_same",
     "say",
+    "search_of",
     "speaks_of",
     "stated_budget",
     "stated_relation",
@@ -255,6 +256,14 @@ def certificate_at(path: Path, verify_key: Path | None = None) -> Certificate | 
     certificate = Certificate.from_json(read(path))
     certificate.verify()
     return certificate
+
+
+def search_of(extra: Mapping[str, Any]) -> Event | None:
+    """What it cost to find a model's schema privately, which was charged beside its training; None where it was stated."""
+    from dperm.privacy import Certificate
+
+    found = (extra.get("schema") or {}).get("found")
+    return None if found is None else Certificate.from_json(json.dumps(found)).event
 
 
 @contextmanager

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, dataset_of, probe_writable, progress, read, say
+from dperm.cli.shared import JsonFlag, VerifyKey, dataset_of, probe_writable, progress, read, say, search_of
 
 if TYPE_CHECKING:
     from dperm.audit import AuditResult, Training
@@ -88,7 +87,7 @@ def audit(
         if network and trials is not None:
             raise ValueError("Expected no --trials with a network: its training is watched from within.")
         shape = fitted.n_features_in_, len(getattr(fitted, "classes_", ()))
-        training = None if network else _training(fitted, *shape, certificate, _found(extra))
+        training = None if network else _training(fitted, *shape, certificate, search_of(extra))
     probe_writable(output)
     if trials is not None:
         check.integer("--trials", trials, minimum=20)
@@ -97,7 +96,7 @@ def audit(
         say_step = None if step is None else lambda name, done, total: step(done, total, _STAGES[name])
         if training is None:
             assert certificate is not None
-            results = _attacked_network(fitted, certificate, _found(extra), say_step, shown=not as_json)
+            results = _attacked_network(fitted, certificate, search_of(extra), say_step, shown=not as_json)
         else:
             plan = planned_attack(training, trials, seconds)
             if not as_json:
@@ -147,14 +146,6 @@ def _loaded(path: Path, verify_key: Path | None) -> tuple[Any, dict[str, Any], C
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(path), verify_key=verify_key)  # of any kind
     fitted, extra = loaded
     return fitted, extra, fitted.certificate_
-
-
-def _found(extra: dict[str, Any]) -> Event | None:
-    """What the model's schema cost beside the training, where it was found privately."""
-    from dperm.privacy import Certificate
-
-    found = (extra.get("schema") or {}).get("found")
-    return None if found is None else Certificate.from_json(json.dumps(found)).event
 
 
 def _training(

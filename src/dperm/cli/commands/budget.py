@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, certificate_at, json_table, probe_writable, say, stated_relation
+from dperm.cli.shared import (
+    Delta,
+    JsonFlag,
+    Relation,
+    certificate_at,
+    json_table,
+    probe_writable,
+    say,
+    search_of,
+    stated_relation,
+)
 
 if TYPE_CHECKING:
     from dperm.privacy.events import Event
@@ -90,7 +100,7 @@ def _releases(path: Path) -> list[tuple[Event, Any]]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, dict) and (certificate := certificate_at(path)) is not None:
-            return [(certificate.event, 1)]
+            return [(event, 1) for event in _charged_apart(certificate.event, search_of(found.get("extra") or {}))]
         tables = found if isinstance(found, list) else [{"event": found}]
         if unknown := sorted({name for table in tables for name in table} - {"event", "times"}):
             raise ValueError(f"unknown: {unknown}")
@@ -99,6 +109,15 @@ def _releases(path: Path) -> list[tuple[Event, Any]]:
         raise ValueError(
             f'Expected {path} to be a model, a certificate, an event, or a list such as [{{"times": 12, "event": …}}] ({error}).'
         ) from None
+
+
+def _charged_apart(event: Event, search: Event | None) -> list[Event]:
+    """Of a model by a schema that was found privately the search and the training, which are two charges; else the event."""
+    from dperm.privacy.events import Composed
+
+    if not isinstance(event, Composed) or event.events[0] != search:
+        return [event]
+    return [event.events[0], Composed(event.events[1:])]
 
 
 def show(
