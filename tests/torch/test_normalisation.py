@@ -182,9 +182,9 @@ def test_statistics_are_close_to_the_truth(settings: dict[str, Any]) -> None:
 
 def test_noise_is_of_the_stated_size() -> None:
     """On records of zeros what is released is noise alone: multiplier · clipping_norm · scale ÷ size on the means."""
-    runs = [statistics(torch.zeros(N, K, 1, 1), public_size=N, random_state=seed, clipping_norm=2.0) for seed in range(400)]
+    runs = [statistics(torch.zeros(N, K, 1, 1), public_size=N, random_state=seed, clipping_norm=2.0) for seed in range(200)]
     means = torch.stack([run.mean for run in runs])
-    assert torch.allclose(means.std(0).float(), 2.0 * 2.0 * SCALE / N, rtol=0.15)
+    assert torch.allclose(means.std(0).float(), 2.0 * 2.0 * SCALE / N, rtol=0.2)
 
 
 def test_normalised_features_have_mean_zero_and_unit_variance() -> None:
