@@ -97,6 +97,9 @@ def grouped(**settings: Any) -> Certificate:
 
 def test_persons_stay_persons_however_deep_certificates_are_composed() -> None:
     one = Certificate.of_all([grouped(), grouped(mechanism="output")])
+    twice = Certificate.of_all([grouped(), grouped()])
+    first, second = twice.public_facts
+    assert second == f"{first} (2)"
     both = Certificate.of_all([one, Certificate.of_all([grouped(), grouped()])])
     assert both.of_persons and "person" in Card(both, "t").neighbours
     alone = DPLogisticRegression(classes=["no", "yes"]).fit(X, Y).certificate_

@@ -8,6 +8,7 @@ import json
 import math
 import platform
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -151,7 +152,7 @@ class Certificate:
             target_epsilon=target_epsilon,
             paper="; ".join(dict.fromkeys(certificate.paper for certificate in certificates if certificate.paper)),
             assumptions=list(assumptions),
-            public_facts={certificate.mechanism: dict(certificate.public_facts) for certificate in certificates},
+            public_facts=_by_name(certificates),
             not_charged=tuple(unpaid),
             provenance=Provenance(
                 "; ".join(dict.fromkeys(certificate.seeded for certificate in certificates)),
@@ -323,6 +324,17 @@ class Certificate:
             lines.append(str(self.ex_post))
         lines.append(f"Accountant: {self.accountant}. Issued {self.created} by dperm {self.versions.get('dperm', '?')}.")
         return lines
+
+
+def _by_name(certificates: Sequence[Certificate]) -> dict[str, Any]:
+    """The facts of each, by mechanism; of several by one mechanism the later ones are numbered."""
+    facts: dict[str, Any] = {}
+    seen: Counter[str] = Counter()
+    for certificate in certificates:
+        name = certificate.mechanism
+        seen[name] += 1
+        facts[name if seen[name] == 1 else f"{name} ({seen[name]})"] = dict(certificate.public_facts)
+    return facts
 
 
 def _name_persons(facts: Mapping[str, Any]) -> bool:
