@@ -6,7 +6,8 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dperm.data.entries import SchemaError, decimal_of
 from dperm.data.frames import as_frame
@@ -26,10 +27,10 @@ class Table(ABC):
     """`columns` as they are called; `written`: how a text was written; `decimal`: of its numbers."""
 
     columns: Sequence[Any]
-    written: ClassVar[Mapping[str, Any]] = {}
+    written: Mapping[str, Any] = MappingProxyType({})
     decimal: str = "."
     #: whether rows live in other processes
-    elsewhere: ClassVar[bool] = False
+    elsewhere: bool = False
 
     @abstractmethod
     def total(self, share: Callable[[pd.DataFrame], T], add: Callable[[T, T], T]) -> T:
@@ -39,7 +40,7 @@ class Table(ABC):
 class Whole(Table):
     def __init__(self, frame: pd.DataFrame) -> None:
         self.frame, self.columns = frame, list(frame.columns)
-        self.written = frame.attrs.get("format", {})  # pyright: ignore[reportAttributeAccessIssue]
+        self.written = frame.attrs.get("format", {})
         self.decimal = decimal_of(frame, ".")
 
     def total(self, share: Callable[[pd.DataFrame], T], add: Callable[[T, T], T]) -> T:
