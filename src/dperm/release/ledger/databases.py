@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import sqlite3
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -93,7 +95,7 @@ class Sqlite(Database):
             connection = self._connected(f"{self.path.absolute().as_uri()}?mode=rw")
             try:
                 connection.execute("PRAGMA synchronous = EXTRA")  # a commit survives the power, too
-                connection.execute("BEGIN IMMEDIATE")
+                _patiently(connection, "BEGIN IMMEDIATE")
                 self._refuse_others(connection)
                 rows = _rows(connection)
                 version = int(rows("PRAGMA user_version")[0][0])
@@ -125,6 +127,7 @@ class Sqlite(Database):
             connection = self._connected(f"{self.path.absolute().as_uri()}?mode=rw")
             try:
                 connection.execute("BEGIN")
+                _patiently(connection, "SELECT 1 FROM sqlite_master")  # from here on nobody can write what is read
                 self._refuse_others(connection)
                 rows = _rows(connection)
                 version = int(rows("PRAGMA user_version")[0][0])
@@ -157,6 +160,22 @@ class Sqlite(Database):
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if mark != _MARK and tables:
             raise OSError("it holds something else: another program's tables")
+
+
+def _patiently(connection: sqlite3.Connection, statement: str) -> None:
+    """Run a statement that takes a lock once others have let go of theirs. SQLite itself asks ten times a second: among many who
+    write one after another, one that has waited may then never find the moment between two of them."""
+    until = time.monotonic() + _WAIT
+    connection.execute("PRAGMA busy_timeout = 0")
+    while True:
+        try:
+            connection.execute(statement)
+            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+        time.sleep(random.uniform(0.0005, 0.004))  # each at another moment
+    connection.execute(f"PRAGMA busy_timeout = {int(1000 * _WAIT)}")
 
 
 def _rows(connection: sqlite3.Connection) -> Rows:
