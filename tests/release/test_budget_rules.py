@@ -280,10 +280,10 @@ def test_many_charges_are_drawn_at_some(tmp_path: Path, monkeypatch: pytest.Monk
     some = budgets.Spending.of(log, account)
     assert whole.charges == some.charges == 45
     assert len(whole.times) == 47
-    assert len(some.times) == 7  # after every eighth, and the ends
+    assert len(some.times) == 8  # after every eighth, the last, and now
     assert some.shares == whole.shares
     spent = [sum(row) for row in zip(*some.by.values(), strict=True)]
-    np.testing.assert_allclose(spent, (1 - account.left) * np.array([0, *range(8, 45, 8), 45]) / 45, rtol=1e-9)
+    np.testing.assert_allclose(spent, (1 - account.left) * np.array([0, *range(8, 45, 8), 45, 45]) / 45, rtol=1e-9)
     assert some.times[:3] == (whole.times[0], whole.times[8], whole.times[16])
     assert [entry["number"] for entry in log.history()] == list(range(1, 47))
 

@@ -146,6 +146,8 @@ class Records:
 
     def subset(self, indices: NDArray[np.intp]) -> Records:
         """These records alone, each once; absent ones stay absent."""
+        if self.rows is None:
+            raise TypeError("Expected records that have their table, got a part that let go of it.")
         present = None if not len(self._absent) else ~self._absent[indices]
         chosen = Records(self.rows[indices], self.targets[indices], self.data_norm, self.constant, present=present)
         chosen.person_rows = self.person_rows

@@ -49,8 +49,9 @@ class Spending:
             else:
                 charged = True
         start = {EARLIER: rule.share(_less(spent, since), spent)} if charged else {}
-        rows = [{**start, **held} for _, held in [(made, {}), *seen.points, (made, seen.held)]]
-        times = (made, *(moment for moment, _ in seen.points), datetime.now(UTC))
+        points = [(made, {}), *seen.points, *seen.last, (datetime.now(UTC), seen.held)]
+        rows = [{**start, **held} for _, held in points]
+        times = tuple(moment for moment, _ in points)
         return cls(account, times, {name: tuple(row.get(name, 0.0) for row in rows) for name in rows[-1]}, seen.count)
 
     @cached_property
@@ -71,20 +72,29 @@ def budgets_page(log: SpendLog, labels: Sequence[str] | None = None) -> str:
 
 
 class _Seen:
-    """What names have spent, after every so many charges: at most `_POINTS` times, however many charges there are."""
+    """What names have spent, after every so many charges, at most `_POINTS` times, and after the last."""
 
     def __init__(self) -> None:
         self.count, self.every = 0, 1
         self.held: dict[str, float] = {}
         self.points: list[tuple[datetime, dict[str, float]]] = []
+        self._moment: datetime | None = None
 
     def add(self, moment: datetime, name: str, share: float) -> None:
         self.count += 1
+        self._moment = moment
         self.held[name] = self.held.get(name, 0.0) + share
         if self.count % self.every == 0:
             self.points.append((moment, dict(self.held)))
         if len(self.points) > _POINTS:
             self.points, self.every = self.points[1::2], 2 * self.every
+
+    @property
+    def last(self) -> list[tuple[datetime, dict[str, float]]]:
+        """After the last charge, where that is none of the points."""
+        if self._moment is None or self.count % self.every == 0:
+            return []
+        return [(self._moment, self.held)]
 
 
 def _less(spent: Amounts, part: Amounts) -> Amounts:

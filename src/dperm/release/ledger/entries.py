@@ -16,7 +16,7 @@ from dperm.release.ledger.rules import Amounts
 
 __all__ = ["about", "account_of", "append", "append_all", "canonical", "costs_of", "events_of", "flags_of", "now_of", "parsed"]
 
-_AT_ONCE = 500  # entries in one statement
+_AT_ONCE = 50  # entries in one statement: early versions of SQLite take 999 values
 
 
 def now_of(rows: Rows) -> str:
@@ -32,13 +32,11 @@ def append(rows: Rows, kind: str, charge: str, body: Mapping[str, Any], *, event
 def append_all(rows: Rows, entries: Iterable[tuple[str, str, Mapping[str, Any], Event | None]]) -> None:
     """`append` of kinds, charges, bodies and events, in their order."""
     ((count, chain, last),) = rows("SELECT count, chain, time FROM dperm_head")
-    digests: dict[Event, str] = {}
+    written: set[str] = set()
     values: list[tuple[Any, ...]] = []
     for number, (kind, charge, body, event) in enumerate(entries, start=count + 1):
         last = max(last, str(body.get("time", "")) or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-        if event is not None and event not in digests:
-            digests[event] = _written(rows, event)
-        digest = None if event is None else digests[event]
+        digest = None if event is None else _written(rows, event, written)
         text = canonical({**body, "kind": kind, "charge": charge, "time": last, "event": digest})
         chain = hashlib.sha256((chain + text).encode()).hexdigest()
         values.append((number, kind, charge, body.get("label", ""), digest, *flags_of(body), text, chain))
@@ -49,11 +47,13 @@ def append_all(rows: Rows, entries: Iterable[tuple[str, str, Mapping[str, Any], 
     rows("UPDATE dperm_head SET count = ?, chain = ?, time = ?", count + len(values), chain, last)
 
 
-def _written(rows: Rows, event: Event) -> str:
-    """The digest of an event, which is written unless it is there."""
+def _written(rows: Rows, event: Event, written: set[str]) -> str:
+    """The digest of an event, which is written unless it is there. Events of others need not be hashable."""
     text = canonical(event.to_dict())
     digest = hashlib.sha256(text.encode()).hexdigest()
-    rows("INSERT INTO dperm_events VALUES (?, ?) ON CONFLICT (digest) DO NOTHING", digest, text)
+    if digest not in written:
+        rows("INSERT INTO dperm_events VALUES (?, ?) ON CONFLICT (digest) DO NOTHING", digest, text)
+        written.add(digest)
     return digest
 
 

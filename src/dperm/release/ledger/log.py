@@ -212,18 +212,19 @@ class SpendLog:
 
     def entries(self, label: str | None = None) -> Iterator[dict[str, Any]]:
         """`history`, one after another, as it was when the first is asked for. Nobody who writes waits for who reads them."""
-        chosen, values = ("", ()) if label is None else (" AND label = ?", (label,))
+        # a name would lead databases to all entries with it for each part that is read: by number alone they find the part
+        chosen, values = ("", ()) if label is None else (" AND label || '' = ?", (label,))
         query = (
             "SELECT number, body FROM dperm_entries WHERE kind IN ('charge', 'budget') AND number > ? AND number <= ?"
-            f"{chosen} ORDER BY number LIMIT {_AT_ONCE}"
+            f"{chosen} ORDER BY number"
         )
-        last, end = 0, self.head()["count"]  # what is added later comes after it
-        while last < end:
+        with self.database.reading() as rows:
+            last = 0 if rows is None else rows("SELECT max(number) FROM dperm_entries")[0][0] or 0
+        for start in range(0, int(last), _AT_ONCE):  # what is added later comes after it
             with self.database.reading() as rows:
-                found = [] if rows is None else rows(query, last, end, *values)
+                found = [] if rows is None else rows(query, start, min(start + _AT_ONCE, int(last)), *values)
             for number, text in found:
                 yield {"number": int(number), **parsed(number, text)}
-            last = int(found[-1][0]) if len(found) == _AT_ONCE else end
 
     def head(self) -> dict[str, Any]:
         """How many entries there are, and the hash that all of them lead to: kept elsewhere, it shows whether any is gone."""

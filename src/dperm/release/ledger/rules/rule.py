@@ -74,7 +74,7 @@ class Rule(ABC):
     def told_spent(self, spent: Amounts) -> str:
         """What share of each limit was spent, for people; "" where nothing was."""
         shares = self._shares(spent).items()
-        return ", ".join(f"{'δ' if kind == MASS else kind} {upward(100 * share, 3)} %" for kind, share in shares)
+        return ", ".join(f"{kind} {upward(100 * share, 3)} %" for kind, share in shares)
 
     def told(self, kind: str, amount: float) -> str:
         """An amount of one kind, for people."""
