@@ -109,7 +109,7 @@ class DaskEngine:
             holder = min(holders[key], key=lambda worker: len(at.get(worker, ())))
             at.setdefault(holder, []).append(number)
         bytes_of = [max(1, sizes[key]) for key in keys]
-        fair = sum(bytes_of) / sum(threads.values())
+        fair = sum(bytes_of) / max(1, sum(threads.values()))
         found: list[list[int]] = []
         for worker, numbers in at.items():
             limit = self._limits.get(worker, 0) / (_OF_MEMORY * threads.get(worker, 1))
