@@ -281,8 +281,9 @@ def test_a_frame_of_dask_gives_the_same_schema() -> None:
 # What one record can do
 
 
-def training(relation: str, find_: Any = find) -> Training:
-    """On arrays of texts: (n, columns), the last the target."""
+def training(relation: str, target: str = "labels") -> Training:
+    """On arrays of texts: (n, columns), and a target of labels, or of "amounts", of which those that are not whole are counted
+    together."""
     certificate = Certificate.issue(
         mechanism="schema", event=module._planned(1.0, 1e-5, Relation(relation)).event, delta=1e-5, provenance=Provenance.audit()
     )
@@ -291,21 +292,23 @@ def training(relation: str, find_: Any = find) -> Training:
         rows, labels = data
         frame = pandas.DataFrame(np.asarray(rows), columns=["a", "b", "c"]).assign(y=np.asarray(labels))
         try:
-            schema = find_(frame, "y", 1.0, relation=relation, random_state=source)
+            schema = find(frame, "y", 1.0, relation=relation, random_state=source)
         except SchemaError as error:
             return {"said": str(error)}
         return {"found": [f"{column.name} {column.range} {column.categories}" for column in schema.columns]}
 
     rows = np.array([[str(number), "A" if number % 2 else "B", f"{number % 7}.5"] for number in range(300)])
-    labels = np.array(["yes" if number % 3 else "no" for number in range(300)])
+    yes, no = ("yes", "no") if target == "labels" else ("2", "0.25")
+    labels = np.array([yes if number % 3 else no for number in range(300)])
     others = [np.array(["299", "A", "0.5"]), np.array(["5", "B", "3.5"])]  # of values that others have
-    pairs = [Pair.neighbour(Relation(relation), f"row {place}", (rows, labels), row, "no") for place, row in enumerate(others)]
+    pairs = [Pair.neighbour(Relation(relation), f"row {place}", (rows, labels), row, no) for place, row in enumerate(others)]
     return Training("schema", certificate, run, replay_pairs=pairs, candidate_pairs=pairs)
 
 
+@pytest.mark.parametrize("target", ["labels", "amounts"])
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
-def test_replay_on_neighbours(relation: str) -> None:
-    result = replay(training(relation))
+def test_replay_on_neighbours_of_every_kind_of_target(relation: str, target: str) -> None:
+    result = replay(training(relation, target))
     assert result.verdict == "consistent" and 0.4 < result.details["largest_movement"] <= 1 + 1e-6
 
 
