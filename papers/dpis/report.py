@@ -93,8 +93,8 @@ CIFAR-10 b = 8192 lr 4, 40 epochs, channels normalised by their means and deviat
 noise and paid from the same ε; at ε = 0.5 the learning rate of larger ε fails there, too, and no other was tried;
 CNNs as above with ReLU (DP-SGD), tanh (TS), tanh and noise decaying by e^−0.01 an epoch (Decay); on CIFAR-10
 a CNN of six convolutions, b = 1024 lr 1, 30 epochs, the one setting that was tried; a cell takes an hour on a core, so that
-few are trained. All Rényi-accounted. IMDb: 10 epochs, b = 512, Adam lr 0.01, C = 1, ReLU but for TS; 80 words hashed into 20,000 buckets and a *random* frozen embedding,
-where the paper loads GloVe's (which is not at hand): not comparable in level.
+few are trained. All Rényi-accounted. IMDb: 10 epochs, b = 512, Adam lr 0.01, C = 1, ReLU but for TS; 80 words hashed into
+20,000 buckets and a *random* frozen embedding, where the paper loads GloVe's (which is not at hand): not comparable in level.
 """
 
 ABLATIONS = """\
