@@ -50,13 +50,12 @@ ALWAYS = {
     "test_one_step_against_the_integral": ("0.2-5-0.6", "0.5-2-1.0"),
     "test_white_box_audit_of_a_cnn": ("4.0",),
     "test_every_mechanism_is_compared_to_the_end": ("add_or_remove_one",),
-    "test_nothing_certified_moves_more_than_it_is_charged": (
-        *("accuracy_first", "baselines", "coordinate", "frank_wolfe", "frank_wolfe_l2", "greedy", "individual"),
-        *("last_iterate", "poisson", "preconditioned", "quantile", "samplers", "svrg", "weighted"),
-    ),
     "test_physical_batches_do_not_change_the_run": ("4", "100"),
     "test_replay_on_neighbours": ("200", "poisson", "rows", "add_or_remove_one", "replace_one"),
 }
+
+#: The other way round: cases that run in `make test-slow` alone. What is new runs always.
+SELDOM = {"test_nothing_certified_moves_more_than_it_is_charged": ("persons", "published")}
 
 _MEMORY = Path("/dev/shm")
 _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -66,7 +65,8 @@ _BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         name, _, case = item.name.partition("[")
-        if name in ALWAYS and case.removesuffix("]") not in ALWAYS[name]:
+        case = case.removesuffix("]")
+        if (name in ALWAYS and case not in ALWAYS[name]) or case in SELDOM.get(name, ()):
             item.add_marker(pytest.mark.slow)
 
 

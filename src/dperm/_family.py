@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from typing import TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["members", "ours", "states"]
+__all__ = ["members", "ours", "states", "written_here"]
 
 T = TypeVar("T")
 
 
 def ours(kind: type) -> bool:
     """Whether dperm wrote this type. What derives from one of ours elsewhere is a stranger's."""
-    return kind.__module__.startswith("dperm.")
+    return written_here(kind)
+
+
+def written_here(function: Any) -> bool:
+    """Whether dperm wrote this function or type."""
+    return getattr(function, "__module__", "").startswith("dperm.")
 
 
 def states(kind: type, name: str) -> bool:

@@ -13,7 +13,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -399,14 +399,14 @@ class _Block:
         return self._digits[pair]
 
 
+@dataclass(frozen=True, eq=False)
 class Randomness:
-    """The pair of streams of one run: `noise` (secret, never replayed) and `sampling`."""
+    """The pair of streams of one run: `noise` (secret, never replayed) and `sampling`. `seeded` says how, in words."""
 
-    def __init__(self, noise: NoiseStream, sampling: np.random.Generator, seeded: str, *, private: bool) -> None:
-        self.noise = noise
-        self.sampling = sampling
-        self.seeded = seeded
-        self.private = private
+    noise: NoiseStream
+    sampling: np.random.Generator
+    seeded: str
+    private: bool = field(kw_only=True)
 
     @classmethod
     def from_system(cls) -> Randomness:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dperm.audit import Training, attack, overall, replay
+from dperm.objectives.checking import refuse_contradictions
 from helpers.catalogue import EPSILON, MODULES, catalogue, certified_parts, covering, entries_of, parts_of, recipes
 from helpers.trials import trials_agree
 
@@ -21,13 +22,21 @@ def test_everything_certified_is_in_the_catalogue() -> None:
     assert recipes() - named == set(), "a recipe that is not audited: add it to tests/helpers/catalogue"
 
 
+def test_no_loss_contradicts_itself() -> None:
+    """What a stranger's is held to when an objective is made."""
+    audited = {(objective.loss, objective.row_norm, objective.radius) for _, _, objective in catalogue()}
+    for loss, row_norm, radius in audited:
+        if loss.outputs == 1:
+            refuse_contradictions(loss, row_norm, radius)
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_nothing_certified_moves_more_than_it_is_charged(module: str) -> None:
     """Each part of each module's entries, alone and in many trials at once; the slow tests have every entry."""
     for name, mechanism, objective in covering([entry for entry in entries_of(module) if entry[0] not in LONG]):
         replayed = replay(Training.of_mechanism(mechanism, objective))
         assert replayed.verdict == "consistent", f"{name}: {replayed}"
-        assert replayed.details["largest_movement"] > 0.02, name
+        assert replayed.details["largest_movement"] > 0.02, f"{name}: of what is charged; pairs that move so little test nothing"
         trials_agree(mechanism, objective)
 
 

@@ -67,6 +67,9 @@ class UpToTen(Weighted):
     def smoothness(self, data_norm: float) -> float:
         return (10 if self.honest else 1) * self.base.smoothness(data_norm)
 
+    def at_zero(self) -> float:
+        return 10 * self.base.at_zero()
+
 
 def test_weights_of_a_stranger_are_looked_at() -> None:
     with pytest.raises(ValueError, match=r"states a slope of at most 1, but has -10 at the prediction .* weight 10"):

@@ -423,6 +423,9 @@ class Poisson1(Logistic):
     def smoothness(self, data_norm: float) -> float:
         return data_norm**2 * np.exp(data_norm)
 
+    def at_zero(self) -> float:
+        return 2 - np.exp(-1.0)
+
 
 class Honest(Logistic):
     """Half a logistic loss, with constants that are true and not the least."""

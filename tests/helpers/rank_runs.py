@@ -354,7 +354,7 @@ def noises(run: Callable[..., Any], door: type[RankSource] = RankSource) -> dict
         def gaussian(self: RankSource, query: Any, sensitivity: float, std: float, step: float) -> Any:
             if equal_seeds:
                 stream = NoiseStream(bytes([len(found) % 256]) * 32)
-                self._own.randomness = Randomness(stream, np.random.default_rng(), "planted", private=True)
+                self._own._randomness = Randomness(stream, np.random.default_rng(), "planted", private=True)
             before = query.clone()
             released = kept(self, query, sensitivity, std, step)
             if twice:  # as where a number is two ranks', and both add their noise

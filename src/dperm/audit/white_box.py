@@ -59,6 +59,7 @@ def white_box(
     """
     check.integer("runs", runs)
     check.integer("canaries", canaries, minimum=20)
+    _refuse_rows(plan)
     delta = check.fraction("delta", delta)
     relation = objective.facts.relation
     absent = 0.0 if relation is Relation.ADD_OR_REMOVE_ONE else -1.0
@@ -99,6 +100,7 @@ def one_run_gradients(
     before the run; None: the number that proves most if the certificate is tight. `random_state` is of the coins.
     """
     check.integer("canaries", canaries, minimum=10)
+    _refuse_rows(plan)
     relation = objective.facts.relation
     event = plan.event(relation)
     coins = np.random.default_rng(random_state).random(canaries) < 0.5
@@ -244,3 +246,10 @@ def _free(plan: Policy) -> Policy:
     from dperm.gradient import SGD
 
     return plan if not hasattr(plan.update, "optimizer") else replace(cast(Any, plan), update=SGD(0.05))
+
+
+def _refuse_rows(plan: Policy) -> None:
+    if plan.by_rows:
+        raise TypeError(
+            "Expected a plan that draws records: canaries are records of one row, not persons' rows. Replay takes it."
+        )

@@ -51,10 +51,12 @@ def load(name: str, schema: Schema | None = None) -> Dataset:
     entry, schema = _description(name), schema or schema_of(name)
     if loader := entry.get("bundled"):
         frame = _bundled(loader, schema)
-    elif entry["files"]:
+    elif entry.get("files"):
         frame = pd.concat([_read(item, entry, schema) for item in entry["files"]], ignore_index=True)
-    else:
+    elif "openml" in entry:
         frame = _openml(entry["openml"], name)
+    else:
+        raise DataError(f"The schema of {name} names no rows: give it files (with url and sha256), bundled, or openml.")
     return Dataset.of(frame, schema)
 
 

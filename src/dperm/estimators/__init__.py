@@ -1,4 +1,7 @@
-"""scikit-learn front doors: thin estimators over the mechanisms."""
+"""scikit-learn front doors: thin estimators over the mechanisms. All modules are imported: a saved model finds its class."""
+
+import pkgutil
+from importlib import import_module
 
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression
 from dperm.estimators.elastic_net import DPElasticNet
@@ -11,6 +14,9 @@ from dperm.estimators.ridge import DPRidge
 from dperm.estimators.saved import model_from_json, model_to_json
 from dperm.estimators.scaler import PublicRangeScaler
 from dperm.estimators.search import DPSearch
+
+for _module in pkgutil.iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "DPElasticNet",

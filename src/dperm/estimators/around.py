@@ -1,4 +1,4 @@
-"""What stands around a private estimator and looks at the records itself: found on the stack, where a fit was called from."""
+"""What a private estimator cannot answer for: a class around it, or derived from it, that looks at the records itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from sklearn.compose import ColumnTransformer
 from sklearn.pipeline import FeatureUnion, Pipeline
 from sklearn.utils import get_tags
 
-__all__ = ["remind_of_what_looks"]
+from dperm._family import ours
+from dperm.privacy import Assumption
+from dperm.privacy.statements import stranger
+
+__all__ = ["of_stranger", "remind_of_what_looks"]
+
+
+def of_stranger(estimator: Any) -> list[Assumption]:
+    """What is assumed of an estimator whose class dperm did not write."""
+    assumed = "prepares each record by itself, by settings that do not depend on records"
+    return [] if ours(type(estimator)) else [stranger("estimator", estimator, assumed)]
 
 
 def remind_of_what_looks(*, stacklevel: int) -> bool:

@@ -21,7 +21,7 @@ from dperm import _validate as check
 from dperm._remind import remind_of_budget, remind_of_delta, remind_of_persons, remind_of_scaling, remind_of_size
 from dperm.distributed import PartedTable, parted_table
 from dperm.distributed.table import refuse_dask
-from dperm.estimators.around import remind_of_what_looks
+from dperm.estimators.around import of_stranger, remind_of_what_looks
 from dperm.estimators.labels import refuse_missing
 from dperm.estimators.methods import TakesMethod
 from dperm.estimators.weights import admit_class_weight, admit_weights, bounded, weight_assumptions, weights_by_class
@@ -29,6 +29,7 @@ from dperm.mechanisms import Mechanism, Method, Release, method_of
 from dperm.objectives import LinearObjective, Loss, PartedRecords, Records, Task, Weighted
 from dperm.objectives.grouped import admit_person_rows, numbered
 from dperm.privacy import Assumption, Relation, Risk
+from dperm.privacy.events import claims_of
 from dperm.release import Channel
 
 __all__ = ["PrivateLinearModel", "admit_groups", "plain"]
@@ -217,7 +218,7 @@ class PrivateLinearModel(TakesMethod):
             warnings.warn("Training diverged: parameters are not finite. It is paid for; lower the learning rate.", stacklevel=5)
         self.objective_ = objective
         self.fitted_params_ = kept
-        certificate = release.certificate.with_assumptions(*assumptions)
+        certificate = release.certificate.with_assumptions(*assumptions, *of_stranger(self))
         self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
         self.trace_ = plain(dict(release.trace))
         self.private_trace_ = release.private
@@ -290,7 +291,7 @@ class PrivateLinearModel(TakesMethod):
 
     def _built(self, task: Task, labels: Any, rows: Callable[[Any], Any]) -> tuple[Method, Mechanism, LinearObjective]:
         """The method that fits, and what it makes. ValueError where a method, maybe a stranger's, would spend something else
-        than what was asked for."""
+        than what was asked for; TypeError where it is only claimed and would be certified."""
         given = self._method()
         if not task.classes or labels is not None:
             given = given.told(np.unique(np.asarray(labels)) if task.classes else None, rows)
@@ -303,6 +304,11 @@ class PrivateLinearModel(TakesMethod):
             kept = mechanism.budget.epsilon == self.epsilon
         if not kept or mechanism.budget != budget or budget.delta != self.delta:
             raise ValueError(f"Expected a mechanism for {budget} (epsilon={self.epsilon}), got one for {mechanism.budget}.")
+        if method.claimed and not claims_of(mechanism.event(objective.facts)):
+            raise TypeError(
+                f"{type(method).__name__} says that what it makes is only claimed, but not in its event, which would be "
+                "certified: add an Unsupported part to it."
+            )
         return method, mechanism, objective
 
     def _scores(self, X: Any) -> Array:

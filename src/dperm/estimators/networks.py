@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm.distributed.table import refuse_dask
-from dperm.estimators.around import remind_of_what_looks
+from dperm.estimators.around import of_stranger, remind_of_what_looks
 from dperm.estimators.base import admit_groups
 from dperm.estimators.labels import admit_labels, refuse_missing
 from dperm.estimators.methods import TakesMethod
@@ -111,7 +111,7 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         assert trainer.certificate is not None
         self.module_ = module.eval()
         self.fitted_params_ = settings
-        certificate = trainer.certificate.with_assumptions(labels)
+        certificate = trainer.certificate.with_assumptions(labels, *of_stranger(self))
         self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
         self.history_ = trainer.history
         assert trainer.plan is not None

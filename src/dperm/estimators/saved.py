@@ -41,6 +41,11 @@ def model_to_json(model: Model, extra: dict[str, Any] | None = None, *, sign_key
     if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"Expected a model of dperm.estimators, got {type(model).__name__}.")
     check_is_fitted(model)
+    if not ours(type(model)):
+        raise TypeError(
+            f"Expected a model of a class of dperm's own, got {type(model).__name__}, which no file is read as: keep its "
+            "coef_, intercept_ and certificate_."
+        )
     parameters = weights_of(model) if isinstance(model, PrivateNetworkClassifier) else _coefficients(model)
     stated: dict[str, Any] = {
         "format": _FORMAT,
@@ -133,8 +138,10 @@ def _read(data: dict[str, Any]) -> Model:
         settings["epsilon"] = Risk(**settings["epsilon"])
     if not isinstance(data["extra"], dict):
         raise ValueError("expected extra to be a table")
-    kinds: list[type[Model]] = [*members(PrivateLinearModel), DPMLPClassifier]
-    model = {kind.__name__: kind for kind in kinds}[data["kind"]](**settings)
+    kinds = {kind.__name__: kind for kind in (*members(PrivateLinearModel), DPMLPClassifier)}
+    if data["kind"] not in kinds:
+        raise ValueError(f"this version has no {data['kind']}")
+    model: Model = kinds[data["kind"]](**settings)
     model.fitted_params_ = settings
     model.n_features_in_ = data["features"]
     model.trace_ = dict(data["trace"])

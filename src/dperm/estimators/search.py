@@ -17,6 +17,7 @@ from dperm import _validate as check
 from dperm._remind import remind_of_budget
 from dperm.distributed import parted_table
 from dperm.distributed.table import refuse_dask
+from dperm.estimators.around import of_stranger
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.weights import admit_class_weight, weight_assumptions, weights_by_class
 from dperm.estimators.whole import all_or_nothing
@@ -276,7 +277,10 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
 
     def _certificate(self, planned: _Planned, how: str, classes: int, settings: list[dict[str, Any]]) -> Certificate:
         provenance: Provenance = Channel.open(self.random_state).provenance
-        parts = [mechanism.certificate(objective.facts, provenance) for mechanism, objective in planned.built]
+        said = of_stranger(self.estimator)
+        parts = [
+            mechanism.certificate(objective.facts, provenance).with_assumptions(*said) for mechanism, objective in planned.built
+        ]
         if classes:
             parts = [part.with_assumptions(statements.labels(classes, stated=True)) for part in parts]
             weights = [getattr(self.estimator, "class_weight", None), *(one.get("class_weight") for one in settings)]

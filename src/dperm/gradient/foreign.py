@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dperm._family import ours
+from dperm.gradient.query import Query
+from dperm.gradient.update import Update
 from dperm.privacy.statements import Assumption, stranger
 
 __all__ = ["foreign_parts", "is_stranger"]
@@ -16,18 +18,24 @@ _ASSUMED = {
     "noise": "has levels that do not depend on records",
     "post": "reads released numbers alone",
     "update": "reads released numbers alone",
+    "optimizer": "reads released numbers alone",
 }
 
 
 def foreign_parts(plan: Any) -> list[Assumption]:
-    """An assumption for each part of a stranger's type, parts of parts among them, and for the plan itself."""
+    """An assumption for each part of a stranger's type, parts of parts among them, and for the plan itself; and what a query of
+    ours rests on."""
     parts = [("plan", plan)]
     for name in _ASSUMED:
         part = getattr(plan, name, None)
         while part is not None:
             parts.append((name, part))
+            if isinstance(part, Update) and part.steps_with is not None:
+                parts.append(("optimizer", part.steps_with))
             part = getattr(part, name, None)  # an average holds the update that it averages
-    return [
+    query = getattr(plan, "query", None)
+    rested_on = query.assumptions() if isinstance(query, Query) else ()
+    return list(rested_on) + [
         stranger(name.replace("_", " "), part, _ASSUMED.get(name, "releases what its event states, through the channel"))
         for name, part in parts
         if is_stranger(part)

@@ -14,7 +14,7 @@ from dperm.gradient.update import Update
 from dperm.objectives.parts import PartedRecords, total_of
 from dperm.objectives.per_example import Objective, Pass
 from dperm.objectives.sums import RunningSum
-from dperm.privacy.events import Event, Relation
+from dperm.privacy.events import Event, Relation, claims_of
 from dperm.release.channel import Channel
 
 __all__ = ["BatchSource", "Gradients", "Policy", "runs_by_parts"]
@@ -94,8 +94,17 @@ class Policy(ABC):
         """Whether `event` is what this policy charges for its steps from `first` on."""
         return event == self.event(relation, first)
 
-    #: what is wrong with an algorithm as it was published, in a sentence: it is run, and only claimed. None: it is certified
+    #: what is wrong with an algorithm as it was published, in a sentence: it is run, and only claimed. Its event says so, too, by
+    #: an `Unsupported` part. None: it is certified
     claim: ClassVar[str | None] = None
+
+    def refuse_uncharged_claim(self, event: Event) -> None:
+        """TypeError where this is only claimed, and what it is charged would be certified."""
+        if self.claim and not claims_of(event):
+            raise TypeError(
+                f"{type(self).__name__} says that it is not private at the epsilon that it states, but not in its event, which "
+                "would be certified: add Unsupported(claim, relation) to what it is composed of."
+            )
 
     #: whether steps compare gradients at two θ, which objectives of networks do not have
     anchored: bool = False

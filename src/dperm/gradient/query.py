@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dperm.objectives.per_example import Objective, Pass
+from dperm.privacy.statements import RELEASED_ANCHOR, Assumption
 
 __all__ = ["GradientDifference", "PerExampleGradient", "Query"]
 
@@ -22,6 +24,10 @@ class Query(ABC):
     def anchored(self) -> bool:
         """Whether it compares gradients at two θ."""
         return False
+
+    def assumptions(self) -> Sequence[Assumption]:
+        """What it rests on that nobody checks."""
+        return ()
 
     @abstractmethod
     def at(self, objective: Objective, theta: Any, batch: Any) -> Pass:
@@ -42,7 +48,7 @@ class PerExampleGradient(Query):
 class GradientDifference(Query):
     """∇ℓ_i(θ) − ∇ℓ_i(anchor), no longer than β·‖θ − anchor‖: what variance reduction sums (Johnson & Zhang 2013).
 
-    `anchor` (p,) must be made from releases. Of linear models.
+    `anchor` (p,) must be made from releases, which the certificate states. Of linear models.
     """
 
     anchor: Any
@@ -50,6 +56,9 @@ class GradientDifference(Query):
     @property
     def anchored(self) -> bool:
         return True
+
+    def assumptions(self) -> Sequence[Assumption]:
+        return (RELEASED_ANCHOR,)
 
     def at(self, objective: Objective, theta: Any, batch: Any) -> Pass:
         return objective.per_example(theta, batch, anchor=self.anchor)

@@ -32,6 +32,11 @@ class Update(ABC):
         """What the run hands back, given its last θ."""
         return theta
 
+    @property
+    def steps_with(self) -> object | None:
+        """What takes its steps and is written neither by dperm nor by the library of its tensors; None: nothing is."""
+        return None
+
     def around(self, update: Update) -> Update:
         """What runs where `update` is to take the steps: an average of its iterates, or `update` in this one's place."""
         return update

@@ -168,6 +168,8 @@ class Mechanism(ABC):
 
     def release(self, objective: LinearObjective, records: Records | PartedRecords, channel: Channel) -> Release:
         """Charge the event, train, and certify. Whatever fails after the charge, the charge stands."""
+        if not isinstance(channel, Channel):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"Expected a Channel, got {type(channel).__qualname__}: see Channel.open.")
         foreign = _strangers(objective, records)
         admitted = self.admit(objective, records)
         certificate = self.certificate(objective.facts, channel.provenance).with_assumptions(*foreign)

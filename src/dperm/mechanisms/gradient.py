@@ -63,7 +63,9 @@ class GradientPerturbation(Mechanism):
         return self.plan.paper
 
     def event(self, facts: PublicFacts) -> Event:
-        return self.plan.event(facts.relation)
+        event = self.plan.event(facts.relation)
+        self.plan.refuse_uncharged_claim(event)
+        return event
 
     def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[Array, dict[str, Any]]:
         start = np.zeros(objective.dimension if channel.trials is None else (channel.trials, objective.dimension))

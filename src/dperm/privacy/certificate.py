@@ -22,7 +22,7 @@ from dperm._remind import weakness
 from dperm._rounding import upward
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.accounting import delta as event_delta
-from dperm.privacy.events import Composed, Event, Relation, Unsupported, event_from_dict, leaves, relation_of
+from dperm.privacy.events import Composed, Event, Relation, claims_of, event_from_dict, leaves, relation_of
 from dperm.privacy.ex_post import ExPost
 from dperm.privacy.risk import Risk
 from dperm.privacy.signing import digest_of
@@ -99,7 +99,7 @@ class Certificate:
     ) -> Certificate:
         """Account for `event` and date the result. An event with an `Unsupported` part is only claimed. ValueError for one that
         costs more than `target_epsilon`."""
-        claims = [leaf.claim for leaf in leaves(event) if isinstance(leaf, Unsupported)]
+        claims = claims_of(event)
         relation = relation_of(event)
         if relation is None:
             raise ValueError("Expected an event with at least one part, got an empty composition.")

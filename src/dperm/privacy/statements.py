@@ -121,6 +121,13 @@ def stranger(name: str, part: Any, assumed: str) -> Assumption:
     )
 
 
+RELEASED_ANCHOR = Assumption(
+    "The parameters that gradients are compared with (the anchor) were made from releases or public data alone.",
+    "caller",
+    "stated",
+    "released anchor",
+)
+
 #: of records that decide what is kept, and are not charged
 PUBLIC_HELD_OUT = Assumption(
     "The held-out records that models are measured on are public, and no record that is protected.",
@@ -146,10 +153,10 @@ def row_norm(bound: float) -> Assumption:
 
 def foreign_loss(name: str) -> Assumption:
     return Assumption(
-        f"The loss {name} is convex, with a slope and a curvature within the constants that it states, at every prediction; its "
-        "slopes are right to a few units in the last place of a double.",
+        f"The loss {name} is of each record by itself and convex, with a slope and a curvature within the constants that it "
+        "states, at every prediction and target; its slopes are right to a few units in the last place of a double.",
         "caller",
-        "on a grid of predictions and extreme targets",
+        "on a grid of predictions and targets, each alone and among others",
         "stranger: loss",
     )
 
@@ -193,6 +200,18 @@ RECORDS_APART = Assumption(
     "weights; what modules and loss keep after other records",
     "records apart",
 )
+
+
+def layer_rule(rule: Any) -> Assumption:
+    """Of a rule for a layer that dperm did not write."""
+    return Assumption(
+        f"The layer rule {rule.__module__}.{rule.__qualname__} gives each record's own gradient, and its norm, of whatever size.",
+        "caller",
+        "on up to 16 records, again on others during the run: gradients compared with autograd",
+        "stranger: layer rule",
+    )
+
+
 MASKS = Assumption(
     "Random masks are drawn for each record and step by themselves, from seeds of the operating system, fresh for every pass: "
     "secret, pseudo-random. Augmentations do not seed a generator themselves.",
@@ -248,4 +267,5 @@ INPUT_CHECKS = "errors and warnings raised by input validation, which speak to t
 NETWORK_CHECKS = (
     "errors and warnings of the checks on records, before training and for batches of a new shape: for the data holder only"
 )
+SHOWN = "what was told of single batches during the run (show_private), and whatever was chosen by it"
 VALIDATION = "validation scores, if the validation set is private"

@@ -63,8 +63,8 @@ class Channel:
     """
 
     def __init__(self, source: Source, *, log: SpendLog | None = None, label: str = "") -> None:
-        self.source = source
-        self.log = log
+        self._source = source
+        self._log = _kept_by(log)
         self.label = label
         self.provenance = provenance_of(source)
         self.event: Event | None = None
@@ -86,6 +86,21 @@ class Channel:
         self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
         #: what each model's run tells its data holder, and nobody else: it is made from records, without noise
         self.confided: list[Mapping[str, Any]] = []
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        if not ours(cls):
+            raise TypeError("A Channel cannot be derived from: it releases what was charged. Listen to one with a Source.")
+        super().__init_subclass__(**kwargs)
+
+    @property
+    def source(self) -> Source:
+        """Where its noise and draws come from: the one that it was opened with, for `provenance` speaks of that."""
+        return self._source
+
+    @property
+    def log(self) -> SpendLog:
+        """Where it writes its charge."""
+        return self._log or SpendLog.current()
 
     @classmethod
     def open(cls, random_state: Any = None, *, label: str = "", log: SpendLog | None = None) -> Channel:
@@ -124,8 +139,7 @@ class Channel:
         if self.event is not None:
             raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
         filter_of(event)  # what it refuses is not charged
-        log = self.log or SpendLog.current()
-        self.charge_id = log.charge(
+        self.charge_id = self.log.charge(
             event,
             mechanism=mechanism,
             label=self.label,
@@ -145,10 +159,9 @@ class Channel:
         """
         if self.event is not None:
             raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
-        log = self.log or SpendLog.current()
-        charged = next((charge for charge in log.charges() if charge.id == charge_id), None)
+        charged = next((charge for charge in self.log.charges() if charge.id == charge_id), None)
         if charged is None or charged.event != event:
-            raise UnpaidReleaseError(f"The spend log {log.where} holds no charge {charge_id} of this event.")
+            raise UnpaidReleaseError(f"The spend log {self.log.where} holds no charge {charge_id} of this event.")
         if not charged.keeps_reservations:
             raise UnpaidReleaseError("This run reserved no steps in the spend log: what it released of its charge is not known.")
         if any(leaf.pays_for is not None and leaf.pays_for.kind == "hidden" for leaf in leaves(event)):
@@ -177,11 +190,11 @@ class Channel:
     @property
     def trials(self) -> int | None:
         """How many independent runs this channel serves at once (audits); None for an ordinary run."""
-        return self.source.trials
+        return self._source.trials
 
     def knows(self, charge_id: str) -> bool:
         """Whether this channel's spend log holds that charge."""
-        return any(charge.id == charge_id for charge in (self.log or SpendLog.current()).charges())
+        return any(charge.id == charge_id for charge in self.log.charges())
 
     def reserve(self, steps: int, limit: int, done: int = 0) -> tuple[int, int]:
         """Take the next `steps` of this run's `limit` steps before drawing for them; see `SpendLog.reserve`. A step is one
@@ -194,7 +207,7 @@ class Channel:
         )
         if limit > paid and not chosen_on_the_way(self.event):  # a filter's parts are reopened one by one, as the log has them
             raise UnpaidReleaseError(f"The charge pays for {paid} releases, not for {limit}.")
-        taken = (self.log or SpendLog.current()).reserve(self.charge_id, steps, limit, done)
+        taken = self.log.reserve(self.charge_id, steps, limit, done)
         if taken is None:
             raise UnpaidReleaseError(f"The spend log no longer holds the charge {self.charge_id}.")
         self._granted += taken[1] - taken[0]
@@ -214,7 +227,7 @@ class Channel:
         if self.filter is None:
             raise UnpaidReleaseError(f"No filter was charged that could hold {event}.")
         self._filtered(self.filter, event, note or {})
-        self.source.admitted(event)
+        self._source.admitted(event)
         self._admit(event)
 
     def _filtered(self, held: Filter, event: Event, note: Mapping[str, Any]) -> None:
@@ -223,7 +236,7 @@ class Channel:
         if not self._keeps_parts or self.charge_id is None:
             held.charge(event)
             return
-        log = self.log or SpendLog.current()
+        log = self.log
         refused: Price | None = None
         while True:
             held.know(log.accounts(self.charge_id))  # other copies of this run may have spent since
@@ -239,7 +252,7 @@ class Channel:
     def parts(self) -> list[tuple[Event, Mapping[str, Any]]]:
         """What the spend log says of this run's filter: the parts admitted so far, by any copy, with their notes."""
         assert self.charge_id is not None
-        return (self.log or SpendLog.current()).parts(self.charge_id)
+        return self.log.parts(self.charge_id)
 
     def reopen(self, part: Event, count: int | None = None) -> None:
         """Open the door again for a part that was admitted before an interruption, or for its last `count` times. Each part that
@@ -263,7 +276,7 @@ class Channel:
                 raise UnpaidReleaseError("A channel holds one filter; open a new one for another run.")
             self.filter = held
             if self._resumed and self.charge_id is not None:
-                held.know((self.log or SpendLog.current()).accounts(self.charge_id))
+                held.know(self.log.accounts(self.charge_id))
                 self.keep_parts()
             if isinstance(held, ProfileFilter):
                 return  # its places are taken one by one, by `allow`
@@ -282,7 +295,7 @@ class Channel:
     def summed(self, part: Any) -> Any:
         """The query (p,) of which this process summed a part, where a run has several; else the part as it is. It has not left:
         release it."""
-        return self.source.summed(part)
+        return self._source.summed(part)
 
     def release(self, query: Any, sensitivity: float, noise_multiplier: float, sampling_rate: float = 1.0) -> Any:
         """`query` (p,) with noise of `noise_multiplier` times its L2 `sensitivity`, if a Gaussian of that multiplier (and rate)
@@ -292,13 +305,13 @@ class Channel:
             raise UnpaidReleaseError(
                 f"A release claims the sampling rate {sampling_rate:g}, but records were drawn at {drawn and drawn.rate}."
             )
-        grid = Grid.of(sensitivity, noise_multiplier * sensitivity, self.source.length(query))
+        grid = Grid.of(sensitivity, noise_multiplier * sensitivity, self._source.length(query))
         with self._lock:
             self._pay("gaussian", noise_multiplier, sampling_rate, drawn.key if drawn is not None and sampling_rate < 1.0 else "")
             if drawn is not None and drawn.period > 1 and sampling_rate < 1.0:
                 self._go_on_in_period(drawn.period)
-            self.source.claimed(sampling_rate)
-            return self.source.gaussian(query, grid.sensitivity, noise_multiplier * grid.sensitivity, grid.step)
+            self._source.claimed(sampling_rate)
+            return self._source.gaussian(query, grid.sensitivity, noise_multiplier * grid.sensitivity, grid.step)
 
     def release_counts(self, counts: Array, sensitivity: float, noise_multiplier: float) -> Array:
         """Whole numbers (k,) with noise as of `release`, for counts of things that only the records name: k may be private, and
@@ -308,14 +321,14 @@ class Channel:
         step = power_below(min(1.0, std * 2.0**-21))  # whole numbers are multiples of it: rounding moves none
         with self._lock:
             self._pay("gaussian", noise_multiplier, 1.0, "")
-            return self.source.gaussian(np.asarray(counts, dtype=np.float64), sensitivity, std, step)
+            return self._source.gaussian(np.asarray(counts, dtype=np.float64), sensitivity, std, step)
 
     def release_pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
         """`query` (p,) + b, density of b ∝ exp(−epsilon·‖b‖/sensitivity), if PureDP(epsilon) was charged; on a grid, as above."""
         grid = Grid.of(sensitivity, sensitivity / check.positive("epsilon", epsilon) * query.size, query.size)
         with self._lock:
             self._pay("pure", epsilon, 1.0)
-            return self.source.pure(query, grid.sensitivity, epsilon, grid.step)
+            return self._source.pure(query, grid.sensitivity, epsilon, grid.step)
 
     def release_gradually(self, query: Array, sensitivity: float, epsilons: Sequence[float]) -> Array:
         """(K, p): for each of `epsilons`, which rise, what `release_pure` gives, if PureDP of the last one was charged: rows
@@ -323,14 +336,14 @@ class Channel:
         grid = Grid.of(sensitivity, sensitivity / check.positive("epsilon", epsilons[0]) * query.size, query.size)
         with self._lock:
             self._pay("pure", epsilons[-1], 1.0)
-            return self.source.falling(query, grid.sensitivity, epsilons, grid.step)
+            return self._source.falling(query, grid.sensitivity, epsilons, grid.step)
 
     def hide(self, query: Array, sensitivity: float, noise_multiplier: float) -> Array:
         """`query` (p,) with noise of `noise_multiplier` times its L2 `sensitivity`, of a step that was charged as hidden: what
         comes back is where the next step starts, and must not leave. It is not rounded: rounding is no contraction."""
         with self._lock:
             self._pay("hidden", noise_multiplier, 1.0)
-            return self.source.hidden(query, sensitivity, noise_multiplier * sensitivity)
+            return self._source.hidden(query, sensitivity, noise_multiplier * sensitivity)
 
     def unveil(self, query: Array, sensitivity: float, noise_multiplier: float) -> Array:
         """The last of such steps, which leaves: as `release`. Once for each run that was charged as hidden."""
@@ -340,7 +353,7 @@ class Channel:
                 raise UnpaidReleaseError(f"No iterate may be told that {self.event} hides, but the last one, once.")
             self._pay("hidden", noise_multiplier, 1.0)
             self._hidden_runs -= 1
-            return self.source.gaussian(query, grid.sensitivity, noise_multiplier * grid.sensitivity, grid.step)
+            return self._source.gaussian(query, grid.sensitivity, noise_multiplier * grid.sensitivity, grid.step)
 
     def choose(self, scores: Array, sensitivity: float, epsilon: float) -> int:
         """The place of one of scores (k,), the better the likelier, if `ExponentialMechanism(epsilon)` was charged (McSherry &
@@ -348,7 +361,7 @@ class Channel:
         grid = Grid.of(sensitivity, sensitivity / check.positive("epsilon", epsilon), 1)
         with self._lock:
             self._pay("choice", epsilon, 1.0)
-            return self.source.choose(np.asarray(scores, dtype=np.float64), grid.sensitivity, epsilon, grid.step)
+            return self._source.choose(np.asarray(scores, dtype=np.float64), grid.sensitivity, epsilon, grid.step)
 
     def undisclosed(self, query: Array, sensitivity: float, epsilon: float) -> Array:
         """As `release_pure`, for a test that was charged as an `AboveThreshold` of this rate: what comes back is to be compared,
@@ -356,7 +369,7 @@ class Channel:
         grid = Grid.of(sensitivity, sensitivity / check.positive("epsilon", epsilon) * query.size, query.size)
         with self._lock:
             self._pay("threshold", epsilon, 1.0)
-            return self.source.undisclosed(query, grid.sensitivity, epsilon, grid.step)
+            return self._source.undisclosed(query, grid.sensitivity, epsilon, grid.step)
 
     def objective_noise(self, dimension: int, event: ObjectivePerturbationEvent) -> Array:
         """The linear term b ~ N(0, noise_std²·I) of an objective perturbation that was charged: of this one, with its quadratic
@@ -366,21 +379,21 @@ class Channel:
             if not self._objectives[event]:
                 raise UnpaidReleaseError(f"An objective perturbation of {event} is not paid for by {self.event}.")
             self._objectives[event] -= 1
-            return self.source.objective_noise(dimension, event.lipschitz, event.noise_std)
+            return self._source.objective_noise(dimension, event.lipschitz, event.noise_std)
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
         """Inclusion draws for `steps` steps; they never leave the run. Only how they were made can be claimed by a release."""
         if not ours(type(draw)):
             raise TypeError(f"Expected a draw of dperm's own, got {type(draw).__qualname__}: what it is worth has a proof.")
         self._drawn, self._into_period = draw, 0
-        return self.source.draw(draw, records, steps)
+        return self._source.draw(draw, records, steps)
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
         """Drop drawn records, each by a coin of its own that may look at that record and what it kept: who stays is included
         with no more than the probability of the draw, which is what is charged. `coin`: see `Source.thin`."""
         if self._drawn is None or not self._drawn.independent_records or self._drawn.period > 1:
             raise UnpaidReleaseError("Only Poisson draws can be thinned: nothing is proved of others.")
-        return self.source.thin(indices, keep, coin)
+        return self._source.thin(indices, keep, coin)
 
     def _go_on_in_period(self, period: int) -> None:
         """Of steps that are drawn, and charged, together: a draw that starts anew starts a period that must be paid for."""
@@ -422,3 +435,11 @@ class Channel:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise UnpaidReleaseError("This channel was opened by another process, which may release what it paid for.")
+
+
+def _kept_by(log: SpendLog | None) -> SpendLog | None:
+    """TypeError for a log that may not keep what is charged to it."""
+    given: Any = log
+    if given is not None and not (isinstance(given, SpendLog) and ours(type(given))):
+        raise TypeError(f"Expected a SpendLog of dperm's own, got {type(given).__qualname__}: give SpendLog a Database of yours.")
+    return given

@@ -133,47 +133,52 @@ class SystemSource(Source):
     """Noise and sampling from a `Randomness`."""
 
     def __init__(self, randomness: Randomness) -> None:
-        self.randomness = randomness
+        self._randomness = randomness
         self._coins: Coins | None = None
 
     @property
+    def randomness(self) -> Randomness:
+        """The streams that it was made with, for `provenance` speaks of those."""
+        return self._randomness
+
+    @property
     def provenance(self) -> Provenance:
-        own = type(self.randomness) is Randomness and type(self.randomness.noise) is NoiseStream
-        return Provenance(self.randomness.seeded, EXACT_NOISE, self.randomness.private) if own else super().provenance
+        own = type(self._randomness) is Randomness and type(self._randomness.noise) is NoiseStream
+        return Provenance(self._randomness.seeded, EXACT_NOISE, self._randomness.private) if own else super().provenance
 
     def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
-        noise = self.randomness.noise.rounded_normal(std / step, query.size)
+        noise = self._randomness.noise.rounded_normal(std / step, query.size)
         noise += np.rint(query / step).ravel()
         noise *= step
         return noise.reshape(query.shape)
 
     def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
-        noise = self.randomness.noise.rounded_ball(sensitivity / epsilon / step, query.size)[0]
+        noise = self._randomness.noise.rounded_ball(sensitivity / epsilon / step, query.size)[0]
         return (np.rint(query / step) + noise) * step
 
     def hidden(self, query: Array, sensitivity: float, std: float) -> Array:
-        return query + std * self.randomness.noise.standard_normal(query.size)
+        return query + std * self._randomness.noise.standard_normal(query.size)
 
     def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
-        noise = self.randomness.noise.rounded_balls([sensitivity / epsilon / step for epsilon in epsilons], query.size)
+        noise = self._randomness.noise.rounded_balls([sensitivity / epsilon / step for epsilon in epsilons], query.size)
         return (np.rint(query / step) + noise) * step
 
     def choose(self, scores: Array, sensitivity: float, epsilon: float, step: float) -> int:
-        return self.randomness.noise.chosen(np.rint(scores / step) * step, 2 * sensitivity / epsilon)
+        return self._randomness.noise.chosen(np.rint(scores / step) * step, 2 * sensitivity / epsilon)
 
     def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
         return SystemSource.pure(self, query, sensitivity, epsilon, step)
 
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
-        return std * self.randomness.noise.standard_normal(dimension)
+        return std * self._randomness.noise.standard_normal(dimension)
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
-        self._coins = coins_of(self.randomness.sampling)
-        return draw.indices(self.randomness.sampling, records, steps)
+        self._coins = coins_of(self._randomness.sampling)
+        return draw.indices(self._randomness.sampling, records, steps)
 
     @property
     def generator(self) -> np.random.Generator:
-        return self.randomness.sampling
+        return self._randomness.sampling
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
         assert self._coins is not None  # drawn before: see `Channel.thin`

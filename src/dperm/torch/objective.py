@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dperm._family import written_here
 from dperm.objectives.facts import PublicFacts
 from dperm.privacy.events import Relation
 from dperm.torch.cuts import Cut, calls_watched
@@ -106,6 +107,12 @@ class ModuleObjective:
     def record_by_record(self) -> tuple[str, ...]:
         """The fallbacks that run one record at a time."""
         return self._run_by(record_by_record, with_masks_of_records)
+
+    @property
+    def foreign_rules(self) -> tuple[Any, ...]:
+        """The rules in use that dperm did not write, known after the first evaluation."""
+        chosen = {} if self._tapped is None else self._tapped.rules
+        return tuple(dict.fromkeys(rule for rule in chosen.values() if not written_here(rule)))
 
     def _run_by(self, *rules: Any) -> tuple[str, ...]:
         names = {module: name or "the whole model" for name, module in self.model.named_modules()}

@@ -192,6 +192,7 @@ class Starter:
         self._refuse_ranks(like)
         self.ranks.same(like.describe())
         like.refuse(self.objective, records)
+        like.refuse_uncharged_claim(event)
         if like.claim:
             if plan is None:
                 raise ValueError(f"Expected public_size for a plan that is only claimed ({like.kind}).")
@@ -259,7 +260,7 @@ class Starter:
                 *self._assumptions(plan, self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),
             ],
             public_facts={**facts, **settings, "no_rule": list(self.objective.fallbacks)},
-            not_charged=_NOT_CHARGED,
+            not_charged=(*_NOT_CHARGED, *((statements.SHOWN,) if self.observe else ())),
             provenance=channel.provenance,
         )
         return self.certificate
@@ -270,6 +271,7 @@ class Starter:
         like = plan or self.planner.at(1.0, NOMINAL_SIZES[0])
         whose = [statements.ONE_RECORD] if rows is None else statements.persons(rows, not like.by_rows)
         assumptions = [*whose, statements.RECORDS_APART, statements.MASKS, statements.SINGLE_PRECISION]
+        assumptions += [statements.layer_rule(rule) for rule in self.objective.foreign_rules]
         if self.ranks.size > 1:
             assumptions.append(statements.RANKS)
         if stated_size is not None:

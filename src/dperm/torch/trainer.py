@@ -166,9 +166,12 @@ class PrivateTrainer:
         return self._starting().planned()
 
     def certify_as(self, certificate: Certificate) -> None:
-        """State another certificate than the run's own: of a search that the run was a part of."""
-        if self._starter is None:
+        """State another certificate than the run's own: of a search whose event has the run among its `tries`. ValueError
+        otherwise."""
+        if self._starter is None or self.certificate is None:
             raise ValueError("Expected a trainer that ran.")
+        if self.certificate.event not in getattr(certificate.event, "tries", ()):
+            raise ValueError("Expected the certificate of a search that this run was a try of.")
         self._starter.certificate = certificate
 
     @property

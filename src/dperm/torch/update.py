@@ -37,6 +37,10 @@ class TorchOptimizer(Update):
                 "freeze them with requires_grad_(False), so that no noise is spent on them."
             )
 
+    @property
+    def steps_with(self) -> object | None:
+        return None if type(self.optimizer).__module__.startswith("torch.optim.") else self.optimizer
+
     def init(self, theta: Any) -> dict[str, Any]:
         return {}
 

@@ -14,13 +14,11 @@ from functools import cache
 from importlib import import_module
 from typing import Any, get_type_hints
 
-import dperm.gradient
+import dperm
 import dperm.gradient.recipes
-import dperm.mechanisms
-import dperm.objectives
 from dperm.gradient import Bounding, GradientDifference, ImportancePlan, NoiseSchedule, Policy, Query, Sampler, SvrgPlan, Unit
 from dperm.gradient.recipes.recipe import kind_of
-from dperm.mechanisms import GradientPerturbation, Mechanism, OneVsRest
+from dperm.mechanisms import GradientPerturbation, Mechanism, OneVsRest, Stopping
 from dperm.objectives import Loss
 from helpers.catalogue.common import DELTA, EPSILON, Entry, gradient
 
@@ -39,15 +37,8 @@ __all__ = [
 
 #: of policies, parts that are none of their fields
 WITHIN: dict[type, set[type]] = {ImportancePlan: {Unit}, SvrgPlan: {GradientDifference}}
-FAMILIES = {
-    Mechanism: dperm.mechanisms,
-    Policy: dperm.gradient,
-    Sampler: dperm.gradient,
-    Bounding: dperm.gradient,
-    NoiseSchedule: dperm.gradient,
-    Query: dperm.gradient,
-    Loss: dperm.objectives,
-}
+#: what makes or bounds what is released; updates and what is done to a noisy gradient read releases alone
+FAMILIES = (Mechanism, Policy, Sampler, Bounding, NoiseSchedule, Query, Loss, Stopping)
 
 
 #: Names of the modules. Tests go through one at a time: to make all takes half a minute, which no collection should.
@@ -76,10 +67,22 @@ def covering(entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry[0] in chosen]
 
 
-def concrete(base: type, package: Any) -> set[type]:
-    """All classes below `base` that can be made, of every module of a package."""
-    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        import_module(module.name)
+@cache
+def import_all() -> None:
+    """Every module of the library, wherever a member of a family may be, but for those whose optional libraries are not here."""
+    for module in pkgutil.walk_packages(dperm.__path__, "dperm."):
+        if module.name.endswith(".__main__"):
+            continue
+        try:
+            import_module(module.name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("dperm"):
+                raise
+
+
+def concrete(base: type) -> set[type]:
+    """All classes below `base` that can be made, of the whole library."""
+    import_all()
     found: set[type] = set()
     waiting = [base]
     while waiting:
@@ -92,7 +95,7 @@ def concrete(base: type, package: Any) -> set[type]:
 
 
 def certified_parts() -> set[type]:
-    return set().union(*(concrete(base, package) for base, package in FAMILIES.items()))
+    return set().union(*map(concrete, FAMILIES))
 
 
 def recipes() -> set[str]:
@@ -106,6 +109,7 @@ def recipes() -> set[str]:
 def parts_of(mechanism: Mechanism, objective: Any) -> set[type]:
     """The types that an entry puts to the test."""
     found: set[type] = {type(mechanism), type(objective.loss)}
+    found |= {type(value) for value in vars(mechanism).values() if isinstance(value, Stopping)}
     if isinstance(mechanism, OneVsRest):
         found |= parts_of(mechanism.mechanism, objective)
     if isinstance(mechanism, GradientPerturbation):

@@ -26,6 +26,7 @@ from dperm.privacy.events.guarantees import (
     PrivacyProfile,
     PureDP,
     Unsupported,
+    claims_of,
 )
 from dperm.privacy.events.hidden import HiddenIterates, RandomStop
 from dperm.privacy.events.noise import Gaussian, IndividualGaussian, Laplace
@@ -65,6 +66,7 @@ __all__ = [
     "Unsupported",
     "UnsupportedEventError",
     "chosen_on_the_way",
+    "claims_of",
     "event_from_dict",
     "leaves",
     "relation_of",

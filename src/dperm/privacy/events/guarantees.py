@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from dperm import _validate as check
-from dperm.privacy.events.event import Event, Paid, Relation, own_relation, plain_number
+from dperm.privacy.events.event import Event, Paid, Relation, leaves, own_relation, plain_number
 
 __all__ = [
     "LARGEST_LOSS",
@@ -18,6 +18,7 @@ __all__ = [
     "PrivacyProfile",
     "PureDP",
     "Unsupported",
+    "claims_of",
 ]
 
 
@@ -156,3 +157,8 @@ class Unsupported(Event):
 
     claim: str
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+
+def claims_of(event: Event) -> list[str]:
+    """What is claimed of the parts of an event that no accountant bounds; empty where all of it is accounted for."""
+    return [leaf.claim for leaf in leaves(event) if isinstance(leaf, Unsupported)]

@@ -24,7 +24,7 @@ from typing import Any
 
 from dperm._rounding import upward
 from dperm.privacy.accounting import epsilon
-from dperm.privacy.events import Composed, Event, Relation, SelfComposed, Unsupported, event_from_dict, leaves, relation_of
+from dperm.privacy.events import Composed, Event, Relation, SelfComposed, claims_of, event_from_dict, relation_of
 from dperm.privacy.filters import BudgetExceeded, Price
 from dperm.release.ledger.budgets import Account, Budget
 from dperm.release.ledger.databases import VARIABLE, Database, Memory, Rows, database_at
@@ -63,7 +63,7 @@ class Charge:
     @property
     def certified(self) -> bool:
         """Whether what ran is proved to cost its event."""
-        return not self.claimed and not _unsupported(self.event)
+        return not self.claimed and not claims_of(self.event)
 
 
 class SpendLog:
@@ -318,7 +318,7 @@ class SpendLog:
             if relation is not None and of_persons == persons:
                 events = groups.setdefault(relation, {})
                 events[event] = events.get(event, 0) + count
-                if is_claimed or _unsupported(event):
+                if is_claimed or claims_of(event):
                     claimed.add(relation)
         return {
             relation: math.inf if relation in claimed else _composed_epsilon(events, delta) for relation, events in groups.items()
@@ -381,10 +381,6 @@ def _accounts(about: list[tuple[str, dict[str, Any]]]) -> dict[str, float]:
         if kind == "part":
             costs[body["account"]] = costs.get(body["account"], 0.0) + float(body["cost"])
     return costs
-
-
-def _unsupported(event: Event) -> bool:
-    return any(isinstance(leaf, Unsupported) for leaf in leaves(event))
 
 
 def _composed_epsilon(events: Mapping[Event, int], delta: float) -> float:
