@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
-from dperm.estimators import DPLogisticRegression, DPSearch, model_to_json
+from dperm.estimators import DPLogisticRegression, DPSearch, model_from_json, model_to_json
 from dperm.gradient import Constant, GradientDifference, Plan
 from dperm.gradient.recipes import dp_sgd
 from dperm.mechanisms import GradientPerturbation, Objective, OutputPerturbation
@@ -288,3 +288,17 @@ def test_an_estimator_derived_from_ours_is_named_and_not_saved() -> None:
         model_to_json(model)
     search = DPSearch(model, {"alpha": [0.1, 1.0]}, epsilon=1.0, delta=1e-5)
     assert "Standardised prepares each record by itself" in said(search.fit(X, Y, held_out=(X, Y)).certificate_)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Strange(Objective):
+    key = ""
+
+
+def test_a_stranger_s_method_is_asked_for_where_a_file_cannot_hold_it() -> None:
+    model = DPLogisticRegression(epsilon=1.0, delta=1e-5, classes=[0, 1], public_size=60, mechanism=Strange()).fit(X, Y)
+    again: Any = model_from_json(model_to_json(model))[0]
+    assert np.array_equal(again.predict(X), model.predict(X))
+    with pytest.raises(ValueError, match=r"got one that is not dperm's: .*set_params\(mechanism="):
+        again.mechanism_for(2)
+    assert isinstance(again.set_params(mechanism=Strange()).mechanism_for(2)[0], ObjectivePerturbation)

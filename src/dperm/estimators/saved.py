@@ -21,6 +21,7 @@ from dperm.estimators.base import PrivateLinearModel, plain
 from dperm.estimators.networks import DPMLPClassifier, PrivateNetworkClassifier
 from dperm.estimators.saved_networks import read_network, weights_of
 from dperm.mechanisms import Method, method_from_dict
+from dperm.mechanisms.method import FOREIGN
 from dperm.objectives import LinearObjective, Roughness
 from dperm.privacy import Certificate, Risk
 from dperm.privacy.signing import check_signature, digest_of, sign
@@ -127,7 +128,7 @@ def _setting_to_json(value: Any) -> Any:
         return {str(key): number for key, number in value.items()}
     if not isinstance(value, Method):
         return value
-    return value.to_dict() if ours(type(value)) else f"not dperm's: {value!r}"
+    return value.to_dict() if ours(type(value)) else f"{FOREIGN}{value!r}"
 
 
 def _read(data: dict[str, Any]) -> Model:

@@ -17,7 +17,10 @@ from dperm.objectives import LinearObjective, PublicFacts, Task
 from dperm.privacy import Event, Gaussian, Relation, Risk
 from dperm.privacy import epsilon as best_epsilon
 
-__all__ = ["Method", "known_methods", "method_from_dict", "method_of", "one_for_each"]
+__all__ = ["FOREIGN", "Method", "known_methods", "method_from_dict", "method_of", "one_for_each"]
+
+#: how a saved model shows a method that dperm did not write, and so cannot make again
+FOREIGN = "not dperm's: "
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -127,6 +130,11 @@ def method_of(given: Any) -> Method:
     if isinstance(given, Method):
         return given
     known = known_methods()
+    if isinstance(given, str) and given.startswith(FOREIGN):
+        raise ValueError(
+            f"Expected a method that a file can name, got one that is {given}. Put it in its place in Python: "
+            "set_params(mechanism=…)."
+        )
     if type(given) is not str or given not in known:
         raise ValueError(
             f"Expected mechanism to be one of {', '.join(map(repr, known))}, or a method such as Gradient(epochs=10), "
