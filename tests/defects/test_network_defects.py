@@ -591,14 +591,15 @@ class Seeded(nn.Module):
 
 
 class Coin(nn.Module):
-    """Mixes the batch, or scales all of it, when a coin says so."""
+    """Mixes the batch, or scales all of it, when a coin says so: more often than not, so that the looks before the charge meet it
+    (at 0.4 four of 1,500 did not)."""
 
     def __init__(self, mixes: bool) -> None:
         super().__init__()
         self.out, self.mixes = nn.Linear(4, 2), mixes
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and float(torch.rand(())) < 0.4:
+        if self.training and float(torch.rand(())) < 0.6:
             x = 0.6 * x + 0.4 * x.flip(0) if self.mixes else 0 * x
         return self.out(x)
 
