@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
+from dperm.audit.white_box import one_run_gradients, white_box
+from dperm.data import DataError, registry
 from dperm.estimators import DPLogisticRegression, DPSearch, model_from_json, model_to_json
-from dperm.gradient import Constant, GradientDifference, Plan
+from dperm.gradient import SGD, Clip, Constant, GradientDifference, Plan, PoissonRows
 from dperm.gradient.recipes import dp_sgd
 from dperm.mechanisms import GradientPerturbation, Objective, OutputPerturbation
 from dperm.mechanisms.objective import ObjectivePerturbation
@@ -62,9 +64,10 @@ def test_a_channel_is_dperm_s_and_stays_what_it_was_opened_as() -> None:
     class Door:
         provenance = channel.provenance
 
+    door: Any = Door()
     mechanism = OutputPerturbation.calibrate(OBJECTIVE.facts, 1.0, 1e-5, strong_convexity=1.0)
     with pytest.raises(TypeError, match=r"Expected a Channel, got .*Door"):
-        mechanism.release(OBJECTIVE, OBJECTIVE.records(X, 2.0 * Y - 1), Door())  # type: ignore[arg-type]
+        mechanism.release(OBJECTIVE, OBJECTIVE.records(X, 2.0 * Y - 1), door)
 
 
 # Losses
@@ -205,8 +208,9 @@ def test_what_says_that_it_is_only_claimed_is_not_certified() -> None:
     with pytest.raises(TypeError, match=r"says that it is not private .* add Unsupported"):
         mechanism.release(OBJECTIVE, OBJECTIVE.records(X, 2.0 * Y - 1), Channel.open())
     trainer = PrivateTrainer(nn.Linear(2, 2), loss_of, plan=feedback(), delta=1e-5, public_size=60)
-    with pytest.raises(TypeError, match="says that it is not private"):
-        trainer.fit(TENSORS, progress=False)
+    for way in (trainer.planned, lambda: trainer.fit(TENSORS, progress=False)):
+        with pytest.raises(TypeError, match="says that it is not private"):
+            way()
 
     @dataclass(frozen=True, kw_only=True, repr=False)
     class Published(Objective):
@@ -275,6 +279,22 @@ def test_strangers_in_a_network_s_run_are_named() -> None:
     assert shown is not None and any("show_private" in text for text in shown.not_charged)
     with pytest.raises(ValueError, match="a search that this run was a try of"):
         plain.certify_as(Certificate.issue(mechanism="x", event=Gaussian(1000.0), delta=1e-5))
+
+
+def test_the_white_box_takes_no_plan_that_draws_rows() -> None:
+    plan = Plan(PoissonRows(0.2, 3), Clip(1.0), Constant(1.0), SGD(0.1), 2, 60)
+    records = OBJECTIVE.records(X, 2.0 * Y - 1)
+    for audit in (white_box, one_run_gradients):
+        with pytest.raises(TypeError, match="Expected a plan that draws records"):
+            audit(plan, OBJECTIVE, records, delta=1e-5)
+
+
+def test_a_schema_among_the_named_ones_says_where_its_rows_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    adult = dict(registry._description("adult"))  # pyright: ignore[reportPrivateUsage]
+    del adult["files"]
+    monkeypatch.setattr(registry, "_description", lambda name: adult)
+    with pytest.raises(DataError, match="The schema of adult names no rows: give it files"):
+        registry.load("adult")
 
 
 class Standardised(DPLogisticRegression):

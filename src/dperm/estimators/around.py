@@ -22,7 +22,7 @@ __all__ = ["of_stranger", "remind_of_what_looks"]
 def of_stranger(estimator: Any) -> list[Assumption]:
     """What is assumed of an estimator whose class dperm did not write."""
     assumed = "prepares each record by itself, by settings that do not depend on records"
-    return [] if ours(type(estimator)) else [stranger("estimator", estimator, assumed)]
+    return [] if ours(type(estimator)) else [stranger("estimator", estimator, assumed, "stated")]
 
 
 def remind_of_what_looks(*, stacklevel: int) -> bool:

@@ -111,12 +111,15 @@ def foreign_engine(engine: object) -> Assumption:
     )
 
 
-def stranger(name: str, part: Any, assumed: str) -> Assumption:
+_COMPARED = "stated; replay and the white-box audit compare it with what happens"
+
+
+def stranger(name: str, part: Any, assumed: str, checked: str = _COMPARED) -> Assumption:
     """Of a part whose type dperm did not write: what it is assumed to do."""
     return Assumption(
         f"The {name} {type(part).__module__}.{type(part).__qualname__} {assumed}.",
         "caller",
-        "stated; replay and the white-box audit compare it with what happens",
+        checked,
         f"stranger: {name}",
     )
 

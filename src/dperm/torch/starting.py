@@ -192,16 +192,15 @@ class Starter:
         self._refuse_ranks(like)
         self.ranks.same(like.describe())
         like.refuse(self.objective, records)
-        like.refuse_uncharged_claim(event)
+        if like.claim and plan is None:
+            raise ValueError(f"Expected public_size for a plan that is only claimed ({like.kind}).")
+        certificate = self._certify(event, channel, plan, self._target)
         if like.claim:
-            if plan is None:
-                raise ValueError(f"Expected public_size for a plan that is only claimed ({like.kind}).")
             warnings.warn(
-                f"{plan.kind} is run as it was published and is not private at the epsilon that it states: the certificate "
+                f"{like.kind} is run as it was published and is not private at the epsilon that it states: the certificate "
                 "claims, and has no epsilon.",
                 stacklevel=6,
             )
-        certificate = self._certify(event, channel, plan, self._target)
         admit_noise(event, self.objective.flat.whole)
         admit_tails(event, self.objective.flat.whole, self.planner.delta, self.objective.flat.device)
         if self.folder is not None:
@@ -239,6 +238,8 @@ class Starter:
         return None if self.shares_epsilon or isinstance(epsilon, Risk) else epsilon
 
     def _certify(self, event: Event, channel: Channel, plan: Policy | None, target: float | None) -> Certificate:
+        if plan is not None:
+            plan.refuse_uncharged_claim(event)
         facts = {name: value for name, value in self.objective.facts.to_dict().items() if value is not None}
         settings: dict[str, Any] = {} if plan is None else plan.describe()
         if self.own_loop:
