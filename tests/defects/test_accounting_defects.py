@@ -77,7 +77,7 @@ def test_defect_8_a_small_delta_is_honoured_in_two_ways(small: float) -> None:
 
 def test_defect_9_a_log_of_another_thread_takes_no_charge(tmp_path: Path) -> None:
     """Eight of twelve charges went to the log of an audit in another thread."""
-    mine, other = SpendLog(tmp_path / "mine.jsonl"), tmp_path / "audit.jsonl"
+    mine, other = SpendLog(tmp_path / "mine.db"), tmp_path / "audit.db"
     inside, done = threading.Event(), threading.Event()
 
     def audit() -> None:

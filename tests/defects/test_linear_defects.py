@@ -289,7 +289,7 @@ def test_defect_9_a_continued_run_releases_what_it_reserved(tmp_path: Path) -> N
     """`resume` without `reserve` released 1,001 times what was charged once."""
     from dperm.privacy import Gaussian, SelfComposed
 
-    log, event = SpendLog(tmp_path / "log.jsonl"), SelfComposed(Gaussian(2.0), 10)
+    log, event = SpendLog(tmp_path / "log.db"), SelfComposed(Gaussian(2.0), 10)
     first = Channel.open(log=log)
     first.keep_reservations()
     charge = first.charge(event, "test")

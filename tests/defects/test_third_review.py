@@ -159,7 +159,7 @@ def test_review_3_4_a_learning_rate_without_measure_fails_no_fit() -> None:
 
 def test_review_3_5_a_run_that_reserved_nothing_is_not_continued(tmp_path: Path) -> None:
     """A finished one was released again and again, without a charge."""
-    log = SpendLog(tmp_path / "log.jsonl")
+    log = SpendLog(tmp_path / "log.db")
     objective = LinearObjective(Logistic(), 2, public_size=40)
     records = objective.records(np.ones((40, 2)), np.ones(40))
     for mechanism in (
@@ -173,7 +173,7 @@ def test_review_3_5_a_run_that_reserved_nothing_is_not_continued(tmp_path: Path)
 
 
 def test_review_3_5_no_more_is_reserved_than_was_charged(tmp_path: Path) -> None:
-    log = SpendLog(tmp_path / "log.jsonl")
+    log = SpendLog(tmp_path / "log.db")
     event = gradient(LinearObjective(Logistic(), 2)).plan.event(LinearObjective(Logistic(), 2).relation)
     channel = Channel.open(log=log)
     channel.keep_reservations()
@@ -205,7 +205,7 @@ def fit(_):
     return os.getpid()
 if __name__ == "__main__":
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        with spend_log({str(tmp_path / "block.jsonl")!r}) as log:
+        with spend_log({str(tmp_path / "block.db")!r}) as log:
             inside = list(pool.map(fit, range(3)))
         outside = list(pool.map(fit, range(4)))
     assert set(inside) == set(outside)

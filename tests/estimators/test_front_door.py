@@ -187,7 +187,7 @@ def findings(first: int, count: int, folder: Path) -> list[str]:
     done = 0
     for number in range(first, first + count):
         what = asked(np.random.default_rng([15, number]))
-        path = folder / f"{number}.jsonl"
+        path = folder / f"{number}.db"
         error: BaseException | None = None
         model: Any = None
         with warnings.catch_warnings(), spend_log(path):

@@ -157,7 +157,7 @@ def test_the_door_opens_for_what_the_filter_admitted_and_no_more() -> None:
 
 
 def test_parts_are_on_disk_before_they_are_released(tmp_path) -> None:
-    log = SpendLog(tmp_path / "log.jsonl")
+    log = SpendLog(tmp_path / "log.db")
     channel = Channel.open(log=log)
     channel.keep_parts()
     budget = FilteredRdp(5.0, 0.1)

@@ -243,7 +243,7 @@ def test_the_door_opens_for_what_took_a_place_and_no_more() -> None:
 
 
 def test_copies_of_a_run_share_the_places(tmp_path) -> None:
-    log = SpendLog(tmp_path / "log.jsonl")
+    log = SpendLog(tmp_path / "log.db")
     event = Composed((SelfComposed(Gaussian(30.0), 2), SelfComposed(profile_of(Gaussian(2.0)), 2)))
     channel = Channel.open(log=log)
     channel.keep_parts()
@@ -266,7 +266,7 @@ def test_copies_of_a_run_share_the_places(tmp_path) -> None:
 
 
 def test_a_part_is_reopened_once_for_what_is_left_of_it(tmp_path) -> None:
-    log = SpendLog(tmp_path / "log.jsonl")
+    log = SpendLog(tmp_path / "log.db")
     event = Composed((Gaussian(30.0), profile_of(EPOCH)))
     part = SelfComposed(PoissonSampled(0.02, Gaussian(1.3)), 50)
     channel = Channel.open(log=log)
@@ -290,7 +290,7 @@ def test_a_part_is_reopened_once_for_what_is_left_of_it(tmp_path) -> None:
 
 
 def test_a_run_that_kept_no_parts_is_not_continued(tmp_path) -> None:
-    log = SpendLog(tmp_path / "log.jsonl")
+    log = SpendLog(tmp_path / "log.db")
     event = profile_of(Gaussian(2.0))
     channel = Channel.open(log=log)
     channel.keep_reservations()
@@ -302,7 +302,7 @@ def test_a_run_that_kept_no_parts_is_not_continued(tmp_path) -> None:
 
 def test_a_place_that_a_copy_took_meanwhile_is_another_place(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two kinds of places; between pricing and writing a copy takes the first: the part is logged in the second, or refused."""
-    log = SpendLog(tmp_path / "log.jsonl")
+    log = SpendLog(tmp_path / "log.db")
     event = Composed((profile_of(Gaussian(2.0)), profile_of(Gaussian(1.9))))
     channels = [Channel.open(log=log) for _ in range(2)]
     channels[0].keep_parts()

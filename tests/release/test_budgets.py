@@ -24,7 +24,7 @@ from dperm.privacy.divergence import divergence
 from dperm.privacy.events import Event, PoissonSampled
 from dperm.privacy.filters import BudgetExceeded, privacy_profile
 from dperm.privacy.rdp import rdp
-from dperm.release import SpendLog
+from dperm.release import SpendLog, spend_log
 from dperm.release.ledger import Budget, only_claimed
 from dperm.release.ledger.importing import read_in
 from helpers import postgres
@@ -327,8 +327,47 @@ def test_a_server_that_cannot_be_reached_stops_a_charge() -> None:
         charge(SpendLog("postgresql://me:secret@127.0.0.1:9/none"), Gaussian(1.0))
     assert "secret" not in str(failed.value)
     assert "secret" not in SpendLog("postgresql://127.0.0.1:9/none?user=me&password=secret").where
-    with pytest.raises(ValueError, match="URL of 'mysql'"):
-        SpendLog("mysql://me:secret@host/none")
+
+
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        ("mysql://me:secret@host/none", "a URL of 'mysql'"),
+        ("host=db.example.org password=secret", "a text with '=' and a blank"),
+        ("dbname=spend.db", "a text with '='"),
+        ("postgresql:/me:secret@host/spend.db", "a text with ':'"),
+        ("postgresql//secret/spend", "a name without an ending"),
+        ("postgresql //secret/spend.db", "a text with a blank"),
+        (" spend.db", "a text with a blank"),
+        ("spend.db\n", "a text with a blank"),
+        ("secret", "a name without an ending and no file that exists"),
+        ("spend.json", "a name that ends in '.json' and no file that exists"),
+    ],
+)
+def test_item_3_a_misspelt_spend_log_opens_no_file(text: str, got: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would bypass the team's budget, and its password would stand in a file's name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dperm.release.ledger.log._STARTED_IN", tmp_path)
+    monkeypatch.setenv("DPERM_SPEND_LOG", text)
+    for open_log in (SpendLog.current, lambda: SpendLog(text), lambda: spend_log(text).__enter__()):
+        with pytest.raises(ValueError, match=r"Expected the spend log as the path .* or as postgresql://") as refused:
+            open_log()
+        assert got in str(refused.value)
+        assert "secret" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_item_3_existing_files_and_folders_with_blanks_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "Jane Doe = 1:2"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with spend_log("new.sqlite") as log:  # what was asked for is a plain name
+        charge(log, Gaussian(1.0))
+    (folder / "new.sqlite").rename(folder / "no ending")
+    assert len(SpendLog(folder / "no ending").charges()) == 1
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    monkeypatch.delenv("DPERM_SPEND_LOG")
+    assert SpendLog.current().where == str(folder / "dperm" / "spend.db")
 
 
 class Proxy:

@@ -210,7 +210,7 @@ def test_two_copies_continued_at_once_share_epochs_and_places(tmp_path: Path, st
 
 def test_continued_where_the_log_is_another_the_rest_is_paid_again(tmp_path: Path) -> None:
     assert run(tmp_path, "release-after", 12) == -signal.SIGKILL
-    elsewhere = str(tmp_path / "elsewhere.jsonl")
+    elsewhere = str(tmp_path / "elsewhere.db")
     assert run(tmp_path, resume=True, log=elsewhere) == 0
     certificate = Certificate.from_json((tmp_path / "certificate.json").read_text())
     assert paid(certificate.event) == 24 + (24 - 10)
@@ -412,7 +412,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 
 
 def test_reserved_steps_are_handed_out_once(tmp_path: Path) -> None:
-    log = SpendLog(tmp_path / "log.jsonl")
+    log = SpendLog(tmp_path / "log.db")
     channel = Channel.open(0, log=log)
     event = SelfComposed(Gaussian(1.0), 10)
     channel.keep_reservations()

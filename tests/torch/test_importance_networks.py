@@ -309,7 +309,7 @@ def test_continued_with_another_log_the_rest_is_paid_again(tmp_path: Path, monke
 
     with pytest.raises(Stop):
         trainer(callbacks=[After(14)]).fit(data())
-    monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "other.jsonl"))
+    monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "other.db"))
     with pytest.warns(UserWarning, match="the rest of the run is paid for again, and the whole costs epsilon = "):
         run = trainer().fit(data(), resume=True)
     whole, rest = run.certificate.event.events
@@ -326,7 +326,7 @@ def test_continued_with_another_log_the_rest_is_paid_again(tmp_path: Path, monke
 def test_a_charge_in_another_log_is_not_forgotten_when_killed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Stop):
         trainer(random_state=None, checkpoint=tmp_path / "run", checkpoint_every=10, callbacks=[After(14)]).fit(data())
-    monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "other.jsonl"))
+    monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "other.db"))
     with pytest.raises(Stop), pytest.warns(UserWarning, match="paid for again"):
         again = trainer(random_state=None, checkpoint=tmp_path / "run", checkpoint_every=10, callbacks=[After(11)])
         again.fit(data(), resume=True)

@@ -90,7 +90,7 @@ def test_what_is_paid_for_again_is_added_without_a_target(tmp_path: Path, monkey
         if step.number == 4:
             run.save()
             break
-    monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "another.jsonl"))
+    monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "another.db"))
     with pytest.warns(UserWarning, match="paid for again"):
         again = trainer(**settings).fit(images(), resume=True)
     total = again.total_certificate

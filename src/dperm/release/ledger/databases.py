@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import sqlite3
+import string
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -13,9 +14,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Database", "Memory", "Postgres", "Rows", "Sqlite", "database_at"]
+__all__ = ["Database", "Memory", "Postgres", "Rows", "Sqlite", "database_at", "database_of"]
 
 VARIABLE = "DPERM_SPEND_LOG"
+#: Endings of the names of new spend logs.
+FILE_ENDINGS = (".db", ".sqlite", ".sqlite3")
+#: Signs of connection strings and misspelt URLs, which a new file's path must not have.
+_NOT_IN_PATHS = {"'='": "=", "':'": ":", "a blank": string.whitespace}
+_POSTGRES = ("postgresql://", "postgres://")
 _WAIT = 60.0  # seconds, for others who write
 _START = b"SQLite format 3\0"  # of every SQLite file
 _MARK = 0x64_70_65_72  # "dper": marks an SQLite file as a spend log
@@ -315,14 +321,48 @@ class Postgres(Database):
         return int(rows("SELECT number FROM dperm_version")[0][0]) if there else 0
 
 
-def database_at(where: str | os.PathLike[str]) -> Database:
-    """By a path, or by a URL of PostgreSQL. ValueError for another URL."""
+def database_at(where: str | os.PathLike[str], folder: Path | None = None) -> Database:
+    """The database at a path or at a PostgreSQL URL.
+
+    Parameters
+    ----------
+    where : str or path
+        A URL ``postgresql://user@host/name``, or a path: of a file that exists, or of a new file whose name ends in one of
+        `FILE_ENDINGS`. A new file's path has no ``=``, no ``:`` and no blank.
+    folder : Path, optional
+        The folder to which a relative path refers, instead of the working directory.
+
+    Raises
+    ------
+    ValueError
+        For any other text: a misspelt URL or connection string would otherwise open a new, empty log beside the budget. The
+        message does not repeat the text, which may hold a password.
+    """
     text = os.fspath(where)
-    if text.startswith(("postgresql://", "postgres://")):
+    if text.startswith(_POSTGRES):
         return Postgres(text)
+    path = Path(text) if folder is None else folder / text
+    if path.is_file():
+        return Sqlite(path)
     if "://" in text:
-        raise ValueError(f"Expected the spend log as a path or as postgresql://…, got a URL of {text.partition('://')[0]!r}.")
-    return Sqlite(text)
+        got = f"a URL of {text.partition('://')[0]!r}"
+    elif strange := [name for name, signs in _NOT_IN_PATHS.items() if any(sign in os.path.splitdrive(text)[1] for sign in signs)]:
+        got = f"a text with {' and '.join(strange)}"
+    elif path.suffix not in FILE_ENDINGS:
+        got = f"a name that ends in {path.suffix!r}" if path.suffix else "a name without an ending"
+        got += " and no file that exists"
+    else:
+        return Sqlite(path)
+    endings = " or ".join(FILE_ENDINGS)
+    raise ValueError(
+        f"Expected the spend log as the path of a file that exists or ends in {endings}, or as postgresql://user@host/name; "
+        f"got {got}."
+    )
+
+
+def database_of(address: str) -> Database:
+    """The database with this `Database.address`, which was checked when that one was made."""
+    return Postgres(address) if address.startswith(_POSTGRES) else Sqlite(address)
 
 
 def _refuse_newer(version: int, where: str) -> None:

@@ -27,7 +27,7 @@ from dperm.privacy.accounting import epsilon
 from dperm.privacy.events import Composed, Event, Relation, SelfComposed, claims_of, event_from_dict, relation_of
 from dperm.privacy.filters import BudgetExceeded, Price
 from dperm.release.ledger.budgets import Account, Budget
-from dperm.release.ledger.databases import VARIABLE, Database, Memory, Rows, database_at
+from dperm.release.ledger.databases import VARIABLE, Database, Memory, Rows, Sqlite, database_at, database_of
 from dperm.release.ledger.entries import about, account_of, append, canonical, events_of, now_of, parsed
 from dperm.release.ledger.verifying import verified
 
@@ -80,11 +80,11 @@ class SpendLog:
         parent, _, rest = os.environ.get(_INHERITED, "").partition(":")
         marker, _, where = rest.partition("\n")
         if where and parent != str(os.getpid()) and Path(marker).exists():  # not in a worker that outlives the block
-            return cls(where)
+            return cls(database_of(where))
         if named := os.environ.get(VARIABLE):
-            return cls(named if "://" in named else _STARTED_IN / named)
+            return cls(database_at(named, _STARTED_IN))
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        return cls(Path(state) / "dperm" / "spend.db")
+        return cls(Sqlite(Path(state) / "dperm" / "spend.db"))
 
     @property
     def where(self) -> str:
@@ -408,8 +408,7 @@ def spend_log(where: str | os.PathLike[str] | SpendLog, *, workers: bool = True)
     Other threads of this process are not concerned.
     """
     if not isinstance(where, SpendLog):
-        text = os.fspath(where)
-        where = SpendLog(text if "://" in text else Path(text).absolute())
+        where = SpendLog(database_at(where, Path.cwd()))
     token = _HERE.set(where)
     mark = ""
     if workers:
