@@ -1,0 +1,97 @@
+"""The laws of the auditor's noise tests: sound noise is not refuted at any length of release, and p-values are what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from dperm.audit import Training, attack
+from dperm.audit.noise import FALSE_ALARM, FAMILIES, NoiseSeen, noise_findings, noise_tests
+from dperm.audit.recording import Recording, ReleaseRecord
+from dperm.estimators import DPRidge
+
+#: Lengths at which the tests treat a release otherwise: parts of one number, rows of a block of ranks, thirds that are kept.
+CUT_OFFS = (1, 2, 3, 8, 256, 512, 768, 1024, 1600)
+AROUND = sorted({length + offset for length in CUT_OFFS for offset in range(-3, 4) if length + offset >= 1})
+RANDOM = [int(length) for length in np.random.default_rng(42).integers(1, 1200, 200)]
+STEP = 2.0**-20  # as fine as dperm's own grids
+
+#: Families whose p-value is that of an exact law, or nearly: the others' are upper bounds.
+EXACT = {"_release_sizes", "_coordinate_sizes", "_pure_sizes", "_choices"}
+
+
+def sound_run(rng: np.random.Generator, releases: int, length: int) -> NoiseSeen:
+    """A run of Gaussian releases of one length, some Laplace-like ones, and choices among five."""
+    made: list[ReleaseRecord] = []
+    for _ in range(releases):
+        noise = np.rint(rng.normal(size=length) / STEP) * STEP
+        made.append(ReleaseRecord(np.zeros(length), 1.0, 1.0, noise, step=STEP))
+        direction = rng.normal(size=length)
+        pure = direction / np.linalg.norm(direction) * rng.gamma(length)
+        made.append(ReleaseRecord(np.zeros(length), 1.0, 1.0, pure, kind="pure", step=STEP))
+        scores = rng.normal(size=5)
+        chances = np.exp(scores / 2) / np.exp(scores / 2).sum()
+        made.append(ReleaseRecord(scores, 1.0, 1.0, np.array([float(rng.choice(5, p=chances))]), kind="choice"))
+    return NoiseSeen.of(Recording(made))
+
+
+def p_values(lengths: Sequence[int], runs: int, releases: int) -> Iterator[dict[str, float]]:
+    """The families' p-values for pairs of sound runs of each length, by the families' names; none may refute."""
+    rng = np.random.default_rng(runs)
+    for length in lengths:
+        for _ in range(runs):
+            seen = [sound_run(rng, releases, length) for _ in range(2)]
+            assert noise_findings(seen) == [], length
+            yield {family.__name__: test.p_value for family in FAMILIES if (test := family(seen)) is not None}
+
+
+def refuse_wrong_laws(observed: Sequence[dict[str, float]]) -> None:
+    """Each level is undercut no more often than it says, by five standard errors, and by exact laws no less often."""
+    for name in {name for each in observed for name in each}:
+        values = np.array([each[name] for each in observed if name in each])
+        assert np.all(values >= 0), name
+        assert np.all(values <= 1), name
+        for level in (1e-2, 1e-3):
+            error = 5 * np.sqrt(level / len(values))
+            share = float((values < level).mean())
+            assert share <= level + error, f"{name}: {share:.4g} of {len(values)} p-values are below {level:g}"
+            if name in EXACT:
+                assert share >= level - error, f"{name}: {share:.4g} of {len(values)} p-values are below {level:g}"
+
+
+def test_item_6_p_values_of_sound_noise_keep_their_levels() -> None:
+    refuse_wrong_laws(list(p_values(AROUND, runs=20, releases=3)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("releases", [1, 4])
+def test_item_6_no_false_alarm_in_200_runs_at_each_of_250_lengths(releases: int) -> None:
+    observed = list(p_values([*AROUND, *RANDOM], runs=200, releases=releases))
+    assert len(observed) > 40_000
+    refuse_wrong_laws(observed)
+
+
+def test_the_family_wise_error_is_below_one_in_ten_million() -> None:
+    """By the union bound over the families, each of which reports one p-value whatever the run."""
+    rng = np.random.default_rng(0)
+    assert len(noise_tests([sound_run(rng, 3, 800)])) == len(FAMILIES)
+    assert len(FAMILIES) * FALSE_ALARM < 1e-7
+
+
+@pytest.mark.parametrize("length", [766, 767, 768, 769, 770, 895, 1021, 1022, 1023, 1024, 1025, 5000])
+def test_item_5_places_kept_of_a_release_differ(length: int) -> None:
+    """Places that were kept twice were counted as numbers that repeat: noise of 769 to 1,022 numbers was refuted."""
+    release = ReleaseRecord(np.zeros(length), 1.0, 1.0, np.arange(length) * 2.0**-10, step=STEP)
+    ((sample, _),) = NoiseSeen.of(Recording([release])).samples
+    assert sample.shape == (1, min(length, 768))
+    assert len(np.unique(sample)) == sample.size
+    assert sample[0, 0] == 0
+    assert sample[0, -1] == (length - 1) * 2.0**-10
+
+
+def test_item_5_a_sound_ridge_regression_is_not_refuted() -> None:
+    """Its Gram matrix has 990 numbers."""
+    training = Training.of_mechanism(*DPRidge(epsilon=1.0, public_size=5000).mechanism_for(features=43))
+    assert [result.verdict for result in attack(training, trials=40)] == ["consistent", "consistent"]
