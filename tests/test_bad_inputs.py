@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from dperm import data
+from dperm.data import DataError, TargetRange, load_images
 from dperm.estimators import (
     DPLogisticRegression,
     DPMLPClassifier,
@@ -324,3 +325,19 @@ def test_calls_say_what_is_wrong(call: Callable[[], Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         call()
     assert not SpendLog.current().charges()
+
+
+def test_settings_and_archives_say_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong: Any = ["poisson"]
+    with pytest.raises(ValueError, match="Expected sampling to be one of"):
+        Gradient(sampling=wrong)
+    for given in ({"epochs": 3}, {"method": ["a"]}):
+        with pytest.raises(ValueError, match="Expected mechanism to be one of"):
+            DPRidge(mechanism=given).fit(RNG.normal(size=(30, 3)), np.arange(30) % 3)
+    (tmp_path / "cifar10").mkdir()
+    monkeypatch.setenv("DPERM_DATA", str(tmp_path))
+    for content in (b"no archive", b"\x1f\x8b\x08\x00 cut short"):
+        (tmp_path / "cifar10" / "cifar-10-binary.tar.gz").write_bytes(content)
+        with pytest.raises(DataError, match="no archive, or a damaged one"):
+            load_images("cifar10")
+    assert TargetRange(-1e308, 1e308).scaled([0.0, 1e308]).tolist() == [0.0, 1.0]

@@ -626,3 +626,7 @@ def test_models_are_judged_on_test_records(table: Path, schema: Path, tmp_path: 
     pd.read_csv(table).assign(income="perhaps").to_csv(strange, index=False)
     assert "labels" in dperm("evaluate", model, strange, "--test-data", "public", expect=1).stderr
     assert len(SpendLog.current().charges()) == charges
+
+
+def test_no_bound_is_printed_below_itself() -> None:
+    assert "ε = 16.6758 " in dperm("account", "--noise", "0.33333").stdout

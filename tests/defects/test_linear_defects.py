@@ -1,6 +1,6 @@
-"""Ways to a wrong ε in linear models, accounting and the spend log that reviews confirmed, one test and more for each.
+"""Ways to a wrong ε in linear models, accounting and the spend log, each with one test or more; one number for each kind.
 
-Numbers are those of the review; each test failed before the defect was mended.
+Each test failed before the defect was mended.
 """
 
 from __future__ import annotations

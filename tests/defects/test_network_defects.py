@@ -1,4 +1,4 @@
-"""Ways to a wrong ε in networks that reviews confirmed, one test and more for each, numbered as the reviews have them."""
+"""Ways to a wrong ε in networks, each with one test or more: one number for each kind of defect."""
 
 from __future__ import annotations
 
@@ -565,7 +565,7 @@ def test_defect_10_a_target_that_no_class_has_is_seen_before_the_charge() -> Non
     refused_before_any_charge(nn.Linear(4, 2), "record 500 ", Subset(Labelled(), range(500, 1200)))
 
 
-# What a later review found
+# Models that mix records in ways that people write
 
 
 class Tutorial(nn.Module):
@@ -634,13 +634,13 @@ class Loudest(nn.Module):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
-def test_review_plausible_models_that_mix_records_are_refused(model: nn.Module, text: str) -> None:
+def test_plausible_models_that_mix_records_are_refused(model: nn.Module, text: str) -> None:
     x, y = blobs()
     x[:, 0] = 9.0  # every record's largest number is the same
     refused_before_any_charge(model, text, (x, y))
 
 
-def test_review_losses_weighted_by_rare_targets_are_refused() -> None:
+def test_losses_weighted_by_rare_targets_are_refused() -> None:
     x, _ = blobs()
 
     def per_positive(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -656,12 +656,12 @@ def test_review_losses_weighted_by_rare_targets_are_refused() -> None:
         refused_before_any_charge(nn.Linear(4, 1), r"another record|how many", (x, torch.zeros(N)), loss_fn=loss_fn)
 
 
-def test_review_padding_is_tried_with_a_longer_record_than_there_is() -> None:
+def test_padding_is_tried_with_a_longer_record_than_there_is() -> None:
     refused_before_any_charge(MeanOverTime(masked=False), "collated with", Words([10] * N), collate_fn=padded)
 
 
 @pytest.mark.parametrize("own_loop", [False, True])
-def test_review_counters_and_largest_values_do_not_stay(own_loop: bool) -> None:
+def test_counters_and_largest_values_do_not_stay(own_loop: bool) -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -688,7 +688,7 @@ def test_review_counters_and_largest_values_do_not_stay(own_loop: bool) -> None:
     assert float(model.seen) == 0.0 and float(model.top) == 0.0
 
 
-def test_review_what_closures_and_methods_keep_is_seen() -> None:
+def test_what_closures_and_methods_keep_is_seen() -> None:
     kept: list[float] = []
 
     class Log:
@@ -712,7 +712,7 @@ def test_review_what_closures_and_methods_keep_is_seen() -> None:
     refused_before_any_charge(nn.Sequential(nn.Linear(4, 4), model), "keeps what it saw")
 
 
-def test_review_masks_stay_secret_when_a_data_set_seeds_torch() -> None:
+def test_masks_stay_secret_when_a_data_set_seeds_torch() -> None:
     class Reseeds(Words):
         def __getitem__(self, index: int) -> Any:
             torch.manual_seed(index)
@@ -791,7 +791,7 @@ def test_sparse_embeddings_train_and_compiled_modules_are_refused_by_name() -> N
             trainer(compiled)
 
 
-# What a second review found
+# Records that cancel, vanish or are not finite; arguments, precisions and hooks
 
 
 def moved(objective: ModuleObjective, first: tuple[Any, Any], second: tuple[Any, Any], bound: float = 1.0) -> float:
@@ -805,7 +805,7 @@ def moved(objective: ModuleObjective, first: tuple[Any, Any], second: tuple[Any,
 
 
 @pytest.mark.parametrize("bags", [False, True])
-def test_review_2_a_record_that_cancels_itself_wipes_nobody_out(bags: bool) -> None:
+def test_a_record_that_cancels_itself_wipes_nobody_out(bags: bool) -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -826,7 +826,7 @@ def test_review_2_a_record_that_cancels_itself_wipes_nobody_out(bags: bool) -> N
 
 @pytest.mark.filterwarnings("ignore:.*one record at a time.*:UserWarning", "ignore:.*exact, but slower.*:UserWarning")
 @pytest.mark.parametrize("kind", ["time-major", "sorted", "routed"])
-def test_review_2_records_whose_gradients_were_zero_when_looked_at(kind: str) -> None:
+def test_records_whose_gradients_were_zero_when_looked_at(kind: str) -> None:
     """The sample shows no difference: features that are zero, keys that are tied, one way for all."""
 
     class Model(nn.Module):
@@ -862,7 +862,7 @@ def test_review_2_records_whose_gradients_were_zero_when_looked_at(kind: str) ->
     assert moved(objective, batch(values), batch(other)) <= 2.0
 
 
-def test_review_2_what_is_written_into_an_argument_reaches_nobody_else() -> None:
+def test_what_is_written_into_an_argument_reaches_nobody_else() -> None:
     class Context:
         side: Any = None
 
@@ -897,7 +897,7 @@ def test_review_2_what_is_written_into_an_argument_reaches_nobody_else() -> None
     assert moved(objective, (values, torch.zeros(32)), (other, torch.zeros(32))) <= 2.0
 
 
-def test_review_2_records_that_are_not_finite_hide_nothing() -> None:
+def test_records_that_are_not_finite_hide_nothing() -> None:
     class Centred(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -913,13 +913,13 @@ def test_review_2_records_that_are_not_finite_hide_nothing() -> None:
         ModuleObjective(Centred(), loss).evaluate(values, torch.zeros(16, dtype=torch.int64))
 
 
-def test_review_2_losses_in_another_precision_than_the_model() -> None:
+def test_losses_in_another_precision_than_the_model() -> None:
     objective = ModuleObjective(nn.Linear(3, 1), lambda outputs, goals: (outputs[:, 0] - goals).square())
     assert objective.evaluate(torch.randn(8, 3), torch.randn(8, dtype=torch.float64)).norms.dtype == torch.float32
 
 
 @pytest.mark.filterwarnings("ignore:.*one record at a time.*:UserWarning", "ignore:.*exact, but slower.*:UserWarning")
-def test_review_2_a_hook_that_looks_at_the_whole_batch_is_refused_before_a_release() -> None:
+def test_a_hook_that_looks_at_the_whole_batch_is_refused_before_a_release() -> None:
     class Hooked(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -10,8 +10,10 @@ import pytest
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.decomposition import PCA
+from sklearn.ensemble import StackingClassifier
 from sklearn.feature_selection import RFECV, SelectKBest
 from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline, make_union
@@ -100,3 +102,12 @@ def test_a_fit_within_a_method_of_another_estimator_of_the_same_kind_is_its_own(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Mine(classes=[0, 1], public_size=120, delta=1e-6).fit(ROWS, LABELS)
+
+
+def test_what_else_learns_around_an_estimator_is_warned_of() -> None:
+    scaled = TransformedTargetRegressor(DPRidge(), transformer=StandardScaler())
+    with pytest.warns(UserWarning, match="StandardScaler"):
+        scaled.fit(ROWS, ROWS[:, 0])
+    stacked = StackingClassifier([("one", DPLogisticRegression(classes=[0, 1]))], LogisticRegression(), cv=2)
+    with pytest.warns(UserWarning, match="StackingClassifier"):
+        stacked.fit(ROWS, LABELS)

@@ -1,4 +1,4 @@
-"""What the seventh review found: strangers' parts that no certificate named, and claims that were certified."""
+"""User-defined channels, losses, networks and estimators: refused where they contradict themselves, named elsewhere."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
+from dperm._random import Randomness
 from dperm.audit.white_box import one_run_gradients, white_box
 from dperm.data import DataError, registry
 from dperm.estimators import DPLogisticRegression, DPSearch, model_from_json, model_to_json
-from dperm.gradient import SGD, Clip, Constant, GradientDifference, Plan, PoissonRows
+from dperm.gradient import SGD, Averaged, Clip, Constant, FullBatch, GradientDifference, Plan, PoissonRows
 from dperm.gradient.recipes import dp_sgd
-from dperm.mechanisms import GradientPerturbation, Objective, OutputPerturbation
-from dperm.mechanisms.objective import ObjectivePerturbation
+from dperm.mechanisms import Budget, GradientPerturbation, Objective, ObjectivePerturbation, OutputPerturbation
 from dperm.objectives import LinearObjective, Logistic, Loss
 from dperm.privacy import Certificate, Gaussian
-from dperm.release import Channel, SpendLog
+from dperm.release import Channel, SpendLog, SystemSource
 from dperm.torch import Callback, PrivateTrainer
 from dperm.torch.forms import Outer
 from dperm.torch.rules.registry import detached, register, trainable
@@ -35,9 +35,6 @@ OBJECTIVE = LinearObjective(Logistic(), features=2, strong_convexity=1.0, public
 def said(certificate: Certificate | None) -> str:
     assert certificate is not None and certificate.status == "certified"
     return " ".join(assumption.text for assumption in certificate.assumptions if assumption.responsible == "caller")
-
-
-# Channels
 
 
 def test_a_channel_is_dperm_s_and_stays_what_it_was_opened_as() -> None:
@@ -68,9 +65,6 @@ def test_a_channel_is_dperm_s_and_stays_what_it_was_opened_as() -> None:
     mechanism = OutputPerturbation.calibrate(OBJECTIVE.facts, 1.0, 1e-5, strong_convexity=1.0)
     with pytest.raises(TypeError, match=r"Expected a Channel, got .*Door"):
         mechanism.release(OBJECTIVE, OBJECTIVE.records(X, 2.0 * Y - 1), door)
-
-
-# Losses
 
 
 class OfBatches(Logistic):
@@ -187,9 +181,6 @@ def test_a_sound_loss_of_a_stranger_s_passes_and_is_named() -> None:
     assert "Distance is of each record by itself and convex" in said(released.certificate)
 
 
-# Claims
-
-
 @dataclass(frozen=True)
 class Feedback(Plan):
     """What it keeps of records is not charged, and it says so."""
@@ -233,8 +224,6 @@ def test_differences_rest_on_their_anchor() -> None:
     plain = ObjectivePerturbation.calibrate(OBJECTIVE.facts, 1.0, 1e-5)
     assert "anchor" not in said(plain.certificate(OBJECTIVE.facts, Channel.open().provenance))
 
-
-# Networks and estimators
 
 TENSORS = (torch.from_numpy(X).float(), torch.from_numpy(Y))
 
@@ -322,3 +311,51 @@ def test_a_stranger_s_method_is_asked_for_where_a_file_cannot_hold_it() -> None:
     with pytest.raises(ValueError, match=r"got one that is not dperm's: .*set_params\(mechanism="):
         again.mechanism_for(2)
     assert isinstance(again.set_params(mechanism=Strange()).mechanism_for(2)[0], ObjectivePerturbation)
+
+
+def gradient(objective: LinearObjective, **changes: Any) -> GradientPerturbation:
+    parts: dict[str, Any] = {
+        "sampler": FullBatch(), "bounding": Clip(0.5), "noise": Constant(2.0), "update": SGD(0.1), "steps": 6,
+        "public_size": objective.public_size or 40,
+    }  # fmt: skip
+    return GradientPerturbation(budget=Budget(1e-5), plan=Plan(**(parts | changes)))
+
+
+@dataclass(frozen=True)
+class Mine(SGD):
+    pass
+
+
+class MyObjective(LinearObjective):
+    pass
+
+
+class MyMechanism(GradientPerturbation):
+    pass
+
+
+def test_strangers_are_named_wherever_they_sit() -> None:
+    objective = LinearObjective(Logistic(), 2, public_size=40)
+    mine = MyObjective(Logistic(), 2, public_size=40)
+    plan = gradient(objective).plan
+
+    def assumed(mechanism: Any, problem: Any = objective) -> str:
+        records = problem.records(np.ones((40, 2)), np.ones(40))
+        release = mechanism.release(problem, records, Channel.open())
+        return " ".join(assumption.text for assumption in release.certificate.assumptions)
+
+    for update in (Mine(0.1), Averaged(Mine(0.1), 2), Averaged(Averaged(Mine(0.1), 1), 2)):
+        assert "Mine reads released numbers alone" in assumed(gradient(objective, update=update))
+    assert "MyObjective" in assumed(gradient(objective), mine)
+    assert "MyMechanism" in assumed(MyMechanism(budget=Budget(1e-5), plan=plan))
+    assert "Mine" not in assumed(gradient(objective)) and "My" not in assumed(gradient(objective))
+
+
+class Seeded(Randomness):
+    pass
+
+
+def test_only_our_own_randomness_is_believed() -> None:
+    honest = Randomness.from_system()
+    assert Channel(SystemSource(honest)).private
+    assert not Channel(SystemSource(Seeded(honest.noise, honest.sampling, "mine", private=True))).private

@@ -1,4 +1,4 @@
-"""Ways to a wrong ε, or to a charge for nothing, that the fifth review confirmed: weights of records, and uncharged refits."""
+"""Weights of records and classes: user-defined losses inside them, and searches over them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from dperm.audit.network import event_of_network
-from dperm.data import Dataset
-from dperm.data.frames import as_frame
-from dperm.estimators import DPLogisticRegression, DPMLPClassifier, DPRidge, DPSearch, model_from_json, model_to_json
+from dperm.estimators import DPLogisticRegression, DPRidge, DPSearch
 from dperm.mechanisms import Budget, Gradient, Objective, Output
 from dperm.mechanisms.accuracy_first import AskRecords
 from dperm.objectives import LinearObjective, Logistic, Loss, Squared, Task, Weighted
 from dperm.privacy import Relation
 from dperm.release import SpendLog
-from dperm.report.refits import Refits
 
 X = np.random.default_rng(0).normal(size=(60, 2)) / 3
 Y = np.where(X[:, 0] > 0, "yes", "no")
@@ -119,37 +114,6 @@ def test_a_search_over_public_weights_of_classes() -> None:
         assert len(found.fit(X, Y, held_out=(X, Y)).results_) == 2
 
 
-def test_refits_certify_nothing() -> None:
-    records = Dataset("t", X, Y, ("u", "v"), ("no", "yes"), None)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        model = DPLogisticRegression(classes=["no", "yes"]).fit(X, Y)
-    for each in Refits.of(model, records, 2).models:
-        assert each.certificate_.epsilon is None and "uncharged" in each.certificate_.claim
-        assert model_from_json(model_to_json(each))[0].certificate_.epsilon is None
-    assert model.certificate_.epsilon is not None
-
-
-def test_a_missing_number_changes_no_other() -> None:
-    """Whole numbers beyond 2⁵³ are ids, and one gap must not round them."""
-    large = [2**53 + 1, 2**53 + 3]
-    for extra in ([], [None]):
-        frame = as_frame(pa.table({"id": pa.array([*large, *extra], type=pa.int64())}))
-        assert [int(value) for value in frame["id"][:2]] == large
-
-
-@pytest.mark.parametrize("stated", [None, 60])
-def test_a_network_under_replace_one_is_audited_at_its_own_size(stated: int | None) -> None:
-    method = Gradient(epochs=2, expected_batch_size=10)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        model = DPMLPClassifier((2,), classes=["no", "yes"], relation="replace_one", mechanism=method, public_size=stated).fit(
-            X, Y
-        )
-    again, _ = model_from_json(model_to_json(model))
-    assert event_of_network(again) == model.certificate_.event
-
-
 def test_squares_of_a_stranger_keep_their_sentence() -> None:
     class Squares(Squared):
         pass
@@ -157,3 +121,9 @@ def test_squares_of_a_stranger_keep_their_sentence() -> None:
     for loss in (Squares(), Weighted(Squares())):
         task = Task(loss=loss, features=2, public_size=60)
         assert LinearObjective(loss, 2, public_size=60).facts.foreign_loss, task
+
+
+def test_a_search_states_the_weights_of_classes() -> None:
+    estimator = DPLogisticRegression(classes=["no", "yes"], class_weight={"no": 1.0, "yes": 2.0})
+    found = DPSearch(estimator, {"data_norm": [1.0, 2.0]}, epsilon=1.0).fit(X, Y, held_out=(X, Y))
+    assert any(item.key == "class weights" for item in found.certificate_.assumptions)
