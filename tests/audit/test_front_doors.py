@@ -37,6 +37,7 @@ def of_plan(relation: Relation, **changes: Any) -> Training:
     return Training.of_plan(mine, objective, TorchRecords, delta=1e-5, pairs=network_pairs((IMAGES, LABELS), relation, 3))
 
 
+@pytest.mark.fast_cases("per layer-replace_one", "normalised-replace_one", "adaptive-add_or_remove_one")
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize(
     "changes",
@@ -111,17 +112,13 @@ def test_a_trainer_that_leaks_is_refuted() -> None:
     assert result.details["kinds"] == ["leak"]
 
 
+@pytest.mark.fast_cases("objective")
 @pytest.mark.parametrize(
     "estimator",
     [
         DPLogisticRegression(epsilon=4.0, classes=[0, 1]),
         DPLogisticRegression(epsilon=4.0, classes=[0, 1], mechanism=Gradient(epochs=5, expected_batch_size=10), public_size=30),
-        pytest.param(
-            DPMLPClassifier(
-                (4,), epsilon=4.0, classes=[0, 1], public_size=30, mechanism=Gradient(epochs=2, expected_batch_size=10)
-            ),
-            marks=pytest.mark.slow,
-        ),
+        DPMLPClassifier((4,), epsilon=4.0, classes=[0, 1], public_size=30, mechanism=Gradient(epochs=2, expected_batch_size=10)),
     ],
     ids=["objective", "gradient", "network"],
 )

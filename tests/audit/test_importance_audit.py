@@ -148,6 +148,7 @@ def _scaled_by_the_number_of_records(run: pytest.MonkeyPatch) -> None:
     run.setattr(ImportanceGradients, "__call__", call)
 
 
+@pytest.mark.fast_cases("profile-_norms_uncut-movement", "profile-_rate_from_the_true_sum-sensitivity")
 @pytest.mark.parametrize(
     ("defect", "kind"),
     [
@@ -162,7 +163,7 @@ def _scaled_by_the_number_of_records(run: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
-@pytest.mark.parametrize("held_by", ["profile", pytest.param("renyi", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("held_by", ["profile", "renyi"])
 def test_replay_finds_the_defect(
     defect: Callable[[pytest.MonkeyPatch], None], kind: str, held_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +213,7 @@ def test_less_noise_than_is_charged_is_seen_by_the_white_box(monkeypatch: pytest
     assert result.verdict == "refuted"
 
 
+@pytest.mark.fast_cases("profile")
 @pytest.mark.parametrize("kind", ["profile", "renyi"])
 def test_a_smaller_budget_than_was_spent_is_refuted(kind: str) -> None:
     """The certificate of another filter does not cover this run."""

@@ -464,6 +464,7 @@ def test_single_precision_sums_may_round() -> None:
     assert result.verdict == "consistent", str(result)
 
 
+@pytest.mark.fast_cases("False")
 @pytest.mark.parametrize("trainer", [True, False])
 def test_masks_are_aligned_by_record(trainer: bool) -> None:
     """A record more at the front shifts everybody's place, and nobody's mask; a query that moves too far is still seen."""

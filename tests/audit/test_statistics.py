@@ -122,6 +122,7 @@ def test_the_curve_of_randomised_response_has_its_corner() -> None:
 # Coverage, power, false refutations
 
 
+@pytest.mark.fast_cases("Gaussian", "randomised response")
 @each_world
 def test_the_proven_bound_holds_as_often_as_it_says(world: World) -> None:
     rng = np.random.default_rng(1)
@@ -133,6 +134,7 @@ def test_the_proven_bound_holds_as_often_as_it_says(world: World) -> None:
     assert wrong <= 0.1 * 1000 + 4 * math.sqrt(0.1 * 0.9 * 1000)
 
 
+@pytest.mark.fast_cases("Laplace", "randomised response")
 @each_world
 def test_no_sound_mechanism_is_refuted_in_a_thousand_audits(world: World) -> None:
     rng = np.random.default_rng(2)

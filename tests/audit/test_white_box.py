@@ -68,6 +68,7 @@ def test_the_estimate_is_the_certified_epsilon(name: str, relation: Relation) ->
     assert result.claimed_epsilon == pytest.approx(epsilon(mine.event(relation), DELTA))
 
 
+@pytest.mark.fast_cases("replace_one")
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_one_run_in_gradient_space_proves_one_of_four(relation: Relation) -> None:
     problem = objective(relation=relation)
@@ -170,6 +171,7 @@ def network() -> Any:
     return ModuleObjective(model, torch.nn.CrossEntropyLoss(reduction="none")), records
 
 
+@pytest.mark.fast_cases("4.0")
 @pytest.mark.parametrize("target", [1.0, 4.0])
 def test_white_box_audit_of_a_cnn(network: Any, target: float) -> None:
     module, records = network

@@ -498,6 +498,7 @@ def test_a_private_size_leaves_the_method_its_name(sampling: str) -> None:
     assert model.mechanism_for(features=4)[0].name == f"{stated}, number of records released with noise"
 
 
+@pytest.mark.fast_cases("None")
 @pytest.mark.parametrize("public_size", [3000, None])
 def test_importance_sampling_by_a_word(public_size: int | None) -> None:
     rng = np.random.default_rng(0)
@@ -558,6 +559,7 @@ def test_a_regulariser_of_one_s_own_does_not_overshoot(sampling: str) -> None:
     assert np.abs(model.coef_).max() < 100
 
 
+@pytest.mark.fast_cases("0.5-output", "0.9-auto")
 @pytest.mark.parametrize("mechanism", ["auto", "gradient", "output", Gradient(sampling="full")])
 @pytest.mark.parametrize("quantile", [0.5, 0.9])
 def test_quantiles_are_learned(mechanism: Any, quantile: float) -> None:

@@ -121,6 +121,7 @@ def test_importing_the_estimators_does_not_import_torch() -> None:
     assert done.stdout.strip() == "False"
 
 
+@pytest.mark.fast_cases("None")
 @pytest.mark.parametrize("public_size", [2000, None])
 def test_importance_sampling_by_a_word(public_size: int | None) -> None:
     rng = np.random.default_rng(0)

@@ -141,6 +141,7 @@ class _NoNoise(SystemSource):
         return query + 0.0
 
 
+@pytest.mark.fast_cases("1.0")
 @pytest.mark.parametrize("k", [1.0, 2.0, 5.0])
 def test_the_update_is_unbiased_for_the_clipped_mean(k: float) -> None:
     """At one θ over many epochs: whatever K̃ says, and for norms below the floor and above C alike."""

@@ -162,6 +162,7 @@ def test_no_record_overspends_whatever_it_does(relation: str) -> None:
     assert gradients.spent_by_record.max() > PLAN.full_steps * 0.99
 
 
+@pytest.mark.fast_cases("0.3-replace_one", "3.5-add_or_remove_one")
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 @pytest.mark.parametrize("full", [0.3, 1.0, 3.5, 12.0])
 def test_replay_holds_it_to_its_steps_and_its_budgets(relation: str, full: float) -> None:

@@ -35,6 +35,7 @@ def test_the_number_of_records_is_public_under_replace_one() -> None:
     assert SpendLog.current().charges() == []
 
 
+@pytest.mark.fast_cases("poisson")
 @pytest.mark.parametrize("sampling", ["balls_and_bins", "poisson"])
 def test_a_noisy_size_refuses_no_batch_that_was_paid_for(sampling: str) -> None:
     """Two records, and batches of a hundred: the noisy number is released before anybody knows."""

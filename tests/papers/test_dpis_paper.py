@@ -34,11 +34,11 @@ ONCE = [cell for table in ("3", "own", "equal") for cell in TABLES[table]() if c
 SOME = [cell for cell in ONCE if not cell.borrowed and (not cell.decay or cell.dataset == "imdb")]  # decaying noise takes seconds
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [pytest.param(cell, marks=[pytest.mark.slow] if place % 5 else []) for place, cell in enumerate(dict.fromkeys(SOME))],
-    ids=lambda cell: cell.name,
+@pytest.mark.fast_cases(
+    "fashion_mnist,epsilon=1,model=scattering,batch=2048,epochs=25,learning_rate=4",
+    "mnist,epsilon=1,sampler=importance,pass_every=4",
 )
+@pytest.mark.parametrize("cell", list(dict.fromkeys(SOME)), ids=lambda cell: cell.name)
 def test_every_cell_keeps_within_its_epsilon(cell: Cell) -> None:
     plan = plan_of(cell, SIZES[cell.dataset])
     account = epsilon if cell.accounting == "pld" else rdp_epsilon

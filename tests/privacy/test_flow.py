@@ -157,6 +157,7 @@ def test_persons_are_never_below_the_exact_density(loss: str, target: float, sca
         assert largest > (0.97 if loss == "logistic" else 0.15) * bounds[0]
 
 
+@pytest.mark.fast_cases("logistic-0.5")
 @pytest.mark.parametrize("rough", [0.5, 5.0])
 @pytest.mark.parametrize("loss", ["logistic", "huber"])
 def test_a_penalty_on_roughness_costs_nothing(loss: str, rough: float) -> None:

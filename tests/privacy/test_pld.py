@@ -52,19 +52,20 @@ def oracle(
 
 #: (q, σ, T, δ): large and small rates, noises and step counts with 0.05 ≤ ε ≤ 50.
 CASES = [
-    pytest.param(512 / 60000, 1.72124, 2340, 1e-5, marks=pytest.mark.slow),
-    pytest.param(1e-3, 0.6, 1000, 1e-6, marks=pytest.mark.slow),
-    pytest.param(0.01, 1.0, 500, 1e-5, marks=pytest.mark.slow),
+    (512 / 60000, 1.72124, 2340, 1e-5),
+    (1e-3, 0.6, 1000, 1e-6),
+    (0.01, 1.0, 500, 1e-5),
     (0.1, 2.0, 200, 1e-5),
     (0.5, 3.0, 50, 1e-3),
     (0.9, 10.0, 100, 1e-8),
     (0.2, 0.7, 5, 1e-5),
-    pytest.param(0.02, 0.5, 20, 1e-5, marks=pytest.mark.slow),
-    pytest.param(1e-4, 0.4, 1000, 1e-6, marks=pytest.mark.slow),
+    (0.02, 0.5, 20, 1e-5),
+    (1e-4, 0.4, 1000, 1e-6),
     (0.3, 30.0, 2000, 1e-5),
 ]
 
 
+@pytest.mark.fast_cases("0.5-3.0-50-0.001", "0.9-10.0-100-1e-08")
 @pytest.mark.parametrize(("q", "sigma", "steps", "delta"), CASES)
 def test_poisson_sampled_gaussian_agrees_with_dp_accounting(q: float, sigma: float, steps: int, delta: float) -> None:
     ours = pld_epsilon(SelfComposed(PoissonSampled(q, Gaussian(sigma)), steps), delta)

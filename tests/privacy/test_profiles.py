@@ -44,6 +44,7 @@ def profile_of(*events: Event, smallest: float = 1e-9) -> PrivacyProfile:
 # What a profile says
 
 
+@pytest.mark.fast_cases("Gaussian", "Laplace", "PureDP")
 @pytest.mark.parametrize(
     "event",
     [
@@ -51,7 +52,7 @@ def profile_of(*events: Event, smallest: float = 1e-9) -> PrivacyProfile:
         Gaussian(0.7),
         Laplace(3.0),
         PureDP(0.4),
-        pytest.param(SelfComposed(PoissonSampled(0.3, Gaussian(8.0)), 3), marks=pytest.mark.slow),
+        SelfComposed(PoissonSampled(0.3, Gaussian(8.0)), 3),
     ],
     ids=lambda event: type(event).__name__,
 )

@@ -35,6 +35,7 @@ def exact_sampled_gaussian(q: float, sigma: float, order: float, reverse: bool =
         return float(mpmath.log(mpmath.quad(integrand, points)) / (order - 1))
 
 
+@pytest.mark.fast_cases("0.01-0.8-32.0", "0.2-1.5-1.25", "0.5-3.0-4.75")
 @pytest.mark.parametrize("order", [1.25, 2.0, 2.5, 4.75, 8.0, 32.0])
 @pytest.mark.parametrize(("q", "sigma"), [(0.01, 0.8), (0.2, 1.5), (0.5, 3.0), (0.001, 5.0)])
 def test_sampled_gaussian_bounds_quadrature(order: float, q: float, sigma: float) -> None:

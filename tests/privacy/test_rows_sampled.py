@@ -14,13 +14,15 @@ from dperm.privacy.events import event_from_dict, leaves
 from dperm.privacy.pairs import loss_pairs
 
 
+@pytest.mark.fast_cases("0.2-5-0.6", "0.5-2-1.0")
 @pytest.mark.parametrize(
     ("rate", "rows", "noise"),
     [
         (0.2, 5, 0.6),
         (0.5, 2, 1.0),
         (0.9, 30, 0.4),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((0.01, 10, 0.15), (0.001, 300, 0.02))),
+        (0.01, 10, 0.15),
+        (0.001, 300, 0.02),
     ],
 )
 def test_one_step_against_the_integral(rate: float, rows: int, noise: float) -> None:

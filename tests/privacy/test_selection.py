@@ -89,6 +89,7 @@ def orders(losses: Array, rng: np.random.Generator) -> Iterator[Array]:
         yield np.concatenate([rising[: cut // 2], rising[cut:], rising[cut // 2 : cut]])
 
 
+@pytest.mark.fast_cases("100.0-logarithmic")
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("mean", [1.5, 20.0, 100.0])
 def test_no_mechanism_and_no_score_costs_more(law: str, mean: float) -> None:
@@ -160,6 +161,7 @@ def test_accountants_take_it_as_any_event() -> None:
     assert epsilon(BestOfTries((Gaussian(1e-3),), 5.0), 1e-5) == math.inf
 
 
+@pytest.mark.fast_cases("poisson")
 @pytest.mark.parametrize("law", LAWS)
 def test_a_try_s_budget_spends_the_whole(law: str) -> None:
     for relation in Relation:

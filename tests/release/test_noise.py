@@ -133,6 +133,7 @@ def test_vectors_of_the_norm_mechanism_have_gamma_lengths_and_uniform_directions
 SCALES = [2.0**30 * scale for scale in (8, 4, 3.5, 1, 0.25)]
 
 
+@pytest.mark.fast_cases("1")
 @pytest.mark.parametrize("size", [1, 2, 7])
 def test_noise_that_falls_has_its_law_at_every_scale_and_steps_that_are_independent(size: int) -> None:
     noise = stream(5)

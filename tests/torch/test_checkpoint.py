@@ -102,8 +102,12 @@ def _plan_of(folder: Path) -> Any:
     return SelfComposed(Gaussian(1.0), int(state["plan"]["steps"]))
 
 
-POINTS = [("charge-after", 1), ("reserve-after", 2), ("release-after", 7), ("write-after", 2), ("save-before", 2)]
-MORE_POINTS = [
+POINTS = [
+    ("charge-after", 1),
+    ("reserve-after", 2),
+    ("release-after", 7),
+    ("write-after", 2),
+    ("save-before", 2),
     ("charge-before", 1),
     ("write-after", 1),
     ("save-after", 1),
@@ -117,7 +121,8 @@ MORE_POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("point", "count"), [*POINTS, *(pytest.param(*more, marks=pytest.mark.slow) for more in MORE_POINTS)])
+@pytest.mark.fast_cases("charge-after-1", "release-after-7")
+@pytest.mark.parametrize(("point", "count"), POINTS)
 def test_killed_between_charge_release_and_checkpoint(tmp_path: Path, point: str, count: int) -> None:
     assert run(tmp_path, point, count) == -signal.SIGKILL
     certificate = finish(tmp_path)
@@ -226,8 +231,9 @@ def test_checkpoints_hold_no_random_state(tmp_path: Path) -> None:
     assert "rng" not in text.lower() and "generator" not in text and "seed" not in text
 
 
-DPIS_POINTS = [("part-after", 4), ("release-after", 9)]
-MORE_DPIS_POINTS = [
+DPIS_POINTS = [
+    ("part-after", 4),
+    ("release-after", 9),
     ("charge-after", 1),
     ("allow-before", 2),
     ("allow-after", 2),
@@ -249,10 +255,8 @@ MORE_DPIS_POINTS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("point", "count"), [*DPIS_POINTS, *(pytest.param(*more, marks=pytest.mark.slow) for more in MORE_DPIS_POINTS)]
-)
-@pytest.mark.parametrize("seconds", ["10", pytest.param("0", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("point", "count"), DPIS_POINTS)
+@pytest.mark.parametrize("seconds", ["10", "0"])
 @pytest.mark.parametrize("held_by", ["profile", "renyi"])
 def test_importance_sampling_killed_keeps_within_its_filter(
     tmp_path: Path, point: str, count: int, seconds: str, held_by: str

@@ -114,6 +114,7 @@ def recorded(size: int, source: Any) -> Recorder:
     return source
 
 
+@pytest.mark.fast_cases("64")
 @pytest.mark.parametrize("size", [1, 7, 64])
 def test_physical_batches_change_nothing(size: int) -> None:
     whole = recorded(1000, Recorder(TorchSource(Randomness.fixed(1), torch.device("cpu"))))
@@ -366,6 +367,7 @@ def test_places_taken_before_a_log_lost_its_parts_stay_taken(tmp_path: Path, sto
     assert sum(before.values()) + sum(after.values()) == 6
 
 
+@pytest.mark.fast_cases("4-1.3", "4-6.0", "14-3.0")
 @pytest.mark.parametrize("target", [1.3, 1.7, 2.1, 3.0, 6.0])
 @pytest.mark.parametrize("stop", [4, 14])
 def test_a_log_that_lost_its_parts_spends_nothing_twice(tmp_path: Path, target: float, stop: int) -> None:

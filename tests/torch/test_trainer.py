@@ -193,6 +193,7 @@ def test_tensors_datasets_and_workers_give_the_same_run() -> None:
     assert torch.allclose(trainer().fit(torch.utils.data.TensorDataset(x, y)).objective.theta, expected, atol=1e-6)
 
 
+@pytest.mark.fast_cases("4", "100")
 @pytest.mark.parametrize("size", [1, 4, 100])
 def test_physical_batches_do_not_change_the_run(size: int) -> None:
     """One noise per logical batch, whatever fits memory."""
