@@ -519,7 +519,7 @@ def continued(
     tmp_path: Path, made: ImportancePlan, parts: list[tuple[Any, dict[str, Any]]]
 ) -> tuple[Channel, ImportanceGradients, Recorder]:
     """A run that starts again where the log holds these parts already."""
-    log = SpendLog(tmp_path / "log.jsonl")
+    log = SpendLog(tmp_path / "log.db")
     first = Channel(SystemSource(Randomness.fixed(1)), log=log)
     first.keep_parts()
     first.charge(made.event(OBJECTIVE.relation), "test")
