@@ -30,11 +30,7 @@ def test_no_loss_contradicts_itself() -> None:
             refuse_contradictions(loss, row_norm, radius)
 
 
-#: modules whose parts take more than ten seconds to replay
-LONG_MODULES = {"persons", "published"}
-
-
-@pytest.mark.parametrize("module", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG_MODULES)) for name in MODULES])
+@pytest.mark.parametrize("module", MODULES)
 def test_nothing_certified_moves_more_than_it_is_charged(module: str) -> None:
     """Each part of each module's entries, alone and in many trials at once; the slow tests have every entry."""
     for name, mechanism, objective in covering([entry for entry in entries_of(module) if entry[0] not in LONG]):

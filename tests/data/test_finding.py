@@ -22,6 +22,7 @@ from dperm.data.counting import GRID, ColumnCounts, added, counted, values_added
 from dperm.estimators import DPLogisticRegression, TableEncoder, model_from_json
 from dperm.privacy import Certificate, Provenance, Relation, epsilon
 from dperm.release import SpendLog
+from helpers.halving import is_found, places_in
 
 RNG = np.random.default_rng(0)
 COUNT = 4000
@@ -297,11 +298,15 @@ def training(relation: str, target: str = "labels") -> Training:
             return {"said": str(error)}
         return {"found": [f"{column.name} {column.range} {column.categories}" for column in schema.columns]}
 
-    rows = np.array([[str(number), "A" if number % 2 else "B", f"{number % 7}.5"] for number in range(300)])
-    yes, no = ("yes", "no") if target == "labels" else ("2", "0.25")
-    labels = np.array([yes if number % 3 else no for number in range(300)])
-    others = [np.array(["299", "A", "0.5"]), np.array(["5", "B", "3.5"])]  # of values that others have
-    pairs = [Pair.neighbour(Relation(relation), f"row {place}", (rows, labels), row, no) for place, row in enumerate(others)]
+    # the first row is read as another kind in every column
+    rows = np.array([["word", "7", "word"], *([str(n), "A" if n % 2 else "B", f"{n % 7}.5"] for n in range(1, 300))])
+    yes, no, strange = ("yes", "no", "7") if target == "labels" else ("2", "0.25", "no")
+    labels = np.array([strange, *(yes if number % 3 else no for number in range(1, 300))])
+    others = [(["299", "A", "0.5"], no), (["5", "B", "3.5"], no), (rows[0], strange)]  # of values that others have
+    pairs = [
+        Pair.neighbour(Relation(relation), f"row {place}", (rows, labels), np.array(row), label)
+        for place, (row, label) in enumerate(others)
+    ]
     return Training("schema", certificate, run, replay_pairs=pairs, candidate_pairs=pairs)
 
 
@@ -310,6 +315,14 @@ def training(relation: str, target: str = "labels") -> Training:
 def test_replay_on_neighbours_of_every_kind_of_target(relation: str, target: str) -> None:
     result = replay(training(relation, target))
     assert result.verdict == "consistent" and 0.4 < result.details["largest_movement"] <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("target", ["labels", "amounts"])
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_issue_9_half_of_any_sensitivity_is_refuted(relation: str, target: str) -> None:
+    """Of kinds, of ends and of values."""
+    for place in places_in("data/finding.py"):
+        assert is_found(training(relation, target), place), place
 
 
 def test_noise_for_one_column_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:

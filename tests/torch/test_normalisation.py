@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from dperm.privacy import Gaussian, Relation
 from dperm.privacy.gaussian import gaussian_epsilon
 from dperm.release import SpendLog
 from dperm.torch import ChannelStatistics, private_channel_statistics, scattering_features, scattering_scale
+from helpers.halving import is_found, places_in
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 N, K = 40, 3
@@ -120,6 +122,17 @@ def test_no_record_moves_the_sums_by_more_than_is_charged(record: str, relation:
     result = replay(training({"relation": relation, "public_size": size}), [pair])
     assert result.verdict == "consistent", str(result)
     assert result.details["largest_movement"] <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(("relation", "size"), [(ADD, None), (ADD, N), (REPLACE, None)], ids=["add", "add, sized", "replace"])
+def test_issue_9_half_of_the_sensitivity_is_refuted(relation: Relation, size: int | None) -> None:
+    """Under replace-one by a record that is large in another channel: its sums are orthogonal to those of the one before."""
+    data = features().double()
+    data[-1] = torch.zeros(K, 4, 5).index_fill(0, torch.tensor([0]), 1e4)
+    other = torch.zeros(K, 4, 5).index_fill(0, torch.tensor([1]), 1e4).double()
+    pair = Pair.neighbour(relation, "another channel", (data, torch.zeros(N)), other, 0.0)
+    (place,) = places_in("torch/normalisation.py")
+    assert is_found(replace(training({"relation": relation, "public_size": size}), replay_pairs=[pair]), place)
 
 
 def moved(record: str, **settings: Any) -> tuple[Tensor, float]:
