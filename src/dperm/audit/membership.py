@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm._column import agreement, column
 from dperm.audit.distinguish import roc_points, split_claim
 from dperm.audit.pairs import Data
 from dperm.audit.result import MEMBERSHIP, AuditResult
@@ -81,12 +82,8 @@ def membership(
 
 
 def _scores(model: Any, data: Data, losses: Losses, references: Sequence[Any]) -> Array:
-    mine = np.asarray(losses(model, data), dtype=float)
-    if mine.shape != (len(data[1]),):
-        raise ValueError(f"Expected one loss per record, shape ({len(data[1])},), got {mine.shape}.")
-    if not references:
-        return -mine
-    return np.mean([np.asarray(losses(reference, data), dtype=float) for reference in references], axis=0) - mine
+    mine, *others = (column("losses", losses(each, data), len(data[1])).astype(float) for each in (model, *references))
+    return np.mean(others, axis=0) - mine if others else -mine
 
 
 def member_scores(model: Any, data: Data) -> Array:
@@ -97,14 +94,14 @@ def member_scores(model: Any, data: Data) -> Array:
 def record_losses(model: Any, data: Data) -> Array:
     """(n,) losses of a model in scikit-learn's style: −ln of the probability of the target, the hinge of a decision
     function, or the squared error of a regressor. TypeError for anything else."""
-    rows, targets = data
+    rows, targets = data[0], column("targets", data[1])
     classes = getattr(model, "classes_", None)
     if classes is None:
         if not hasattr(model, "predict"):
             raise TypeError(f"Expected a model with predict or predict_proba, got {type(model).__name__}: pass losses.")
-        return (np.asarray(model.predict(rows), dtype=float) - np.asarray(targets, dtype=float)) ** 2
+        return (column("predictions", model.predict(rows), len(targets)).astype(float) - targets.astype(float)) ** 2
     index = np.searchsorted(classes, targets)
-    if not np.array_equal(np.asarray(classes)[np.minimum(index, len(classes) - 1)], targets):
+    if not agreement(np.asarray(classes)[np.minimum(index, len(classes) - 1)], targets).all():
         raise ValueError("Expected targets among the model's classes.")
     if hasattr(model, "predict_proba"):
         return -np.log(np.maximum(model.predict_proba(rows)[np.arange(len(index)), index], _TINY))

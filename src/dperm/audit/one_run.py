@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from dperm import _validate as check
+from dperm._column import column
 from dperm.audit.distinguish import roc_points, same_relation, split_claim
 from dperm.audit.pairs import Data
 from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
@@ -68,11 +69,9 @@ def one_run(
         chosen = [np.concatenate([part, other[~coins]]) for part, other in zip(chosen, alternatives, strict=True)]
     rows, targets = (np.concatenate([np.asarray(part), extra]) for part, extra in zip(data, chosen, strict=True))
     model = train((rows, targets))
-    scores = np.asarray(score(model, canaries), dtype=float)
+    scores = column("scores of canaries", score(model, canaries), count).astype(float)
     if alternatives is not None:
-        scores = scores - np.asarray(score(model, alternatives), dtype=float)
-    if scores.shape != (count,):
-        raise ValueError(f"Expected one score per canary, shape ({count},), got {scores.shape}.")
+        scores = scores - column("scores of alternatives", score(model, alternatives), count).astype(float)
     return guess(
         scores,
         coins,
@@ -102,9 +101,11 @@ def guess(
     its own δ(ε).
     """
     event, at, claimed = split_claim(claim, delta)
+    scores = column("scores", scores).astype(float)
     if np.isnan(scores).any():
         raise ValueError("Expected scores that are numbers, got NaN.")
     count = len(scores)
+    coins = column("coins", coins, count).astype(np.bool_)
     if check.integer("guesses", guesses, minimum=2) > count:
         raise ValueError(f"Expected at most as many guesses as canaries, {count}, got {guesses}.")
     order = np.argsort(scores, kind="stable")

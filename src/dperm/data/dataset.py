@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm._column import column
 from dperm.data.frames import as_frame
 from dperm.data.schema import Schema, SchemaError
 from dperm.data.survey import Survey
@@ -28,7 +29,8 @@ class Dataset:
     """features: (n, d) dense or CSR; targets: (n,) labels or numbers; classes empty for regression.
 
     `absent` further records had missing values and were left out: of persons, those without a row that is left. Where the number
-    of records is public (replace-one) they are records still: pass `absent` to `fit`.
+    of records is public (replace-one) they are records still: pass `absent` to `fit`. ValueError for targets, places and groups
+    that are not one a row.
     """
 
     name: str
@@ -50,6 +52,13 @@ class Dataset:
     read_off: str = ""  # "ranges, categories and labels were": what was read off the data and should be public
     stated: bool = False  # whether a schema states ranges, categories and labels
     indices: tuple[int, int] | None = None  # of libsvm files: the features' first index and last
+
+    def __post_init__(self) -> None:
+        size = len(self)
+        object.__setattr__(self, "targets", column("targets", self.targets, size))
+        for name in ("places", "groups"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, column(name, given, size, as_given=True))
 
     def __len__(self) -> int:
         return int(self.features.shape[0])

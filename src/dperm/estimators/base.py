@@ -22,8 +22,8 @@ from dperm._remind import remind_of_budget, remind_of_delta, remind_of_persons, 
 from dperm.distributed import PartedTable, parted_table
 from dperm.distributed.table import refuse_dask
 from dperm.estimators.around import of_stranger, remind_of_what_looks
-from dperm.estimators.labels import refuse_missing
 from dperm.estimators.methods import TakesMethod
+from dperm.estimators.records import admit_records, same_rows
 from dperm.estimators.weights import admit_class_weight, admit_weights, bounded, weight_assumptions, weights_by_class
 from dperm.mechanisms import Mechanism, Method, Release, method_of
 from dperm.objectives import LinearObjective, Loss, PartedRecords, Records, Task, Weighted
@@ -99,13 +99,9 @@ class PrivateLinearModel(TakesMethod):
 
     def _validated(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> tuple[Any, Any]:
         """Finite rows and targets of matching length: refused here, before anything is charged."""
-        if not self._numeric:
-            refuse_missing(y)
-        for name, given in (("y", y), ("groups", groups), ("sample_weight", sample_weight)):
+        for name, given in (("groups", groups), ("sample_weight", sample_weight)):
             same_rows(X, given, name)
-        return validate_data(
-            self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=self._numeric, ensure_min_samples=1
-        )
+        return admit_records(self, X, y, numeric=self._numeric)
 
     def _fit(self, X: Any, y: Any, groups: Any, absent: int, sample_weight: Any) -> Release:
         """Validate, choose and calibrate the mechanism from public facts, then release. `absent` records hold nothing, and are
@@ -320,13 +316,6 @@ class PrivateLinearModel(TakesMethod):
         parts = [(batch.rows @ np.atleast_2d(self.coef_).T) * batch.units[:, None] for batch in records.batches()]
         scores = np.concatenate(parts) + self.intercept_
         return np.ascontiguousarray(scores[:, 0]) if scores.shape[1] == 1 else scores
-
-
-def same_rows(X: Any, others: Any, what: str) -> None:
-    """ValueError where both have an index, and not the same one."""
-    mine, theirs = (getattr(table, "index", None) for table in (X, others))
-    if hasattr(mine, "equals") and hasattr(theirs, "equals") and not mine.equals(theirs):  # pyright: ignore[reportOptionalMemberAccess]
-        raise ValueError(f"Expected {what} with the index of X, in the same order: each is taken for the row at its place.")
 
 
 def admit_groups(groups: Any, rows: int, person_rows: int | None) -> tuple[NDArray[np.intp] | None, int]:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin, clone
+from sklearn.metrics import accuracy_score
 from sklearn.model_selection import train_test_split
-from sklearn.utils.validation import validate_data
 
 from dperm import _validate as check
 from dperm.distributed.answers import by_part
@@ -18,6 +18,7 @@ from dperm.distributed.sums import PartSums
 from dperm.distributed.table import of_dask, refuse_dask
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.labels import admit_labels
+from dperm.estimators.records import HeldOut, admit_records, beside
 from dperm.estimators.scores import accuracy_of_parts
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Auto, Coordinate, Method, Objective
@@ -90,13 +91,13 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         if not isinstance(method, Objective):
             raise ValueError(f"Expected mechanism='objective', whose minimiser can be followed along epsilon, got {method!r}.")
         looks = clone(self)
-        X, y = validate_data(looks, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], ensure_min_samples=2)
+        X, y = admit_records(looks, X, y, numeric=False, least=2)
         known, index, _ = admit_labels(y, self.classes)
         if len(known) != 2:
             raise ValueError(f"Expected two classes, got {len(known)}: look at one against the rest.")
         if isinstance(held_out, tuple):
-            rows, labels = validate_data(looks, *held_out, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32])
-            _, labels, _ = admit_labels(labels, known)
+            others = HeldOut.of(looks, held_out, numeric=False)
+            rows, labels = looks._rows_alike(others.rows), admit_labels(others.targets, known)[1]
         else:
             check.fraction("held_out", held_out)
             X, rows, index, labels = train_test_split(X, index, test_size=held_out, random_state=random_state)
@@ -126,8 +127,8 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         """Accuracy."""
         if of_dask(X):
             return accuracy_of_parts(self.predict, PartSums(X, y, sample_weight))
-        refuse_dask(y=y, sample_weight=sample_weight)
-        return float(super().score(X, y, sample_weight))
+        truth, weights = beside(answers := self.predict(X), y, sample_weight)
+        return float(accuracy_score(truth, answers, sample_weight=weights))
 
 
 class DPLogisticRegression(_PrivateLinearClassifier):

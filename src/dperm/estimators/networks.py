@@ -14,14 +14,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dperm import _validate as check
 from dperm.distributed.table import refuse_dask
 from dperm.estimators.around import of_stranger, remind_of_what_looks
 from dperm.estimators.base import admit_groups
-from dperm.estimators.labels import admit_labels, refuse_missing
+from dperm.estimators.labels import admit_labels
 from dperm.estimators.methods import TakesMethod
+from dperm.estimators.records import admit_records, beside, same_rows
 from dperm.estimators.whole import all_or_nothing
 from dperm.gradient import Policy
 from dperm.gradient.recipes import budgeted_recipe, dp_sgd, dpis, full_batch_descent
@@ -87,9 +89,9 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
     def _train(self, X: Any, y: Any, groups: Any, recipe: _Recipe) -> None:
         import torch
 
-        refuse_missing(y)
-        refuse_dask(X=X, y=y)
-        X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], ensure_min_samples=1)
+        refuse_dask(X=X, y=y, groups=groups)
+        same_rows(X, groups, "groups")
+        X, y = admit_records(self, X, y, numeric=False, sparse=False)
         remind_of_what_looks(stacklevel=3)
         self.classes_, index, labels = admit_labels(y, self.classes)
         settings = {name: value for name, value in self.get_params(deep=False).items() if name not in ("random_state", "module")}
@@ -170,6 +172,11 @@ class PrivateNetworkClassifier(ClassifierMixin, TakesMethod):
         scores = self.decision_function(X)
         index = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[index]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy."""
+        truth, weights = beside(answers := self.predict(X), y, sample_weight)
+        return float(accuracy_score(truth, answers, sample_weight=weights))
 
 
 class DPTorchClassifier(PrivateNetworkClassifier):

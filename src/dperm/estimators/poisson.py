@@ -12,8 +12,9 @@ from sklearn.metrics import d2_tweedie_score
 from dperm import _validate as check
 from dperm.distributed.answers import by_part
 from dperm.distributed.sums import PartSums
-from dperm.distributed.table import of_dask, refuse_dask
+from dperm.distributed.table import of_dask
 from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.records import beside
 from dperm.estimators.scores import poisson_divergence, share_explained
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
@@ -102,8 +103,8 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
         """D², the share of Poisson deviance explained."""
         if of_dask(X):
             return share_explained(self._means, PartSums(X, y, sample_weight), poisson_divergence)
-        refuse_dask(y=y, sample_weight=sample_weight)
-        return float(d2_tweedie_score(y, self._means(X), sample_weight=sample_weight, power=1))
+        truth, weights = beside(answers := self._means(X), y, sample_weight)
+        return float(d2_tweedie_score(truth, answers, sample_weight=weights, power=1))
 
     def _means(self, X: Any) -> NDArray[np.float64]:
         """Expected counts of rows in memory, above 0, as deviances ask for."""

@@ -12,8 +12,9 @@ from sklearn.metrics import d2_pinball_score
 from dperm import _validate as check
 from dperm.distributed.answers import by_part
 from dperm.distributed.sums import PartSums
-from dperm.distributed.table import of_dask, refuse_dask
+from dperm.distributed.table import of_dask
 from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.records import beside
 from dperm.estimators.scores import pinball_of_parts
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
@@ -118,5 +119,5 @@ class DPQuantileRegressor(RegressorMixin, PrivateLinearModel):
         """D², the share of the pinball loss of the best constant that is saved; at most 1."""
         if of_dask(X):
             return pinball_of_parts(self.predict, PartSums(X, y, sample_weight), self.quantile)
-        refuse_dask(y=y, sample_weight=sample_weight)
-        return float(d2_pinball_score(y, self.predict(X), sample_weight=sample_weight, alpha=self.quantile))
+        truth, weights = beside(answers := self.predict(X), y, sample_weight)
+        return float(d2_pinball_score(truth, answers, sample_weight=weights, alpha=self.quantile))

@@ -8,12 +8,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
 
 from dperm import _validate as check
 from dperm.distributed.answers import by_part
 from dperm.distributed.sums import PartSums
-from dperm.distributed.table import of_dask, refuse_dask
+from dperm.distributed.table import of_dask
 from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.records import beside
 from dperm.estimators.scores import share_explained, squared_divergence
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
@@ -102,5 +104,5 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         """R², the share of the variance that is explained."""
         if of_dask(X):
             return share_explained(self.predict, PartSums(X, y, sample_weight), squared_divergence)
-        refuse_dask(y=y, sample_weight=sample_weight)
-        return float(super().score(X, y, sample_weight))
+        truth, weights = beside(answers := self.predict(X), y, sample_weight)
+        return float(r2_score(truth, answers, sample_weight=weights))

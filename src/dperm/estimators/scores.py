@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from scipy.special import kl_div
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import accuracy_score
-from sklearn.utils.validation import check_array, column_or_1d
+from sklearn.utils.validation import check_array
 
+from dperm._column import column
 from dperm.distributed.sums import PartSums
 
 __all__ = ["accuracy_of_parts", "pinball_of_parts", "poisson_divergence", "share_explained", "squared_divergence"]
@@ -35,7 +36,9 @@ def accuracy_of_parts(predict: Predict, sums: PartSums) -> float:
 def _right(predict: Predict, X: Any, y: Any, sample_weight: Any) -> tuple[float, float]:
     weights = _weights(sample_weight, X.shape[0])
     weight = float(weights.sum())
-    right = accuracy_score(y, predict(X), normalize=False, sample_weight=weights if weight else None)  # which refuses zeros alone
+    truth = column("targets y", y, X.shape[0])
+    counted = weights if weight else None  # scikit-learn refuses weights that are all 0
+    right = accuracy_score(truth, predict(X), normalize=False, sample_weight=counted)
     return float(right) if weight else 0.0, weight
 
 
@@ -169,13 +172,13 @@ def _at_place(places: NDArray[np.uint64]) -> Array:
 
 def _targets(y: Any) -> Array:
     """ValueError for what is no column of finite numbers."""
-    return np.ascontiguousarray(column_or_1d(check_array(y, ensure_2d=False)), dtype=np.float64)
+    return np.ascontiguousarray(check_array(column("targets y", y), ensure_2d=False), dtype=np.float64)
 
 
 def _weights(sample_weight: Any, size: int) -> Array:
     if sample_weight is None:
         return np.ones(size)
-    weights = _targets(sample_weight)
+    weights = _targets(column("weights", sample_weight, size))
     if (weights < 0).any():
         raise ValueError("Expected sample_weight to be finite and at least 0.")
     return weights

@@ -11,14 +11,14 @@ import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
 from sklearn.model_selection import ParameterGrid
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dperm import _validate as check
 from dperm._remind import remind_of_budget
 from dperm.distributed import parted_table
-from dperm.distributed.table import refuse_dask
 from dperm.estimators.around import of_stranger
 from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.records import HeldOut
 from dperm.estimators.weights import admit_class_weight, weight_assumptions, weights_by_class
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Mechanism
@@ -124,9 +124,9 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
             self._fit(X, y, held_out, held_out_private)
         return self
 
-    def _fit(self, X: Any, y: Any, held_out: tuple[Any, Any], private_scores: bool) -> None:
+    def _fit(self, X: Any, y: Any, given: tuple[Any, Any], private_scores: bool) -> None:
         settings = self._checked(private_scores)
-        features, classes, size = self._known(X, y, held_out)
+        features, classes, size, held_out = self._known(X, y, given)
         for setting in settings:
             _refuse_weights(clone(self.estimator).set_params(**setting))
         how, planned = self._planned(settings, features, classes, size, private_scores)
@@ -200,19 +200,16 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
             raise ValueError(f"Expected a mean of more than one try, got {self.tries!r}.")
         return settings
 
-    def _known(self, X: Any, y: Any, held_out: tuple[Any, Any]) -> tuple[int, int, int | None]:
-        """Number of features, of classes (0: regression), and of records where it is public. ValueError for unusable tables."""
+    def _known(self, X: Any, y: Any, given: tuple[Any, Any]) -> tuple[int, int, int | None, HeldOut]:
+        """Number of features, of classes (0: regression), and of records where it is public; and what tries are scored on.
+        ValueError for unusable tables."""
         trial = clone(self.estimator)
         classifies = is_classifier(trial)
         X, y = trial._validated(X, y)
-        if not (isinstance(held_out, tuple) and len(held_out) == 2):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError("Expected held_out as (rows, labels).")
-        refuse_dask(**dict(zip(("held-out rows", "held-out labels"), held_out, strict=True)))
-        _, targets = validate_data(
-            trial, *held_out, reset=False, accept_sparse="csr", dtype=[np.float64, np.float32], y_numeric=not classifies
-        )
+        held_out = HeldOut.of(trial, given, numeric=not classifies)
+        targets, size = held_out.targets, None if trial.relation != "replace_one" else len(y)
         if not classifies:
-            return X.shape[1], 0, None if trial.relation != "replace_one" else len(y)
+            return X.shape[1], 0, size, held_out
         known: Any = getattr(trial, "classes", None)
         if known is None:
             raise ValueError("Expected the estimator to state its classes: which are present must not differ between tries.")
@@ -222,7 +219,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
             raise ValueError(f"Expected labels among classes = {stated}, got {unknown[0]!r}.")
         if len(np.unique(targets)) < 2:
             raise ValueError("Expected held-out records of more than one class.")
-        return X.shape[1], len(known), None if trial.relation != "replace_one" else len(y)
+        return X.shape[1], len(known), size, held_out
 
     def _planned(
         self, settings: list[dict[str, Any]], features: int, classes: int, size: int | None, private_scores: bool
@@ -265,12 +262,12 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
 
     # Scores and the certificate
 
-    def _score(self, tried: Any, held_out: tuple[Any, Any], score_epsilon: float, seed: int | None, log: SpendLog) -> float:
-        rows, targets = held_out
+    def _score(self, tried: Any, held_out: HeldOut, score_epsilon: float, seed: int | None, log: SpendLog) -> float:
         if not score_epsilon:
+            rows, targets = held_out.rows, held_out.targets
             with spend_log(log, workers=False):  # what a stranger's scoring trains was not charged with the tries
                 return float(self.scoring(tried, rows, targets) if self.scoring else tried.score(rows, targets))
-        right = float(np.count_nonzero(tried.predict(rows) == np.asarray(targets)))
+        right = float(held_out.right(tried))
         channel = Channel.open(seed)
         channel.charge(PureDP(score_epsilon, Relation(self.estimator.relation)), "score of a try")
         return float(channel.release_pure(np.array([right]), 1.0, score_epsilon)[0])

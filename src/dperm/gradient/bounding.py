@@ -62,7 +62,11 @@ class Bounding(ABC):
 
     def query(self, at_theta: Pass, state: dict[str, float]) -> Any:
         """A batch's part of the step's query: a sum over its records of vectors no longer than `bound`."""
-        return at_theta.weighted_sum(self.factors(at_theta.norms), self.bound)
+        factors = self.factors(at_theta.norms)
+        shape, expected = tuple(getattr(factors, "shape", ())), tuple(at_theta.norms.shape)
+        if shape != expected:  # of a third party's bounding: a column of them would be broadcast
+            raise ValueError(f"Expected {type(self).__name__} to give one factor a record, shape {expected}, got {shape}.")
+        return at_theta.weighted_sum(factors, self.bound)
 
     def empty(self, theta: Any) -> Any:
         """The query of no records."""

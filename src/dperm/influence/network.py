@@ -137,7 +137,7 @@ class NetworkInfluence:
 
     def on_loss(self, inputs: Any, targets: Any) -> Array:
         """(n,): the change of the mean loss of other records. Above 0: the record helps them."""
-        return self.on(lambda run: self.loss_fn(run(inputs), targets).mean())
+        return self.on(lambda run: self._losses(run(inputs), targets).mean())
 
     def parameters(self, index: int) -> Tensor:
         """(p,): the change of θ where this record leaves."""
@@ -171,7 +171,7 @@ class NetworkInfluence:
             for inputs, targets in self.records.batches():
 
                 def losses(theta: Tensor, inputs: Any = inputs, targets: Any = targets) -> Tensor:
-                    return self.loss_fn(self._outputs(theta, inputs), targets)
+                    return self._losses(self._outputs(theta, inputs), targets)
 
                 change = jvp(losses, (self.theta,), (direction,))[1]
                 parts.append(change.detach().double().cpu().numpy())
@@ -270,14 +270,14 @@ class NetworkInfluence:
     def _batch_gradient(self, at: Tensor, batch: Any) -> Tensor:
         with self._still():
             theta = at.clone().requires_grad_()
-            (found,) = torch.autograd.grad(self.loss_fn(self._outputs(theta, batch[0]), batch[1]).sum(), theta)
+            (found,) = torch.autograd.grad(self._losses(self._outputs(theta, batch[0]), batch[1]).sum(), theta)
         return found.detach()
 
     def _batch_product(self, vector: Tensor, batch: Any) -> Tensor:
         inputs, targets = batch
         if self.curvature == "hessian":
             theta = self.theta.clone().requires_grad_()
-            loss = self.loss_fn(self._outputs(theta, inputs), targets).sum()
+            loss = self._losses(self._outputs(theta, inputs), targets).sum()
             (gradient,) = torch.autograd.grad(loss, theta, create_graph=True)
             (found,) = torch.autograd.grad(gradient @ vector, theta)
             return found.detach()
@@ -286,7 +286,7 @@ class NetworkInfluence:
             return self._outputs(theta, inputs)
 
         def slope(outputs: Tensor) -> Tensor:
-            return torch.func.grad(lambda each: self.loss_fn(each, targets).sum())(outputs)
+            return torch.func.grad(lambda each: self._losses(each, targets).sum())(outputs)
 
         tangent: Any = jvp(run, (self.theta,), (vector,))
         curved = jvp(slope, (tangent[0],), (tangent[1],))[1]
@@ -305,12 +305,7 @@ class NetworkInfluence:
     def _check(self) -> None:
         """ValueError for a loss that is not one number a record, and for a model without the derivatives that are needed."""
         (inputs, targets), _ = self.records.probe(2)
-        losses = self.loss_fn(self._outputs(self.theta, inputs), targets)
-        size = batch_size(targets)
-        if tuple(losses.shape) != (size,):
-            raise ValueError(
-                f"Expected loss_fn to give one loss per record, shape ({size},), got {tuple(losses.shape)}: use reduction='none'."
-            )
+        self._losses(self._outputs(self.theta, inputs), targets)
         try:
             with self._still():
                 self._batch_product(torch.zeros_like(self.theta), (inputs, targets))
@@ -318,12 +313,21 @@ class NetworkInfluence:
         except NotImplementedError as error:
             raise ValueError(f"The model has no forward derivative: {str(error).splitlines()[0]}") from error
 
+    def _losses(self, outputs: Any, targets: Any) -> Tensor:
+        """(b,). ValueError for a loss that is not one number a record."""
+        losses, size = self.loss_fn(outputs, targets), batch_size(targets)
+        if tuple(losses.shape) != (size,):
+            raise ValueError(
+                f"Expected loss_fn to give one loss per record, shape ({size},), got {tuple(losses.shape)}: use reduction='none'."
+            )
+        return losses
+
     def _kinks(self) -> list[str]:
         """Operations of the loss, on the first records, whose derivative jumps."""
         (inputs, targets), _ = self.records.probe(2)
         with self._still():
             theta = self.theta.clone().requires_grad_()
-            loss = self.loss_fn(self._outputs(theta, inputs), targets).sum()
+            loss = self._losses(self._outputs(theta, inputs), targets).sum()
         waiting, seen, found = [loss.grad_fn], set[Any](), set[str]()
         while waiting:
             node = waiting.pop()

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from dperm import _validate as check
+from dperm._column import column
 from dperm.gradient.foreign import is_stranger
 from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.method import Method
@@ -122,21 +123,27 @@ class LookAtOthers(Stopping):
 
     def admit(self, objective: LinearObjective) -> None:
         super().admit(objective)
-        if not self.rows.shape[0] or self.rows.shape != (len(self.targets), objective.features):
+        targets = column("held-out targets", self.targets)
+        if not self.rows.shape[0] or self.rows.shape != (len(targets), objective.features):
             raise ValueError(
                 f"Expected held-out rows of {objective.features} features with a target each, got {self.rows.shape} and "
-                f"{len(self.targets)} targets."
+                f"{len(targets)} targets."
             )
-        if not np.isfinite(self.targets).all():
+        if not np.isfinite(targets.astype(np.float64)).all():
             raise ValueError("Expected held-out targets that are finite.")
-        if self.goal == "accuracy" and len(np.unique(self.targets)) < 2:
+        if self.goal == "accuracy" and len(np.unique(targets)) < 2:
             raise ValueError("Expected held-out records of both classes, got one class only: its share is no accuracy.")
+        self._others(objective)  # what cannot be used is refused here, before the charge
 
     def test(
         self, objective: LinearObjective, records: Records, channel: Channel, question: AboveThreshold | None
     ) -> Callable[[Array], bool]:
-        others = objective.records(self.rows, objective.loss.admit(np.asarray(self.targets, dtype=np.float64)))
+        others = self._others(objective)
         return lambda theta: self.excess(objective, others, theta) >= 0
+
+    def _others(self, objective: LinearObjective) -> Records:
+        targets = column("held-out targets", self.targets, self.rows.shape[0]).astype(np.float64)
+        return objective.records(self.rows, objective.loss.admit(targets))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +323,8 @@ class AccuracyFirst(Method):
         if self.held_out is None:
             return self
         try:
-            admitted, given = rows(self.held_out[0]), np.asarray(self.held_out[1])
+            admitted = rows(self.held_out[0])
+            given = column("labels" if labels is not None else "targets", self.held_out[1], admitted.shape[0])
         except ValueError as error:
             raise ValueError(f"Of the held-out records: {error}") from None
         if labels is None:

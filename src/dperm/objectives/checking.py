@@ -109,6 +109,11 @@ def _seen(loss: Loss, t: Array, y: Array, far: float) -> tuple[Array, Array, Arr
     """Values, slopes and curvatures. ValueError where they are not finite, or not double precision."""
     with np.errstate(over="ignore", invalid="ignore"):
         raw = [np.asarray(of(t.copy(), y.copy())) for of in (loss.value, loss.slope, loss.curvature)]
+    if any(values.shape != t.shape for values in raw):
+        shapes = ", ".join(str(values.shape) for values in raw)
+        raise ValueError(
+            f"Expected the loss {loss.name} to give one value, slope and curvature a record, shape {t.shape}, got {shapes}."
+        )
     if any(values.dtype != np.float64 for values in raw):
         types = ", ".join(str(values.dtype) for values in raw)
         raise ValueError(f"Expected the loss {loss.name} to compute in double precision, got {types}.")

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._column import column
 from dperm.objectives.per_example import Pass
 from dperm.objectives.records import EXACT_ROWS, Batch, Records, admit_shape, known
 from dperm.release.grid import power_below
@@ -39,16 +40,11 @@ def numbered(groups: Any, rows: int) -> tuple[NDArray[np.intp], int]:
     """
     import pandas
 
-    if isinstance(groups, str) or not hasattr(groups, "__iter__"):
-        raise ValueError(f"Expected {rows} groups, one a row, got {groups!r}.")
-    of = getattr(groups, "dtype", None)  # of a column: its entries alone would be Python's floats
-    groups = groups if isinstance(groups, np.ndarray) else np.array([*groups, None], dtype=object)[:-1]
-    if groups.shape != (rows,):
-        raise ValueError(f"Expected {rows} groups, one a row, got shape {groups.shape}.")
-    number, persons = pandas.factorize(groups)
+    values = column("groups", groups, rows, as_given=True)
+    number, persons = pandas.factorize(values)
     if missing := int((number < 0).sum()):
         raise ValueError(f"Expected to be told whose each row is, but {missing} groups are missing.")
-    if not check.told_apart(persons, of):
+    if not check.told_apart(persons, values.dtype):
         raise ValueError("Expected groups as texts or whole numbers: of floats so large, several are one and the same.")
     return number.astype(np.intp), len(persons)
 
@@ -86,9 +82,7 @@ def grouped_records(
     targets = admit_shape(targets, size)
     usable = known(targets)
     if present is not None:
-        if np.shape(present) != (size,):
-            raise ValueError(f"Expected present to have {size} entries, one a row, got shape {np.shape(present)}.")
-        usable &= np.asarray(present, dtype=np.bool_)
+        usable &= column("entries of present", present, size).astype(np.bool_)
     kept, starts = spread_rows(number, usable, persons, most)
     if most == 1:
         empty = np.diff(starts) == 0

@@ -167,7 +167,8 @@ class LinearObjective:
         """Wrap data for this objective; see `Records`, and with `person_rows` `GroupedRecords`, where `groups` (n,) tells whose
         each row is. Rows (persons, k, d) with targets (persons, k) need no groups.
 
-        ValueError where the number of features differs, and for groups without `person_rows` or the other way round.
+        ValueError where the number of features differs, for targets with weights (n, 2) where the loss has none, and for groups
+        without `person_rows` or the other way round.
         """
         if rows.shape[-1] != self.features:
             raise ValueError(f"Expected rows with {self.features} features, got {rows.shape[-1]}.")
@@ -175,6 +176,8 @@ class LinearObjective:
             rows, targets, groups = flattened(rows, targets, groups)
         if (groups is None) != (self.person_rows is None):
             raise ValueError(f"Expected groups with person_rows, and only then, got person_rows={self.person_rows}.")
+        if np.ndim(targets) == 2 and np.shape(targets)[1] == 2 and not self.loss.weighs:
+            raise ValueError(f"Expected targets (n,), got weights beside them: the {self.loss.name} loss has none (`Weighted`).")
         if groups is None:
             return Records(rows, targets, self.data_norm, self.intercept_scale, present=present, keep=keep)
         assert self.person_rows is not None

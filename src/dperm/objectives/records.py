@@ -14,6 +14,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dperm._column import column, refuse_masked
+
 __all__ = ["EXACT_ROWS", "ROW_BITS", "Batch", "Records", "admit_shape", "known"]
 
 T = TypeVar("T")
@@ -110,9 +112,7 @@ class Records:
         self.targets = admit_shape(targets, self.size)
         absent = ~known(self.targets)
         if present is not None:
-            if np.shape(present) != (self.size,):
-                raise ValueError(f"Expected present to have {self.size} entries, one a row, got shape {np.shape(present)}.")
-            absent |= ~np.asarray(present, dtype=np.bool_)
+            absent |= ~column("entries of present", present, self.size).astype(np.bool_)
         self.targets[absent] = 1.0
         self._absent = absent if absent.any() else _NOBODY
         self._kept: Any = None
@@ -136,7 +136,9 @@ class Records:
             self.rows: Any = None
 
     def relabelled(self, targets: Array) -> Records:
-        """The same rows with other targets, sharing all memory."""
+        """The same rows with other targets of the same shape, sharing all memory. ValueError for another shape."""
+        if np.shape(targets) != self.targets.shape:
+            raise ValueError(f"Expected targets of shape {self.targets.shape}, as before, got {np.shape(targets)}.")
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.targets = _copied(targets)
@@ -284,10 +286,10 @@ class Records:
 
 def admit_shape(targets: Any, size: int) -> Array:
     """A copy of targets (n,), or (n, 2) with weights. ValueError for other shapes."""
-    targets = _copied(targets)
-    if targets.shape not in ((size,), (size, 2)):
-        raise ValueError(f"Expected {size} targets, one a row, got shape {targets.shape}.")
-    return targets
+    if np.shape(targets) != (size, 2):
+        return _copied(column("targets", targets, size))
+    refuse_masked("targets", targets)
+    return _copied(targets)
 
 
 def _copied(targets: Any) -> NDArray[Any]:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm._column import agreement, column
+
 __all__ = ["Judgement", "judge_classes", "judge_numbers"]
 
 Array = NDArray[np.float64]
@@ -37,13 +39,21 @@ def judge_classes(
     truth: NDArray[Any], answers: NDArray[Any], probabilities: Array | None, classes: list[Any], *, weighted: bool = False
 ) -> Judgement:
     """Labels (n,) beside predicted ones (n,), and probabilities (n, K) of the classes in their order, where there are some.
-    `weighted`: the classes did not count alike, so that accuracy is not what the model was made for."""
+    `weighted`: the classes did not count alike, so that accuracy is not what the model was made for.
+
+    ValueError for other shapes.
+    """
     from sklearn.metrics import log_loss, recall_score, roc_auc_score
 
+    truth = column("labels", truth)
+    answers = column("predicted labels", answers, len(truth))
+    if probabilities is not None and np.shape(probabilities) != (len(truth), len(classes)):
+        raise ValueError(f"Expected probabilities ({len(truth)}, {len(classes)}), got shape {np.shape(probabilities)}.")
+    right = agreement(truth, answers)
     present = [label for label in classes if (truth == label).any()]
     each = recall_score(truth, answers, labels=classes, average=None, zero_division=np.nan)
     recalls = {str(label): float(value) for label, value in zip(classes, np.atleast_1d(each), strict=True)}
-    accuracy = float(np.mean(truth == answers))
+    accuracy = float(np.mean(right))
     majority = max(float(np.mean(truth == label)) for label in present)
     scores = {
         "accuracy": accuracy,
@@ -58,7 +68,7 @@ def judge_classes(
             auc = roc_auc_score(truth, probabilities, labels=classes, multi_class="ovr")
         scores["AUC"] = float(auc)
         scores["log loss"] = float(log_loss(truth, probabilities, labels=classes))
-        scores["calibration error"] = _calibration(truth == answers, probabilities.max(axis=1))
+        scores["calibration error"] = _calibration(right, probabilities.max(axis=1))
         if len(classes) == 2:
             scores[f"share of {classes[1]}"] = float(np.mean(truth == classes[1]))
             scores[f"mean probability of {classes[1]}"] = float(probabilities[:, 1].mean())
@@ -78,7 +88,9 @@ def judge_classes(
 
 
 def judge_numbers(truth: Array, answers: Array) -> Judgement:
-    """Numbers (n,) beside predicted ones (n,)."""
+    """Numbers (n,) beside predicted ones (n,). ValueError for other shapes."""
+    truth = column("targets", truth).astype(np.float64)
+    answers = column("predictions", answers, len(truth)).astype(np.float64)
     off = answers - truth
     spread = float(np.square(truth - truth.mean()).sum())
     r2 = 1 - float(np.square(off).sum()) / spread if spread > 0 else np.nan

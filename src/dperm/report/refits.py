@@ -14,6 +14,7 @@ from scipy.stats import norm
 from sklearn.utils.validation import check_is_fitted
 
 from dperm import _validate as check
+from dperm._column import column
 from dperm.audit.outputs import unlogged
 from dperm.data import Dataset
 
@@ -71,7 +72,7 @@ class Refits:
             if (strange := np.setdiff1d(targets, known)).size:
                 raise ValueError(f"Expected records with the model's labels {known[:8].tolist()}, got {strange[:8].tolist()}.")
             settings["classes"] = known.tolist()  # a draw may have no record of a rare one
-        weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        weights = None if sample_weight is None else column("weights", sample_weight, len(records)).astype(np.float64)
         rng = np.random.default_rng(random_state)
         models: list[Any] = []
         for done in range(count):

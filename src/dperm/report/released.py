@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._column import column
 from dperm.data import TargetRange
 from dperm.objectives.grouped import numbered
 from dperm.privacy import Assumption, Certificate, Event, Gaussian, Relation, calibrate, statements
@@ -102,11 +103,13 @@ def release_class_scores(
     anything is charged, for what does not fit.
     """
     count, ordered = len(classes), likely is not None and len(classes) == 2
-    truth, answers = _numbers("truth", truth, count, None), _numbers("answers", answers, count, len(truth))
+    truth = _numbers("truth", truth, count, None)
+    answers = _numbers("answers", answers, count, len(truth))
     if not len(truth) or count < 2:
         raise ValueError(f"Expected some records of at least two classes, got {len(truth)} of {count}.")
     if ordered:
-        given = np.clip(np.nan_to_num(np.asarray(likely, dtype=np.float64), nan=0.5), 0.0, 1.0)
+        given = column("probabilities", likely, len(truth)).astype(np.float64)
+        given = np.clip(np.nan_to_num(given, nan=0.5), 0.0, 1.0)
         places = np.minimum((given * _BINS).astype(np.intp), _BINS - 1)
         half = _BINS // 2
         columns = np.where(answers == 1, np.maximum(places, half), np.minimum(places, half - 1))
@@ -152,9 +155,10 @@ def release_number_scores(
     ValueError, before anything is charged, for what does not fit.
     """
     low, high = TargetRange(*target_range)
-    truth, answers = (np.asarray(values, dtype=np.float64) for values in (truth, answers))
-    if truth.ndim != 1 or truth.shape != answers.shape or not len(truth):
-        raise ValueError(f"Expected some targets and as many answers, got shapes {truth.shape} and {answers.shape}.")
+    truth = column("targets", truth).astype(np.float64)
+    answers = column("answers", answers, len(truth)).astype(np.float64)
+    if not len(truth):
+        raise ValueError("Expected some targets and as many answers, got none.")
     if not (np.isfinite(truth).all() and np.isfinite(answers).all()):
         raise ValueError("Expected finite targets and answers.")
     place = (np.clip(truth, low, high) - low) / (high - low)
@@ -190,9 +194,9 @@ def _share(part: float, whole: float) -> float:
 
 
 def _numbers(name: str, values: Any, count: int, size: int | None) -> NDArray[np.intp]:
-    numbers = np.asarray(values)
-    if numbers.dtype.kind not in "iu" or numbers.ndim != 1 or (size is not None and len(numbers) != size):
-        raise ValueError(f"Expected {name} as numbers of classes, one a record, got {numbers.dtype} of shape {numbers.shape}.")
+    numbers = column(f"entries of {name}", values, size)
+    if numbers.dtype.kind not in "iu":
+        raise ValueError(f"Expected {name} as numbers of classes, one a record, got {numbers.dtype}.")
     if len(numbers) and not (numbers.min() >= 0 and numbers.max() < count):
         raise ValueError(f"Expected {name} from 0 to {count - 1}, got {numbers.min()} to {numbers.max()}.")
     return numbers.astype(np.intp)

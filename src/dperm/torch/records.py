@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
+from dperm._column import refuse_masked
 from dperm.torch.guard import kept_states, seed_all
 from dperm.torch.named import Paired, label_apart, readable
 from dperm.torch.ranks.group import Ranks
@@ -321,5 +322,6 @@ def _as_tensors(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(_as_tensors(item) for item in value)
     if isinstance(value, np.ndarray):
-        return torch.from_numpy(value)
+        refuse_masked("records", value)
+        return torch.from_numpy(np.asarray(value))
     raise TypeError(f"Expected tensors or NumPy arrays, got {type(value).__name__}: convert it first (pandas: .to_numpy()).")

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import rankdata
 
 from dperm import _validate as check
+from dperm._column import column
 from dperm.mechanisms import Objective
 from dperm.objectives import LinearObjective
 from dperm.utility.curve import EpsilonCurve
@@ -70,9 +71,9 @@ class UtilityCurve:
     def of(cls, path: UtilityPath, rows: Any, targets: ArrayLike, epsilons: ArrayLike | None = None) -> UtilityCurve:
         """On held-out rows (h, d) and targets (h,), −1 and 1; at 100 values of ε where none are given. ValueError where nothing
         is held out, or of one class only."""
-        signs = path.objective.loss.admit(np.asarray(targets, dtype=np.float64))
-        if not len(signs) or rows.shape[0] != len(signs):
-            raise ValueError(f"Expected held-out records with a target each, got {rows.shape[0]} rows and {len(signs)} targets.")
+        signs = path.objective.loss.admit(column("held-out targets", targets, rows.shape[0]).astype(np.float64))
+        if not len(signs):
+            raise ValueError("Expected held-out records with a target each, got none.")
         if len(np.unique(signs)) < 2:
             raise ValueError("Expected held-out records of both classes, got one class only: hold out more, or others.")
         low, high = path.curve.low, path.curve.high

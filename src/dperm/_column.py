@@ -1,0 +1,83 @@
+"""One value of each record: the way in which labels, targets, weights, groups and masks enter comparisons, counts and sums.
+
+NumPy compares a column (n, 1) with a vector (n,) by making a table (n, n) of both: one record then moves a count over it by up to
+2n, where it should move it by 1. So nothing that is given for records is used as it came: `column` makes a vector of it or
+refuses it, and `agreement` compares vectors of one length alone.
+"""
+
+from __future__ import annotations
+
+import datetime
+import numbers
+from collections.abc import Iterable, Mapping, Set
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["agreement", "column", "refuse_masked"]
+
+_PLAIN = (str, bytes, numbers.Number, datetime.date, type(None))  # entries that are looked at no further
+
+
+def column(name: str, values: Any, size: int | None = None, *, as_given: bool = False) -> NDArray[Any]:
+    """The values of `size` records as a vector (size,): of a vector, of a table of one column (size, 1), whether it is NumPy's,
+    pandas', polars', Arrow's or PyTorch's, or of a list.
+
+    name : what the values are, in the plural, for messages.
+    size : the number of records; None: any.
+    as_given : whether entries keep their Python types: of a list 1 and "1" stay two values, and a tuple is one value.
+
+    Raises ValueError, which says what shape was expected and what came, for anything else: one value without an axis, a row
+    (1, n), several columns, ragged lists, entries that are lists or arrays themselves, masked entries, sparse matrices.
+    """
+    expected = f"Expected {name} as a vector, one a row" if size is None else f"Expected {size} {name}, one a row"
+    refuse_masked(name, values)
+    if hasattr(values, "detach") and hasattr(values, "numpy"):  # a tensor, wherever it is and whatever it was computed from
+        values = values.detach().cpu().numpy()
+    if isinstance(values, (str, bytes, Mapping, Set)):
+        raise ValueError(f"{expected}, got {values!r:.80}.")
+    if as_given and isinstance(values, Iterable) and not hasattr(values, "__array__"):
+        array = _of_entries(values)
+    else:
+        try:
+            array = np.asarray(values)
+        except ValueError as error:  # lists of several lengths
+            raise ValueError(f"{expected}, got entries of several lengths: {error}") from None
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or (size is not None and len(array) != size):
+        raise ValueError(f"{expected}, got shape {array.shape}.")
+    plain = (*_PLAIN, tuple) if as_given else _PLAIN
+    if array.dtype == object and not all(issubclass(kind, plain) for kind in {type(entry) for entry in array}):
+        array = _of_entries(array)
+        for entry in array:
+            if not isinstance(entry, plain) and (hasattr(entry, "__len__") or hasattr(entry, "ndim")):
+                raise ValueError(f"{expected}, got an entry that is a {type(entry).__name__}: {entry!r:.80}.")
+    return array
+
+
+def refuse_masked(name: str, values: Any) -> None:
+    """ValueError for masked entries: whatever forgets the mask would use what is under it."""
+    if np.ma.is_masked(values):
+        raise ValueError(
+            f"Expected {name} without masked entries, got {np.ma.count_masked(values)}: leave these records out, or fill them."
+        )
+
+
+def agreement(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.bool_]:
+    """(n,) whether two vectors (n,) have the same entry at each place. ValueError for other shapes: none is broadcast."""
+    if first.ndim != 1 or first.shape != second.shape:
+        raise ValueError(f"Expected two vectors of one length, got shapes {first.shape} and {second.shape}.")
+    if not len(first):
+        return np.zeros(0, dtype=np.bool_)
+    return np.asarray(first == second, dtype=np.bool_).reshape(first.shape)
+
+
+def _of_entries(values: Iterable[Any]) -> NDArray[Any]:
+    """(n,) objects; an array or a tensor without axes is the number in it."""
+    entries = [entry.item() if getattr(entry, "ndim", None) == 0 and hasattr(entry, "item") else entry for entry in values]
+    array = np.empty(len(entries), dtype=object)
+    for place, entry in enumerate(entries):  # NumPy would take entries that are sequences apart
+        array[place] = entry
+    return array
