@@ -56,7 +56,7 @@ class FrankWolfeDescent(Mechanism):
 
     @property
     def paper(self) -> str:
-        return "Talwar, Thakurta, Zhang 2015; McSherry & Talwar 2007; Cesar & Rogers 2021"
+        return "Talwar, Thakurta, Zhang 2015; McSherry & Talwar 2007; Dong, Durfee, Rogers 2020"
 
     def event(self, facts: PublicFacts) -> Event:
         check.positive("lipschitz", facts.lipschitz)

@@ -70,7 +70,7 @@ class GreedyDescent(Mechanism):
 
     @property
     def paper(self) -> str:
-        return "Mangold, Bellet, Salmon, Tommasi 2023; choices by the exponential mechanism, Rényi composition"
+        return "Mangold, Bellet, Salmon, Tommasi 2023; choices by the exponential mechanism: Dong, Durfee, Rogers 2020"
 
     @property
     def choice_epsilon(self) -> float:

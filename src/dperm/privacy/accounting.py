@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from dperm import _validate as check
 from dperm.privacy import objective_perturbation
+from dperm.privacy.bounded_range import choice_delta, choice_epsilon
 from dperm.privacy.events import (
     ApproximateDP,
     Composed,
     Event,
+    ExponentialMechanism,
     FilteredRdp,
     Gaussian,
     HiddenIterates,
@@ -25,7 +29,7 @@ from dperm.privacy.events import (
 from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, solve_decreasing
 from dperm.privacy.pairs import loss_pairs
 from dperm.privacy.pld import TOLERANCE, pld_delta, pld_epsilon_and_doubt
-from dperm.privacy.rdp import rdp_delta, rdp_epsilon
+from dperm.privacy.rdp import rdp_curve, rdp_delta, rdp_epsilon
 
 __all__ = ["best_epsilon", "delta", "epsilon"]
 
@@ -50,7 +54,10 @@ def best_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> tu
         return (basic if failure == 0 else math.inf), "basic composition"
     if multiplier := _one_gaussian(event):
         return gaussian_epsilon(multiplier, delta), "exact Gaussian"
-    if leaf := _one_objective(event):
+    leaf = _only(event)
+    if isinstance(leaf, ExponentialMechanism):
+        return choice_epsilon(leaf.epsilon, delta), "exact profile"
+    if isinstance(leaf, ObjectivePerturbationEvent):
         value = solve_decreasing(
             lambda e: math.log(objective_perturbation.delta(leaf, e)) - math.log(delta), scale=1.0, relative=1e-8
         )
@@ -64,7 +71,7 @@ def best_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> tu
         doubtful = doubtful or value == math.inf
     except UnsupportedEventError as error:
         refusals.append(error)
-    if doubtful:  # an RDP bound is never smaller than a PLD on a grid that is fine enough
+    if doubtful or _renyi_may_be_less(event):  # elsewhere an RDP bound is never smaller than a PLD on a grid that is fine enough
         try:
             name = "Rényi filter" if any(isinstance(leaf, FilteredRdp) for leaf in counts) else "RDP"
             candidates.append((rdp_epsilon(event, delta), name))
@@ -101,10 +108,14 @@ def delta(event: Event, epsilon: float, tolerance: float = TOLERANCE) -> float:
         return min(failure, 1.0)
     if multiplier := _one_gaussian(event):
         return gaussian_delta(multiplier, epsilon)
-    if leaf := _one_objective(event):
+    leaf = _only(event)
+    if isinstance(leaf, ExponentialMechanism):
+        return choice_delta(leaf.epsilon, epsilon)
+    if isinstance(leaf, ObjectivePerturbationEvent):
         return objective_perturbation.delta(leaf, epsilon)
     try:
-        return pld_delta(event, epsilon, tolerance)
+        found = pld_delta(event, epsilon, tolerance)
+        return min(found, rdp_delta(event, epsilon)) if _renyi_may_be_less(event) else found
     except UnsupportedEventError as refusal:
         try:
             return rdp_delta(event, epsilon)
@@ -139,7 +150,7 @@ def _basic(event: Event) -> tuple[float, float]:
     """
     total, failure = 0.0, 0.0
     for leaf, count in leaves(event).items():
-        if isinstance(leaf, PureDP | ApproximateDP):
+        if isinstance(leaf, PureDP | ApproximateDP | ExponentialMechanism):
             total += count * leaf.epsilon
             failure += count * (leaf.delta if isinstance(leaf, ApproximateDP) else 0.0)
         elif isinstance(leaf, Laplace):
@@ -162,7 +173,23 @@ def _one_gaussian(event: Event) -> float | None:
     return least / math.sqrt(sum(count * (least / noise) ** 2 for noise, count in noises))
 
 
-def _one_objective(event: Event) -> ObjectivePerturbationEvent | None:
+def _only(event: Event) -> Event | None:
+    """The one mechanism that runs, once, if there are no others."""
     counts = leaves(event)
     leaf = next(iter(counts))
-    return leaf if len(counts) == 1 and counts[leaf] == 1 and isinstance(leaf, ObjectivePerturbationEvent) else None
+    return leaf if len(counts) == 1 and counts[leaf] == 1 else None
+
+
+def _renyi_may_be_less(event: Event) -> bool:
+    """Whether the pairs that are composed may lose something that Rényi divergences keep, where all parts have some: choices in
+    more than one block (`dperm.privacy.bounded_range`)."""
+    counts = leaves(event)
+    return any(isinstance(leaf, ExponentialMechanism) for leaf in counts) and all(map(_has_divergences, counts))
+
+
+def _has_divergences(leaf: Event) -> bool:
+    try:
+        rdp_curve(leaf, np.array([2.0]))
+    except UnsupportedEventError:
+        return False
+    return True

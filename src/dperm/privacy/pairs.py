@@ -14,9 +14,11 @@ from scipy.special import betaln, expit, logsumexp, ndtr, xlog1py, xlogy
 
 from dperm.privacy import objective_perturbation
 from dperm.privacy.allocation import LEAST_NOISE, allocation_ratio
+from dperm.privacy.bounded_range import LARGEST_RANGE, blocks, loss_atoms
 from dperm.privacy.events import (
     ApproximateDP,
     Event,
+    ExponentialMechanism,
     Gaussian,
     HiddenIterates,
     IndividualGaussian,
@@ -36,7 +38,7 @@ from dperm.privacy.events import (
 from dperm.privacy.last_iterate import stopped_shifts
 from dperm.privacy.loss_bound import TAIL, LossBound, Normal, SymmetrisedLoss
 
-__all__ = ["LOSS_CAP", "MOST_NOISE", "Directions", "LossPair", "gaussian_pair", "loss_pairs", "symmetric"]
+__all__ = ["LOSS_CAP", "MOST_NOISE", "Directions", "LossPair", "composed_pairs", "gaussian_pair", "loss_pairs", "symmetric"]
 
 Array = NDArray[np.float64]
 
@@ -300,6 +302,13 @@ def loss_pairs(event: Event) -> Directions:
     raise UnsupportedEventError(f"The PLD accountant cannot bound {event}.")
 
 
+def composed_pairs(event: Event, count: int) -> list[tuple[Directions, int]]:
+    """Dominating pairs whose composition, each so many times, bounds `count` copies of one leaf event, chosen adaptively."""
+    if isinstance(event, ExponentialMechanism) and event.epsilon <= LARGEST_RANGE:
+        return [(_choices(event.epsilon, size), number) for size, number in blocks(event.epsilon, count).items()]
+    return [(loss_pairs(event), count)]
+
+
 def symmetric(pair: LossPair, infinite: float = 0.0) -> Directions:
     return Directions(pair, pair, infinite)
 
@@ -364,6 +373,16 @@ def _(event: Laplace) -> Directions:
 def _(event: PureDP) -> Directions:
     e = event.epsilon
     return symmetric(_Atoms((-e, e), (float(expit(-e)), float(expit(e)))))
+
+
+@loss_pairs.register
+def _(event: ExponentialMechanism) -> Directions:
+    return _choices(event.epsilon, 1) if event.epsilon <= LARGEST_RANGE else loss_pairs(PureDP(event.epsilon, event.relation))
+
+
+def _choices(epsilon: float, count: int) -> Directions:
+    """Of so many choices together: see `dperm.privacy.bounded_range`."""
+    return symmetric(_Atoms(*loss_atoms(epsilon, count)))
 
 
 @loss_pairs.register

@@ -23,7 +23,7 @@ from scipy.optimize import minimize_scalar
 
 from dperm.privacy.events import Event, Gaussian, leaves
 from dperm.privacy.gaussian import solve_decreasing
-from dperm.privacy.pairs import LOSS_CAP, MOST_NOISE, LossPair, gaussian_pair, loss_pairs, symmetric
+from dperm.privacy.pairs import LOSS_CAP, MOST_NOISE, LossPair, composed_pairs, gaussian_pair, symmetric
 
 __all__ = ["PrivacyLossDistribution", "lay", "pld_delta", "pld_epsilon", "pld_epsilon_and_doubt"]
 
@@ -176,7 +176,7 @@ class PrivacyLossDistribution:
         counts = leaves(event)
         # Gaussians compose exactly into one, under any relation (Dong, Roth, Su 2022, Corollary 3.3).
         squares = sum(n * min(1 / leaf.noise_multiplier, 1e100) ** 2 for leaf, n in counts.items() if isinstance(leaf, Gaussian))
-        pairs = [(loss_pairs(leaf), n) for leaf, n in counts.items() if not isinstance(leaf, Gaussian)]
+        pairs = [pair for leaf, n in counts.items() if not isinstance(leaf, Gaussian) for pair in composed_pairs(leaf, n)]
         if squares > 0:
             pairs.append((symmetric(gaussian_pair(max(math.sqrt(squares), 1 / MOST_NOISE))), 1))
         self._tolerance = tolerance

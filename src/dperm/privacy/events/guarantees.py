@@ -85,7 +85,8 @@ class ApproximateDP(Event):
 
 @dataclass(frozen=True)
 class ExponentialMechanism(Event):
-    """A mechanism whose log-probability ratios span a range of at most ε (Dong, Durfee, Rogers 2020)."""
+    """A mechanism whose log-probability ratios span a range of at most ε (Dong, Durfee, Rogers 2020). Copies may be chosen
+    adaptively: see `dperm.privacy.bounded_range`."""
 
     epsilon: float
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
