@@ -188,7 +188,7 @@ class Unregularised(OutputPerturbation):
     def train(self, objective: LinearObjective, records: Any, channel: Any) -> Any:
         weaker = replace(self, strong_convexity=self.strong_convexity / 50)
         release = channel.release
-        channel.release = lambda query, sensitivity, multiplier: release(query, sensitivity / 50, multiplier)
+        channel.release = lambda query, sensitivity, multiplier, **_: release(query, sensitivity / 50, multiplier)
         return OutputPerturbation.train(weaker, objective, records, channel)
 
 
@@ -199,7 +199,7 @@ class EarlyStopped(ObjectivePerturbation):
     def train(self, objective: LinearObjective, records: Any, channel: Any) -> Any:
         sloppy = replace(self, tolerance=1e-1)
         release = channel.release
-        channel.release = lambda query, sensitivity, multiplier: release(query, sensitivity * 1e-7, multiplier)
+        channel.release = lambda query, sensitivity, multiplier, **_: release(query, sensitivity * 1e-7, multiplier)
         return ObjectivePerturbation.train(sloppy, objective, records, channel)
 
 

@@ -171,8 +171,8 @@ class Laplace(FrankWolfeDescent):
 
     def train(self, objective: Any, records: Any, channel: Any) -> Any:
         class Door:
-            def choose(self, scores: Any, sensitivity: float, epsilon: float) -> int:
-                return channel.choose(scores, sensitivity / 4, epsilon)
+            def choose(self, scores: Any, sensitivity: float, epsilon: float, what: str) -> int:
+                return channel.choose(scores, sensitivity / 4, epsilon, what)
 
         return super().train(objective, records, Door())  # type: ignore[arg-type]
 

@@ -35,7 +35,8 @@ class ReleaseRecord:
     "threshold": of a number that is compared and does not leave. "hidden": a step that does not leave. "objective" is the linear
     term of an objective, which is not rounded (step 0). Where less and less noise was added, `released` is what has the
     least, and `path` all of it.
-    `precision` is the machine epsilon of the query's type; `sampling_rate` is the one that it is paid for at.
+    `precision` is the machine epsilon of the query's type; `sampling_rate` is the one that it is paid for at; `what` names the
+    kind of query.
     """
 
     query: Array
@@ -47,6 +48,7 @@ class ReleaseRecord:
     sampling_rate: float = 1.0
     step: float = 0.0
     path: Array | None = None
+    what: str = "statistic"
 
 
 @dataclass
@@ -77,24 +79,27 @@ class Recorder(Source):
             self.source = own
         return self
 
+    def _keep(self, record: ReleaseRecord) -> None:
+        self.recording.releases.append(replace(record, what=self.what))
+
     def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
         asked = _rounded(query, step)  # first: a source may add its noise in the query's memory
         released = self.source.gaussian(query, sensitivity, std, step)
         record = ReleaseRecord(
             asked, sensitivity, std, _kept(released), precision=_precision(query), sampling_rate=self.sampling_rate, step=step
         )
-        self.recording.releases.append(record)
+        self._keep(record)
         return released
 
     def pure(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
         released = self.source.pure(query, sensitivity, epsilon, step)
         record = ReleaseRecord(_rounded(query, step), sensitivity, epsilon, _kept(released), "pure", step=step)
-        self.recording.releases.append(record)
+        self._keep(record)
         return released
 
     def hidden(self, query: Array, sensitivity: float, std: float) -> Array:
         inside = self.source.hidden(query, sensitivity, std)
-        self.recording.releases.append(ReleaseRecord(_kept(query), sensitivity, std, _kept(inside), "hidden"))
+        self._keep(ReleaseRecord(_kept(query), sensitivity, std, _kept(inside), "hidden"))
         return inside
 
     def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
@@ -102,24 +107,24 @@ class Recorder(Source):
         record = ReleaseRecord(
             _rounded(query, step), sensitivity, epsilons[-1], _kept(path[-1]), "pure", step=step, path=_kept(path)
         )
-        self.recording.releases.append(record)
+        self._keep(record)
         return path
 
     def choose(self, scores: Array, sensitivity: float, epsilon: float, step: float) -> int:
         chosen = self.source.choose(scores, sensitivity, epsilon, step)
         record = ReleaseRecord(_rounded(scores, step), sensitivity, epsilon, np.array([float(chosen)]), "choice", step=step)
-        self.recording.releases.append(record)
+        self._keep(record)
         return chosen
 
     def undisclosed(self, query: Array, sensitivity: float, epsilon: float, step: float) -> Array:
         compared = self.source.undisclosed(query, sensitivity, epsilon, step)
         record = ReleaseRecord(_rounded(query, step), sensitivity, epsilon, _kept(compared), "threshold", step=step)
-        self.recording.releases.append(record)
+        self._keep(record)
         return compared
 
     def objective_noise(self, dimension: int, lipschitz: float, std: float) -> Array:
         term = self.source.objective_noise(dimension, lipschitz, std)
-        self.recording.releases.append(ReleaseRecord(np.zeros(dimension), lipschitz, std, _kept(term), "objective"))
+        self._keep(ReleaseRecord(np.zeros(dimension), lipschitz, std, _kept(term), "objective"))
         return term
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
@@ -191,7 +196,7 @@ class Forced(Source):
         released = self.reference.releases[at].released.copy()
         asked = _rounded(query, step)
         self.recording.releases.append(
-            ReleaseRecord(asked, sensitivity, noise, released, kind, _precision(query), self.sampling_rate, step)
+            ReleaseRecord(asked, sensitivity, noise, released, kind, _precision(query), self.sampling_rate, step, what=self.what)
         )
         return array_namespace(query).asarray(released, dtype=query.dtype, device=device(query), copy=True)
 

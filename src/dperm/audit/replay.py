@@ -7,7 +7,7 @@ the same θ before every query, so that any difference is the neighbour's (cf. R
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,13 +34,19 @@ __all__ = ["ReplayedPair", "replay", "replay_pair"]
 Array = NDArray[np.float64]
 
 _ROUNDING = 1e-7  # relative: queries are sums in floating point
+#: kinds of movement of objective perturbation
+_GRADIENT, _LOG_DETERMINANT, _SOLVER = "gradient of the objective", "log-determinant", "error of the solver"
 
 
 @dataclass(frozen=True)
 class ReplayedPair:
-    """`movement` is the largest ‖q(D) − q(D')‖ ÷ sensitivity of a release; `noise` is that of two runs on D by themselves."""
+    """`movement` is by kind of release the largest ‖q(D) − q(D')‖ ÷ sensitivity; `noise` is that of two runs on D by themselves.
 
-    movement: float
+    Kinds are those that `Channel.release` is told, and of objective perturbation, which has no query before its noise: "gradient
+    of the objective" and "log-determinant", each ÷ what its event assumes of a record, and "error of the solver", ÷ γ.
+    """
+
+    movement: Mapping[str, float]
     findings: tuple[Finding, ...]
     noise: tuple[NoiseSeen, ...] = ()
 
@@ -66,7 +72,7 @@ def replay(
         same_relation(training.event, pair.relation)
     _refuse_other_randomness(training, pairs[0])
     both = [side for pair in pairs for side in (pair, pair.reversed())]
-    largest = 0.0
+    movement: dict[str, float] = {}
     findings: dict[str, list[str]] = {}
     seen: list[NoiseSeen] = []
     refused: list[str] = []
@@ -78,7 +84,7 @@ def replay(
                 refused.append(pair.name)
                 continue
             raise ValueError(f"The training failed on {pair.name}: {error}") from error
-        largest = max(largest, replayed.movement)
+        _raise_to(movement, replayed.movement)
         seen += replayed.noise
         for finding in replayed.findings:
             findings.setdefault(finding.kind, []).append(f"on {pair.name}, {finding.text}")
@@ -99,12 +105,19 @@ def replay(
             texts[0] + (f" (and on {len(texts) - 1} other pairs)" if len(texts) > 1 else "") for texts in findings.values()
         ),
         details={
-            "largest_movement": finite(largest),
+            "movement": {kind: finite(most) for kind, most in movement.items()},
+            "largest_movement": finite(max(movement.values(), default=0.0)),
             "pairs": [pair.name for pair in pairs],
             "kinds": list(findings),
             "refused": list(dict.fromkeys(refused)),
         },
     )
+
+
+def _raise_to(largest: dict[str, float], others: Mapping[str, float]) -> None:
+    """Bring `largest` up to the larger of both, kind by kind."""
+    for kind, value in others.items():
+        largest[kind] = max(largest.get(kind, 0.0), value)
 
 
 def _refused_unpaid(training: Training, data: Any) -> bool:
@@ -159,7 +172,7 @@ def replay_pair(training: Training, pair: Pair) -> ReplayedPair:
             again = Recorder()
             training.run(pair.first, again)
         except UnpaidReleaseError as error:
-            return ReplayedPair(np.inf, (Finding("unpaid", f"a release was not paid for ({error})"),))
+            return ReplayedPair({}, (Finding("unpaid", f"a release was not paid for ({error})"),))
         if leaves(charged) != leaves(training.event):
             findings.append(Finding("charge", f"it charged {charged}, the certificate states {training.event}"))
         findings += _unpaid(recorder.recording, training.event)
@@ -174,7 +187,7 @@ def replay_pair(training: Training, pair: Pair) -> ReplayedPair:
             forced = Forced(reference, pair.index_map, pair.extra, differ)
             other = training.run(pair.second, forced)
         except UnpaidReleaseError as error:
-            return ReplayedPair(np.inf, (*findings, Finding("releases", f"the neighbour makes other releases ({error})")))
+            return ReplayedPair({}, (*findings, Finding("releases", f"the neighbour makes other releases ({error})")))
     mine, theirs = (
         [] if training.minimisations is None else training.minimisations(data, run.recording)
         for data, run in ((pair.first, same), (pair.second, forced))
@@ -187,24 +200,24 @@ def replay_pair(training: Training, pair: Pair) -> ReplayedPair:
         text = "what leaves differs though all releases are the same: it depends on records without noise"
         findings.append(Finding("leak", text))
     for a, b in zip(mine, theirs, strict=True):
-        ratio, more = _minimiser_findings(a, b, same.recording, forced.recording)
+        ratios, more = _minimiser_findings(a, b, same.recording, forced.recording)
         findings += more
-        moved = max(moved, ratio)
-        if ratio > 1 + _ROUNDING:
-            findings.append(
-                Finding("movement", f"an objective's gradient or curvature moved by {ratio:.6g} times what is charged")
-            )
+        _raise_to(moved, ratios)
+        for kind in (_GRADIENT, _LOG_DETERMINANT):
+            if ratios.get(kind, 0.0) > 1 + _ROUNDING:
+                findings.append(Finding("movement", f"the {kind} moved by {ratios[kind]:.6g} times what is charged"))
     noise = tuple(NoiseSeen.of(run.recording) for run in (recorder, again))
     return ReplayedPair(moved, tuple(findings), noise)
 
 
-def _movements(first: Recording, second: Recording, solved: set[int]) -> tuple[float, list[Finding]]:
-    """The largest movement, but for the releases in `solved`: minimisers of a perturbed objective move with its linear term
-    held, and are checked by `_minimiser_findings`."""
+def _movements(first: Recording, second: Recording, solved: set[int]) -> tuple[dict[str, float], list[Finding]]:
+    """The largest movement of each kind, but for the releases in `solved`: minimisers of a perturbed objective move with its
+    linear term held, and are checked by `_minimiser_findings`."""
     if len(first.releases) != len(second.releases):
-        return np.inf, [Finding("releases", f"{len(first.releases)} releases became {len(second.releases)}")]
+        return {}, [Finding("releases", f"{len(first.releases)} releases became {len(second.releases)}")]
     findings: list[Finding] = []
-    moved = 0.0
+    moved: dict[str, float] = {}
+    largest = 1.0
     if any(item.kind == "objective" for item in first.releases) and not solved:
         raise ValueError("Objective perturbation is replayed with its mechanism: Training.of_mechanism, or of_estimator.")
     for number, (a, b) in enumerate(zip(first.releases, second.releases, strict=True)):
@@ -217,7 +230,7 @@ def _movements(first: Recording, second: Recording, solved: set[int]) -> tuple[f
                 f"became {b.sensitivity:.6g}, {b.noise:.6g})"
             )
             findings.append(Finding("sensitivity", text))
-        if number in solved:
+        if number in solved or a.kind == "objective":
             continue
         sensitivity = min(a.sensitivity, b.sensitivity)
         # scores of a choice move one by one, vectors as a whole
@@ -225,10 +238,11 @@ def _movements(first: Recording, second: Recording, solved: set[int]) -> tuple[f
         movement = movement if np.isfinite(movement) else np.inf  # a query that is no number on one side, or on both
         # sums in floating point differ by their rounding, which the certificate leaves out: it grows with the sum
         rounding = _ROUNDING + 4 * a.precision * float(np.linalg.norm(np.nan_to_num(a.query))) / sensitivity
-        if movement > 1 + rounding and movement > moved:
+        if movement > 1 + rounding and movement > largest:
+            largest = movement
             findings = [finding for finding in findings if finding.kind != "movement"]
-            findings.append(Finding("movement", f"a query moved by {movement:.6g} times its sensitivity"))
-        moved = max(moved, movement)
+            findings.append(Finding("movement", f"a query moved by {movement:.6g} times its sensitivity ({a.what})"))
+        _raise_to(moved, {a.what: movement})
     return moved, findings
 
 
@@ -341,7 +355,9 @@ def _beyond(recording: Recording, event: Event) -> list[Finding]:
 # Minimisers
 
 
-def _minimiser_findings(mine: Stage, theirs: Stage, first: Recording, second: Recording) -> tuple[float, list[Finding]]:
+def _minimiser_findings(
+    mine: Stage, theirs: Stage, first: Recording, second: Recording
+) -> tuple[dict[str, float], list[Finding]]:
     """What is assumed of minimisers, at those that were found.
 
     Both must be within the tolerance. For objective perturbation there is no query before the noise: the objectives'
@@ -350,6 +366,7 @@ def _minimiser_findings(mine: Stage, theirs: Stage, first: Recording, second: Re
     mechanism, objective = mine.mechanism, mine.objective
     perturbs = mechanism.minimiser == 1  # after the release of a linear term
     findings: list[Finding] = []
+    ratios: dict[str, float] = {}
     place = mine.first_release + (mechanism.minimiser or 0)
     for item, recording in ((mine, first), (theirs, second)):
         linear = recording.releases[mine.first_release].released if perturbs else 0.0
@@ -361,6 +378,8 @@ def _minimiser_findings(mine: Stage, theirs: Stage, first: Recording, second: Re
         residual = _outside_the_cone(gradient, theta, objective.radius, moved)
         rounded = (problem.curvature_bound + 2 * float(np.linalg.norm(gradient)) / (objective.radius or np.inf)) * moved
         limit = mechanism.residual(item.objective.facts)
+        if perturbs:
+            _raise_to(ratios, {_SOLVER: residual / limit})
         if residual > limit * (1 + 1e-6) + rounded:
             text = f"its solver stopped at a gradient norm of {residual:.3g}, {limit:.3g} is what noise was made for"
             findings.append(Finding("solver", text))
@@ -373,15 +392,16 @@ def _minimiser_findings(mine: Stage, theirs: Stage, first: Recording, second: Re
             text = f"what it minimises is curved by {curvatures[0]:.3g}, and {objective.strong_convexity:.3g} is charged for"
             findings.append(Finding("curvature", text))
     if not perturbs:
-        return 0.0, findings
+        return ratios, findings
     moves = 1 if objective.relation is Relation.ADD_OR_REMOVE_ONE else 2
     charged = first.releases[mine.first_release].sensitivity * moves
-    ratio = float(np.linalg.norm(sides[0][1] - sides[1][1])) / charged
+    _raise_to(ratios, {_GRADIENT: float(np.linalg.norm(sides[0][1] - sides[1][1])) / charged})
     logdets = [float(np.linalg.slogdet(np.asarray(side[2]))[1]) for side in sides]
     rank = objective.facts.person_rows or 1  # of a person's Hessian, whose trace is as bounded as a record's
     allowed = rank * float(np.log1p(objective.facts.smoothness / (rank * objective.strong_convexity)))
     # the Hessian may be of single precision
-    return max(ratio, abs(logdets[0] - logdets[1]) / (allowed * (1 + 1e-5) + 1e-6)), findings
+    _raise_to(ratios, {_LOG_DETERMINANT: abs(logdets[0] - logdets[1]) / (allowed * (1 + 1e-5) + 1e-6)})
+    return ratios, findings
 
 
 def _outside_the_cone(gradient: Array, theta: Array, radius: float | None, moved: float) -> float:

@@ -81,6 +81,9 @@ class AuditResult:
             lines.append(f"{_capital(self.attack)} was given no claim to test.")
         if self.attack == REPLAY and (movement := self.details.get("largest_movement")) is not None:
             lines.append(f"Over {self.trials} runs on neighbours a query moved by at most {movement:.4g} times its sensitivity.")
+            by_kind = self.details.get("movement", {})
+            if len(by_kind) > 1:
+                lines.append("By kind: " + ", ".join(f"{kind} {most:.3g}" for kind, most in by_kind.items()) + ".")
         if self.epsilon_lower is not None:
             counted = f"{self.trials:,} trials"
             if "guesses" in self.details:

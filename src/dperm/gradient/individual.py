@@ -54,7 +54,7 @@ class IndividualGradients(Gradients["IndividualPlan"]):
             total.add(self._affordable(at_theta, self.spent_by_record[..., part]))
         value = total.query(self._sensitivity, plan.noise_multiplier)
         query = self._clip.empty(theta) if value is None else value
-        released = self.channel.release(query, self._sensitivity, plan.noise_multiplier)
+        released = self.channel.release(query, self._sensitivity, plan.noise_multiplier, what="sum of gradients")
         self.step += 1
         return plan.post.apply(self.regularised(released / plan.public_size, theta))
 

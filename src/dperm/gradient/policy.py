@@ -208,8 +208,8 @@ class Gradients(ABC, Generic[P]):
         total = total_of(batches, functools.partial(_bounded_sum, *given), RunningSum.joined) or RunningSum()
         sensitivity = slots * bounding.sensitivity(self.relation)
         value = total.query(sensitivity, noise_multiplier, self.channel.source.length)
-        query = self.channel.summed(bounding.empty(theta) if value is None else value)
-        return self.channel.release(query, sensitivity, noise_multiplier, rate)
+        summed = self.channel.summed(bounding.empty(theta) if value is None else value)
+        return self.channel.release(summed, sensitivity, noise_multiplier, rate, query.what)
 
     def regularised(self, gradient: Any, theta: Any) -> Any:
         """With the regulariser's step, Λθ/public_size."""

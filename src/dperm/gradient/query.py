@@ -19,6 +19,8 @@ class Query(ABC):
 
     #: whether it is the gradient itself
     coordinatewise = False
+    #: what audits call its noisy sum
+    what = "sum of vectors"
 
     @property
     def anchored(self) -> bool:
@@ -39,6 +41,7 @@ class PerExampleGradient(Query):
     """∇ℓ_i(θ)."""
 
     coordinatewise = True
+    what = "sum of gradients"
 
     def at(self, objective: Objective, theta: Any, batch: Any) -> Pass:
         return objective.per_example(theta, batch)
@@ -52,6 +55,8 @@ class GradientDifference(Query):
     """
 
     anchor: Any
+
+    what = "sum of gradient differences"
 
     @property
     def anchored(self) -> bool:

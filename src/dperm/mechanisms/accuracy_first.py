@@ -234,11 +234,11 @@ class GradualRelease(Mechanism):
     def _releases(self, theta: Array, sensitivity: float, channel: Channel) -> Iterator[Array]:
         """θ with less and less noise."""
         if not self.budget.delta:
-            yield from channel.release_gradually(theta, sensitivity, self.signals)
+            yield from channel.release_gradually(theta, sensitivity, self.signals, "minimiser")
             return
         total = np.zeros(len(theta))
         for signal, multiplier in zip(self.signals, self.statement(1).multipliers, strict=True):
-            total += channel.release(theta, sensitivity, float(multiplier)) / multiplier**2
+            total += channel.release(theta, sensitivity, float(multiplier), what="minimiser") / multiplier**2
             yield total / signal**2
 
     def closed(self, certificate: Certificate, trace: Mapping[str, Any]) -> Certificate:

@@ -105,10 +105,11 @@ class BoltOnPerturbation(Mechanism):
             theta = project_l2_ball(theta - rate * gradient, objective.radius)
         sensitivity = self.sensitivity(objective.facts, len(records))
         if self.pure_epsilon is not None:
-            return channel.release_pure(theta, sensitivity, self.pure_epsilon), {"sensitivity": sensitivity}
+            return channel.release_pure(theta, sensitivity, self.pure_epsilon, "last iterate"), {"sensitivity": sensitivity}
         assert self.noise_multiplier is not None
         noise_std = self.noise_multiplier * sensitivity
-        return channel.release(theta, sensitivity, self.noise_multiplier), {"sensitivity": sensitivity, "noise_std": noise_std}
+        theta = channel.release(theta, sensitivity, self.noise_multiplier, what="last iterate")
+        return theta, {"sensitivity": sensitivity, "noise_std": noise_std}
 
     def _order(self, records: int) -> Iterator[NDArray[np.intp]]:
         """Batches of each pass's order: pseudo-random, and public."""

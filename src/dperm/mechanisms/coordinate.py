@@ -105,7 +105,9 @@ class CoordinateDescent(Mechanism):
         for done in range(self.passes):
             for place in draws.permutation(dimension).tolist():
                 slopes = exact_sum(columns.gradient(place), clips[place])
-                noisy = float(channel.release(slopes, moves * clips[place], self.noise_multiplier)[0])
+                noisy = float(
+                    channel.release(slopes, moves * clips[place], self.noise_multiplier, what="slope of a coordinate")[0]
+                )
                 wanted = float(theta[place] - rates[place] * (noisy / size + self.strong_convexity * theta[place]))
                 wanted = math.copysign(max(abs(wanted) - rates[place] * penalties[place], 0.0), wanted)
                 wanted = wanted if self.box is None else min(max(wanted, -self.box), self.box)
@@ -121,7 +123,7 @@ class CoordinateDescent(Mechanism):
         most = objective.row_norm**2
         squares = np.concatenate([exact_sum(columns.squares(place), most) for place in range(objective.dimension)])
         noise = self.scales_noise(self.passes * objective.dimension)
-        released = np.asarray(channel.release(squares, moves * most, noise)) / self.public_size
+        released = np.asarray(channel.release(squares, moves * most, noise, what="sums of squares")) / self.public_size
         spread = noise * moves * most / self.public_size
         return np.maximum(released, max(spread, _LEAST * most / objective.dimension))
 

@@ -81,7 +81,7 @@ class FrankWolfeDescent(Mechanism):
             gradient = entrywise_gradient(objective, records, theta, limit, 1 / self.step_epsilon)
             # both signs of each direction; the radius is a factor of scores and sensitivity alike
             scores = np.concatenate([-gradient, gradient])
-            chosen = channel.choose(scores, entrywise_moved(objective, limit), self.step_epsilon)
+            chosen = channel.choose(scores, entrywise_moved(objective, limit), self.step_epsilon, "choice of a vertex")
             share = 2 / (step + 2)
             theta *= 1 - share
             theta[chosen % len(theta)] += share * self.radius * (1 if chosen < len(theta) else -1)

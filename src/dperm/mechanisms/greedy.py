@@ -110,8 +110,8 @@ class GreedyDescent(Mechanism):
             gradient = entrywise_gradient(objective, records, theta, limit, self.noise_multiplier)
             place = (curvature - n * self.strong_convexity) * theta
             scores = _moves(place, gradient, curvature * theta, penalties, edge, _REACH * moved)
-            chosen = channel.choose(scores, moved * _ROUNDED, self.choice_epsilon)
-            noisy = float(channel.release(gradient[[chosen]], moved, self.noise_multiplier)[0])
+            chosen = channel.choose(scores, moved * _ROUNDED, self.choice_epsilon, "choice of a coordinate")
+            noisy = float(channel.release(gradient[[chosen]], moved, self.noise_multiplier, what="slope of a coordinate")[0])
             wanted = float(place[chosen]) - noisy
             wanted = math.copysign(max(abs(wanted) - float(penalties[chosen]), 0.0), wanted)
             theta[chosen] = min(max(wanted, -edge), edge) / curvature

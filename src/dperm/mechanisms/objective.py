@@ -137,7 +137,7 @@ class ObjectivePerturbation(Mechanism):
         tolerance = self.residual(objective.facts)
         solution = solve(objective, records, linear, tolerance, self.noise_std)
         sensitivity = 2 * tolerance / self.strong_convexity
-        theta = channel.release(solution.theta, sensitivity, self.output_multiplier)
+        theta = channel.release(solution.theta, sensitivity, self.output_multiplier, what="error of the solver")
         return theta, {
             "noise_std": self.noise_std,
             "output_noise_std": self.output_multiplier * sensitivity,

@@ -112,9 +112,9 @@ class OutputPerturbation(Mechanism):
         solution = solve(objective, records, 0.0, self.residual(objective.facts))
         sensitivity = self.sensitivity(objective.facts)
         if self.pure_epsilon is not None:
-            return channel.release_pure(solution.theta, sensitivity, self.pure_epsilon), {"sensitivity": sensitivity}
+            return channel.release_pure(solution.theta, sensitivity, self.pure_epsilon, "minimiser"), {"sensitivity": sensitivity}
         assert self.noise_multiplier is not None
-        theta = channel.release(solution.theta, sensitivity, self.noise_multiplier)
+        theta = channel.release(solution.theta, sensitivity, self.noise_multiplier, what="minimiser")
         return theta, {"sensitivity": sensitivity, "noise_std": self.noise_multiplier * sensitivity}
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:

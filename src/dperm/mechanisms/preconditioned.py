@@ -108,7 +108,8 @@ class PreconditionedDescent(Mechanism):
         gram_noise, scale_noise, step_noise = self._noises()
         row, most = objective.row_norm, max(map(abs, objective.loss.extremes))
         square = row**2 * (math.sqrt(2) if replaced else 1.0)
-        inverse = self._inverse(np.asarray(channel.release(_gram(objective, records), square, gram_noise)), objective.dimension)
+        gram = channel.release(_gram(objective, records), square, gram_noise, what="Gram matrix")
+        inverse = self._inverse(np.asarray(gram), objective.dimension)
         clip, step = most, self.step_size
         theta, mean = np.zeros(objective.dimension), np.zeros(objective.dimension)
         first = math.floor(self.steps * (1 - _TAIL))
@@ -116,12 +117,14 @@ class PreconditionedDescent(Mechanism):
             if done == 1:
                 spread = scale_noise * most**2
                 squares = exact_total(records, functools.partial(_squares, objective, theta, most)).value()
-                released = channel.release(np.zeros(1) if squares is None else squares, most**2, scale_noise)
+                squares = np.zeros(1) if squares is None else squares
+                released = channel.release(squares, most**2, scale_noise, what="sum of squared residuals")
                 clip = min(most, self.kappa * math.sqrt((max(float(released[0]), 0.0) + spread) / self.public_size))
                 step = min(1.0, self.step_size * min(most / clip, _LONGER))
             moved = row * clip * (2 if replaced else 1)
             total = exact_total(records, functools.partial(_gradient, objective, theta, clip)).query(moved, step_noise)
-            gradient = channel.release(np.zeros(objective.dimension) if total is None else total, moved, step_noise)
+            total = np.zeros(objective.dimension) if total is None else total
+            gradient = channel.release(total, moved, step_noise, what="sum of gradients")
             theta = theta - step * (inverse @ gradient)
             if objective.radius is not None and (length := float(np.linalg.norm(theta))) > objective.radius:
                 theta = theta * (objective.radius / length)

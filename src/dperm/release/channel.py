@@ -297,9 +297,12 @@ class Channel:
         release it."""
         return self._source.summed(part)
 
-    def release(self, query: Any, sensitivity: float, noise_multiplier: float, sampling_rate: float = 1.0) -> Any:
+    def release(
+        self, query: Any, sensitivity: float, noise_multiplier: float, sampling_rate: float = 1.0, what: str = "statistic"
+    ) -> Any:
         """`query` (p,) with noise of `noise_multiplier` times its L2 `sensitivity`, if a Gaussian of that multiplier (and rate)
-        was charged. Both lie on a grid, whose rounding the noise covers: see `dperm.release.grid`."""
+        was charged. Both lie on a grid, whose rounding the noise covers: see `dperm.release.grid`. Here and below, `what` names
+        the kind of query in audits, which report by kind how far neighbours move."""
         drawn = self._drawn
         if sampling_rate < 1.0 and (drawn is None or sampling_rate != drawn.rate):
             raise UnpaidReleaseError(
@@ -311,6 +314,7 @@ class Channel:
             if drawn is not None and drawn.period > 1 and sampling_rate < 1.0:
                 self._go_on_in_period(drawn.period)
             self._source.claimed(sampling_rate)
+            self._source.told(what)
             return self._source.gaussian(query, grid.sensitivity, noise_multiplier * grid.sensitivity, grid.step)
 
     def release_counts(self, counts: Array, sensitivity: float, noise_multiplier: float) -> Array:
@@ -321,21 +325,24 @@ class Channel:
         step = power_below(min(1.0, std * 2.0**-21))  # whole numbers are multiples of it: rounding moves none
         with self._lock:
             self._pay("gaussian", noise_multiplier, 1.0, "")
+            self._source.told("counts")
             return self._source.gaussian(np.asarray(counts, dtype=np.float64), sensitivity, std, step)
 
-    def release_pure(self, query: Array, sensitivity: float, epsilon: float) -> Array:
+    def release_pure(self, query: Array, sensitivity: float, epsilon: float, what: str = "statistic") -> Array:
         """`query` (p,) + b, density of b ∝ exp(−epsilon·‖b‖/sensitivity), if PureDP(epsilon) was charged; on a grid, as above."""
         grid = Grid.of(sensitivity, sensitivity / check.positive("epsilon", epsilon) * query.size, query.size)
         with self._lock:
             self._pay("pure", epsilon, 1.0)
+            self._source.told(what)
             return self._source.pure(query, grid.sensitivity, epsilon, grid.step)
 
-    def release_gradually(self, query: Array, sensitivity: float, epsilons: Sequence[float]) -> Array:
+    def release_gradually(self, query: Array, sensitivity: float, epsilons: Sequence[float], what: str = "statistic") -> Array:
         """(K, p): for each of `epsilons`, which rise, what `release_pure` gives, if PureDP of the last one was charged: rows
         before it are made of it, and of noise that depends on nothing."""
         grid = Grid.of(sensitivity, sensitivity / check.positive("epsilon", epsilons[0]) * query.size, query.size)
         with self._lock:
             self._pay("pure", epsilons[-1], 1.0)
+            self._source.told(what)
             return self._source.falling(query, grid.sensitivity, epsilons, grid.step)
 
     def hide(self, query: Array, sensitivity: float, noise_multiplier: float) -> Array:
@@ -343,6 +350,7 @@ class Channel:
         comes back is where the next step starts, and must not leave. It is not rounded: rounding is no contraction."""
         with self._lock:
             self._pay("hidden", noise_multiplier, 1.0)
+            self._source.told("hidden iterate")
             return self._source.hidden(query, sensitivity, noise_multiplier * sensitivity)
 
     def unveil(self, query: Array, sensitivity: float, noise_multiplier: float) -> Array:
@@ -353,14 +361,16 @@ class Channel:
                 raise UnpaidReleaseError(f"No iterate may be told that {self.event} hides, but the last one, once.")
             self._pay("hidden", noise_multiplier, 1.0)
             self._hidden_runs -= 1
+            self._source.told("last iterate")
             return self._source.gaussian(query, grid.sensitivity, noise_multiplier * grid.sensitivity, grid.step)
 
-    def choose(self, scores: Array, sensitivity: float, epsilon: float) -> int:
+    def choose(self, scores: Array, sensitivity: float, epsilon: float, what: str = "choice") -> int:
         """The place of one of scores (k,), the better the likelier, if `ExponentialMechanism(epsilon)` was charged (McSherry &
         Talwar 2007). A record moves each score by at most `sensitivity`."""
         grid = Grid.of(sensitivity, sensitivity / check.positive("epsilon", epsilon), 1)
         with self._lock:
             self._pay("choice", epsilon, 1.0)
+            self._source.told(what)
             return self._source.choose(np.asarray(scores, dtype=np.float64), grid.sensitivity, epsilon, grid.step)
 
     def undisclosed(self, query: Array, sensitivity: float, epsilon: float) -> Array:
@@ -369,6 +379,7 @@ class Channel:
         grid = Grid.of(sensitivity, sensitivity / check.positive("epsilon", epsilon) * query.size, query.size)
         with self._lock:
             self._pay("threshold", epsilon, 1.0)
+            self._source.told("threshold question")
             return self._source.undisclosed(query, grid.sensitivity, epsilon, grid.step)
 
     def objective_noise(self, dimension: int, event: ObjectivePerturbationEvent) -> Array:

@@ -92,7 +92,7 @@ class CountFirst:
         """The number as released, at least 1. The channel was charged."""
         if chosen_on_the_way(self.charged):
             channel.allow(self.count)
-        return self.released(channel.release_pure(np.array([float(records)]), 1.0, self.count.epsilon))
+        return self.released(channel.release_pure(np.array([float(records)]), 1.0, self.count.epsilon, "number of records"))
 
     def released(self, noisy: NDArray[np.float64]) -> int:
         """The number that this release gave."""

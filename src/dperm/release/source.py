@@ -32,6 +32,7 @@ class Source(ABC):
 
     trials: int | None = None
     sampling_rate: float = 1.0
+    what: str = "statistic"
 
     @property
     def provenance(self) -> Provenance:
@@ -103,6 +104,10 @@ class Source(ABC):
     def claimed(self, sampling_rate: float) -> None:
         """Told before each Gaussian release: the rate at which its records were drawn, as paid for (1: all of them)."""
         self.sampling_rate = sampling_rate
+
+    def told(self, what: str) -> None:
+        """Told before each release: the kind of query that it is, for audits."""
+        self.what = what
 
     def admitted(self, event: Event) -> None:
         """Told each part that a filter took, before its releases."""

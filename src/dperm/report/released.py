@@ -251,7 +251,7 @@ def _released(
         provenance=channel.provenance,
     )
     channel.charge(certificate.event, certificate.mechanism, persons=of_persons)
-    return np.asarray(channel.release(table, moved, noise)), noise * moved, certificate
+    return np.asarray(channel.release(table, moved, noise, what="table")), noise * moved, certificate
 
 
 def _judged(scores: dict[str, float]) -> Judgement:

@@ -128,7 +128,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         sensitivity = unit.sensitivity(plan.budget.relation)
         query = total.query(sensitivity, epoch.noise_multiplier)
         query = self.channel.summed(unit.empty(theta) if query is None else query)
-        released = self.channel.release(query, sensitivity, epoch.noise_multiplier, epoch.rate)
+        released = self.channel.release(query, sensitivity, epoch.noise_multiplier, epoch.rate, "sum of unit gradients")
         self.step += 1
         released *= epoch.norm_sum / (self._size * plan.expected_batch_size)  # in place: nobody else holds it
         return plan.post.apply(self.regularised(released, theta))
@@ -243,7 +243,8 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
             self.channel.allow(Gaussian(noise), {"what": what})
         except BudgetExceeded:
             return otherwise
-        return float(self.channel.release(self.channel.summed(exact_sum(self._norms, cut)), cut, noise)[0])
+        total = self.channel.summed(exact_sum(self._norms, cut))
+        return float(self.channel.release(total, cut, noise, what=f"sum of norms {what}")[0])
 
 
 def _plain(values: Any) -> Array:

@@ -100,5 +100,8 @@ class RankSource(Source):
         super().claimed(sampling_rate)
         self._own.claimed(sampling_rate)
 
+    def told(self, what: str) -> None:
+        self._own.told(what)
+
     def admitted(self, event: Event) -> None:
         self._own.admitted(event)
