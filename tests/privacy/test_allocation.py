@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 
 import numpy as np
 import pytest
@@ -24,7 +26,7 @@ from dperm.privacy import (
     epsilon,
 )
 from dperm.privacy.allocation import allocation_ratio
-from dperm.privacy.events import event_from_dict
+from dperm.privacy.events import event_from_dict, leaves
 from dperm.privacy.gaussian import gaussian_delta
 
 
@@ -147,10 +149,80 @@ def test_what_no_accountant_knows_with_the_rest_is_added_to_it() -> None:
     assert epsilon(Composed((filtered, RandomAllocation(8, Gaussian(1.0)))), 1e-5) == pytest.approx(apart, rel=1e-6)
 
 
+# Any number of steps
+
+
+@pytest.mark.parametrize(
+    ("steps", "noise"), [(3, 0.4), (7, 1.0), (129, 160.0), (1000, 0.6374), (1025, 40.0), (1023, 3.0), (2**20 - 1, 3.0), (9, 1e6)]
+)
+def test_19_any_number_of_steps_has_the_exact_mean_and_hardly_more_variance(steps: int, noise: float) -> None:
+    ratio = allocation_ratio(steps, noise)
+    values = np.expm1(ratio.losses)
+    assert ratio.mass.sum() == pytest.approx(1.0, abs=1e-14)
+    assert abs(ratio.mass @ values) < 1e-13
+    exact = math.expm1(1 / noise**2) / steps
+    assert exact <= ratio.mass @ np.square(values) <= 1.006 * exact
+
+
+@pytest.mark.parametrize(("steps", "noise"), [(129, 160.0), (1025, 40.0), (5, 6e7), (1023, 0.9), (2**30 + 1, 5.0), (10**6, 0.5)])
+def test_19_time_and_grid_hardly_depend_on_the_digits_of_the_number_of_steps(steps: int, noise: float) -> None:
+    allocation_ratio.cache_clear()
+    started = time.process_time()
+    ratio = allocation_ratio(steps, noise)
+    assert time.process_time() - started < 3.0  # half a second; 129 steps took 12.5
+    assert ratio.mass.size < 6000
+
+
+def test_19_epsilon_falls_with_each_step() -> None:
+    found = [epsilon(RandomAllocation(steps, Gaussian(0.9)), 1e-6) for steps in (*range(2, 10), 63, 64, 65, 127, 128, 129)]
+    assert found == sorted(found, reverse=True) and len(set(found)) == len(found)
+
+
+# Several of the steps
+
+
+def log_ratio_of_subsets(draws: np.ndarray, selected: int, s: float) -> np.ndarray:
+    """(draws,): the mean over all sets of `selected` steps of Π exp(s·x_i − s²/2), x = draws (draws, steps)."""
+    each = np.exp(s * draws - s * s / 2)
+    sets = list(itertools.combinations(range(draws.shape[1]), selected))
+    return np.log(np.mean([np.prod(each[:, list(chosen)], axis=1) for chosen in sets], axis=0))
+
+
+@pytest.mark.parametrize(("steps", "selected", "noise"), [(4, 2, 1.0), (5, 2, 1.5), (5, 3, 1.0), (6, 5, 2.0)])
+def test_19_several_steps_cost_no_less_than_uniform_sets(steps: int, selected: int, noise: float) -> None:
+    event = RandomAllocation(steps, Gaussian(noise), selected)
+    rng = np.random.default_rng(3)
+    draws = rng.standard_normal((200_000, steps))
+    with_record = draws.copy()
+    with_record[:, :selected] += 1 / noise  # which of the steps they are makes no difference to the ratio
+    removed = log_ratio_of_subsets(with_record, selected, 1 / noise)
+    added = -log_ratio_of_subsets(draws, selected, 1 / noise)
+    for x in (0.5, 1.5):
+        gains = [np.maximum(-np.expm1(x - losses), 0.0) for losses in (removed, added)]
+        lower = max(float(gain.mean() - 4 * gain.std() / math.sqrt(len(draws))) for gain in gains)
+        upper = max(float(gain.mean() + 4 * gain.std() / math.sqrt(len(draws))) for gain in gains)
+        assert lower <= delta(event, x) <= 1.35 * upper
+
+
+def test_19_several_steps_are_blocks_of_one_each() -> None:
+    noise = Gaussian(1.3)
+    assert leaves(RandomAllocation(10, noise, 3)) == {RandomAllocation(4, noise): 1, RandomAllocation(3, noise): 2}
+    assert leaves(RandomAllocation(12, noise, 3)) == {RandomAllocation(4, noise): 3}
+    assert leaves(SelfComposed(RandomAllocation(5, noise, 4), 2)) == {RandomAllocation(2, noise): 2, noise: 6}
+    assert epsilon(RandomAllocation(4, noise, 4), 1e-5) == epsilon(SelfComposed(noise, 4), 1e-5)
+    published = epsilon(SelfComposed(RandomAllocation(3, noise), 3), 1e-5)
+    assert epsilon(RandomAllocation(9, noise, 3), 1e-5) == published
+    assert epsilon(RandomAllocation(12, noise, 3), 1e-5) < epsilon(RandomAllocation(11, noise, 3), 1e-5) < published
+    for wrong in (0, 5, 1.5):
+        with pytest.raises(ValueError, match="num_selected"):
+            RandomAllocation(4, noise, wrong)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "event",
     [
         RandomAllocation(4, Gaussian(1.0)),
+        RandomAllocation(4, Gaussian(1.0), 3),
         TruncatedPoisson(0.1, Gaussian(1.0), 20, 100),
         SampledWithoutReplacement(0.1, Gaussian(1.0, Relation.REPLACE_ONE)),
     ],

@@ -138,16 +138,22 @@ class SampledWithoutReplacement(Event):
 
 @dataclass(frozen=True)
 class RandomAllocation(Event):
-    """`steps` Gaussians, each record in one of them, which is drawn uniformly and by itself (balls and bins). Add/remove.
+    """`steps` Gaussians, each record in `num_selected` of them, which are drawn uniformly and by themselves (balls and bins).
+    Add/remove.
 
-    See `dperm.privacy.allocation`.
+    Several are accounted for as one in each of as many blocks of steps, see `dperm.privacy.allocation`: balls and bins in that
+    many epochs of about steps ÷ num_selected steps cost the same.
     """
 
     steps: int
     event: Gaussian
+    num_selected: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "steps", check.integer("steps", self.steps, minimum=2))
+        object.__setattr__(self, "num_selected", check.integer("num_selected", self.num_selected))
+        if self.num_selected > self.steps:
+            raise ValueError(f"Expected num_selected of at most steps = {self.steps}, got {self.num_selected}.")
         gaussian_within(self.event, Relation.ADD_OR_REMOVE_ONE, "random allocation")
 
     @property
@@ -155,9 +161,18 @@ class RandomAllocation(Event):
         return self.event.relation
 
     @property
-    def pays_for(self) -> Paid:
+    def pays_for(self) -> Paid | None:
+        if self.num_selected > 1:  # its parts do
+            return None
         return Paid("gaussian", self.event.noise_multiplier, 1 / self.steps, "allocated")
 
     @property
     def releases(self) -> int:
         return self.steps
+
+    def parts(self) -> Counter[Event]:
+        if self.num_selected == 1:
+            return super().parts()
+        size, larger = divmod(self.steps, self.num_selected)
+        blocks = {size + 1: larger, size: self.num_selected - larger}
+        return Counter({self.event if steps == 1 else RandomAllocation(steps, self.event): n for steps, n in blocks.items() if n})
