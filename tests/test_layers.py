@@ -19,6 +19,7 @@ LEVELS = {
     "_rounding": 0,
     "_exact": 0,
     "_family": 0,
+    "_json": 0,
     "_random": 1,
     "privacy": 2,
     "release": 3,

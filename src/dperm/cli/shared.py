@@ -36,6 +36,7 @@ __all__ = [
     "VerifyKey",
     "certificate_at",
     "dataset_of",
+    "event_at",
     "json_table",
     "keep",
     "kept_aside",
@@ -52,6 +53,8 @@ __all__ = [
     "told_to_holder",
     "warn",
 ]
+
+_LARGEST_COST = 1000.0  # of accounting for what a file holds: a minute, for whoever asked for it
 
 _MANY = 0.1  # of the rows
 _PAUSE = 10.0  # seconds between lines of progress
@@ -235,6 +238,8 @@ def json_table(path: Path) -> dict[str, Any]:
         data = json.loads(read(path))
     except json.JSONDecodeError as error:
         raise ValueError(f"Cannot read {path}: not JSON ({error}).") from None
+    except RecursionError:
+        raise ValueError(f"Cannot read {path}: its tables and lists nest too deep.") from None
     if not isinstance(data, dict):
         raise ValueError(f"Expected {path} to hold an event, a certificate or a model.")
     return data
@@ -253,9 +258,22 @@ def certificate_at(path: Path, verify_key: Path | None = None) -> Certificate | 
         raise ValueError(f"Expected a model with --verify-key, got {path}: a certificate alone is not signed.")
     if "event" not in data or "type" in data:
         return None
-    certificate = Certificate.from_json(read(path))
+    certificate = Certificate.from_json(read(path), largest_cost=_LARGEST_COST)
     certificate.verify()
     return certificate
+
+
+def event_at(path: Path) -> Event:
+    """The event that a file holds. ValueError for anything else, and for one that accounting would take minutes for."""
+    from dperm.privacy.events import accounting_cost, event_from_dict
+
+    event = event_from_dict(json_table(path))
+    if not (cost := accounting_cost(event)) <= _LARGEST_COST:
+        raise ValueError(
+            f"Expected an event in {path} that is at most {_LARGEST_COST:,.4g} times as much work for an accountant as one "
+            f"sampled Gaussian, got one of {cost:,.4g} times: account for it in Python."
+        )
+    return event
 
 
 def search_of(extra: Mapping[str, Any]) -> Event | None:

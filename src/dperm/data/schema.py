@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._json import on_one_line
 from dperm.data.columns import Column, Encoding, checked_range
 from dperm.data.dates import date_parts
 from dperm.data.entries import SchemaError, decimal_of, is_number, numbers, texts
@@ -185,7 +186,7 @@ class Schema:
             certificate.verify()
         except ValueError as error:
             raise SchemaError(f"The schema's certificate of how it was found cannot be used: {error}") from None
-        if self.unit != certificate.public_facts.get("unit", ""):
+        if on_one_line(self.unit) != certificate.public_facts.get("unit", ""):
             raise SchemaError("Expected the unit that this schema was found by: it protects other neighbours. Find it again.")
         return certificate
 

@@ -31,6 +31,7 @@ __all__ = ["Model", "model_from_json", "model_to_json"]
 Model = PrivateLinearModel | PrivateNetworkClassifier
 
 _FORMAT = 4
+_LARGEST_COST = 1000.0  # a minute of accounting: whoever reads a model waits for it
 _OF_OBJECTIVE = ("outputs", "data_norm", "intercept_scale", "strong_convexity", "radius")
 
 
@@ -146,7 +147,7 @@ def _read(data: dict[str, Any]) -> Model:
     model.fitted_params_ = settings
     model.n_features_in_ = data["features"]
     model.trace_ = dict(data["trace"])
-    model.certificate_ = Certificate.from_json(json.dumps(data["certificate"]))
+    model.certificate_ = Certificate.from_json(json.dumps(data["certificate"]), largest_cost=_LARGEST_COST)
     if isinstance(model, PrivateLinearModel):
         _read_linear(model, data)
     else:

@@ -10,19 +10,29 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._json import bounded_table, on_one_line
 from dperm._remind import weakness
 from dperm._rounding import upward
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.accounting import delta as event_delta
-from dperm.privacy.events import Composed, Event, Relation, claims_of, event_from_dict, leaves, relation_of
+from dperm.privacy.events import (
+    Composed,
+    Event,
+    Relation,
+    accounting_cost,
+    claims_of,
+    event_from_dict,
+    leaves,
+    relation_of,
+)
 from dperm.privacy.ex_post import ExPost
 from dperm.privacy.risk import Risk
 from dperm.privacy.signing import digest_of
@@ -35,6 +45,10 @@ Status = Literal["certified", "claimed", "not private"]
 
 #: Bumped when a field changes its meaning.
 _FORMAT = 4
+
+#: The largest `accounting_cost` of a certificate that is read without a limit of one's own: about a second's work.
+_LARGEST_COST = 50.0
+_MOST_EVENTS = 2000  # that such a certificate's event is composed of, at whatever depth
 
 _CURVE_TOLERANCE = 1e-3  # a curve has many points; a coarser grid only moves the bound up
 
@@ -62,7 +76,8 @@ class Certificate:
     """What one release cost. Build it with `issue`; `epsilon` is None for a claimed mechanism.
 
     `epsilon` is the tightest bound we can prove for `event` at `delta`, never above `target_epsilon`. Status
-    "not private" marks a fixed seed: `epsilon` then says what the event would cost with fresh noise.
+    "not private" marks a fixed seed: `epsilon` then says what the event would cost with fresh noise. All texts are put on one
+    line: none can pass for another line of the statement.
     """
 
     mechanism: str
@@ -82,6 +97,15 @@ class Certificate:
     ex_post: ExPost | None = None
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
     created: str = ""
+
+    def __post_init__(self) -> None:
+        for name in _TEXTS:
+            object.__setattr__(self, name, on_one_line(getattr(self, name)))
+        if self.claim is not None:
+            object.__setattr__(self, "claim", on_one_line(self.claim))
+        object.__setattr__(self, "not_charged", tuple(map(on_one_line, self.not_charged)))
+        for name in ("public_facts", "versions"):
+            object.__setattr__(self, name, _json_ready(getattr(self, name)))
 
     @classmethod
     def issue(
@@ -105,7 +129,7 @@ class Certificate:
             raise ValueError("Expected an event with at least one part, got an empty composition.")
         delta = float(check.fraction("delta", delta, zero=True))
         value, accountant = (None, "none") if claims else best_epsilon(event, delta)
-        if value is not None and target_epsilon is not None and value > target_epsilon * (1 + 1e-9):
+        if value is not None and target_epsilon is not None and value > target_epsilon * (1 + _ABOVE_TARGET):
             raise ValueError(
                 f"Expected an event within epsilon = {target_epsilon:g} at delta = {delta:g}, got one of {value:.6g}."
             )
@@ -122,7 +146,7 @@ class Certificate:
             claim="; ".join(claims) or None,
             paper=paper,
             assumptions=(*assumptions, *_arithmetic(provenance)),
-            public_facts=_json_ready(public_facts or {}),
+            public_facts=public_facts or {},
             not_charged=tuple(not_charged),
             seeded=provenance.seeded,
             versions=dict(_versions()),
@@ -217,6 +241,10 @@ class Certificate:
             return
         if not 0 <= self.epsilon < math.inf:
             raise ValueError(f"The certificate states epsilon = {self.epsilon!r}, which promises nothing.")
+        if self.target_epsilon is not None and not self.epsilon <= self.target_epsilon * (1 + _ABOVE_TARGET):
+            raise ValueError(
+                f"The certificate states epsilon = {self.epsilon:.6g}, above its own target epsilon {self.target_epsilon:g}."
+            )
         if self.ex_post is not None:
             self._verify_stop(self.ex_post)
         again = best_epsilon(self.event, self.delta)[0]
@@ -267,29 +295,23 @@ class Certificate:
         return json.dumps({**stated, "digest": digest_of(stated)}, indent=indent, ensure_ascii=False, allow_nan=False)
 
     @classmethod
-    def from_json(cls, text: str) -> Certificate:
-        """Raises ValueError for another format, a missing field, and one that was changed since the certificate was made."""
+    def from_json(cls, text: str, *, largest_cost: float = _LARGEST_COST) -> Certificate:
+        """The certificate that `to_json` wrote; it may come from anybody.
+
+        ValueError for another format, a missing or further field, one of another type or out of range, texts of several lines,
+        a certificate that was changed since it was made, and an event that is more work for an accountant than `largest_cost`
+        (in units of one Poisson-sampled Gaussian): nothing is computed before that is known. Whether the numbers are true,
+        `verify` finds.
+        """
         try:
-            data = json.loads(text)
+            data = bounded_table(text)
             if data.get("format") != _FORMAT:
                 raise ValueError(f"expected certificate format {_FORMAT}, got {data.get('format')!r}")
-            if data.pop("digest") != digest_of(data):
+            if data.pop("digest", None) != digest_of(data):
                 raise ValueError("it was changed after it was issued: its digest is another")
             del data["format"]
-            data["event"] = event_from_dict(data["event"])
-            data["relation"] = Relation(data["relation"])
-            data["assumptions"] = tuple(Assumption(**item) for item in data["assumptions"])
-            data["not_charged"] = tuple(data["not_charged"])
-            data["ex_post"] = ExPost(**data["ex_post"]) if data.get("ex_post") else None
-            check.choice("status", data["status"], ("certified", "claimed", "not private"))
-            for name in ("public_facts", "versions"):
-                if not isinstance(data[name], dict):
-                    raise ValueError(f"expected {name} to be a table, got {data[name]!r}")
-            for name in ("mechanism", "accountant", "paper", "seeded", "created"):
-                if not isinstance(data[name], str):
-                    raise ValueError(f"expected {name} to be text, got {data[name]!r}")
-            return cls(**data)
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            return _read(data, largest_cost)
+        except (TypeError, ValueError) as error:
             raise ValueError(f"Not a dperm certificate: {error}") from None
 
     def __str__(self) -> str:
@@ -326,6 +348,85 @@ class Certificate:
         return lines
 
 
+#: Fields that hold one text each.
+_TEXTS = ("mechanism", "accountant", "paper", "seeded", "created")
+
+#: How far, relatively, ε may lie above its target: both were rounded.
+_ABOVE_TARGET = 1e-9
+
+
+def _read(data: dict[str, Any], largest_cost: float) -> Certificate:
+    """A certificate of a table's values, each of the type and range that its field has. TypeError or ValueError for others."""
+    names = [each.name for each in fields(Certificate)]
+    if odd := sorted(data.keys() ^ set(names)):
+        raise ValueError(f"expected the fields {', '.join(names)}; {odd[0]!r} is {'unknown' if odd[0] in data else 'missing'}")
+    for name in _TEXTS:
+        _of_type(data, name, str)
+    _of_type(data, "claim", str, type(None))
+    for name in ("public_facts", "versions"):
+        _of_type(data, name, dict)
+    for name in ("assumptions", "not_charged"):
+        _of_type(data, name, list)
+    if not all(isinstance(item, str) for item in (*data["not_charged"], *data["versions"].values())):
+        raise ValueError("expected not_charged as a list of texts, and versions as texts")
+    _refuse_rows(data["public_facts"])
+    if (count := _tables(data["event"])) > _MOST_EVENTS:
+        raise ValueError(f"its event is composed of {count:,} events; {_MOST_EVENTS:,} is the limit")
+    event = event_from_dict(data["event"])
+    if not (cost := accounting_cost(event)) <= largest_cost:
+        raise ValueError(
+            f"its event is {cost:,.4g} times as much work for an accountant as one sampled Gaussian, and {largest_cost:,.4g} is "
+            "the limit: largest_cost=... of Certificate.from_json raises it"
+        )
+    return Certificate(
+        **{name: data[name] for name in (*_TEXTS, "claim", "public_facts", "versions")},
+        status=check.choice("status", data["status"], get_args(Status)),  # type: ignore[arg-type]
+        event=event,
+        delta=float(check.fraction("delta", data["delta"], zero=True)),
+        relation=Relation(check.choice("relation", data["relation"], list(Relation))),
+        epsilon=None if data["epsilon"] is None else float(check.non_negative("epsilon", data["epsilon"])),
+        target_epsilon=None
+        if data["target_epsilon"] is None
+        else float(check.positive("target_epsilon", data["target_epsilon"])),
+        assumptions=tuple(_assumption(item) for item in data["assumptions"]),
+        not_charged=tuple(data["not_charged"]),
+        ex_post=None if data["ex_post"] is None else ExPost(**_of_type(data, "ex_post", dict)),
+    )
+
+
+def _tables(data: Any) -> int:
+    """How many tables stand in a value, itself included."""
+    waiting, count = [data], 0
+    while waiting:
+        value = waiting.pop()
+        count += isinstance(value, dict)
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return count
+
+
+def _of_type(data: Mapping[str, Any], name: str, *kinds: type) -> Any:
+    if not isinstance(data[name], kinds):
+        wanted = {str: "text", dict: "a table", list: "a list", type(None): "null"}
+        raise ValueError(f"expected {name} to be {' or '.join(wanted[kind] for kind in kinds)}, got {data[name]!r}")
+    return data[name]
+
+
+def _assumption(item: Any) -> Assumption:
+    if not isinstance(item, dict):
+        raise ValueError(f"expected each assumption as a table, got {item!r}")
+    return Assumption(**item)
+
+
+def _refuse_rows(facts: Mapping[str, Any]) -> None:
+    """ValueError where these facts, or those of a part of a composition, state `person_rows` as other than a number or a word."""
+    rows = facts.get("person_rows")
+    if isinstance(rows, bool) or not isinstance(rows, int | str | None):
+        raise ValueError(f"expected person_rows to be a number or a word, got {rows!r}")
+    for part in facts.values():
+        if isinstance(part, dict):
+            _refuse_rows(part)
+
+
 def _by_name(certificates: Sequence[Certificate]) -> dict[str, Any]:
     """The facts of each, by mechanism; of several by one mechanism the later ones are numbered."""
     facts: dict[str, Any] = {}
@@ -349,14 +450,16 @@ def _told(assumption: Assumption) -> str:
 def _json_ready(value: Any) -> Any:
     """Numbers, texts, lists and tables of Python's own, whatever they came as. TypeError for what is none of these."""
     if isinstance(value, Mapping):
-        return {str(key): _json_ready(item) for key, item in value.items()}
+        return {on_one_line(str(key)): _json_ready(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_json_ready(item) for item in value]
     if isinstance(value, (np.generic, np.ndarray)):
         return _json_ready(value.tolist())
     if isinstance(value, enum.Enum):
         return _json_ready(value.value)
-    if value is None or isinstance(value, (str, bool, int)):
+    if isinstance(value, str):
+        return on_one_line(value)
+    if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else None

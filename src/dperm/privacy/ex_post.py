@@ -34,7 +34,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from dperm import _validate as check
-from dperm.privacy.events import AboveThreshold, Composed, Event, Gaussian, PureDP, Relation
+from dperm.privacy.events import LARGEST_NUMBER, AboveThreshold, Composed, Event, Gaussian, PureDP, Relation
 from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 
 __all__ = ["ExPost", "robbins_epsilon", "stopping_delta", "stopping_epsilons", "stopping_path"]
@@ -45,6 +45,7 @@ _REACH = 9.0  # standard deviations of the walk, and of each step, that the grid
 _BEYOND = 1e-18  # P(|N(0, 1)| > 9), rounded up
 _ROUNDING = 1e-15  # of one convolution, relative to the largest value, 1
 _FARTHEST = 700.0  # of losses
+MOST_STOPS = 256  # of a path: each takes a convolution
 _FINEST, _MOST = 0.05, 1 << 15  # a grid's step in units of the smallest increment; and how many points at most
 _SLACK = 1e-3  # of δ: how near the levels come to it
 _NEAR = 1e-4  # of ε: how near the last level of a path comes to it
@@ -69,11 +70,19 @@ class ExPost:
 
     def __post_init__(self) -> None:
         for name in ("signals", "epsilons"):
-            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
-        _rising(self.signals)
+            numbers = tuple(float(check.finite(name, value)) for value in getattr(self, name))
+            if len(numbers) > MOST_STOPS:
+                raise ValueError(f"Expected at most {MOST_STOPS} {name}, got {len(numbers)}.")
+            object.__setattr__(self, name, numbers)
+        at = _rising(self.signals)
+        object.__setattr__(self, "delta", float(check.fraction("delta", self.delta, zero=True)))
+        object.__setattr__(self, "asked", float(check.non_negative("asked", self.asked)))
+        if self.delta > 0:
+            _gaussian(at)
         if len(self.epsilons) != len(self.signals):
             raise ValueError(f"Expected as many epsilons as signals, got {len(self.epsilons)} and {len(self.signals)}.")
-        if not 1 <= check.integer("stop", self.stop) <= len(self.signals):
+        object.__setattr__(self, "stop", check.integer("stop", self.stop))
+        if not self.stop <= len(self.signals):
             raise ValueError(f"Expected stop from 1 to {len(self.signals)}, got {self.stop}.")
 
     @property
@@ -176,7 +185,7 @@ def stopping_path(epsilon: float, delta: float, stops: int, span: float) -> tupl
 def stopping_delta(signals: Sequence[float], epsilons: Sequence[float]) -> float:
     """An upper bound on the least δ with which stops at ε_k are ex-post private, for every rule that stops: about 1e-3 of it,
     and some 1e-13, too large. ValueError for signals that do not rise."""
-    at = _rising(signals)
+    at = _gaussian(_rising(signals))
     levels = np.asarray(epsilons, dtype=np.float64)
     if levels.shape != (len(at),) or not (levels >= 0).all():
         raise ValueError(f"Expected {len(at)} epsilons of at least 0, got {epsilons!r}.")
@@ -184,10 +193,6 @@ def stopping_delta(signals: Sequence[float], epsilons: Sequence[float]) -> float
     steps = np.diff(squares, prepend=0.0)
     low = float(np.min(squares / 2 - _REACH * at))
     high = float(np.max(squares / 2 + _REACH * at))
-    if not high < _FARTHEST:
-        raise ValueError(
-            f"Expected signals of at most 30, whose losses doubles hold, got {at[-1]:.3g}: less epsilon, or a larger delta."
-        )
     width = max(_FINEST * float(np.sqrt(steps.min())), (high - low) / _MOST)
     cells = np.arange(math.floor(low / width), math.ceil(high / width) + 1)  # 0 is among them
     losses = cells * width
@@ -251,3 +256,15 @@ def _rising(signals: Sequence[float]) -> Array:
     if values.ndim != 1 or not len(values) or not (np.diff(values, prepend=0.0) > 0).all() or not np.isfinite(values).all():
         raise ValueError(f"Expected signals that rise from above 0, got {signals!r}.")
     return values
+
+
+def _gaussian(signals: Array) -> Array:
+    """The signals as they are. ValueError where doubles hold no losses of a Gaussian walk at them, or no steps between them."""
+    last = float(signals[-1])
+    if not (last < LARGEST_NUMBER and last**2 / 2 + _REACH * last < _FARTHEST):
+        raise ValueError(
+            f"Expected signals of at most 29, whose losses doubles hold, got {last:.3g}: less epsilon, or a larger delta."
+        )
+    if not (signals[0] > 1 / LARGEST_NUMBER and (np.diff(np.square(signals)) > 0).all()):
+        raise ValueError("Expected signals whose squares rise from above 0.")
+    return signals

@@ -26,7 +26,17 @@ from scipy.optimize import brentq
 from dperm import _validate as check
 from dperm.privacy.accounting import delta as event_delta
 from dperm.privacy.accounting import epsilon as event_epsilon
-from dperm.privacy.events import LARGEST_LOSS, Event, Gaussian, PrivacyProfile, Relation, UnsupportedEventError, relation_of
+from dperm.privacy.events import (
+    LARGEST_LOSS,
+    Event,
+    Gaussian,
+    PrivacyProfile,
+    Relation,
+    UnsupportedEventError,
+    accounting_cost,
+    relation_of,
+    sub_event,
+)
 from dperm.privacy.gaussian import gaussian_epsilon, gaussian_mu, solve_decreasing
 from dperm.privacy.pairs import Directions, loss_pairs
 from dperm.privacy.pld import PrivacyLossDistribution
@@ -62,8 +72,10 @@ class BestOfTries(Event):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tries", tuple(self.tries))
-        if not self.tries or not all(isinstance(event, Event) for event in self.tries):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not self.tries:
             raise TypeError(f"Expected events of the tries, got {self.tries!r}.")
+        for number, event in enumerate(self.tries):
+            sub_event(f"tries[{number}]", event)
         if len({relation_of(event) for event in self.tries}) > 1 or relation_of(self.tries[0]) is None:
             raise ValueError("Expected tries that release something, all about the same neighbours.")
         check.choice("law", self.law, get_args(Law))
@@ -76,6 +88,10 @@ class BestOfTries(Event):
     @property
     def relation(self) -> Relation | None:
         return relation_of(self.tries[0])
+
+    @property
+    def accounting_cost(self) -> float:
+        return 2 + 2 * sum(1 + accounting_cost(event) for event in set(self.tries))
 
     def draw(self, generator: np.random.Generator) -> int:
         """A number of tries. Secret."""

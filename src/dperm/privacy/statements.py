@@ -5,8 +5,11 @@ Code asks for the key; the sentence is for people.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from dperm import _validate as check
+from dperm._json import on_one_line
 
 __all__ = [
     "EXACT_NOISE",
@@ -42,12 +45,23 @@ Checked = Literal["caller", "library"]
 
 @dataclass(frozen=True)
 class Assumption:
-    """Something the guarantee rests on: who answers for it, and how it was checked. `key` says what it is about, for code."""
+    """Something the guarantee rests on: who answers for it, and how it was checked. `key` says what it is about, for code.
+
+    Each is put on one line. TypeError for what is no text, ValueError for another who answers.
+    """
 
     text: str
     responsible: Checked
     checked: str
     key: str = ""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            given = getattr(self, field.name)
+            if not isinstance(given, str):
+                raise TypeError(f"Expected an assumption's {field.name} as text, got {given!r}.")
+            object.__setattr__(self, field.name, on_one_line(given))
+        check.choice("responsible", self.responsible, get_args(Checked))
 
 
 #: What holds of noise that `NoiseStream` makes.

@@ -105,7 +105,7 @@ def _releases(path: Path) -> list[tuple[Event, Any]]:
         if unknown := sorted({name for table in tables for name in table} - {"event", "times"}):
             raise ValueError(f"unknown: {unknown}")
         return [(event_from_dict(table["event"]), table.get("times", 1)) for table in tables]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(
             f'Expected {path} to be a model, a certificate, an event, or a list such as [{{"times": 12, "event": …}}] ({error}).'
         ) from None

@@ -6,16 +6,19 @@ replace-one).
 """
 
 from dperm.privacy.events.composed import Composed, SelfComposed
+from dperm.privacy.events.event import LARGEST_COUNT as LARGEST_COUNT
 from dperm.privacy.events.event import LARGEST_NUMBER as LARGEST_NUMBER
 from dperm.privacy.events.event import (
     Event,
     Paid,
     Relation,
     UnsupportedEventError,
+    accounting_cost,
     chosen_on_the_way,
     event_from_dict,
     leaves,
     relation_of,
+    sub_event,
 )
 from dperm.privacy.events.guarantees import LARGEST_LOSS as LARGEST_LOSS
 from dperm.privacy.events.guarantees import (
@@ -65,9 +68,11 @@ __all__ = [
     "TruncatedPoisson",
     "Unsupported",
     "UnsupportedEventError",
+    "accounting_cost",
     "chosen_on_the_way",
     "claims_of",
     "event_from_dict",
     "leaves",
     "relation_of",
+    "sub_event",
 ]

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from dperm import _validate as check
-from dperm.privacy.events.event import Event, leaves, relation_of, sub_event
+from dperm.privacy.events.event import LARGEST_COUNT, Event, leaves, relation_of, sub_event
 
 __all__ = [
     "Composed",
@@ -43,6 +43,9 @@ class SelfComposed(Event):
     def __post_init__(self) -> None:
         sub_event("event", self.event)
         object.__setattr__(self, "count", check.integer("count", self.count))
+        most = max(self.parts().values(), default=0)
+        if most > LARGEST_COUNT:
+            raise ValueError(f"Expected an event to happen at most {LARGEST_COUNT:.0e} times in all, got {most:.0e}.")
 
     def parts(self) -> Counter[Event]:
         return Counter({leaf: count * self.count for leaf, count in leaves(self.event).items()})

@@ -5,18 +5,21 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from dperm._family import members, ours
 
 __all__ = [
+    "DEEPEST",
+    "LARGEST_COUNT",
     "LARGEST_NUMBER",
     "Event",
     "Paid",
     "Relation",
     "UnsupportedEventError",
+    "accounting_cost",
     "chosen_on_the_way",
     "event_from_dict",
     "leaves",
@@ -29,6 +32,12 @@ __all__ = [
 
 #: Numbers of events lie between this and its inverse: their squares must be doubles.
 LARGEST_NUMBER = 1e60
+
+#: How often an event may happen in all, so that its costs are doubles.
+LARGEST_COUNT = 10**18
+
+#: How deep events may nest: what is asked of them, their texts and their tables go as deep, within Python's limit on recursion.
+DEEPEST = 100
 
 
 class Relation(enum.StrEnum):
@@ -79,6 +88,12 @@ class Event:
         """Chance that what runs is not what is accounted for, on any data set: it adds (1 + e^ε) times this to δ."""
         return 0.0
 
+    @property
+    def accounting_cost(self) -> float:
+        """How much work this event is for an accountant, by itself and however often it happens, in units of one Poisson-sampled
+        Gaussian: an estimate from its numbers alone, for readers of events that somebody else wrote."""
+        return 1.0
+
     def parts(self) -> Counter[Event]:
         """See `leaves`."""
         return Counter({self: 1})
@@ -89,28 +104,52 @@ class Event:
         return {"type": type(self).__name__, **fields}
 
 
-def event_from_dict(data: dict[str, Any]) -> Event:
-    """Inverse of `Event.to_dict`. Raises ValueError for an unknown kind."""
-    kinds = {kind.__name__: kind for kind in members(Event) if kind is not Event}
-    if data.get("type") not in kinds:
-        raise ValueError(f"Expected an event named one of {', '.join(sorted(kinds))}, got {data.get('type')!r}.")
-    fields: dict[str, Any] = {}
-    for name, value in data.items():
-        if isinstance(value, dict):
-            value = event_from_dict(value)
-        elif isinstance(value, list):
-            value = tuple(event_from_dict(item) if isinstance(item, dict) else item for item in value)
-        elif name == "relation":
-            value = Relation(value)
-        if name != "type":
-            fields[name] = value
-    return kinds[data["type"]](**fields)
+def event_from_dict(data: Any) -> Event:
+    """Inverse of `Event.to_dict`. Raises ValueError for anything else: another kind, and other fields or values than it has."""
+    return _event(data, 1, {kind.__name__: kind for kind in members(Event) if kind is not Event})
+
+
+def _event(data: Any, depth: int, kinds: Mapping[str, type[Event]]) -> Event:
+    if depth > DEEPEST:
+        raise ValueError(f"Expected events nested at most {DEEPEST} deep.")
+    name = data.get("type") if isinstance(data, dict) else data
+    if not isinstance(name, str) or not isinstance(data, dict) or name not in kinds:
+        raise ValueError(f"Expected an event named one of {', '.join(sorted(kinds))}, got {_short(name)}.")
+    given: dict[str, Any] = {key: value for key, value in data.items() if key != "type"}
+    fields = {field.name: field for field in dataclasses.fields(kinds[name])}
+    if unknown := given.keys() - fields.keys():
+        raise ValueError(f"Expected {name} with {', '.join(fields)}, got {_short(min(unknown))} as well.")
+    needed = {key for key, field in fields.items() if field.default is dataclasses.MISSING}
+    if missing := needed - given.keys():
+        raise ValueError(f"Expected {name} with {', '.join(fields)}; {min(missing)} is missing.")
+    try:
+        return kinds[name](**{key: _value(value, depth + 1, kinds) for key, value in given.items()})
+    except TypeError as error:  # of a value's type
+        raise ValueError(str(error)) from None
+
+
+def _value(value: Any, depth: int, kinds: Mapping[str, type[Event]]) -> Any:
+    if isinstance(value, dict):
+        return _event(value, depth, kinds)
+    if isinstance(value, list):
+        return tuple(_event(item, depth, kinds) if isinstance(item, dict) else item for item in value)
+    return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def leaves(event: Event) -> Counter[Event]:
     """The events that compose to `event`, with their counts: the one place where counts are multiplied out."""
     _ours(event)
     return event.parts()
+
+
+def accounting_cost(event: Event) -> float:
+    """The sum of `Event.accounting_cost` over the unlike leaves of `event`."""
+    return sum(leaf.accounting_cost for leaf in leaves(event))
 
 
 def chosen_on_the_way(event: Event) -> bool:
@@ -128,7 +167,10 @@ def relation_of(event: Event) -> Relation | None:
 
 def own_relation(event: Event) -> None:
     """Make the field `relation` a `Relation`, or raise ValueError."""
-    object.__setattr__(event, "relation", Relation(getattr(event, "relation", None)))
+    given = getattr(event, "relation", None)
+    if not isinstance(given, str):
+        raise ValueError(f"Expected relation to be one of {', '.join(map(repr, map(str, Relation)))}, got {_short(given)}.")
+    object.__setattr__(event, "relation", Relation(given))
 
 
 def plain_number(event: Event, name: str, admit: Callable[[str, Any], float]) -> None:
@@ -140,10 +182,27 @@ def plain_number(event: Event, name: str, admit: Callable[[str, Any], float]) ->
 
 
 def sub_event(name: str, value: Any) -> None:
-    """TypeError unless `value` is one of dperm's events."""
+    """TypeError unless `value` is one of dperm's events; ValueError where it nests too deep to stand within another."""
     if not isinstance(value, Event):
         raise TypeError(f"Expected {name} to be an Event, got {value!r}.")
     _ours(value)
+    if depth_of(value) >= DEEPEST:
+        raise ValueError(f"Expected events nested at most {DEEPEST} deep: compose several at once.")
+
+
+def depth_of(event: Event) -> int:
+    """How many events stand within each other, at most."""
+    layer, depth = [event], 0
+    while layer:
+        depth += 1
+        layer = [inner for outer in layer for value in vars(outer).values() for inner in _events_in(value)]
+    return depth
+
+
+def _events_in(value: Any) -> Iterable[Event]:
+    if isinstance(value, Event):
+        return (value,)
+    return (item for item in value if isinstance(item, Event)) if isinstance(value, tuple) else ()
 
 
 def _ours(event: Event) -> None:

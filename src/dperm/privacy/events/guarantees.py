@@ -135,7 +135,7 @@ class PrivacyProfile(Event):
 
     def __post_init__(self) -> None:
         for name in ("epsilons", "deltas"):
-            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
+            object.__setattr__(self, name, tuple(float(check.finite(name, value)) for value in getattr(self, name)))
         if not self.epsilons or len(self.epsilons) != len(self.deltas):
             raise ValueError(f"Expected as many deltas as epsilons, got {len(self.deltas)} and {len(self.epsilons)}.")
         check.non_negative("epsilons", self.epsilons[0])
@@ -154,10 +154,15 @@ class PrivacyProfile(Event):
 
 @dataclass(frozen=True)
 class Unsupported(Event):
-    """A mechanism that no accountant here bounds; `claim` repeats what its authors publish."""
+    """A mechanism that no accountant here bounds; `claim` repeats what its authors publish, on one line."""
 
     claim: str
     relation: Relation = Relation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.claim, str) or not self.claim.strip() or not self.claim.isprintable():  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"Expected claim to be one line of text, got {self.claim!r}.")
+        own_relation(self)
 
 
 def claims_of(event: Event) -> list[str]:

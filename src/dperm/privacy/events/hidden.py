@@ -52,6 +52,10 @@ class HiddenIterates(Event):
         return self.batches * self.passes
 
     @property
+    def accounting_cost(self) -> float:
+        return 1 + self.passes / 2500 + self.passes * (self.batches / 40_000)
+
+    @property
     def whole(self) -> Gaussian:
         """The Gaussian that is no more private."""
         shift = hidden_shift(self.batches, self.passes, self.contraction, self.diameter, self.rounding)
@@ -88,3 +92,7 @@ class RandomStop(Event):
     @property
     def releases(self) -> int:
         return self.steps
+
+    @property
+    def accounting_cost(self) -> float:
+        return 1 + self.steps / 25_000

@@ -32,6 +32,10 @@ class Gaussian(Event):
     def pays_for(self) -> Paid:
         return Paid("gaussian", self.noise_multiplier)
 
+    @property
+    def accounting_cost(self) -> float:
+        return 0.0  # all Gaussians together are one
+
 
 @dataclass(frozen=True)
 class IndividualGaussian(Event):

@@ -40,6 +40,8 @@ class ObjectivePerturbationEvent(Event):
         for name in ("noise_std", "lipschitz", "smoothness", "strong_convexity"):
             plain_number(self, name, check.positive)
         own_relation(self)
+        if not isinstance(self.many, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"Expected many to be True or False, got {self.many!r}.")
         if self.loss is None:
             return
         check.choice("loss", self.loss, SHARP_LOSSES)

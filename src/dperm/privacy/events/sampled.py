@@ -70,6 +70,10 @@ class RowsSampled(Event):
     def pays_for(self) -> Paid | None:
         return self.event.pays_for._replace(rate=self.rate, draw="rows")
 
+    @property
+    def accounting_cost(self) -> float:
+        return 1 + self.rows / 250
+
 
 @dataclass(frozen=True)
 class TruncatedPoisson(Event):
@@ -176,3 +180,7 @@ class RandomAllocation(Event):
         size, larger = divmod(self.steps, self.num_selected)
         blocks = {size + 1: larger, size: self.num_selected - larger}
         return Counter({self.event if steps == 1 else RandomAllocation(steps, self.event): n for steps, n in blocks.items() if n})
+
+    @property
+    def accounting_cost(self) -> float:
+        return 4 + self.steps / 1e8

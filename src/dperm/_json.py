@@ -1,0 +1,96 @@
+"""JSON from somebody else, within limits: length, depth, number of values, and texts that fit on one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+__all__ = ["JsonTooLargeError", "bounded_table", "on_one_line"]
+
+_MOST_CHARACTERS = 4_000_000
+_MOST_VALUES = 100_000  # names included
+_DEEPEST = 256
+_LARGEST_INTEGER = 10**300  # it is a double
+
+#: A string, ended or not, or a sign that nests or separates. Whatever the text is, each character is looked at once.
+_TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[{\]},:]', re.DOTALL)
+
+
+class JsonTooLargeError(ValueError):
+    """JSON that is longer, deeper or of more values than its reader is prepared for."""
+
+
+def on_one_line(text: str) -> str:
+    """The text with spaces for line ends and other white space, and control characters as escapes: whoever prints it prints one
+    line, and nothing of it changes what stands before."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else " " if each.isspace() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def bounded_table(text: Any) -> dict[str, Any]:
+    """The table that `text` holds.
+
+    All its numbers are finite, and doubles hold them; all its texts, names included, are printable and of one line; no name
+    stands twice in a table. Raises ValueError for anything else, before memory or time is spent on it.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"expected text, got {type(text).__name__}")
+    if len(text) > _MOST_CHARACTERS:
+        raise JsonTooLargeError(f"expected at most {_MOST_CHARACTERS:,} characters, got {len(text):,}")
+    _measure(text)
+    data = json.loads(text, object_pairs_hook=_table, parse_constant=_refuse_constant)
+    if not isinstance(data, dict):
+        raise ValueError("it holds no table")
+    _walk(data)
+    return data
+
+
+def _measure(text: str) -> None:
+    """JsonTooLargeError for JSON that nests too deep or holds too many values: without recursion, and before any is built."""
+    depth, values = 0, 1
+    for token in _TOKENS.finditer(text):
+        sign = text[token.start()]
+        if sign in "]}":
+            depth -= 1
+        elif sign != '"':  # at most one value follows each of these
+            depth += sign in "[{"
+            values += 1
+            if depth > _DEEPEST:
+                raise JsonTooLargeError(f"expected tables and lists nested at most {_DEEPEST} deep")
+            if values > _MOST_VALUES:
+                raise JsonTooLargeError(f"expected at most {_MOST_VALUES:,} names and values")
+
+
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise ValueError("expected each name once in a table")
+    return table
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"expected finite numbers, got {name}")
+
+
+def _walk(data: dict[str, Any]) -> None:
+    """ValueError for other numbers or texts than `bounded_table` promises."""
+    waiting: list[Any] = [data]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value
+        elif isinstance(value, str):
+            if not value.isprintable():
+                raise ValueError(f"expected texts of one line without control characters, got {value[:80]!r}")
+        elif isinstance(value, float):
+            if not math.isfinite(value):
+                raise ValueError("expected finite numbers")
+        elif isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
+            raise ValueError("expected whole numbers of at most 300 digits")
