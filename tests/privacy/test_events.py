@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -63,6 +64,25 @@ def test_relations_do_not_mix() -> None:
 def test_default_relation_is_add_or_remove() -> None:
     for event in EVENTS[2:]:
         assert relation_of(event) is Relation.ADD_OR_REMOVE_ONE
+
+
+def test_item_20_an_object_repeated_a_million_times_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = 0
+    parts = Gaussian.parts
+
+    def counted(self: Gaussian) -> Counter[Event]:
+        nonlocal looked
+        looked += 1
+        return parts(self)
+
+    monkeypatch.setattr(Gaussian, "parts", counted)
+    step, other = Gaussian(1000.0), Gaussian(2000.0)
+    event = Composed((step,) * 600_000 + (other,) * 400_000)
+    assert leaves(event) == {step: 600_000, other: 400_000}
+    assert epsilon(event, 1e-5) == epsilon(Composed((SelfComposed(step, 600_000), SelfComposed(other, 400_000))), 1e-5)
+    assert looked <= 10
+    leaves(event).clear()
+    assert leaves(event).total() == 1_000_000
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -22,14 +23,24 @@ class Composed(Event):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "events", tuple(self.events))
-        for number, event in enumerate(self.events):
-            sub_event(f"events[{number}]", event)
         relation_of(self)
 
     def parts(self) -> Counter[Event]:
+        return Counter(self._leaves)  # a copy: counters can be changed
+
+    @functools.cached_property
+    def _leaves(self) -> Counter[Event]:
+        """Counted once, and an object that is there many times is looked at once: a log composes thousands of events, and a long
+        run of equal steps is often one object repeated."""
+        objects = dict(zip(map(id, self.events), self.events, strict=True))
+        repeats = Counter(map(id, self.events)) if len(objects) > 1 else dict.fromkeys(objects, len(self.events))
+        for kind in set(map(type, objects.values())):
+            number = next(number for number, event in enumerate(self.events) if type(event) is kind)
+            sub_event(f"events[{number}]", self.events[number])
         total: Counter[Event] = Counter()
-        for event in self.events:  # in place: logs compose thousands
-            total.update(leaves(event))
+        for key, event in objects.items():
+            for leaf, count in leaves(event).items():
+                total[leaf] += count * repeats[key]
         return total
 
 
