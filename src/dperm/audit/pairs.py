@@ -10,10 +10,12 @@ from array_api_compat import array_namespace, device, is_array_api_obj, to_devic
 from numpy.typing import NDArray
 
 from dperm.influence import LinearInfluence
+from dperm.mechanisms import Mechanism
+from dperm.mechanisms.extremes import Extreme
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Relation
 
-__all__ = ["Pair", "extreme_pairs", "game_pairs", "influential_pair", "network_pairs", "of_persons"]
+__all__ = ["Pair", "extreme_pairs", "game_pairs", "influential_pair", "network_pairs", "of_persons", "worst_pairs"]
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -164,6 +166,64 @@ def extreme_pairs(
             Pair.adding("a second identical record", (bound * unit[None], np.full(1, one)), bound * unit, one),
         ]
     return pairs + (_of_weights(relation, (rows, targets), bound * unit, other, rng) if objective.loss.weighs else [])
+
+
+def worst_pairs(mechanism: Mechanism, objective: LinearObjective, records: int = 40) -> list[Pair]:
+    """Neighbours on which queries move nearly as far as is charged, for replay.
+
+    A record at the norm bound has the steepest gradient where its target is at one end, and its replacement pulls the other way:
+    by the opposite target, by the opposite row, or, for what is a square, by a row at right angles. The others lie across it,
+    but for three, so that sums of what it has more of are not about them. What a mechanism's own proof adds is in
+    `Mechanism.extremes`.
+    """
+    if objective.person_rows is not None:
+        alone = replace(objective, person_rows=None)
+        pairs = worst_pairs(mechanism, alone, records)
+        return [of_persons(pair, objective.person_rows, alike=alike) for pair in pairs for alike in (True, False)]
+    d, bound = objective.features, objective.data_norm
+    count = mechanism.target_classes or (objective.outputs if objective.outputs > 1 else 0)
+    one, other = (0.0, 1.0) if count else objective.loss.extremes
+    relation, found = objective.relation, mechanism.extremes(objective)
+    if d < 2:
+        return [_pair_of(item, relation) for item in found]
+    first, second = bound * np.eye(d)[:2]
+    rows = np.vstack([np.tile(first, (3, 1)), np.tile(second, (records - 4, 1))])
+    targets = np.append(np.full(3, one), _cancelling(objective, one, other, records - 4, scalar=not count))
+    extreme = [
+        Extreme("a target at the other end", rows, targets, (first, one), (first, other)),
+        Extreme("the opposite row", rows, targets, (-first, one), (first, one)),
+        Extreme("a row at right angles", rows, targets, (first, other), (second, other)),
+    ]
+    if relation is Relation.REPLACE_ONE:
+        absent = np.full(d, np.nan)
+        extreme.append(Extreme("in the place of one that is absent", rows, targets, (first, one), (absent, one)))
+    pairs = [_pair_of(item, relation) for item in [*extreme, *found]]
+    elsewhere = [place for place in mechanism.places(records) if place != records - 1]
+    return pairs + [_pair_of(replace(item, place=place), relation) for place in elsewhere for item in extreme[:2]]
+
+
+def _cancelling(objective: LinearObjective, one: float, other: float, count: int, *, scalar: bool) -> Array:
+    """(count,) targets of the two kinds, so that at θ = 0 gradients of records that are otherwise alike nearly cancel."""
+    share = 0.5
+    if scalar:
+        first, second = np.abs(objective.loss.slope(np.zeros(2), np.array([one, other])))
+        share = second / (first + second)
+    return np.where(np.arange(count) < round(share * count), one, other)
+
+
+def _pair_of(extreme: Extreme, relation: Relation) -> Pair:
+    place = len(extreme.targets) if extreme.place is None else extreme.place
+    name = extreme.name if place == len(extreme.targets) else f"{extreme.name}, at place {place + 1}"
+
+    def among(row: Array, target: float) -> Data:
+        return np.insert(extreme.rows, place, row, axis=0), np.insert(extreme.targets, place, target)
+
+    after, count = among(*extreme.record), len(extreme.targets)
+    if relation is Relation.ADD_OR_REMOVE_ONE:
+        shifted = np.arange(count) + (np.arange(count) >= place)
+        return Pair(name, (extreme.rows, extreme.targets), after, shifted, np.array([place]))
+    nobody = np.array([], dtype=np.intp)
+    return Pair(name, among(*extreme.instead), after, np.arange(count + 1), nobody, np.array([place]))
 
 
 def _of_weights(relation: Relation, others: Data, row: Array, target: float, rng: np.random.Generator) -> list[Pair]:

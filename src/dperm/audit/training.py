@@ -17,7 +17,7 @@ from dperm.audit.linear import (
     trained_at_once,
 )
 from dperm.audit.outputs import Progress, one_at_a_time, unlogged
-from dperm.audit.pairs import Data, Pair, extreme_pairs, game_pairs
+from dperm.audit.pairs import Data, Pair, extreme_pairs, game_pairs, worst_pairs
 from dperm.audit.recording import Recording
 from dperm.gradient import Policy, descend
 from dperm.gradient.policy import BatchSource
@@ -93,7 +93,7 @@ class Training:
             run=train,
             many=trained_at_once(train, objective, curved=mechanism.curved) if mechanism.vectorises(objective) else None,
             minimisations=lambda data, recording: minimisations_of(mechanism, objective, data, recording),
-            replay_pairs=extreme_pairs(objective, classes=classes),
+            replay_pairs=[*extreme_pairs(objective, classes=classes), *worst_pairs(mechanism, objective)],
             candidate_pairs=[pair for pair in game_pairs(objective, classes=classes) if _admits(mechanism, objective, pair)],
             likelihood_ratio=lambda pair: likelihood_ratio_of(mechanism, objective, pair),
         )

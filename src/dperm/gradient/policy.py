@@ -109,6 +109,9 @@ class Policy(ABC):
     #: whether steps compare gradients at two θ, which objectives of networks do not have
     anchored: bool = False
 
+    #: whether what a record does depends on its place among the others, beside its draws, which are alike for all
+    ordered: bool = False
+
     #: whether what is proved of a record holds of a person, whose loss is the mean of several rows'
     grouped: bool = False
 

@@ -23,6 +23,7 @@ from dperm import _validate as check
 from dperm._column import column
 from dperm.gradient.foreign import is_stranger
 from dperm.mechanisms.base import Budget, Mechanism, Stage
+from dperm.mechanisms.extremes import Extreme, steep
 from dperm.mechanisms.method import Method
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.tuning import output_strong_convexity
@@ -255,6 +256,9 @@ class GradualRelease(Mechanism):
     def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
         first += self.stopping.cost() > 0  # after the noisy threshold
         return [Stage(self, objective.with_strong_convexity(self.strong_convexity), records, first)]
+
+    def extremes(self, objective: LinearObjective) -> list[Extreme]:
+        return steep(objective, self.strong_convexity)
 
     minimiser = 0
 

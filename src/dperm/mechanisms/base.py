@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm._family import ours, states
 from dperm.gradient.foreign import is_stranger
+from dperm.mechanisms.extremes import Extreme, some_places
 from dperm.objectives import LinearObjective, PartedRecords, PublicFacts, Records
 from dperm.privacy import Assumption, Certificate, Event, Provenance, statements
 from dperm.release import Channel
@@ -161,6 +162,23 @@ class Mechanism(ABC):
     def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
         """The parts of a run on admitted records that made these releases, its own from `first` on."""
         return [Stage(self, objective, records, first)]
+
+    def extremes(self, objective: LinearObjective) -> list[Extreme]:
+        """Records on which a sensitivity that this states is nearly reached, beyond those that are extreme for every loss: from
+        the proof of the sensitivity. `Training.of_mechanism` replays them."""
+        return []
+
+    def places(self, records: int) -> Sequence[int]:
+        """Where, among so many, audits put the record in which neighbours differ: a place of each kind that there is.
+
+        The last where no place is like another, as all of dperm's own but the `ordered` ones have it; every place where they
+        differ; and some of all where nobody says whether they do.
+        """
+        if self.ordered:
+            return range(records)
+        if states(type(self), "ordered"):
+            return (records - 1,)
+        return some_places(records)
 
     def log_density(self, objective: LinearObjective, records: Records, outputs: Array) -> Array | None:
         """(m,) ln of the density of outputs (m, p) on admitted records; None where it is not known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.extremes import Extreme, across_a_third_class
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.output import OutputPerturbation
 from dperm.objectives import LinearObjective, PublicFacts, Records
@@ -120,6 +121,17 @@ class BoltOnPerturbation(Mechanism):
                 yield np.sort(order[start : start + self.batch_size])
 
     ordered = True
+
+    def places(self, records: int) -> Sequence[int]:
+        batches = list(self._order(records))
+        each = -(-records // self.batch_size)
+        return sorted({int(batch[0]) for batch in [*batches[:each], *batches[-each:]]})  # of each batch, in two of the orders
+
+    def extremes(self, objective: LinearObjective) -> list[Extreme]:
+        # a step that falls must have gone far before the end of the first pass: many others, and the record in the last batch
+        others = 399 if self.learning_rate else 3999
+        last = list(self._order(others + 1))[-(-(others + 1) // self.batch_size) - 1]
+        return across_a_third_class(objective, others, int(last[0]))
 
     def refuse(self, objective: LinearObjective, records: int) -> None:
         self.rates(objective.facts, records)  # which may be another number than was stated

@@ -119,12 +119,17 @@ class CoordinateDescent(Mechanism):
         return found, {"steps": self.passes * dimension, "non_zero": int(np.count_nonzero(found))}
 
     def _scales(self, objective: LinearObjective, columns: _Columns, channel: Channel, moves: int) -> Array:
-        """Mean squares of the coordinates, noisy, and above a public number: a record's squares are no longer than ‖x‖²."""
+        """Mean squares of the coordinates, noisy, and above a public number.
+
+        A record's squares, as a vector, are no longer than ‖x‖². None is negative, so that those of two records have no negative
+        product: replacing one by the other moves their sum by at most √2·‖x‖².
+        """
         most = objective.row_norm**2
+        moved = most * math.sqrt(moves)
         squares = np.concatenate([exact_sum(columns.squares(place), most) for place in range(objective.dimension)])
         noise = self.scales_noise(self.passes * objective.dimension)
-        released = np.asarray(channel.release(squares, moves * most, noise, what="sums of squares")) / self.public_size
-        spread = noise * moves * most / self.public_size
+        released = np.asarray(channel.release(squares, moved, noise, what="sums of squares")) / self.public_size
+        spread = noise * moved / self.public_size
         return np.maximum(released, max(spread, _LEAST * most / objective.dimension))
 
     curved = False

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._family import states
 from dperm.gradient import Policy, descend_by
 from dperm.gradient.foreign import foreign_parts
 from dperm.gradient.importance import admit_batch
 from dperm.gradient.policy import runs_by_parts
 from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.extremes import Extreme, beside_others_alike, some_places
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.tuning import gradient_plan, importance_plan
@@ -75,6 +77,15 @@ class GradientPerturbation(Mechanism):
         if private := gradients.private():
             channel.confided.append(private)
         return theta, {"steps": plan.steps, **gradients.summary()}
+
+    def places(self, records: int) -> Sequence[int]:
+        if self.plan.ordered:
+            return range(records)
+        declared = states(type(self.plan), "ordered") and states(type(self), "ordered")
+        return (records - 1,) if declared else some_places(records)
+
+    def extremes(self, objective: LinearObjective) -> list[Extreme]:
+        return beside_others_alike(objective) if self.plan.anchored else []
 
     def refuse(self, objective: LinearObjective, records: int) -> None:
         self.plan.refuse(objective, records)

@@ -8,7 +8,7 @@ Altschuler 2024). Nothing here sees an iterate before the last: no averages, no 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,6 +157,11 @@ class LastIterateDescent(Mechanism):
             yield np.sort(order[start : start + self.batch_size])
 
     ordered = True
+
+    def places(self, records: int) -> Sequence[int]:
+        order = np.random.default_rng(records).permutation(records)
+        return order[:: self.batch_size].tolist()  # one of each batch
+
     curved = False
 
     def settings(self) -> Mapping[str, Any]:

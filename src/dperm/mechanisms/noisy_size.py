@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism, Stage
+from dperm.mechanisms.extremes import Extreme
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.weighted import admit_class_targets
 from dperm.privacy import Assumption, Event, FilteredRdp, PureDP
@@ -112,6 +113,17 @@ class NoisySize(Mechanism):
     def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
         sized, mechanism = self._sized(objective, self.first.released(released[first]))
         return mechanism.stages(sized, records, released, first + 1)
+
+    def places(self, records: int) -> Sequence[int]:
+        return self.example.places(records)
+
+    def extremes(self, objective: LinearObjective) -> list[Extreme]:
+        found: list[Extreme] = []
+        for _ in range(3):  # a size that fits what runs after it
+            size = len(found[0].targets) if found else NOMINAL_SIZES[0]
+            sized, mechanism = self._sized(objective, size)
+            found = mechanism.extremes(sized)
+        return found
 
     def made_for(self, facts: PublicFacts) -> Mechanism:
         """What runs after the release of the size that `facts` state."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism, Stage
+from dperm.mechanisms.extremes import Extreme, curved, steep
 from dperm.mechanisms.margin import USUAL_MARGIN, with_margin
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
@@ -153,6 +154,9 @@ class ObjectivePerturbation(Mechanism):
 
     def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
         return [Stage(self, objective.with_strong_convexity(self.strong_convexity), records, first)]
+
+    def extremes(self, objective: LinearObjective) -> list[Extreme]:
+        return [*steep(objective, self.strong_convexity, self.noise_std), *curved(objective, self.strong_convexity)]
 
     def log_density(self, objective: LinearObjective, records: Records, outputs: Array) -> Array | None:
         """θ solves b = −∇J(θ) where no ball holds it: its density is that of b times |det ∇²J(θ)|, but for the second noise,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Mechanism, Stage
+from dperm.mechanisms.extremes import Extreme
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.weighted import admit_class_targets
 from dperm.privacy import Assumption, Event, SelfComposed
@@ -69,6 +70,24 @@ class OneVsRest(Mechanism):
         for number in range(self.classes):
             stages += self.mechanism.stages(objective, records.one_against_rest(number), released, first + number * each)
         return stages
+
+    def places(self, records: int) -> Sequence[int]:
+        return self.mechanism.places(records)
+
+    def extremes(self, objective: LinearObjective) -> list[Extreme]:
+        # of class 0 against class 1, which stands for the rest
+        def numbered(targets: Any) -> Any:
+            return np.where(np.asarray(targets) > 0, 0.0, 1.0)
+
+        return [
+            replace(
+                item,
+                targets=numbered(item.targets),
+                record=(item.record[0], float(numbered(item.record[1]))),
+                instead=(item.instead[0], float(numbered(item.instead[1]))),
+            )
+            for item in self.mechanism.extremes(objective)
+        ]
 
     def most_records(self, facts: PublicFacts) -> int | None:
         return self.mechanism.most_records(facts)

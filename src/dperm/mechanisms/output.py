@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism, Stage
+from dperm.mechanisms.extremes import Extreme, steep
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.minimiser import chosen_tolerance, solve
 from dperm.mechanisms.noisy_size import NoisySize
@@ -129,6 +130,9 @@ class OutputPerturbation(Mechanism):
 
     def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
         return [Stage(self, objective.with_strong_convexity(self.strong_convexity), records, first)]
+
+    def extremes(self, objective: LinearObjective) -> list[Extreme]:
+        return steep(objective, self.strong_convexity)
 
     def most_records(self, facts: PublicFacts) -> int | None:
         return facts.size_limit

@@ -11,7 +11,7 @@ from helpers.catalogue.common import ADD, BUDGET, EPSILON, REPLACE, SIZE, Entry,
 
 def entries() -> Iterator[Entry]:
     for relation in (ADD, REPLACE):
-        task = Task(loss=Logistic(), features=3, classes=2, public_size=SIZE, intercept_scale=0.5, relation=relation)
+        task = Task(loss=Logistic(4.0), features=3, classes=2, public_size=SIZE, intercept_scale=0.2, relation=relation)
         for method in (TraditionalGradient(), NormalisedGradient(learning_rate=0.5), SmoothedGradient(epochs=3)):
             yield f"{method}, {relation}", *method.build(task, BUDGET)
         for loss in (Hinge(), QNormHinge(1.5, 2.0), QNormHinge(2.0, 2.0)):
@@ -23,14 +23,19 @@ def entries() -> Iterator[Entry]:
             Task(loss=Logistic(), features=3, classes=2, public_size=SIZE), BUDGET
         ),
     )
-    for loss, radius in ((Logistic(), None), (Softmax(3), None), (Squared(1.0, 2.0), 2.0)):
+    # steps that shrink enough from the start: what early steps did is not forgotten before the last
+    for loss, radius, modulus, rate, batch in (
+        (Logistic(4.0), None, 30.0, 0.1, 7),
+        (Softmax(3), None, 10.0, 2.0, 20),
+        (Squared(20.0, 1.0), 1.0, 1000.0, 0.005, 7),
+    ):
         problem = objective(loss, REPLACE, radius=radius)
         for name, method in {
-            "constant rate": BoltOn(epochs=2, batch_size=7, learning_rate=0.1),
-            "falling rate": BoltOn(epochs=2, batch_size=7, strong_convexity=2.0),
+            "constant rate": BoltOn(epochs=4, batch_size=7, learning_rate=rate),
+            "falling rate": BoltOn(epochs=4, batch_size=batch, strong_convexity=modulus),
         }.items():
             yield f"bolt-on, {name}, {loss.name}", method.calibrated(problem.facts, BUDGET, 1), problem
-    problem = objective(None, REPLACE)
+    problem = objective(Logistic(4.0), REPLACE)
     yield "pure bolt-on", BoltOn(epochs=2).calibrated(problem.facts, Budget(0.0, EPSILON), 1), problem
     yield "one against the rest, bolt-on", BoltOn(epochs=2).calibrated(problem.facts, BUDGET, 3), problem
     task = Task(loss=Hinge(), features=3, classes=2, public_size=None)

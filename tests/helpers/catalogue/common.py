@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dperm.gradient import SGD, Clip, Constant, Plan, Poisson, PoissonUpTo
-from dperm.mechanisms import Budget, GradientPerturbation, Mechanism
+from dperm.mechanisms import Budget, GradientPerturbation, Mechanism, ObjectivePerturbation, OutputPerturbation
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Relation
 
@@ -18,7 +18,7 @@ ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 
 
 def objective(loss: Any = None, relation: Relation = ADD, **changes: Any) -> LinearObjective:
-    settings = {"data_norm": 1.0, "intercept_scale": 0.5, "public_size": SIZE, "relation": relation}
+    settings = {"data_norm": 1.0, "intercept_scale": 0.2, "public_size": SIZE, "relation": relation}
     return LinearObjective(loss or Logistic(), 3, **(settings | changes))
 
 
@@ -45,3 +45,13 @@ def gradient(facts: Any, **changes: Any) -> GradientPerturbation:
         return plan(noise, **made)
 
     return GradientPerturbation.calibrate(make, facts, EPSILON, DELTA)
+
+
+def output(problem: LinearObjective, *, delta: float = DELTA, **settings: Any) -> OutputPerturbation:
+    """Of a strong convexity at which a record moves the minimiser by little beside what its slope changes over."""
+    return OutputPerturbation.calibrate(problem.facts, EPSILON, delta, **({"strong_convexity": 4.0} | settings))
+
+
+def perturbed(problem: LinearObjective, **settings: Any) -> ObjectivePerturbation:
+    """Of a strong convexity at which noise moves the minimiser by little beside what curvatures change over."""
+    return ObjectivePerturbation.calibrate(problem.facts, EPSILON, DELTA, **({"strong_convexity": 8.0} | settings))

@@ -11,12 +11,12 @@ from helpers.catalogue.common import ADD, BUDGET, REPLACE, SIZE, Entry
 
 def entries() -> Iterator[Entry]:
     for relation in (ADD, REPLACE):
-        task = Task(loss=Logistic(), features=3, classes=2, public_size=SIZE, relation=relation, intercept_scale=0.5)
+        task = Task(loss=Logistic(4.0), features=3, classes=2, public_size=SIZE, relation=relation, intercept_scale=0.2)
         yield f"frank-wolfe, {relation}", *FrankWolfe(radius=2.0, steps=6).build(task, BUDGET)
         yield f"frank-wolfe, entries, {relation}", *FrankWolfe(radius=2.0, steps=6, entry_bound=0.3).build(task, BUDGET)
-    three = Task(loss=Logistic(), features=3, classes=3, public_size=SIZE)
+    three = Task(loss=Logistic(4.0), features=3, classes=3, public_size=SIZE)
     yield "frank-wolfe, three classes", *FrankWolfe(radius=2.0, steps=3).build(three, BUDGET)
     yield (
         "frank-wolfe, squared",
-        *FrankWolfe(radius=1.0).build(Task(loss=Squared(1.0, 2.0), features=3, public_size=SIZE), BUDGET),
+        *FrankWolfe(radius=1.0).build(Task(loss=Squared(20.0, 1.0), features=3, public_size=SIZE), BUDGET),
     )

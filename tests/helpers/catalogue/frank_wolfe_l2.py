@@ -11,7 +11,7 @@ from helpers.catalogue.common import ADD, BUDGET, REPLACE, SIZE, Entry
 
 def entries() -> Iterator[Entry]:
     for relation in (ADD, REPLACE):
-        task = Task(loss=Logistic(), features=3, classes=2, public_size=SIZE, relation=relation, intercept_scale=0.5)
+        task = Task(loss=Logistic(), features=3, classes=2, public_size=SIZE, relation=relation, intercept_scale=0.2)
         yield f"frank-wolfe-l2, {relation}", *FrankWolfeBall(radius=2.0, epochs=6).build(task, BUDGET)
     squared = Task(loss=Squared(1.0, 2.0), features=3, public_size=SIZE)
     yield "frank-wolfe-l2, squared", *FrankWolfeBall(radius=2.0, epochs=5).build(squared, BUDGET)

@@ -23,6 +23,6 @@ def entries() -> Iterator[Entry]:
             )  # fmt: skip
             yield f"recipe individual_descent, {problem.loss.name}, {relation}", made, problem
     for size in (SIZE, None):
-        task = Task(loss=Logistic(), features=3, classes=2, public_size=size, intercept_scale=0.5)
+        task = Task(loss=Logistic(), features=3, classes=2, public_size=size, intercept_scale=0.2)
         mechanism, problem = IndividualGradient(epochs=8).build(task, BUDGET)
         yield "method individual" if size else "noisy size, method individual", mechanism, problem

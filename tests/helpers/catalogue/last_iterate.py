@@ -13,10 +13,10 @@ COUNT = 40  # records, as many as audits bring
 
 def entries() -> Iterator[Entry]:
     def task(loss: object, classes: int = 2) -> Task:
-        return Task(loss=loss, features=3, classes=classes, public_size=COUNT, relation=REPLACE, intercept_scale=0.5)  # type: ignore[arg-type]
+        return Task(loss=loss, features=3, classes=classes, public_size=COUNT, relation=REPLACE, intercept_scale=0.2)  # type: ignore[arg-type]
 
     few = {"batch_size": 8, "radius": 5.0}
-    yield "last-iterate, many passes", *LastIterate(epochs=4, **few).build(task(Logistic()), BUDGET)
+    yield "last-iterate, many passes", *LastIterate(epochs=4, **few).build(task(Logistic(4.0)), BUDGET)
     yield "last-iterate, penalty", *LastIterate(epochs=3, strong_convexity=4.0, **few).build(task(Huber(0.5)), BUDGET)
-    yield "last-iterate, stopped", *LastIterate(random_stop=True, **few).build(task(Logistic()), BUDGET)
-    yield "last-iterate, three classes", *LastIterate(epochs=2, **few).build(task(Logistic(), 3), BUDGET)
+    yield "last-iterate, stopped", *LastIterate(random_stop=True, **few).build(task(Logistic(4.0)), BUDGET)
+    yield "last-iterate, three classes", *LastIterate(epochs=2, **few).build(task(Logistic(4.0), 3), BUDGET)

@@ -13,13 +13,13 @@ from helpers.catalogue.common import ADD, BUDGET, REPLACE, SIZE, Entry, gradient
 
 def entries() -> Iterator[Entry]:
     for relation in (ADD, REPLACE):
-        facts = {"features": 3, "public_size": SIZE, "relation": relation, "intercept_scale": 0.5, "person_rows": 3}
+        facts = {"features": 3, "public_size": SIZE, "relation": relation, "intercept_scale": 0.2, "person_rows": 3}
         for name, loss, method in (
-            ("objective", Logistic(), Objective()),
-            ("objective, little regularisation", Logistic(), Objective(strong_convexity=0.4)),
-            ("objective, Huber", Huber(0.5), Objective()),
-            ("objective, generic", Logistic(), Objective(calibration="generic")),
-            ("output", Logistic(), Output()),
+            ("objective", Logistic(), Objective(strong_convexity=8.0)),
+            ("objective, less regularisation", Logistic(), Objective(strong_convexity=4.0)),
+            ("objective, Huber", Huber(0.5), Objective(strong_convexity=8.0)),
+            ("objective, generic", Logistic(), Objective(calibration="generic", margin=2.0, strong_convexity=8.0)),
+            ("output", Logistic(4.0), Output(strong_convexity=4.0)),
             ("preconditioned", Squared(1.0, 2.0), Preconditioned()),
         ):
             yield f"persons, {name}, {relation}", *method.build(Task(loss=loss, **facts), BUDGET)  # pyright: ignore[reportArgumentType]
@@ -29,11 +29,11 @@ def entries() -> Iterator[Entry]:
         ):
             made = objective(relation=relation, person_rows=3)
             yield f"persons, {name}, {relation}", gradient(made.facts, **changes), made
-    several = Task(loss=Logistic(), features=3, classes=3, public_size=SIZE, intercept_scale=0.5, person_rows=2)
-    yield "persons, one against the rest", *Objective().build(several, BUDGET)
+    several = Task(loss=Logistic(), features=3, classes=3, public_size=SIZE, intercept_scale=0.2, person_rows=2)
+    yield "persons, one against the rest", *Objective(strong_convexity=8.0).build(several, BUDGET)
     softmax = objective(Softmax(3), person_rows=2)
     yield "persons, softmax, normalised", gradient(softmax.facts, bounding=Normalise(0.1)), softmax
-    private = Task(loss=Logistic(), features=3, intercept_scale=0.5, person_rows=2)
+    private = Task(loss=Logistic(), features=3, intercept_scale=0.2, person_rows=2)
     yield "persons, private size", *Output().build(private, BUDGET)
     drawn = objective(person_rows=3)
     yield "persons, rows drawn", gradient(drawn.facts, sampler=PoissonRows(0.3, 3)), drawn
@@ -42,4 +42,4 @@ def entries() -> Iterator[Entry]:
     fixed = objective(relation=REPLACE, public_size=40, person_rows=2)
     yield "persons, fixed size", gradient(fixed.facts, sampler=FixedSize(12, 40), public_size=40), fixed
     alone = Task(loss=Logistic(), features=3, public_size=SIZE, person_rows=1)
-    yield "persons, one row each", *Objective().build(alone, BUDGET)
+    yield "persons, one row each", *Objective(strong_convexity=8.0).build(alone, BUDGET)

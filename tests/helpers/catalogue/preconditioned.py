@@ -11,7 +11,7 @@ from helpers.catalogue.common import ADD, BUDGET, REPLACE, SIZE, Entry
 
 def entries() -> Iterator[Entry]:
     for relation in (ADD, REPLACE):
-        task = Task(loss=Squared(1.0, 2.0), features=3, public_size=SIZE, relation=relation, intercept_scale=0.5)
+        task = Task(loss=Squared(1.0, 2.0), features=3, public_size=SIZE, relation=relation, intercept_scale=0.2)
         yield f"preconditioned, {relation}", *Preconditioned().build(task, BUDGET)
     yield "preconditioned, no ball", *Preconditioned().build(Task(loss=Squared(1.0), features=3, public_size=SIZE), BUDGET)
     yield "preconditioned, private size", *Preconditioned().build(Task(loss=Squared(1.0, 2.0), features=3), BUDGET)

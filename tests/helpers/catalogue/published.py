@@ -12,13 +12,11 @@ from dperm.mechanisms import (
     Gradient,
     GradientPerturbation,
     Mechanism,
-    ObjectivePerturbation,
     OneVsRest,
     Output,
-    OutputPerturbation,
 )
 from dperm.objectives import Huber, LinearObjective, Logistic, Roughness, SmoothedHinge, Softmax, Squared, Task
-from helpers.catalogue.common import ADD, BUDGET, DELTA, EPSILON, REPLACE, SIZE, Entry, gradient, objective
+from helpers.catalogue.common import ADD, BUDGET, DELTA, EPSILON, REPLACE, SIZE, Entry, gradient, objective, output, perturbed
 
 
 def noisy_sizes(unsized: LinearObjective) -> Iterator[tuple[str, Mechanism, LinearObjective]]:
@@ -35,7 +33,7 @@ def methods() -> Iterator[Entry]:
     """As estimators build them: one model for each of three classes, which share a budget, and the number of records private."""
     gradient = Gradient(epochs=2)
     for method, size in ((Output(), None), (gradient, SIZE), (gradient, None), (Gradient(sampling="full", epochs=4), None)):
-        task = Task(loss=Huber(0.5), features=2, classes=3, public_size=size, intercept_scale=0.5)
+        task = Task(loss=Huber(0.5), features=2, classes=3, public_size=size, intercept_scale=0.2)
         name = f"method {method}, three classes"
         yield name if size else f"noisy size, {name}", *method.build(task, BUDGET)
 
@@ -45,34 +43,35 @@ def entries() -> Iterator[Entry]:
         logistic = objective(relation=relation)
         for loss in (Logistic(), Logistic(2.0), Huber(0.5), SmoothedHinge(0.5)):
             o = objective(loss, relation)
-            yield f"output, {loss.name}, {relation}", OutputPerturbation.calibrate(o.facts, EPSILON, DELTA), o
-            yield f"objective, {loss.name}, {relation}", ObjectivePerturbation.calibrate(o.facts, EPSILON, DELTA), o
-        rough = replace(logistic, roughness=Roughness(((0, 1), (1, 2)), 3.0))
-        yield f"output, penalty on roughness, {relation}", OutputPerturbation.calibrate(rough.facts, EPSILON, DELTA), rough
-        yield f"objective, penalty on roughness, {relation}", ObjectivePerturbation.calibrate(rough.facts, EPSILON, DELTA), rough
-        yield f"pure output, {relation}", OutputPerturbation.calibrate(logistic.facts, EPSILON, 0.0), logistic
-        generic = ObjectivePerturbation.calibrate(logistic.facts, EPSILON, DELTA, calibration="generic")
-        yield f"generic objective, {relation}", generic, logistic
-        ridge = objective(Squared(1.0, 2.0), relation, radius=2.0)
-        yield f"output, squared, {relation}", OutputPerturbation.calibrate(ridge.facts, EPSILON, DELTA), ridge
+            yield f"output, {loss.name}, {relation}", output(o), o
+            yield f"objective, {loss.name}, {relation}", perturbed(o), o
+        rough = replace(logistic, roughness=Roughness(((0, 1),), 3.0))
+        yield f"output, penalty on roughness, {relation}", output(rough), rough
+        yield f"objective, penalty on roughness, {relation}", perturbed(rough), rough
+        yield f"pure output, {relation}", output(logistic, delta=0.0), logistic
+        yield f"generic objective, {relation}", perturbed(logistic, calibration="generic"), logistic
+        # a target that is long beside what the ball adds to it, and a ball that neighbours do not cross
+        ridge = objective(Squared(20.0, 1.0), relation, radius=1.0)
+        yield f"output, squared, {relation}", output(ridge, strong_convexity=200.0), ridge
         yield f"gradient, squared, {relation}", gradient(ridge.facts), ridge
         softmax = objective(Softmax(3), relation)
         yield f"gradient, softmax, {relation}", gradient(softmax.facts), softmax
         for name, parts in {
             "DP-SGD": {},
             "full batch": {"sampler": FullBatch(), "steps": 8},
-            "normalised": {"bounding": Normalise(0.1)},
+            "normalised": {"bounding": Normalise(0.01)},
             "per layer": {"bounding": PerLayer(0.5)},
             "adaptive": {"bounding": AdaptiveClip(0.5)},
             "decay": {"noise": lambda noise: ExponentialDecay(noise, 0.1, 5)},
         }.items():
             yield f"{name}, {relation}", gradient(logistic.facts, **parts), logistic
-        part = OutputPerturbation.calibrate(logistic.facts, EPSILON, DELTA, copies=3)
+        part = output(logistic, copies=3)
         yield f"one against the rest, output, {relation}", OneVsRest.of(part, 3), logistic
-        part = ObjectivePerturbation.calibrate(logistic.facts, EPSILON, DELTA, copies=3)
-        yield f"one against the rest, objective, {relation}", OneVsRest.of(part, 3), logistic
+        wide = objective(Logistic(4.0), relation)
+        part = perturbed(wide, copies=3)
+        yield f"one against the rest, objective, {relation}", OneVsRest.of(part, 3), wide
     o = objective()
-    yield "kifer", ObjectivePerturbation.calibrate(o.facts, EPSILON, DELTA, calibration="kifer"), o
+    yield "kifer", perturbed(o, calibration="kifer"), o
     unsized = objective(public_size=None)
     yield from noisy_sizes(unsized)
     yield from methods()
@@ -90,7 +89,7 @@ def entries() -> Iterator[Entry]:
     for name, settings in {
         "recipe dpis": {},
         "recipe dpis, Rényi filter": {"filter": "renyi"},
-        "recipe dpis, adaptive": {"adaptive": AdaptiveNorm(), "norm_noise": 10.0},
+        "recipe dpis, adaptive": {"adaptive": AdaptiveNorm(ceiling=1.0), "norm_noise": 10.0},
         "recipe dpis, size released": {"public_size": None, "average_from": None},
     }.items():
         made = {"public_size": SIZE, "expected_batch_size": 15, "epochs": 4, "clipping_norm": 0.5, **settings}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dperm.mechanisms import ObjectivePerturbation, OutputPerturbation
 from dperm.objectives import QuantileLoss
-from helpers.catalogue.common import ADD, DELTA, EPSILON, REPLACE, Entry, gradient, objective
+from helpers.catalogue.common import ADD, REPLACE, Entry, gradient, objective, output, perturbed
 
 
 def entries() -> Iterator[Entry]:
     for relation in (ADD, REPLACE):
         problem = objective(QuantileLoss(0.8, 2.0, 0.5), relation)
-        yield f"output, quantile loss, {relation}", OutputPerturbation.calibrate(problem.facts, EPSILON, DELTA), problem
-        yield f"objective, quantile loss, {relation}", ObjectivePerturbation.calibrate(problem.facts, EPSILON, DELTA), problem
+        yield f"output, quantile loss, {relation}", output(problem), problem
+        yield f"objective, quantile loss, {relation}", perturbed(problem), problem
         yield f"gradient, quantile loss, {relation}", gradient(problem.facts), problem

@@ -12,11 +12,11 @@ from helpers.catalogue.common import ADD, BUDGET, DELTA, EPSILON, REPLACE, SIZE,
 
 def entries() -> Iterator[Entry]:
     for relation in (ADD, REPLACE):
-        for loss, radius in ((None, None), (Softmax(3), None), (Squared(1.0, 2.0), 2.0)):
+        for loss, radius in ((None, None), (Softmax(2), None), (Squared(1.0, 2.0), 2.0)):
             problem = objective(loss, relation, radius=radius)
 
             def plan(noise: float) -> SvrgPlan:
-                return SvrgPlan(0.3, 3, 5, 0.5, 2 * noise, noise, SGD(0.3), SIZE)
+                return SvrgPlan(0.3, 3, 5, 0.5, 2 * noise, noise, SGD(0.05), SIZE)
 
             made = GradientPerturbation.calibrate(plan, problem.facts, EPSILON, DELTA)
             assert made.budget == BUDGET
