@@ -155,16 +155,7 @@ def test_entries_that_do_not_fit_stop_nobody() -> None:
 
 
 def test_a_value_that_one_record_has_is_kept_hardly_ever() -> None:
-    """By the threshold itself: P(1 + noise ≥ least) over all columns is within δ/10. And of a value that few have, never seen."""
-    from scipy.special import ndtr
-
-    for relation in Relation:
-        plan = module._planned(1.0, 1e-5, relation)
-        assert epsilon(plan.event, 1e-5) <= 1.0
-        for count in (1, 14, 100):
-            spread = plan.of("values") * math.sqrt(count * (2 if relation is Relation.REPLACE_ONE else 1))
-            least = 2.0 - spread * float(module.ndtri(1e-6 / count))
-            assert count * ndtr(-(least - 1.0 - 0.5) / spread) <= 1e-6
+    """Never seen; `test_finding_moves.py` has the chance."""
     frame = FRAME[["age", "sick"]].assign(ward=["only one", *["A"] * (COUNT - 1)])
     assert all("only one" not in columns(find(frame, "sick", 2.0))["ward"].categories for _ in range(20))
 

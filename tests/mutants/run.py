@@ -3,19 +3,22 @@
     python tests/mutants/run.py [--files GLOB ...] [--shard 1/4] [--jobs 2] [--out out/mutants]
 
 Which tests reach which statement is found once, and again only for test files that changed or whose modules did. Tests run in
-processes forked from this one, which has the libraries loaded and nothing of dperm: a mutant costs about a second. Results are
-lines of JSON, kept from one run to the next: a mutant that was killed is not tried again before its module or the test that killed
+processes forked from this one, which has the libraries loaded. First come mutants of constants and of functions that run while
+modules are imported: their processes import dperm, with the mutant in it. For all others dperm is imported once, and a process
+gives one function other code: that costs less than a second. A test that fails there without a mutant is noticed, and kills
+nothing. Results are lines of JSON, kept from one run to the next: a mutant that was killed is not tried again before its module or the test that killed
 it changes. Ends with 1 where a mutant survives that `equivalent.toml` does not list, and where that file lists what is not there.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import gc
 import hashlib
 import importlib
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -34,8 +37,8 @@ for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(threads, "1")  # processes are forked from this one: it may have no threads
 
 from mutants.child import Child, Report, start  # noqa: E402
-from mutants.places import Mutant, in_scope, mutants_of, mutated  # noqa: E402
-from mutants.planted import plant, watch  # noqa: E402
+from mutants.places import Mutant, functions_of, in_scope, mutants_of, mutated  # noqa: E402
+from mutants.planted import Loaded, plant, reached_by_importing, watch  # noqa: E402
 from mutants.usage import statements_using  # noqa: E402
 
 #: Loaded before anything is forked; a library that is not here is loaded by the tests themselves.
@@ -58,6 +61,7 @@ class Project:
     package: Path
     tests: Path
     wanted: Callable[[str], bool] = in_scope
+    _extents: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict, compare=False)
 
     def modules(self) -> list[str]:
         """Files of the package that are mutated, relative to it."""
@@ -69,6 +73,13 @@ class Project:
         own = HERE if HERE.is_relative_to(self.tests) else None
         found = [path for path in sorted(self.tests.rglob("test_*.py")) if own is None or not path.is_relative_to(own)]
         return [path.relative_to(self.root).as_posix() for path in found]
+
+    def extent(self, module: str, function: str) -> tuple[int, int]:
+        """First and last line of a function."""
+        if module not in self._extents:
+            tree = ast.parse(self.source(module))
+            self._extents[module] = {name: (node.lineno, node.end_lineno or 0) for name, node in functions_of(tree)}
+        return self._extents[module][function]
 
     def source(self, module: str) -> str:
         return (self.package / module).read_text(encoding="utf-8")
@@ -204,8 +215,6 @@ def _written(project: Project, file: str, function: str, before: str, after: str
 def change_of(mutant: Mutant) -> Callable[[str, str], Any]:
     """What the import hook makes of the mutant's module."""
     if mutant.operator == "written":
-        import ast
-
         return lambda source, file: ast.parse(source.replace(mutant.before, mutant.after, 1))
     return lambda source, file: mutated(source, file, mutant.key)
 
@@ -216,8 +225,22 @@ class Trials:
     def __init__(self, project: Project, tests: Map, pool: Pool, out: Path, seconds: float) -> None:
         self._project, self._tests, self._pool, self._out, self._seconds = project, tests, pool, out, seconds
         self._kills: Counter[tuple[str, str]] = Counter()  # (function or file, test)
+        self._loaded: Loaded | None = None
+        self._sound: dict[str, bool] = {}  # whether a test passes without a mutant, of those that killed one in the loaded package
         self._commit = _commit(project.root)
         self.results: dict[str, dict[str, Any]] = {}
+
+    def load(self) -> None:
+        """From now on, mutants are planted in the package as it is imported now."""
+        self._loaded = Loaded(self._project.package)
+
+    def early(self, mutant: Mutant, at_import: Mapping[str, list[int]]) -> bool:
+        """Whether it must be planted before the package is imported."""
+        closure = "super()" in mutant.before and "super()" not in mutant.after
+        if not mutant.statement or mutant.operator == "written" or closure:
+            return True
+        first, last = self._project.extent(mutant.file, mutant.function)
+        return any(first <= line <= last for line in at_import.get(mutant.file, []))
 
     @property
     def _kept(self) -> Path:
@@ -287,7 +310,14 @@ class Trials:
 
         def after(report: Report) -> None:
             seconds = used + report.seconds
-            if report.failed:
+            if report.failed and not self._is_sound(report.failed):
+                others = [[name for name in stage if name != report.failed] for stage in stages]
+                kept = [stage for stage in others if stage]
+                if kept:
+                    self._stage(mutant, kept, seconds, reaching, left_out + 1, done)
+                else:
+                    self._end(mutant, SURVIVED, None, seconds, reaching, left_out + 1, done)
+            elif report.failed:
                 self._end(mutant, KILLED, report.failed, seconds, reaching, left_out, done, timed_out=report.timed_out)
             elif report.error:
                 self._end(mutant, ERROR, report.error, seconds, reaching, left_out, done)
@@ -297,9 +327,27 @@ class Trials:
                 self._end(mutant, SURVIVED, None, seconds, reaching, left_out, done)
 
         files = list(dict.fromkeys(name.partition("::")[0] for name in chosen))
-        prepare = partial(plant, self._project.package, mutant.file, change_of(mutant))
+        change = change_of(mutant)
+        if self._loaded is None:
+            prepare = partial(plant, self._project.package, mutant.file, change)
+        else:
+            prepare = partial(self._loaded.swap, mutant.file, change)
         limits = {name: self._tests.seconds[name] for name in chosen}
         self._pool.add(partial(start, self._project.root, files, limits, prepare, self._out / "logs"), after)
+
+    def _is_sound(self, test: str) -> bool:
+        """Whether a test that failed passes where there is no mutant."""
+        if self._loaded is None or test not in self._tests.seconds:
+            return True
+        if test not in self._sound:
+            limits, file = {test: self._tests.seconds[test]}, test.partition("::")[0]
+            child = start(self._project.root, [file], limits, lambda: None, self._out / "logs")
+            _, status, used = os.wait4(child.pid, 0)
+            report = child.report(status, used)
+            self._sound[test] = report.failed is None and report.error is None
+            if not self._sound[test]:
+                print(f"  {test} fails beside the loaded package without a mutant: it kills nothing.", flush=True)
+        return self._sound[test]
 
     def _end(
         self,
@@ -410,13 +458,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             importlib.import_module(name)
         except ImportError as error:
             print(f"Not loaded beforehand: {error}", flush=True)
+    gc.freeze()
     began = time.time()
     pool = Pool(given.jobs)
     tests = map_tests(project, out, pool, given.tests)
     trials = Trials(project, tests, pool, out, given.seconds)
     trials.kept(chosen)
-    _, rest = [mutant for mutant in chosen if mutant.key in trials.results], [m for m in chosen if m.key not in trials.results]
-    todo = [mutant for mutant in rest if given.equivalents or mutant.key not in listed]
+    wanted = [mutant for mutant in chosen if given.equivalents or mutant.key not in listed]
+    todo = [mutant for mutant in wanted if mutant.key not in trials.results]
     tried: list[Mapping[str, Any]] = []
     print(f"{len(chosen)} mutants, {len(todo)} to be tried; {len(tests.seconds)} tests.", flush=True)
 
@@ -426,9 +475,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             alive = sum(one["verdict"] != KILLED for one in tried)
             print(f"  {len(tried)} tried, {alive} not killed, {time.time() - began:.0f} s", flush=True)
 
-    for mutant in todo:
+    at_import = reached_by_importing(project.package)
+    early = [mutant for mutant in todo if trials.early(mutant, at_import)]
+    for mutant in early:
         trials.add(mutant, tell)
     pool.finish()
+    if len(early) < len(todo):
+        trials.load()
+        before = set(map(id, early))
+        for mutant in todo:
+            if id(mutant) not in before:
+                trials.add(mutant, tell)
+        pool.finish()
     return _summary(chosen, trials.results, listed, time.time() - began)
 
 

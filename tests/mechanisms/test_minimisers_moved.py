@@ -1,0 +1,165 @@
+"""How far one record moves what output perturbation and accuracy first release, where it moves them as far as it can."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dperm.mechanisms import AskRecords, GradualRelease, LookAtOthers, OutputPerturbation
+from dperm.mechanisms.accuracy_first import AccuracyFirst
+from dperm.mechanisms.base import Budget, Mechanism
+from dperm.objectives import LinearObjective, Logistic, SmoothedHinge, Squared
+from dperm.privacy import Gaussian, PureDP, Relation
+from dperm.privacy.events import leaves
+from dperm.release import Channel
+from helpers.asked import Asked, Question, moves
+
+ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
+NORM, MODULUS = 1.5, 200.0
+SIDE = np.array([[0.6, 0.8]]) * NORM
+REST = np.array([[1.0, 0.0], [-0.5, 1.0], [0.0, -1.0]])
+SIGNS = np.array([1.0, -1.0, 1.0])
+
+
+def problem(relation: Relation) -> LinearObjective:
+    """Where every margin is far below 1, as here, each record's gradient is ∓row to the last digit and the minimiser is
+    Σ sign·row/Λ: one record moves it by its whole Lipschitz constant over Λ, and nothing can move it further."""
+    return LinearObjective(SmoothedHinge(0.01), 2, data_norm=NORM, public_size=3, relation=relation)
+
+
+def neighbours(objective: LinearObjective) -> tuple[Any, Any]:
+    """A record of the largest norm, and none or its opposite."""
+    here = objective.records(np.vstack([REST, SIDE]), np.append(SIGNS, 1.0))
+    if objective.facts.relation is ADD:
+        return here, objective.records(REST, SIGNS)
+    return here, objective.records(np.vstack([REST, SIDE]), np.append(SIGNS, -1.0))
+
+
+def gradual(delta: float) -> GradualRelease:
+    """A path that is walked to its end: of one row with either label, half is the most that anybody gets right."""
+    either = (REST[[0, 0]], np.array([-1.0, 1.0]))
+    method = AccuracyFirst(accuracy=0.999, held_out=either, stops=4, strong_convexity=MODULUS)
+    mechanism: Any = method.calibrated(problem(ADD).facts, Budget(delta, 1.0), 1)
+    return mechanism
+
+
+MECHANISMS = {
+    "output": OutputPerturbation(budget=Budget(1e-5, 1.0), strong_convexity=MODULUS, noise_multiplier=3.0),
+    "output, pure": OutputPerturbation(budget=Budget(0.0, 1.0), strong_convexity=MODULUS, pure_epsilon=1.0),
+    "accuracy first": gradual(1e-5),
+    "accuracy first, pure": gradual(0.0),
+}
+
+
+def released(mechanism: Mechanism, objective: LinearObjective) -> list[tuple[Question, float]]:
+    def run(records: Any) -> Any:
+        def train(source: Asked) -> Any:
+            channel = Channel.open(source)
+            channel.charge(mechanism.event(objective.facts), mechanism.name)
+            return mechanism.train(objective, records, channel)
+
+        return train
+
+    here, there = neighbours(objective)
+    return moves(run(here), run(there))
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_item_8_the_sensitivity_is_what_the_farthest_neighbours_move(name: str, relation: Relation) -> None:
+    objective = problem(relation)
+    found = released(MECHANISMS[name], objective)
+    assert len(found) == (4 if name == "accuracy first" else 1)
+    for _, moved in found:
+        assert 0.9999 < moved <= 1
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_item_8_the_noise_is_what_is_charged(name: str) -> None:
+    """Parts of the event, each paid for one release: of output perturbation one, of a path all of it, or its last point."""
+    objective = problem(ADD)
+    mechanism = MECHANISMS[name]
+    parts = leaves(mechanism.event(objective.facts))
+    charged = [1 / part.epsilon if isinstance(part, PureDP) else part.noise_multiplier for part in parts.elements()]
+    assert all(isinstance(part, Gaussian | PureDP) for part in parts)
+    noise = [question.noise for question, _ in released(mechanism, objective)]
+    assert sorted(noise) == pytest.approx(sorted(charged), rel=1e-12)
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_item_8_both_solvers_may_stop_short_on_the_far_side(name: str, relation: Relation) -> None:
+    """Every θ with a gradient of length γ is allowed. Of a quadratic these are the points around the minimiser at distance γ/Λ:
+    two of them, of neighbours, on the line through both minimisers, are as far apart as is charged."""
+    mechanism: Any = MECHANISMS[name]
+    if isinstance(mechanism, OutputPerturbation):
+        mechanism = replace(mechanism, tolerance=0.3)
+    objective = problem(relation)
+    facts = replace(objective.facts, size_limit=10**14)  # rounding of so many records is as large as a record
+    slack = mechanism.residual(facts if name.startswith("accuracy") else objective.facts)
+    assert slack > 0.1
+    here, there = (SIGNS @ REST + sign * SIDE[0] for sign in (1.0, 0.0 if relation is ADD else -1.0))
+    towards = SIDE[0] / NORM
+    ends = (here + slack * towards) / MODULUS, (there - slack * towards) / MODULUS
+    charged = mechanism.sensitivity(facts if name.startswith("accuracy") else objective.facts)
+    assert np.linalg.norm(ends[0] - ends[1]) == pytest.approx(charged, rel=1e-12)
+
+
+def test_item_8_a_path_without_noise_stays_where_it_is() -> None:
+    """Each point is the mean of the releases so far: of equal ones that is what they are."""
+    objective = problem(ADD)
+    here, _ = neighbours(objective)
+    mechanism = replace(gradual(1e-5), stopping=(watched := Watched(goal="accuracy", target=0.9, rows=REST, targets=SIGNS)))
+    channel = Channel.open(Asked())
+    channel.charge(mechanism.event(objective.facts), mechanism.name)
+    mechanism.train(objective, here, channel)
+    assert len(watched.seen) == 4
+    assert np.allclose(watched.seen, (SIGNS @ REST + SIDE[0]) / MODULUS, rtol=1e-5, atol=0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Watched(LookAtOthers):
+    """Keeps what it is shown, and is never content."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seen", [])
+
+    seen = ()
+
+    def test(self, objective: Any, records: Any, channel: Any, question: Any) -> Any:
+        seen: Any = self.seen
+        return lambda theta: seen.append(np.array(theta)) is not None
+
+
+class Uncut(AskRecords):
+    """Of losses that count for less than twice the target."""
+
+    cut = 1.5
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize("kind", [AskRecords, Uncut])
+@pytest.mark.parametrize(("goal", "target"), [("accuracy", 0.2), ("accuracy", 0.7), ("loss", 0.2), ("loss", 3.0)])
+def test_item_8_no_record_moves_the_excess_further_and_one_does(kind: Any, goal: Any, target: float, relation: Relation) -> None:
+    stopping = kind(goal=goal, target=target, epsilon=1.0)
+    classes = goal == "accuracy"
+    loss = Logistic() if classes else Squared(100.0, 1.0)
+    objective = LinearObjective(loss, 1, data_norm=1.0, relation=relation, radius=None if classes else 1.0)
+    theta = np.array([1.0])
+    others = [(0.5, 1.0), (-0.5, 1.0), (0.25, -1.0)]
+    one = [(1.0, 1.0), (1.0, -1.0), (-1.0, 1.0), (0.0, 0.0 if not classes else 1.0), (0.5, 100.0 if not classes else -1.0)]
+
+    def excess(*more: tuple[float, float]) -> float:
+        rows, targets = np.array([*others, *more]).T
+        return stopping.excess(objective, objective.records(rows[:, None], targets), theta)
+
+    if relation is ADD:
+        found = [abs(excess(record) - excess()) for record in one]
+    else:
+        found = [abs(excess(record) - excess(other)) for record in one for other in one]
+    assert max(found) == pytest.approx(stopping.sensitivity(relation), rel=1e-12)
+    assert math.isfinite(max(found)) and max(found) > 0
