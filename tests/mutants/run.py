@@ -84,16 +84,37 @@ class Project:
     def source(self, module: str) -> str:
         return (self.package / module).read_text(encoding="utf-8")
 
-    @cached_property
-    def helpers(self) -> str:
-        """A digest of what all tests share."""
-        shared = [path for path in sorted(self.tests.rglob("*.py")) if not path.name.startswith("test_")]
-        return digest(*(path.read_bytes() for path in shared if not path.is_relative_to(HERE)))
+    def own(self, test_file: str) -> str:
+        """A digest of a file of tests and of what it is made with: helpers that it imports, and configuration."""
+        folders = [self.root / test_file, *(self.root / test_file).parents]
+        shared = [folder / "conftest.py" for folder in folders if folder.is_relative_to(self.tests)]
+        used = imported_by(self.root / test_file, self.tests) | {path for path in shared if path.is_file()}
+        return digest((self.root / test_file).read_bytes(), *(path.read_bytes() for path in sorted(used)))
 
     @cached_property
     def all_tests(self) -> str:
         """A digest of all tests."""
-        return digest(self.helpers.encode(), *((self.root / file).read_bytes() for file in self.test_files()))
+        return digest(*(self.own(file).encode() for file in self.test_files()))
+
+
+def imported_by(file: Path, tests: Path) -> set[Path]:
+    """Files among the tests that one imports, also by way of others. A package that is imported counts with all that is in it."""
+    found: set[Path] = set()
+    waiting = [file]
+    while waiting:
+        for node in ast.walk(ast.parse(waiting.pop().read_bytes())):
+            names: list[str] = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            for name in names:
+                path = tests.joinpath(*name.split("."))
+                inside = set(path.rglob("*.py")) if (path / "__init__.py").is_file() and path.name != "helpers" else set[Path]()
+                new = ({path.with_suffix(".py")} if path.with_suffix(".py").is_file() else set[Path]()) | inside
+                waiting += new - found
+                found |= new
+    return found
 
 
 def digest(*parts: bytes) -> str:
@@ -160,7 +181,7 @@ def map_tests(project: Project, out: Path, pool: Pool, only: Sequence[str], quie
         kept = folder / f"{file.replace('/', '.')}.json"
         if any(fnmatch(file, pattern) for pattern in only) or not only:
             entry = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else None
-            if entry and entry["own"] == _own(project, file) and all(now.get(m) == was for m, was in entry["modules"].items()):
+            if entry and entry["own"] == project.own(file) and all(now.get(m) == was for m, was in entry["modules"].items()):
                 found.add(entry["tests"])
             else:
                 stale.append((file, kept))
@@ -172,7 +193,7 @@ def map_tests(project: Project, out: Path, pool: Pool, only: Sequence[str], quie
         for test in tests.values():
             if first is not None and test is not first:
                 test["collection"] = first["collection"]
-        entry = {"own": _own(project, file), "modules": {module: now[module] for module in sorted(reached)}, "tests": tests}
+        entry = {"own": project.own(file), "modules": {module: now[module] for module in sorted(reached)}, "tests": tests}
         if not report.error:
             kept.write_text(json.dumps(entry), encoding="utf-8")
         found.add(tests)
@@ -189,10 +210,6 @@ def map_tests(project: Project, out: Path, pool: Pool, only: Sequence[str], quie
         pool.add(begin, partial(done, file, kept))
     pool.finish()
     return found
-
-
-def _own(project: Project, file: str) -> str:
-    return digest((project.root / file).read_bytes(), project.helpers.encode())
 
 
 # Mutants
@@ -260,7 +277,7 @@ class Trials:
         """A digest of what a result rests on."""
         file = test.partition("::")[0] if test else ""
         known = (self._project.root / file).is_file() and file
-        own = _own(self._project, file) if known else self._project.all_tests
+        own = self._project.own(file) if known else self._project.all_tests
         return digest(self._project.source(mutant.file).encode(), own.encode(), b"" if known else str(self._seconds).encode())
 
     def _note(self, mutant: Mutant, result: dict[str, Any]) -> None:
@@ -270,15 +287,16 @@ class Trials:
             self._kills[mutant.file, result["test"]] += 1
 
     def reaching(self, mutant: Mutant) -> list[str]:
-        """Tests that reach it, those first that noticed others of its function, then the quickest."""
+        """Tests that reach it: those first that noticed others of its function or file, then those named after it, the quickest."""
         places = [(mutant.file, mutant.statement)]
         if not mutant.statement or mutant.operator == "written":
             places = statements_using(self._project.package, self._project.modules(), mutant.file, mutant.function, mutant.line)
         names = set[str]().union(*(self._tests.by_statement.get(place, set()) for place in places))
         near, file = f"{mutant.file}::{mutant.function}", mutant.file
+        stem = Path(file).stem
 
         def order(name: str) -> tuple[float, ...]:
-            return -min(3, self._kills[near, name]), -min(3, self._kills[file, name]), self._tests.seconds[name]
+            return -min(3, self._kills[near, name]), -min(3, self._kills[file, name]), stem not in name, self._tests.seconds[name]
 
         return sorted(names, key=order)
 
