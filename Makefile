@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TESTS ?=
 
-.PHONY: setup run test test-slow zoo lint types bench docs clean
+.PHONY: setup run test test-slow mutants zoo lint types bench docs clean
 
 setup: $(STAMP)
 
@@ -24,6 +24,14 @@ test: setup lint types
 
 test-slow: setup
 	$(BIN)/python -m pytest -n auto $(TESTS)
+
+# Small faults planted one at a time, and the fast tests that reach each: see CONTRIBUTING.md. FILES: patterns of files under
+# src/dperm, or paths of them; SHARD=1/4: a part; MUTANTS: other options. What was found is kept in out/mutants/.
+FILES ?=
+SHARD ?= 1/1
+MUTANTS ?=
+mutants: setup
+	$(BIN)/python tests/mutants/run.py --shard $(SHARD) $(MUTANTS) --files $(FILES)
 
 # Other libraries' architectures, in an environment of their own: tested, and listed in docs/architectures.md.
 zoo: pyproject.toml constraints.txt

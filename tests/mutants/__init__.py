@@ -1,1 +1,1 @@
-"""Mutants: small faults planted one at a time in what charges, calibrates, bounds, clips or draws; a fast test must notice each."""
+"""Mutants: small faults planted one at a time in what charges, calibrates, bounds, clips or draws, which fast tests notice."""

@@ -23,7 +23,7 @@ _PAYS = (
     "|filtered|regularised"
 )
 
-#: Files under src/dperm, and which of their functions charge, calibrate, bound, clip or draw. The first pattern that fits decides.
+#: Files under src/dperm, and which of their functions charge, calibrate, bound, clip or draw: by the first pattern that fits.
 SCOPE = (
     ("data/finding.py", "of|event|_kinds|_ends|_common|_planned"),
     ("gradient/bounding.py", ""),
@@ -46,12 +46,14 @@ SCOPE = (
     ("release/*.py", _PAYS),
     ("estimators/search.py", "_planned|_score|_certificate"),
     ("report/released.py", "release|_share|_numbers|_counted"),
+    ("report/card.py", "_charged|_not_added_up|_up$"),
     ("torch/normalisation.py", f"{_PAYS}|normalise"),
     ("torch/source.py", "gaussian|tails"),
     ("torch/tapped.py", "weighted_sum|norms"),
     ("torch/planning.py", _PAYS),
     ("torch/persons.py", "_weights"),
     ("torch/ranks/*source.py", _PAYS),
+    ("torch/rules/patches.py", "^$"),
 )
 
 #: Constants by these names divide work into pieces or bound its memory and its time: none pays for anything.
@@ -64,7 +66,7 @@ _EVERYWHERE = ("handed", "part", "count")
 _DESCRIBES = re.compile(
     r"__str__|__repr__|name|title|paper|kind|words|settings|describe|description|summary|assumptions|strangers|trace|public_facts"
 )
-_TEXTS = re.compile(r"^(str|list\[str\]|tuple\[str, \.\.\.\]|Mapping\[str, Any\]|dict\[str, Any\]|Sequence\[Assumption\]|list\[Assumption\]|None)$")
+_TEXTS = re.compile(r"(str|list\[str\]|tuple\[str, \.\.\.\]|Mapping\[str, Any\]|dict\[str, Any\]|(Sequence|list)\[Assumption\])$")
 
 #: Return annotations of numbers: a mutant returns less.
 _NUMBERS = re.compile(r"float|Array|NDArray|Any\b|Tensor|int\b")
@@ -129,7 +131,7 @@ def in_scope(file: str) -> bool:
 
 
 def _pays(file: str, function: str) -> bool:
-    names = next(names for pattern, names in SCOPE if fnmatch(file, pattern))
+    names = next((names for pattern, names in SCOPE if fnmatch(file, pattern)), "^$")
     return re.search(names, function.rpartition(".")[2]) is not None
 
 
@@ -159,19 +161,22 @@ def statements_of(tree: ast.Module) -> Iterator[tuple[str, list[ast.stmt]]]:
 
 
 def functions_of(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The functions of a module and of its classes, by qualified name; those within functions are part of them."""
+
     def inside(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
         for node in body:
             if isinstance(node, ast.ClassDef):
                 yield from inside(node.body, f"{prefix}{node.name}.")
             elif isinstance(node, ast.FunctionDef):
-                yield f"{prefix}{node.name}", node
+                of = node.args.args[0].annotation if node.name == "_" and node.args.args else None  # registered for a type
+                yield f"{prefix}{node.name}" + (f"({ast.unparse(of)})" if of else ""), node
 
     yield from inside(tree.body, "")
 
 
 def _describes(function: ast.FunctionDef) -> bool:
     returned = ast.unparse(function.returns) if function.returns else ""
-    texts = _TEXTS.match(returned) and returned != "None"
+    texts = _TEXTS.match(returned)
     return bool(_DESCRIBES.fullmatch(function.name) or texts)
 
 
@@ -179,7 +184,12 @@ def _found(tree: ast.Module, source: str, file: str) -> list[Mutant]:
     finder = _Finder(file, source.splitlines())
     for node in tree.body:
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
-        if isinstance(target, ast.Name) and target.id.isupper() and not _PIECES.search(target.id) and getattr(node, "value", None) is not None:
+        if (
+            isinstance(target, ast.Name)
+            and target.id.isupper()
+            and not _PIECES.search(target.id)
+            and getattr(node, "value", None) is not None
+        ):
             finder.function = target.id
             finder.visit(node, "value")
     for name, function in functions_of(tree):

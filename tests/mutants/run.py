@@ -6,8 +6,9 @@ Which tests reach which statement is found once, and again only for test files t
 processes forked from this one, which has the libraries loaded. First come mutants of constants and of functions that run while
 modules are imported: their processes import dperm, with the mutant in it. For all others dperm is imported once, and a process
 gives one function other code: that costs less than a second. A test that fails there without a mutant is noticed, and kills
-nothing. Results are lines of JSON, kept from one run to the next: a mutant that was killed is not tried again before its module or the test that killed
-it changes. Ends with 1 where a mutant survives that `equivalent.toml` does not list, and where that file lists what is not there.
+nothing. Results are lines of JSON, kept from one run to the next: a mutant that was killed is not tried again before its module
+or the test that killed it changes. Ends with 1 where a mutant survives that `equivalent.toml` does not list, and where that file
+lists what is not there.
 """
 
 from __future__ import annotations
@@ -43,11 +44,33 @@ from mutants.usage import statements_using  # noqa: E402
 
 #: Loaded before anything is forked; a library that is not here is loaded by the tests themselves.
 LIBRARIES = (
-    "numpy", "scipy.optimize", "scipy.stats", "scipy.special", "scipy.sparse", "pandas", "sklearn.linear_model", "sklearn.datasets",
-    "sklearn.model_selection", "matplotlib.pyplot", "mpmath", "torch", "torch.func", "dp_accounting", "opacus", "hypothesis",
-    "hypothesis.strategies", "pytest", "typer.testing", "rich.console", "jinja2", "pooch", "cryptography.hazmat.primitives.hashes",
-    "pyarrow", "array_api_compat", "charset_normalizer",
-)  # fmt: skip
+    "numpy",
+    "scipy.optimize",
+    "scipy.stats",
+    "scipy.special",
+    "scipy.sparse",
+    "pandas",
+    "pyarrow",
+    "sklearn.linear_model",
+    "sklearn.datasets",
+    "sklearn.model_selection",
+    "matplotlib.pyplot",
+    "mpmath",
+    "torch",
+    "torch.func",
+    "dp_accounting",
+    "opacus",
+    "hypothesis",
+    "hypothesis.strategies",
+    "pytest",
+    "typer.testing",
+    "rich.console",
+    "jinja2",
+    "pooch",
+    "cryptography.hazmat.primitives.hashes",
+    "array_api_compat",
+    "charset_normalizer",
+)
 
 SURVIVED, UNREACHED, KILLED, EQUIVALENT, ERROR = "survived", "unreached", "killed", "equivalent", "error"
 _STAGE_FILES, _STAGE_SECONDS = 4, 6.0  # tests that are run in one go: those most likely to notice come first
@@ -61,7 +84,7 @@ class Project:
     package: Path
     tests: Path
     wanted: Callable[[str], bool] = in_scope
-    _extents: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict, compare=False)
+    _extents: dict[str, list[tuple[int, int]]] = field(default_factory=dict, compare=False)
 
     def modules(self) -> list[str]:
         """Files of the package that are mutated, relative to it."""
@@ -74,12 +97,12 @@ class Project:
         found = [path for path in sorted(self.tests.rglob("test_*.py")) if own is None or not path.is_relative_to(own)]
         return [path.relative_to(self.root).as_posix() for path in found]
 
-    def extent(self, module: str, function: str) -> tuple[int, int]:
-        """First and last line of a function."""
-        if module not in self._extents:
-            tree = ast.parse(self.source(module))
-            self._extents[module] = {name: (node.lineno, node.end_lineno or 0) for name, node in functions_of(tree)}
-        return self._extents[module][function]
+    def extent(self, mutant: Mutant) -> tuple[int, int]:
+        """First and last line of the function that it stands in."""
+        if mutant.file not in self._extents:
+            tree = ast.parse(self.source(mutant.file))
+            self._extents[mutant.file] = [(node.lineno, node.end_lineno or 0) for _, node in functions_of(tree)]
+        return next((first, last) for first, last in self._extents[mutant.file] if first <= mutant.statement <= last)
 
     def source(self, module: str) -> str:
         return (self.package / module).read_text(encoding="utf-8")
@@ -187,7 +210,9 @@ def map_tests(project: Project, out: Path, pool: Pool, only: Sequence[str], quie
                 stale.append((file, kept))
 
     def done(file: str, kept: Path, report: Report) -> None:
-        tests = {name: {key: test[key] for key in ("passed", "seconds", "lines", "collection")} for name, test in report.tests.items()}
+        tests = {
+            name: {key: test[key] for key in ("passed", "seconds", "lines", "collection")} for name, test in report.tests.items()
+        }
         first = next(iter(tests.values()), None)  # what collecting reached was noted with the first test, and concerns all
         reached = {module for test in tests.values() for module in (*test["lines"], *test["collection"])}
         for test in tests.values():
@@ -218,22 +243,37 @@ def map_tests(project: Project, out: Path, pool: Pool, only: Sequence[str], quie
 def all_mutants(project: Project, extra: Iterable[Mapping[str, str]]) -> list[Mutant]:
     """Those found by rule, and those written down."""
     found = [mutant for module in project.modules() for mutant in mutants_of(project.source(module), module)]
-    return found + [_written(project, **each) for each in extra]
+    return [*found, *(_written(project, **each) for each in extra)]
 
 
-def _written(project: Project, file: str, function: str, before: str, after: str) -> Mutant:
+def _written(project: Project, file: str, before: str, after: str) -> Mutant:
     source = project.source(file)
     if source.count(before) != 1:
         raise SystemExit(f"extra.toml: {file} holds {before!r} {source.count(before)} times, expected once.")
     line = source[: source.index(before)].count("\n") + 1
-    return Mutant(file, function, "written", before, after, line, line, source.splitlines()[line - 1].strip())
+    for name, function in functions_of(ast.parse(source)):
+        within = [
+            node for node in ast.walk(function) if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)
+        ]
+        if within:
+            statement = max(node.lineno for node in within)
+            return Mutant(
+                file, name, "written", before.strip(), after.strip(), line, statement, source.splitlines()[line - 1].strip()
+            )
+    raise SystemExit(f"extra.toml: expected {before!r} in a function of {file}.")
 
 
 def change_of(mutant: Mutant) -> Callable[[str, str], Any]:
     """What the import hook makes of the mutant's module."""
     if mutant.operator == "written":
-        return lambda source, file: ast.parse(source.replace(mutant.before, mutant.after, 1))
+        return lambda source, file: ast.parse(_rewritten(source, mutant))
     return lambda source, file: mutated(source, file, mutant.key)
+
+
+def _rewritten(source: str, mutant: Mutant) -> str:
+    lines = source.splitlines(keepends=True)
+    start = sum(map(len, lines[: mutant.line - 1]))
+    return source[:start] + source[start:].replace(mutant.before, mutant.after, 1)
 
 
 class Trials:
@@ -243,7 +283,9 @@ class Trials:
         self._project, self._tests, self._pool, self._out, self._seconds = project, tests, pool, out, seconds
         self._kills: Counter[tuple[str, str]] = Counter()  # (function or file, test)
         self._loaded: Loaded | None = None
-        self._sound: dict[str, bool] = {}  # whether a test passes without a mutant, of those that killed one in the loaded package
+        self._sound: dict[
+            str, bool
+        ] = {}  # whether a test passes without a mutant, of those that killed one in the loaded package
         self._commit = _commit(project.root)
         self.results: dict[str, dict[str, Any]] = {}
 
@@ -251,12 +293,35 @@ class Trials:
         """From now on, mutants are planted in the package as it is imported now."""
         self._loaded = Loaded(self._project.package)
 
+    def run(self, mutants: Sequence[Mutant], began: float) -> None:
+        """Try them all."""
+        number = alive = 0
+
+        def tell(result: Mapping[str, Any]) -> None:
+            nonlocal number, alive
+            number, alive = number + 1, alive + (result["verdict"] != KILLED)
+            if number % 50 == 0:
+                print(f"  {number} tried, {alive} not killed, {time.time() - began:.0f} s", flush=True)
+
+        at_import = reached_by_importing(self._project.package, self._project.wanted) if mutants else {}
+        early = [mutant for mutant in mutants if self.early(mutant, at_import)]
+        planted = {mutant.key for mutant in early}
+        for mutant in early:
+            self.add(mutant, tell)
+        self._pool.finish()
+        if len(early) < len(mutants):
+            self.load()
+            for mutant in mutants:
+                if mutant.key not in planted:
+                    self.add(mutant, tell)
+            self._pool.finish()
+
     def early(self, mutant: Mutant, at_import: Mapping[str, list[int]]) -> bool:
         """Whether it must be planted before the package is imported."""
         closure = "super()" in mutant.before and "super()" not in mutant.after
-        if not mutant.statement or mutant.operator == "written" or closure:
+        if not mutant.statement or closure:
             return True
-        first, last = self._project.extent(mutant.file, mutant.function)
+        first, last = self._project.extent(mutant)
         return any(first <= line <= last for line in at_import.get(mutant.file, []))
 
     @property
@@ -287,10 +352,10 @@ class Trials:
             self._kills[mutant.file, result["test"]] += 1
 
     def reaching(self, mutant: Mutant) -> list[str]:
-        """Tests that reach it: those first that noticed others of its function or file, then those named after it, the quickest."""
+        """Tests that reach it: first those that noticed others of its function or file, then those named after it."""
         places = [(mutant.file, mutant.statement)]
-        if not mutant.statement or mutant.operator == "written":
-            places = statements_using(self._project.package, self._project.modules(), mutant.file, mutant.function, mutant.line)
+        if not mutant.statement:
+            places = statements_using(self._project.package, self._project.modules(), mutant.file, mutant.function)
         names = set[str]().union(*(self._tests.by_statement.get(place, set()) for place in places))
         near, file = f"{mutant.file}::{mutant.function}", mutant.file
         stem = Path(file).stem
@@ -378,7 +443,9 @@ class Trials:
         done: Callable[[dict[str, Any]], None],
         timed_out: bool = False,
     ) -> None:
-        shown = {name: getattr(mutant, name) for name in ("key", "file", "function", "operator", "line", "text", "before", "after")}
+        shown = {
+            name: getattr(mutant, name) for name in ("key", "file", "function", "operator", "line", "text", "before", "after")
+        }
         result = {
             **shown, "verdict": verdict, "test": test, "timed_out": timed_out, "tests": reaching, "left_out": left_out,
             "seconds": round(seconds, 2), "commit": self._commit, "holds": self._holds(mutant, test),
@@ -417,7 +484,7 @@ def _commit(root: Path) -> str:
 def read_equivalents(file: Path) -> dict[str, str]:
     """The listed mutants, each with its reason. SystemExit for one that is listed twice, or without a reason."""
     listed: dict[str, str] = {}
-    for entry in tomllib.loads(file.read_text(encoding="utf-8")).get("equivalent", []):
+    for entry in _read(file).get("equivalent", []):
         for key in entry["mutants"]:
             if key in listed or not entry["reason"].strip():
                 raise SystemExit(f"{file.name}: expected each mutant once and with a reason, got {key!r}.")
@@ -425,9 +492,13 @@ def read_equivalents(file: Path) -> dict[str, str]:
     return listed
 
 
+def _read(file: Path) -> dict[str, Any]:
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
 def read_extra(file: Path) -> list[dict[str, str]]:
     """Mutants that no rule makes, written down as texts."""
-    return tomllib.loads(file.read_text(encoding="utf-8")).get("mutant", [])
+    return _read(file).get("mutant", [])
 
 
 def stale_of(listed: Iterable[str], mutants: Iterable[Mutant]) -> list[str]:
@@ -435,7 +506,8 @@ def stale_of(listed: Iterable[str], mutants: Iterable[Mutant]) -> list[str]:
     return sorted(set(listed) - {mutant.key for mutant in mutants})
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def options() -> argparse.ArgumentParser:
+    """Of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", nargs="*", default=[], help="patterns of files under src/dperm, or paths of the checkout; all")
     parser.add_argument("--match", default="", help="only mutants whose name holds this text")
@@ -447,12 +519,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--equivalents", action="store_true", help="try those too that are listed as equivalent")
     parser.add_argument("--again", action="store_true", help="forget kept results")
     parser.add_argument("--list", action="store_true", help="only say which mutants there are")
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = options().parse_args(arguments)
     root = HERE.parents[1]
-    project = Project(root, root / "src" / "dperm", root / "tests")
-    sys.path.insert(0, str(project.package.parent))
-    mutants = all_mutants(project, read_extra(HERE / "extra.toml"))
-    listed = read_equivalents(HERE / "equivalent.toml")
+    sys.path.insert(0, str(root))
+    return tried(Project(root, root / "src" / "dperm", root / "tests"), given, HERE, LIBRARIES)
+
+
+def tried(project: Project, given: argparse.Namespace, lists: Path, libraries: Sequence[str]) -> int:
+    """Try the chosen mutants of a project, whose lists are in the folder `lists`. 1 where something lives that should not."""
+    mutants = all_mutants(project, read_extra(lists / "extra.toml"))
+    listed = read_equivalents(lists / "equivalent.toml")
     if stale := stale_of(listed, mutants):
         print("equivalent.toml lists what is no longer there:", *stale, sep="\n  ")
         return 1
@@ -471,7 +551,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out.mkdir(parents=True, exist_ok=True)
     if given.again:
         (out / "results.jsonl").unlink(missing_ok=True)
-    for name in LIBRARIES:
+    sys.path.insert(0, str(project.package.parent))
+    for name in libraries:
         try:
             importlib.import_module(name)
         except ImportError as error:
@@ -484,27 +565,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     trials.kept(chosen)
     wanted = [mutant for mutant in chosen if given.equivalents or mutant.key not in listed]
     todo = [mutant for mutant in wanted if mutant.key not in trials.results]
-    tried: list[Mapping[str, Any]] = []
     print(f"{len(chosen)} mutants, {len(todo)} to be tried; {len(tests.seconds)} tests.", flush=True)
-
-    def tell(result: Mapping[str, Any]) -> None:
-        tried.append(result)
-        if len(tried) % 50 == 0:
-            alive = sum(one["verdict"] != KILLED for one in tried)
-            print(f"  {len(tried)} tried, {alive} not killed, {time.time() - began:.0f} s", flush=True)
-
-    at_import = reached_by_importing(project.package)
-    early = [mutant for mutant in todo if trials.early(mutant, at_import)]
-    for mutant in early:
-        trials.add(mutant, tell)
-    pool.finish()
-    if len(early) < len(todo):
-        trials.load()
-        before = set(map(id, early))
-        for mutant in todo:
-            if id(mutant) not in before:
-                trials.add(mutant, tell)
-        pool.finish()
+    trials.run(todo, began)
     return _summary(chosen, trials.results, listed, time.time() - began)
 
 

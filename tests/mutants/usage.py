@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from mutants.places import functions_of
@@ -12,18 +12,13 @@ from mutants.places import functions_of
 __all__ = ["statements_using"]
 
 
-def statements_using(package: Path, modules: Sequence[str], file: str, function: str, line: int) -> list[tuple[str, int]]:
-    """(module, line) of the statements to be reached for a change at `line` of `file`, in `function` or in a constant of that name."""
-    tree = _tree(package / file)
-    inside = dict(functions_of(tree)).get(function)
-    if inside is not None:
-        holding = [node for node in ast.walk(inside) if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0)]
-        return [(file, max(node.lineno for node in holding))]
+def statements_using(package: Path, modules: Sequence[str], file: str, constant: str) -> list[tuple[str, int]]:
+    """(module, line) of the statements to be reached for a change of `constant` in `file`."""
     found: set[tuple[str, int]] = set()
     for module in modules:
         other = _tree(package / module)
-        if module == file or _imports(other, file, function):
-            names = _names_that_follow(other, function)
+        if module == file or _imports(other, file, constant):
+            names = _names_that_follow(other, constant)
             for _, node in functions_of(other):
                 for statement in ast.walk(node):
                     if isinstance(statement, ast.stmt) and _reads(statement, names):
@@ -31,7 +26,7 @@ def statements_using(package: Path, modules: Sequence[str], file: str, function:
     return sorted(found)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
