@@ -85,6 +85,9 @@ _RELEASES = re.compile(r"release|released_sum|summed|query")
 _PAYING = re.compile(r"sensitivity|noise|moved|multiplier|scale|rate|bound|signal")
 
 _BOUNDARY = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
+_WHOLE = re.compile(
+    r"^(steps?|number|count|records|rows|start|stop|first|last|place|index|capacity|largest|size|epoch|period|most|models|outputs|copies|order)$"
+)
 _OPPOSITE = {
     ast.Lt: ast.GtE,
     ast.LtE: ast.Gt,
@@ -328,6 +331,9 @@ class _Finder:
             put("guard", ast.Constant(False))
             if not _refuses(parent, attribute):
                 put("guard", ast.Constant(True))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "reshape":
+            self.visit(node, "func")
+            return
         for name, child in ast.iter_fields(node):
             if isinstance(child, ast.expr) and name != "slice":
                 self.visit(node, name)
@@ -370,7 +376,7 @@ class _Finder:
     def _comparison(
         put: Callable[[str, ast.expr | None], None], parent: ast.AST, attribute: str, node: ast.Compare, op: ast.cmpop
     ) -> None:
-        if type(op) in _BOUNDARY:
+        if type(op) in _BOUNDARY and (_whole(node.left) or _whole(node.comparators[0])):
             put("boundary", ast.Compare(node.left, [_BOUNDARY[type(op)]()], node.comparators))
         if attribute != "test" or not isinstance(parent, (ast.If, ast.IfExp, ast.While)):
             put("comparison", ast.Compare(node.left, [_OPPOSITE[type(op)]()], node.comparators))
@@ -404,6 +410,21 @@ class _Finder:
 def _refuses(parent: ast.AST, attribute: str) -> bool:
     """Whether it is the condition of a refusal: whatever else it lets through, removing it as a whole is the fault to notice."""
     return isinstance(parent, ast.If) and attribute == "test" and isinstance(parent.body[0], ast.Raise)
+
+
+def _whole(node: ast.expr) -> bool:
+    """Whether it looks like a whole number. Of others, which noise and rounding make, two are hardly ever equal."""
+    match node:
+        case ast.Constant(value=int()):
+            return True
+        case ast.Call(func=ast.Name(id="len" | "int")):
+            return True
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return bool(_WHOLE.search(name))
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() | ast.Mult() | ast.FloorDiv() | ast.Mod(), right=right):
+            return _whole(left) and _whole(right)
+        case _:
+            return False
 
 
 def _others(value: float) -> list[float]:

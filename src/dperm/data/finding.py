@@ -188,7 +188,8 @@ def _kinds(columns: dict[str, ColumnCounts], channel: Channel, plan: _Plan, repl
 
 def _ends(columns: list[ColumnCounts], channel: Channel, plan: _Plan) -> list[tuple[float, float]]:
     """For each column of numbers the ends beyond which about as many records lie as the noise hides."""
-    ends, moved = 2 * len(columns), math.sqrt(max(1, 2 * len(columns)))  # a record moves each count by at most 1, replaced or not
+    ends = 2 * len(columns)
+    moved = math.sqrt(ends)  # a record moves each count by at most 1, replaced or not
     noise = plan.of("ends", _PROBES)
     few = _CERTAIN * noise * moved
     low, high = np.zeros(ends, dtype=int), np.full(ends, len(GRID) - 1)
@@ -200,18 +201,18 @@ def _ends(columns: list[ColumnCounts], channel: Channel, plan: _Plan) -> list[tu
             beyond[2 * number] = column.above[middle[2 * number]]
             beyond[2 * number + 1] = column.below[-1 - middle[2 * number + 1]]
         noisy = np.asarray(channel.release(beyond, moved, noise))
-        down = (noisy <= few) & (low < high)
+        down = noisy <= few
         low, high = np.where(down | (low == high), low, middle + 1), np.where(down, middle, high)
     return [(float(GRID[-1 - high[2 * number + 1]]), float(GRID[high[2 * number]])) for number in range(len(columns))]
 
 
 def _common(counted: list[pd.Series[Any]], channel: Channel, plan: _Plan, replaced: bool) -> list[dict[str, float]]:
-    """For each column the texts that are common enough, with noisy counts."""
-    noise, moved = plan.of("values"), math.sqrt(max(1, len(counted)) * (2 if replaced else 1))
-    counts = np.concatenate([count.to_numpy(dtype=np.float64) for count in counted]) if counted else np.zeros(0)
+    """For each column, of which there is at least the target's, the texts that are common enough, with noisy counts."""
+    noise, moved = plan.of("values"), math.sqrt(len(counted) * (2 if replaced else 1))
+    counts = np.concatenate([count.to_numpy(dtype=np.float64) for count in counted])
     noisy = channel.release_counts(counts, moved, noise)
     # a text that one record alone has is in all columns together kept with a chance of at most _SELECTION·δ
-    least = 2.0 - noise * moved * float(ndtri(_SELECTION * plan.delta / max(1, len(counted))))
+    least = 2.0 - noise * moved * float(ndtri(_SELECTION * plan.delta / len(counted)))
     found: list[dict[str, float]] = []
     start = 0
     for count in counted:
