@@ -154,8 +154,8 @@ def test_an_intercept_without_regularisation(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("make", [OutputPerturbation, ObjectivePerturbation])
 def test_a_solver_that_stops_early(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
-    exact = minimisers.minimise
-    monkeypatch.setattr(minimisers, "minimise", lambda problem, tolerance, radius, **_: exact(problem, 0.1, radius))
+    exact = minimisers.approach
+    monkeypatch.setattr(minimisers, "approach", lambda problem, _, radius: replace(exact(problem, 0.1, radius), residual=0.0))
     results = audited(make.calibrate(LOGISTIC.facts, EPSILON, DELTA))
     assert overall(results) == "refuted" and "solver" in kinds(results)
 

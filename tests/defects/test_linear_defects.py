@@ -20,7 +20,15 @@ from dperm.audit.recording import Recorder
 from dperm.data import Dataset, Schema
 from dperm.estimators import DPLogisticRegression, DPMLPClassifier, model_from_json, model_to_json
 from dperm.gradient import SGD, Clip, Constant, FullBatch, Plan, Poisson
-from dperm.mechanisms import Budget, Gradient, GradientPerturbation, Objective, ObjectivePerturbation, OutputPerturbation
+from dperm.mechanisms import (
+    Budget,
+    Gradient,
+    GradientPerturbation,
+    Objective,
+    ObjectivePerturbation,
+    OutputPerturbation,
+    minimiser,
+)
 from dperm.objectives import Huber, LinearObjective, Logistic, RegularisedSum
 from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
 from dperm.solvers import newton
@@ -190,9 +198,7 @@ def test_defect_3_descent_arrives_where_newton_does_not(loss: Any, radius: float
         RegularisedSum(objective.with_strong_convexity(2.0), objective.records(rows, targets)), 1e-8, radius
     ).theta
     lost = newton.Solution(np.full(3, 100.0), np.inf, 0, 0)
-    monkeypatch.setattr(newton, "_newton", lambda *_: lost)
-    monkeypatch.setattr(newton, "_on_sphere", lambda *_: lost)
-    monkeypatch.setattr(newton, "_newton_direction", lambda *_: np.zeros(3))
+    monkeypatch.setattr(minimiser, "approach", lambda *_: lost)
     found = mechanism.release(objective, objective.records(rows, targets), Channel.open()).theta
     assert np.linalg.norm(found - right) <= mechanism.residual(objective.facts) + 1e-6  # and the release's grid
 

@@ -1,4 +1,4 @@
-"""What the mechanisms that release a minimiser share: a public tolerance that a solver reaches on every data set.
+"""What the mechanisms that release a minimiser share: a solver that comes within a public tolerance on every data set.
 
 Proof and constants: docs/objective-perturbation.md, "The solver's error".
 """
@@ -6,15 +6,16 @@ Proof and constants: docs/objective-perturbation.md, "The solver's error".
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dperm._random import NORMAL_ERROR
 from dperm.objectives import LinearObjective, PublicFacts, Records, RegularisedSum
-from dperm.solvers import Solution, minimise, minimise_many
+from dperm.solvers import MOST_EVALUATIONS, Solution, approach, descend, minimise_many, most_steps
 
-__all__ = ["certain_tolerance", "chosen_tolerance", "solve"]
+__all__ = ["certain_tolerance", "chosen_tolerance", "most_evaluations", "solve"]
 
 _ROUNDING = 2.0**-53
 _LEAST = 1e-8  # of the largest gradient: far below any noise
@@ -29,23 +30,37 @@ def _farthest(facts: PublicFacts, strong_convexity: float, noise_std: float) -> 
     most = facts.loss_at_zero
     if most is None or facts.size_limit is None:
         raise ValueError("Expected facts of an objective with records: losses at 0 and a limit on their number.")
-    radius = (linear + math.sqrt(linear**2 + 2 * strong_convexity * facts.size_limit * most)) / strong_convexity
-    return linear, min(radius, facts.radius or math.inf)
+    length = (linear + math.sqrt(linear**2 + 2 * strong_convexity * facts.size_limit * most)) / strong_convexity
+    return linear, min(length * (1 + 2.0**-40), facts.radius or math.inf)
 
 
 def certain_tolerance(facts: PublicFacts, strong_convexity: float, noise_std: float = 0.0) -> float:
-    """γ: a residual that is reached whatever the records are, up to `facts.size_limit` of them. Public.
+    """γ: `solve` comes within γ ÷ strong_convexity of the minimiser whatever the records are, up to `facts.size_limit` of them.
+    Public.
 
     `noise_std` is that of the objective's linear term.
     """
-    assert facts.size_limit is not None
     linear, farthest = _farthest(facts, strong_convexity, noise_std)
-    farthest *= 2  # descent stays that near
-    steep, curved, size = facts.lipschitz, facts.smoothness, facts.size_limit * (facts.person_rows or 1)  # each row rounds
-    record = 16 * steep + 9 * curved * farthest + 4 * curved / facts.data_norm
-    others = 8 * (strong_convexity * (1 + facts.roughness) * farthest + linear)
+    assert facts.size_limit is not None and facts.loss_at_zero is not None
+    steep, curved, rows = facts.lipschitz, facts.smoothness, facts.size_limit * (facts.person_rows or 1)  # each row rounds
+    penalty = strong_convexity * (1 + facts.roughness)
+    row = 32 * steep + 4 * curved / facts.data_norm * (1 + facts.loss_at_zero)
+    row += (8 + facts.dimension / 128) * curved * farthest
+    gradient = rows * row + 8 * (penalty * farthest + linear)
+    bends = facts.size_limit * curved + penalty
+    steps = 12 * (rows * steep + penalty * farthest + linear)
+    steps += (12 * bends + 68 * math.sqrt(strong_convexity) * math.sqrt(bends)) * farthest
     drawn = NORMAL_ERROR * noise_std * math.sqrt(facts.dimension)  # of the linear term
-    return max(_LEAST * steep, _MARGIN * (2 * _ROUNDING * (size * record + others) + drawn))
+    return max(_LEAST * steep, _MARGIN * _ROUNDING * (2 * gradient + steps) + drawn)
+
+
+def most_evaluations(facts: PublicFacts, strong_convexity: float, tolerance: float, noise_std: float = 0.0) -> int:
+    """Passes over the records that `solve` makes at most. Public."""
+    _, farthest = _farthest(facts, strong_convexity, noise_std)
+    assert facts.size_limit is not None
+    condition = (facts.smoothness * facts.size_limit / strong_convexity + 1 + facts.roughness) * (1 + 2.0**-20)
+    left = tolerance - NORMAL_ERROR * noise_std * math.sqrt(facts.dimension)
+    return MOST_EVALUATIONS + most_steps(condition, strong_convexity * farthest / left)
 
 
 def chosen_tolerance(given: float | None, facts: PublicFacts, strong_convexity: float, noise_std: float = 0.0) -> float:
@@ -59,17 +74,18 @@ def chosen_tolerance(given: float | None, facts: PublicFacts, strong_convexity: 
 
 
 def solve(objective: LinearObjective, records: Records, linear: Any, tolerance: float, noise_std: float = 0.0) -> Solution:
-    """The minimiser to a residual of `tolerance`, at least `certain_tolerance`: reached for all records up to the limit.
+    """A point within tolerance ÷ strong_convexity of the minimiser, for a tolerance of at least `certain_tolerance`.
 
-    A linear term (m, p) asks for the minimisers of m problems at once.
+    Nothing is raised, whatever the records are: where Newton's method does not come so near, a descent follows that is proved to.
+    A linear term (m, p) asks for the minimisers of m problems at once; that is for audits, and raises SolverError.
     """
     tolerance -= NORMAL_ERROR * noise_std * math.sqrt(objective.dimension)  # for the linear term's own error
     problem = RegularisedSum(objective, records, linear)
     if np.ndim(linear) > 1:
         return minimise_many(problem, np.zeros_like(linear), tolerance / 2, objective.radius)
-    facts, modulus = objective.facts, objective.strong_convexity
-    assert facts.size_limit is not None
-    condition = facts.smoothness * facts.size_limit / modulus + 1 + facts.roughness
-    _, farthest = _farthest(facts, modulus, noise_std)
-    steps = math.ceil(condition * max(1.0, math.log(4 * farthest * modulus / tolerance)))
-    return minimise(problem, tolerance, objective.radius, descent_steps=steps)
+    solution = approach(problem, tolerance, objective.radius)
+    if solution.residual <= tolerance:
+        return solution
+    _, farthest = _farthest(objective.facts, objective.strong_convexity, noise_std)
+    descent = descend(problem, tolerance, farthest)
+    return replace(descent, evaluations=solution.evaluations + descent.evaluations)

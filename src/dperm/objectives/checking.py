@@ -31,7 +31,8 @@ def foreign(loss: Loss) -> bool:
 def refuse_contradictions(loss: Loss, row_norm: float, radius: float | None) -> None:
     """ValueError where, at some prediction that a row of norm `row_norm` can have and some target, the loss is steeper or bends
     more than `lipschitz` and `smoothness` state, lies further above its least value at 0 than `at_zero` states, is not convex,
-    has another slope or curvature than its values show, or answers otherwise beside other records than alone.
+    has another slope or curvature than its values show, states more rounding than minimisers allow for, or answers otherwise
+    beside other records than alone.
 
     Predictions up to 10⁴ are looked at where no ball bounds them. Targets: the extremes, some between them, and what `admit`
     takes, or makes, of numbers up to ±10⁶; where the loss weighs, also with weights, those that it makes of ±10⁶.
@@ -43,6 +44,13 @@ def refuse_contradictions(loss: Loss, row_norm: float, radius: float | None) -> 
     wide = np.geomspace(1e-3, 1.0, _POINTS // 2) * far
     t = np.unique(np.concatenate([near, wide, -wide]))
     steepest, most = loss.lipschitz(row_norm) / row_norm, loss.smoothness(row_norm) / row_norm**2
+    for largest in (0.0, min(1.0, far), far):
+        room = 2.0**-51 * most * (1 + loss.at_zero() + largest) + 24 * 2.0**-53 * steepest
+        if not (stated := loss.slope_error(largest, steepest, most)) <= room * (1 + _ROUNDING):
+            raise ValueError(
+                f"The loss {loss.name} states slopes that are wrong by {stated:.3g} (`slope_error`) at predictions up to "
+                f"{largest:g}: a minimiser's tolerance has room for {room:.3g}."
+            )
     targets = _targets(loss)
     seen = [_seen(loss, t, np.repeat(target[None], len(t), axis=0), far) for target in targets]
     for target, (value, slope, curvature) in zip(targets, seen, strict=True):

@@ -107,7 +107,8 @@ class Loss(ABC):
         """Bound on the rounding error of `slope` at |t| ≤ `largest`, where no slope is larger than `steepest` and no curvature
         in t larger than `curvature`.
 
-        Here: some operations on t, each right to a unit in the last place, and a function right to 8 of them.
+        Here: some operations on t, each right to a unit in the last place, and a function right to 8 of them. The tolerance of
+        minimisers has room for 2⁻⁵¹·curvature·(1 + at_zero + largest) + 24·2⁻⁵³·steepest where `steepest` is the loss's bound.
         """
         return 2.0**-51 * curvature * (1 + largest) + 2.0**-49 * steepest
 

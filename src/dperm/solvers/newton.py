@@ -1,8 +1,10 @@
-"""Minimisers with a certified residual, on ℝ^d or on an L2 ball: Newton's method, and projected descent where it fails.
+"""Newton's method on ℝ^d or on an L2 ball, with a certified residual.
 
-Small dimensions factor a Hessian (kept while it still contracts: a stale factor is a good preconditioner), large ones
-use conjugate gradients on Hessian products. Line search with the gradient as referee near the optimum,
-where function values are rounding noise. What Newton's method finds is certified by a gradient whose rounding is bounded.
+Each step minimises a quadratic model over the ball. Small dimensions factor a Hessian, which BFGS updates replace for as long as
+the gradient shrinks quickly; large ones use conjugate gradients on Hessian products. The line search also looks at the gradient,
+because near the optimum function values are rounding noise. What is found is certified by a gradient whose rounding is bounded.
+
+The number of evaluations is bounded, and nothing here raises whatever the records are: `approach` returns how near it came.
 """
 
 from __future__ import annotations
@@ -15,23 +17,31 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import brentq
 from scipy.sparse.linalg import LinearOperator, cg
 
-__all__ = ["Solution", "SolverError", "StronglyConvex", "minimise"]
+__all__ = ["MOST_EVALUATIONS", "Solution", "SolverError", "StronglyConvex", "approach", "length_of", "minimise", "residual_of"]
 
 Array = NDArray[np.float64]
+Solve = Callable[[Array], Array]
 
 _DENSE_LIMIT = 2000  # parameters; above, a Hessian would cost more than its products
-_KEEP = 0.6  # a factor is kept while a step shrinks the gradient at least this much
-_STEPS = 200
+_KEEP = 0.6  # a Hessian is kept, with BFGS updates, while a step shrinks the residual at least this much
 _AIM = 0.25  # of the tolerance: what Newton's method tries to reach by gradients whose rounding it does not know
-_ON_SPHERE = 1 - 1e-12  # of a ball's radius: nearer to it a point counts as on its sphere
+_EVALUATIONS = 400  # at most, of gradients whose rounding is not known
 _POLISH = 8  # steps by gradients whose rounding is known
+_SHORTEST_STEP = 1e-10  # of a Newton step
+_MULTIPLIERS = 40  # tried for one model
+_CLOSE = 2.0**-50  # relative distance from the radius at which a length counts as the radius
+_NOISY = 1e-9  # the same, below which a search for a multiplier that does not come nearer ends
+_PRODUCTS = 500  # of a Hessian and a vector, for one solution by conjugate gradients
+_UNCERTAIN = 2.0**-51  # relative error of `length_of`, and more
+
+#: Evaluations of values, gradients or Hessians that `approach` may make.
+MOST_EVALUATIONS = _EVALUATIONS + 2 * _POLISH + 2
 
 
 class SolverError(RuntimeError):
-    """The tolerance was not reached. What was charged stays charged; there is no retry with fresh noise."""
+    """The tolerance was not reached."""
 
 
 class StronglyConvex(Protocol):
@@ -61,11 +71,9 @@ class StronglyConvex(Protocol):
 
 @dataclass(frozen=True)
 class Solution:
-    """`residual` bounds min over the normal cone at θ of ‖∇J(θ) + ν‖ from above: θ is within residual ÷ strong_convexity of the
-    minimiser.
+    """θ (p,) is within residual ÷ strong_convexity of the minimiser, rounding included.
 
-    Without a ball the residual is that of ∇J(θ), its rounding included. (θ minimises J minus a linear term of norm `residual`
-    over the set.)
+    `iterations` counts steps, `evaluations` the values, gradients and Hessians that were computed.
     """
 
     theta: Array
@@ -74,211 +82,242 @@ class Solution:
     evaluations: int
 
 
-def minimise(
-    problem: StronglyConvex,
-    tolerance: float,
-    radius: float | None = None,
-    start: Array | None = None,
-    *,
-    descent_steps: int = 0,
-) -> Solution:
-    """The minimiser, over ‖θ‖ ≤ radius if given, to a residual ≤ `tolerance`. Raises SolverError where it is not reached.
-
-    Where Newton's method does not reach it and `descent_steps` are given, so many steps of projected gradient descent follow,
-    after which the minimiser is proved to be within tolerance ÷ strong_convexity: see `_descended`.
-    """
-    theta = np.zeros(problem.dimension) if start is None else start.copy()
-    solution = _newton(problem, theta, _AIM * tolerance)
-    if radius is not None and float(np.linalg.norm(solution.theta)) > radius:
-        solution = _on_sphere(problem, solution, tolerance, radius)
-    solution = _polished(problem, solution, tolerance, radius)
+def minimise(problem: StronglyConvex, tolerance: float, radius: float | None = None, start: Array | None = None) -> Solution:
+    """The minimiser, over ‖θ‖ ≤ radius if given, to a certified residual ≤ `tolerance`. Raises SolverError where it is not
+    reached: a mechanism, which must not fail, uses `approach` and `descend`."""
+    solution = approach(problem, tolerance, radius, start)
     if solution.residual <= tolerance:
         return solution
-    if descent_steps:
-        return _descended(problem, tolerance, radius, descent_steps)
     raise SolverError(
         f"The tolerance {tolerance:.3g} was not reached, only {solution.residual:.3g}: it may be below rounding here."
     )
 
 
-def residual_of(problem: StronglyConvex, theta: Array, radius: float | None) -> tuple[float, Array]:
-    """Bound on the distance from −∇J(θ) to the normal cone at θ, and the gradient. On the sphere the cone is {μθ, μ ≥ 0}."""
-    gradient, error = problem.certified_gradient(theta)
-    length = float(np.linalg.norm(theta))
-    rest = gradient
-    if radius is not None and length >= radius * _ON_SPHERE:
-        direction = theta / length
-        rest = gradient - min(0.0, float(gradient @ direction)) * direction
-        error += 2 * problem.curvature_bound * (abs(length - radius) + 2.0**-50 * length)  # to the nearest point that is on it
-    return float(np.linalg.norm(rest)) * (1 + len(theta) * 2.0**-52) + error, gradient
+def approach(problem: StronglyConvex, tolerance: float, radius: float | None = None, start: Array | None = None) -> Solution:
+    """As near to the minimiser, over ‖θ‖ ≤ radius if given, as Newton's method comes in at most `MOST_EVALUATIONS`, with its
+    certified residual: it may be above `tolerance`, and infinite."""
+    limit = math.inf if radius is None else radius
+    theta = np.zeros(problem.dimension) if start is None else _held(start, limit)
+    # a number that overflows is turned down below: a warning, or an error for callers who ask for errors, would tell of records
+    with np.errstate(all="ignore"):
+        return _polished(problem, _newton(problem, theta, _AIM * tolerance, limit), tolerance, limit)
 
 
-def _polished(problem: StronglyConvex, solution: Solution, tolerance: float, radius: float | None) -> Solution:
-    """The same point, certified; or one some Newton steps further on, by gradients whose rounding is known."""
-    theta, best, evaluations = solution.theta, math.inf, solution.evaluations
-    kept = theta
-    for _ in range(_POLISH):
-        residual, gradient = residual_of(problem, theta, radius)
-        evaluations += 1
-        if residual < best:
-            kept, best = theta, residual
-        if best <= tolerance or residual > best:
-            break
-        if radius is not None and float(np.linalg.norm(theta)) >= radius * _ON_SPHERE:
-            break  # a step along the sphere is not Newton's
-        theta = theta - _newton_direction(problem, theta, gradient)
-    return Solution(kept, best, solution.iterations, evaluations)
+def length_of(vector: Array) -> float:
+    """‖vector‖, right to a unit in the last place: a sum of squares would be off by as many units as there are entries."""
+    return math.hypot(*vector.tolist())
 
 
-def _newton_direction(problem: StronglyConvex, theta: Array, gradient: Array) -> Array:
-    if problem.dimension > _DENSE_LIMIT:
-        return _conjugate_gradients(problem, theta, gradient, float(np.linalg.norm(gradient)))
-    _, _, matrix = problem.evaluate(theta, True)
-    assert matrix is not None
-    return _factor(matrix, problem.strong_convexity)(gradient)
+def residual_of(gradient: Array, error: float, theta: Array, radius: float, curvature_bound: float) -> float:
+    """Bound on strong_convexity·‖θ − θ*‖, θ* the minimiser over ‖θ‖ ≤ radius, from a gradient at θ that is right to `error`.
 
-
-def _descended(problem: StronglyConvex, tolerance: float, radius: float | None, steps: int) -> Solution:
-    """Projected gradient descent from 0 with steps of 1/M, M the gradient's Lipschitz constant.
-
-    In exact arithmetic each step brings θ nearer to the minimiser by the factor 1 − Λ/M; errors of the gradient and of the
-    step add up to no more than M/Λ of one step's. So it arrives on every data set, whatever Newton's method made of it; how
-    long that takes is another matter (docs/objective-perturbation.md has both numbers).
+    Let θ̂ be θ, or the point of the sphere below or above θ. Strong convexity gives Λ‖θ̂ − θ*‖ ≤ ‖∇J(θ̂) + ν‖ for each ν of the
+    normal cone at θ̂: 0 inside, and all μθ with μ ≥ 0 on the sphere. The gradient at θ̂ differs by M·‖θ − θ̂‖ at most, and Λ ≤ M.
     """
-    theta, lipschitz = np.zeros(problem.dimension), problem.curvature_bound
-    for step in range(steps):
-        residual, gradient = residual_of(problem, theta, radius)
-        if residual <= tolerance:
-            return Solution(theta, residual, step, step + 1)
-        theta = theta - gradient / lipschitz
-        length = float(np.linalg.norm(theta))
-        if radius is not None and length > radius:
-            theta = theta * (radius / length)
-    raise SolverError(f"Descent did not come within {tolerance:.3g} in {steps} steps: report it, it is proved to.")
+    length = length_of(theta)
+    outside = max(0.0, length * (1 + _UNCERTAIN) - radius)
+    free = float(np.linalg.norm(gradient)) + 2 * curvature_bound * outside
+    if not length > 0 or radius == math.inf:
+        return _larger(free, len(theta)) + error
+    pull = _multiplier(gradient, theta, length)
+    aside = abs(length - radius) + _UNCERTAIN * length
+    rest = float(np.linalg.norm(gradient + pull * theta)) + 2 * curvature_bound * aside + 2.0**-51 * pull * length
+    return _larger(min(free, rest), len(theta)) + error
 
 
-def _newton(problem: StronglyConvex, theta: Array, tolerance: float) -> Solution:
-    """As near to `tolerance` as Newton's method comes; `residual` is what it believes."""
-    dense = problem.dimension <= _DENSE_LIMIT
-    value, gradient, matrix = problem.evaluate(theta, dense)
-    evaluations = 1
-    size = float(np.linalg.norm(gradient))
-    solve = _factor(matrix, problem.strong_convexity) if matrix is not None else None
-    pairs: list[tuple[Array, Array]] = []
-    for iteration in range(_STEPS):
-        if size <= tolerance:
-            return Solution(theta, size, iteration, evaluations)
-        step = -(_corrected(solve, pairs, gradient) if solve else _conjugate_gradients(problem, theta, gradient, size))
-        decrease = float(gradient @ step)
-        scale = 1.0
-        while True:
-            candidate = theta + scale * step
-            new_value, new_gradient, _ = problem.evaluate(candidate, False)
-            evaluations += 1
-            new_size = float(np.linalg.norm(new_gradient))
-            rounding = 1e-13 * (abs(value) + 1)
-            if new_value <= value + 1e-4 * scale * decrease or (new_value <= value + rounding and new_size < size):
-                break
-            scale /= 2
-            if scale < 1e-10:  # no descent any more: what is left is rounding, or the model of the function is wrong
-                return Solution(theta, size, iteration, evaluations)
-        contraction = new_size / size
-        moved, turned = candidate - theta, new_gradient - gradient
-        theta, value, gradient, size = candidate, new_value, new_gradient, new_size
-        if not dense or size <= tolerance:
-            continue
-        if contraction > _KEEP:
-            _, _, matrix = problem.evaluate(theta, True)
-            evaluations += 1
-            assert matrix is not None
-            solve = _factor(matrix, problem.strong_convexity)
-            pairs.clear()
-        elif float(moved @ turned) > 0:
-            pairs.append((moved, turned))
-    return Solution(theta, size, _STEPS, evaluations)
+def _larger(length: float, size: int) -> float:
+    """A bound on the length of a vector of `size` entries that a sum of squares found this long."""
+    return length * (1 + size * 2.0**-52)
 
 
-def _corrected(solve: Callable[[Array], Array], pairs: list[tuple[Array, Array]], gradient: Array) -> Array:
-    """The stale factor's inverse, corrected by what the gradient did since (BFGS, Nocedal's two loops)."""
-    result = gradient.copy()
-    shares: list[float] = []
-    for moved, turned in reversed(pairs):
-        share = float(moved @ result) / float(moved @ turned)
-        shares.append(share)
-        result -= share * turned
-    result = solve(result)
-    for (moved, turned), share in zip(pairs, reversed(shares), strict=True):
-        result += (share - float(turned @ result) / float(moved @ turned)) * moved
-    return result
+def _multiplier(gradient: Array, theta: Array, length: float) -> float:
+    """μ ≥ 0 for which ‖gradient + μθ‖ is least."""
+    direction = theta / length
+    return max(0.0, -math.fsum((gradient * direction).tolist()) / length)
 
 
-def _factor(matrix: Array, strong_convexity: float) -> Callable[[Array], Array]:
-    """A solver for `matrix`, whose single-precision sums may need a touch more on the diagonal."""
-    lift = 0.0
-    while True:
-        try:
-            factor = cho_factor(matrix + lift * np.eye(len(matrix)) if lift else matrix, lower=True, check_finite=False)
-            return lambda vector: cho_solve(factor, vector, check_finite=False)
-        except np.linalg.LinAlgError:
-            lift = max(10 * lift, strong_convexity, 1e-6 * float(np.trace(matrix)) / len(matrix))
+def _believed(gradient: Array, theta: Array, radius: float) -> float:
+    """The residual, but for rounding."""
+    length = float(np.linalg.norm(theta))
+    if length < radius * (1 - _CLOSE):
+        return float(np.linalg.norm(gradient))
+    return float(np.linalg.norm(gradient + _multiplier(gradient, theta, length) * theta))
 
 
-def _conjugate_gradients(problem: StronglyConvex, theta: Array, gradient: Array, size: float) -> Array:
-    operator = LinearOperator((len(theta), len(theta)), matvec=lambda v: problem.hessian_product(theta, v.ravel()), dtype=float)
-    forcing = min(0.1, math.sqrt(size / (1 + size)))
-    return cg(operator, gradient, rtol=forcing, maxiter=500)[0]
+def _held(theta: Array, radius: float) -> Array:
+    """The nearest point of the ball."""
+    length = length_of(theta)
+    return theta * (radius / length) if length > radius else theta.copy()
+
+
+def _polished(problem: StronglyConvex, found: Solution, tolerance: float, radius: float) -> Solution:
+    """The same point, certified; or one some Newton steps further on, by gradients whose rounding is known."""
+    theta, kept, best, evaluations = found.theta, found.theta, math.inf, found.evaluations
+    curvature_bound = problem.curvature_bound
+    for _ in range(_POLISH):
+        gradient, error = problem.certified_gradient(theta)
+        residual = residual_of(gradient, error, theta, radius, curvature_bound)
+        evaluations += 1
+        if not residual < best:
+            break
+        kept, best = theta, residual
+        if best <= tolerance:
+            break
+        _, _, matrix = problem.evaluate(theta, problem.dimension <= _DENSE_LIMIT)
+        evaluations += 1
+        solves = _solves(problem, theta, matrix, _believed(gradient, theta, radius))
+        target = _model_minimiser(solves, theta, gradient, radius)
+        if target is None:
+            break
+        theta = target
+    return Solution(kept, best, found.iterations, evaluations)
 
 
 @dataclass(frozen=True)
-class _Lifted:
-    """problem + (multiplier/2)·‖θ‖²."""
+class _Point:
+    """What is known of a point: rounding of the gradient apart, `residual` is what `residual_of` bounds."""
 
-    problem: StronglyConvex
-    multiplier: float
+    theta: Array
+    value: float
+    gradient: Array
+    residual: float
 
-    @property
-    def dimension(self) -> int:
-        return self.problem.dimension
-
-    @property
-    def strong_convexity(self) -> float:
-        return self.problem.strong_convexity + self.multiplier
-
-    def evaluate(self, theta: Array, hessian: bool) -> tuple[float, Array, Array | None]:
-        value, gradient, matrix = self.problem.evaluate(theta, hessian)
-        if matrix is not None:
-            matrix = matrix + self.multiplier * np.eye(self.dimension)
-        return value + self.multiplier / 2 * float(theta @ theta), gradient + self.multiplier * theta, matrix
-
-    def hessian_product(self, theta: Array, vector: Array) -> Array:
-        return self.problem.hessian_product(theta, vector) + self.multiplier * vector
-
-    def certified_gradient(self, theta: Array) -> tuple[Array, float]:
-        gradient, error = self.problem.certified_gradient(theta)
-        return gradient + self.multiplier * theta, error
-
-    @property
-    def curvature_bound(self) -> float:
-        return self.problem.curvature_bound + self.multiplier
+    @staticmethod
+    def at(problem: StronglyConvex, theta: Array, radius: float, hessian: bool = False) -> tuple[_Point, Array | None]:
+        value, gradient, matrix = problem.evaluate(theta, hessian)
+        return _Point(theta, value, gradient, _believed(gradient, theta, radius)), matrix
 
 
-def _on_sphere(problem: StronglyConvex, free: Solution, tolerance: float, radius: float) -> Solution:
-    """The constraint is active: find the multiplier whose minimiser has norm `radius` (the norm falls with it).
+def _newton(problem: StronglyConvex, theta: Array, tolerance: float, radius: float) -> Solution:
+    """As near to `tolerance` as Newton's method comes; `residual` is what it believes.
 
-    1/‖θ(multiplier)‖ is nearly linear in the multiplier (Moré & Sorensen 1983), which suits a secant method.
+    A step goes to where a quadratic model is least on the ball, or part of the way: the ball is convex, and every such step goes
+    down at first.
     """
-    theta = free.theta
-    evaluations, iterations = free.evaluations, free.iterations
+    here, matrix = _Point.at(problem, theta, radius, problem.dimension <= _DENSE_LIMIT)
+    evaluations, iterations = 1, 0
+    while here.residual > tolerance and evaluations < _EVALUATIONS:
+        target = _model_minimiser(_solves(problem, here.theta, matrix, here.residual), here.theta, here.gradient, radius)
+        if target is None:
+            break
+        there, tried = _searched(problem, here, target, radius, _EVALUATIONS - evaluations)
+        evaluations += tried
+        if there is None:
+            break
+        iterations += 1
+        if matrix is not None and there.residual > tolerance:
+            if there.residual > _KEEP * here.residual:
+                matrix = problem.evaluate(there.theta, True)[2]
+                evaluations += 1
+            else:
+                matrix = _updated(matrix, there.theta - here.theta, there.gradient - here.gradient)
+        here = there
+    return Solution(here.theta, here.residual, iterations, evaluations)
 
-    def shortfall(multiplier: float) -> float:
-        nonlocal theta, evaluations, iterations
-        inner = _newton(_Lifted(problem, multiplier), theta, tolerance / 20)
-        theta, evaluations, iterations = inner.theta, evaluations + inner.evaluations, iterations + inner.iterations
-        return 1 / radius - 1 / float(np.linalg.norm(theta))
 
-    high = problem.strong_convexity
-    while shortfall(high) > 0:
-        high *= 4
-    shortfall(brentq(shortfall, 0.0, high, xtol=1e-300, rtol=1e-14))
-    theta = theta * (radius / float(np.linalg.norm(theta)))
-    return Solution(theta, math.inf, iterations, evaluations)
+def _updated(matrix: Array, moved: Array, turned: Array) -> Array:
+    """The Hessian `matrix` once a step has `moved` and the gradient `turned`: it maps the one to the other (BFGS)."""
+    if not float(moved @ turned) > 0:
+        return matrix
+    bent = matrix @ moved
+    return matrix + np.outer(turned, turned) / float(moved @ turned) - np.outer(bent, bent) / float(moved @ bent)
+
+
+def _searched(problem: StronglyConvex, here: _Point, target: Array, radius: float, most: int) -> tuple[_Point | None, int]:
+    """A point on the way to `target` at which the function is lower and falls at most half as fast, or the target; and how many
+    were looked at. None where nothing is lower: what is left is rounding, or the model of the function is wrong.
+
+    By bisection for the slope along the way, which rises: where the function is made of pieces, backtracking alone would take
+    thousands of short steps. Near the optimum values are rounding noise, and a point counts whose residual is less.
+    """
+    step = target - here.theta
+    down, rounding = float(here.gradient @ step), 1e-13 * (abs(here.value) + 1)
+    candidate, share, low, high = target, 1.0, 0.0, 1.0
+    for tried in range(1, most + 1):
+        there, _ = _Point.at(problem, candidate, radius)
+        slope = float(there.gradient @ step)
+        lower = there.value <= here.value + 1e-4 * share * down
+        level = there.value <= here.value + rounding
+        if level and there.residual < _KEEP * here.residual:
+            return there, tried
+        if lower and slope <= -0.5 * down and (slope >= 0.5 * down or share == 1):
+            return there, tried
+        low, high = (share, high) if lower and slope < 0 else (low, share)
+        if high - low < _SHORTEST_STEP:
+            return (there if lower or (level and there.residual < here.residual) else None), tried
+        share = (low + high) / 2
+        candidate = here.theta + share * step
+    return None, most
+
+
+def _model_minimiser(solves: Callable[[float], Solve | None], theta: Array, gradient: Array, radius: float) -> Array | None:
+    """Where the model gradientᵀs + sᵀHs/2 of steps s is least for ‖θ + s‖ ≤ radius; None where no number comes out.
+
+    `solves(μ)` solves systems with H + μI. Where the ball is active, (H + μI)s = −(gradient + μθ) for the μ at which
+    ‖θ + s‖ = radius: by Newton's method for 1/‖θ + s‖, which is nearly linear in μ (Moré & Sorensen 1983) and comes from below,
+    within a bracket. Whatever μ is found, the point is brought onto the sphere.
+    """
+    multiplier, low, high, best = 0.0, 0.0, math.inf, math.inf
+    target = None
+    for _ in range(_MULTIPLIERS):
+        solve = solves(multiplier)
+        if solve is None:
+            break
+        candidate = theta - solve(gradient + multiplier * theta)
+        length = length_of(candidate)
+        if not length < math.inf:
+            low = multiplier
+            multiplier = _between(low, high, gradient, radius)
+            continue
+        if length <= radius and multiplier == 0:
+            return candidate
+        excess = length / radius - 1
+        if abs(excess) >= best and best < _NOISY:
+            break
+        if abs(excess) < best:
+            target, best = candidate * (radius / length), abs(excess)
+        if best <= _CLOSE:
+            break
+        low, high = (multiplier, high) if excess > 0 else (low, multiplier)
+        multiplier += excess * length * length / float(candidate @ solve(candidate))
+        if not low < multiplier < high:
+            multiplier = _between(low, high, gradient, radius)
+    return target
+
+
+def _between(low: float, high: float, gradient: Array, radius: float) -> float:
+    """A multiplier inside the bracket; the first ones are such that a step of gradient ÷ multiplier is about as long as the
+    radius."""
+    return (low + high) / 2 if high < math.inf else 4 * low + float(np.linalg.norm(gradient)) / radius * 2.0**-20
+
+
+def _solves(problem: StronglyConvex, theta: Array, matrix: Array | None, size: float) -> Callable[[float], Solve | None]:
+    """μ ↦ what solves systems with H + μI, H the matrix or, where there is none, the Hessian at θ; None where it has numbers
+    that are not finite."""
+    if matrix is not None:
+        whole = matrix
+        if not np.isfinite(whole).all():
+            return lambda _: None
+        return lambda multiplier: _factored(whole, multiplier, problem.strong_convexity)
+    accuracy = min(0.1, math.sqrt(size / (1 + size)))
+
+    def iterated(multiplier: float) -> Solve:
+        operator = LinearOperator(
+            (len(theta), len(theta)),
+            matvec=lambda v: problem.hessian_product(theta, v.ravel()) + multiplier * v.ravel(),
+            dtype=float,
+        )
+        return lambda vector: cg(operator, vector, rtol=accuracy * (1e-3 if multiplier else 1.0), maxiter=_PRODUCTS)[0]
+
+    return iterated
+
+
+def _factored(matrix: Array, multiplier: float, strong_convexity: float) -> Solve:
+    """A solver for matrix + multiplier·I, whose single-precision sums may need a touch more on the diagonal."""
+    lift, least = 0.0, max(strong_convexity, 1e-6 * float(np.abs(matrix).sum()) / len(matrix))
+    while True:  # the matrix is finite: it is definite once `lift` is as large as its entries' sum
+        try:
+            factor = cho_factor(matrix + (multiplier + lift) * np.eye(len(matrix)), lower=True, check_finite=False)
+            return lambda vector: cho_solve(factor, vector, check_finite=False)
+        except np.linalg.LinAlgError:
+            lift = max(10 * lift, least)
