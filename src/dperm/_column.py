@@ -7,6 +7,7 @@ refuses it, and `agreement` compares vectors of one length alone.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import numbers
 from collections.abc import Iterable, Mapping, Set
@@ -48,13 +49,15 @@ def column(name: str, values: Any, size: int | None = None, *, as_given: bool = 
         array = array[:, 0]
     if array.ndim != 1 or (size is not None and len(array) != size):
         raise ValueError(f"{expected}, got shape {array.shape}.")
+    if array.dtype != object:
+        return array
     plain = (*_PLAIN, tuple) if as_given else _PLAIN
-    if array.dtype == object and not all(issubclass(kind, plain) for kind in {type(entry) for entry in array}):
+    if not all(issubclass(kind, plain) for kind in {type(entry) for entry in array}):
         array = _of_entries(array)
         for entry in array:
             if not isinstance(entry, plain) and (hasattr(entry, "__len__") or hasattr(entry, "ndim")):
                 raise ValueError(f"{expected}, got an entry that is a {type(entry).__name__}: {entry!r:.80}.")
-    return array
+    return array if as_given else _numbers(array)
 
 
 def refuse_masked(name: str, values: Any) -> None:
@@ -72,6 +75,20 @@ def agreement(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.bool_]:
     if not len(first):
         return np.zeros(0, dtype=np.bool_)
     return np.asarray(first == second, dtype=np.bool_).reshape(first.shape)
+
+
+def _numbers(array: NDArray[Any]) -> NDArray[Any]:
+    """Objects (n,) that are all whole numbers, all truth values or all numbers as an array of these; others as they are."""
+    kinds = {type(entry) for entry in array}
+    for of, dtype in (
+        ((bool, np.bool_), np.bool_),
+        ((int, np.integer), np.int64),
+        ((int, float, np.integer, np.floating), np.float64),
+    ):
+        if kinds and all(issubclass(kind, of) and (dtype is np.bool_ or not issubclass(kind, bool)) for kind in kinds):
+            with contextlib.suppress(OverflowError):  # whole numbers that no array holds
+                return array.astype(dtype)
+    return array
 
 
 def _of_entries(values: Iterable[Any]) -> NDArray[Any]:

@@ -94,7 +94,7 @@ def member_scores(model: Any, data: Data) -> Array:
 def record_losses(model: Any, data: Data) -> Array:
     """(n,) losses of a model in scikit-learn's style: −ln of the probability of the target, the hinge of a decision
     function, or the squared error of a regressor. TypeError for anything else."""
-    rows, targets = data[0], column("targets", data[1])
+    rows, targets = data[0], column("targets", data[1], np.shape(data[0])[0])
     classes = getattr(model, "classes_", None)
     if classes is None:
         if not hasattr(model, "predict"):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 from dperm import _validate as check
-from dperm._column import column
+from dperm._column import column, refuse_masked
 from dperm.audit.distinguish import roc_points, same_relation, split_claim
 from dperm.audit.pairs import Data
 from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
@@ -49,6 +49,10 @@ def one_run(
     `guesses`: how many canaries are guessed, half of them as in; fixed before the run. None: the number that proves most if
     the claim is tight, or a fifth. `random_state` is of the coins alone.
     """
+    for rows, targets in (data, canaries, *(() if alternatives is None else (alternatives,))):
+        if np.shape(rows)[:1] != np.shape(targets)[:1]:
+            raise ValueError(f"Expected a target for each row, got shapes {np.shape(rows)} and {np.shape(targets)}.")
+        refuse_masked("targets", targets)
     count = len(canaries[1])
     check.integer("canaries", count, minimum=10)
     check.fraction("confidence", confidence)

@@ -58,7 +58,7 @@ class Dataset:
         object.__setattr__(self, "targets", column("targets", self.targets, size))
         for name in ("places", "groups"):
             if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, column(name, given, size, as_given=True))
+                object.__setattr__(self, name, column(name, given, size, as_given=name == "groups"))
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
@@ -141,6 +141,8 @@ class Dataset:
         written: str = "",
     ) -> Dataset:
         """Of the usable rows of a table, encoded; `usable` and `persons` are of all its rows."""
+        usable = column("entries of usable", usable).astype(np.bool_)
+        persons = None if persons is None else column("persons", persons, len(usable))
         notes = [schema.source] if schema.source else []
         left_out = absent = len(usable) - len(features)
         if persons is not None:

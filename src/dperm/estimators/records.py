@@ -28,7 +28,8 @@ def admit_records(
     same_rows(X, y, "y")
     refuse_masked("rows X", X)
     if y is not None:  # which scikit-learn refuses in words that its own checks look for
-        column("targets y", y)
+        vector = column("targets y", y)
+        y = vector if np.ndim(y) < 2 else vector[:, None]
     if not numeric:
         refuse_missing(y)
     return validate_data(

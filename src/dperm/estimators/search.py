@@ -206,6 +206,7 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         trial = clone(self.estimator)
         classifies = is_classifier(trial)
         X, y = trial._validated(X, y)
+        trial._targets(y)  # what a fit would refuse of them it refuses now
         held_out = HeldOut.of(trial, given, numeric=not classifies)
         targets, size = held_out.targets, None if trial.relation != "replace_one" else len(y)
         if not classifies:

@@ -25,7 +25,7 @@ from dperm import _validate as check
 from dperm.influence.chosen import admit_indices
 from dperm.torch.evaluating import evaluating
 from dperm.torch.records import TorchRecords
-from dperm.torch.structure import batch_size, call_model
+from dperm.torch.structure import FAILURES, batch_size, call_model, tensors
 
 __all__ = ["NetworkInfluence"]
 
@@ -315,7 +315,12 @@ class NetworkInfluence:
 
     def _losses(self, outputs: Any, targets: Any) -> Tensor:
         """(b,). ValueError for a loss that is not one number a record."""
-        losses, size = self.loss_fn(outputs, targets), batch_size(targets)
+        size = batch_size(targets)
+        try:
+            losses = self.loss_fn(outputs, targets)
+        except FAILURES as error:
+            found = ", ".join(str(tuple(tensor.shape)) for tensor in tensors(targets)) or type(targets).__name__
+            raise ValueError(f"Expected targets that loss_fn takes, got {found}: {error}") from error
         if tuple(losses.shape) != (size,):
             raise ValueError(
                 f"Expected loss_fn to give one loss per record, shape ({size},), got {tuple(losses.shape)}: use reduction='none'."

@@ -137,11 +137,12 @@ class Records:
 
     def relabelled(self, targets: Array) -> Records:
         """The same rows with other targets of the same shape, sharing all memory. ValueError for another shape."""
-        if np.shape(targets) != self.targets.shape:
-            raise ValueError(f"Expected targets of shape {self.targets.shape}, as before, got {np.shape(targets)}.")
+        targets = admit_shape(targets, self.size)
+        if targets.shape != self.targets.shape:
+            raise ValueError(f"Expected targets of shape {self.targets.shape}, as before, got {targets.shape}.")
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.targets = _copied(targets)
+        other.targets = targets
         if self._kept is not None:
             other._table = np.concatenate([self._table[:2], np.atleast_2d(other.targets.T)])
         return other

@@ -35,7 +35,7 @@ from dperm.torch.ranks import Ranks, share_of
 from dperm.torch.records import TorchRecords
 from dperm.torch.reminders import remind
 from dperm.torch.run import PrivateRun
-from dperm.torch.scores import mean_scores
+from dperm.torch.scores import mean_scores, refuse_mixed_scores
 from dperm.torch.source import told_of
 from dperm.torch.starting import Starter
 from dperm.torch.update import TorchOptimizer
@@ -426,7 +426,9 @@ class PrivateTrainer:
             size = None if records is None else len(records)
             ranks.same({"the number of records to validate on": size, "physical_batch_size": self.physical_batch_size})
         if records is not None:
-            ranks.together(lambda: self._scores([records.sample(PROBED)]))  # what can fail fails before anything is charged
+            probed = ranks.together(lambda: records.sample(PROBED))  # what can fail fails before anything is charged
+            ranks.together(lambda: refuse_mixed_scores(self.model, self.loss_fn, self._fitting.metrics, probed))
+            ranks.together(lambda: self._scores([probed]))
         return records
 
     def _records(self, data: Any, size: int) -> TorchRecords:
