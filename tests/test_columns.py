@@ -14,6 +14,7 @@ import pkgutil
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,21 +23,27 @@ import polars as pl
 import pytest
 import scipy.sparse as sp
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.base import is_classifier
 from sklearn.exceptions import DataConversionWarning
 from torch import nn
 
 import dperm
 import dperm.estimators
+from dperm._column import agreement, column
 from dperm.audit import member_scores, membership, one_run, record_losses
 from dperm.audit.one_run import guess
-from dperm.data import Dataset
+from dperm.data import Column, Dataset, Schema
 from dperm.estimators import DPLogisticRegression, DPMLPClassifier, DPRidge, DPSearch
 from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.records import HeldOut
+from dperm.gradient import SGD, Bounding, Constant, FullBatch, Plan
 from dperm.gradient.recipes import full_batch_descent
 from dperm.influence import LinearInfluence, NetworkInfluence
 from dperm.mechanisms import AccuracyFirst, Gradient, LookAtOthers, Output
 from dperm.objectives import GroupedRecords, LinearObjective, Logistic, Loss, Records
+from dperm.objectives.grouped import numbered
 from dperm.release import SpendLog
 from dperm.report.judging import judge_classes, judge_numbers
 from dperm.report.refits import Refits
@@ -62,7 +69,7 @@ Answer = Callable[[Any], Any]
 #: What arguments that hold one value a record are called
 NAMES = {
     *("y", "targets", "truth", "answers", "likely", "probabilities", "groups", "persons", "places"),
-    *("sample_weight", "held_out", "present", "coins", "members", "others", "canaries", "data", "dataset", "validation"),
+    *("sample_weight", "held_out", "present", "coins", "members", "others", "canaries", "validation"),
 }
 
 SHAPES: dict[str, Callable[[Any], Any]] = {
@@ -289,8 +296,6 @@ def kept_in_a_dataset(**given: Any) -> Any:
 
 
 def encoded(**given: Any) -> Any:
-    from dperm.data import Column, Schema
-
     schema = Schema("made", "c", (Column("a", "number", (0, 1)), Column("b", "number", (0, 1)), Column("c", "label")), ("0", "1"))
     told: dict[str, Any] = {"targets": LABELS, "persons": GROUPS, **given}
     made = Dataset.encoded(schema, X, usable=np.ones(N, dtype=np.bool_), **told)
@@ -401,6 +406,13 @@ def public() -> Iterator[tuple[str, Any]]:
 
 #: What is no front door, and why: parts of names
 NO_DOORS = {
+    "GroupedRecords.relabelled": "that of Records",
+    "ModuleObjective.": "a network's targets have any shape: its losses are what is (n,), and is looked at in each pass",
+    "PrivateTrainer.steps": "starts as `fit` does",
+    "DPElasticNet.fit: groups": "refused, whatever they are",
+    "DPLasso.fit: groups": "refused, whatever they are",
+    "Effect.": "places on a curve",
+    "TorchRecords.fingerprints": "numbers of records",
     ".admit_targets": "handed the targets of records, which are vectors",
     ".told": "the labels of classes, not of records",
     "TargetRange.": "entry by entry: what comes out has the shape of what went in, and nothing is compared or counted",
@@ -416,7 +428,8 @@ def test_42_1_every_front_door_for_columns_is_tried_here() -> None:
     found = {
         f"{name}: {argument}"
         for name, function in public()
-        for argument in NAMES & set(inspect.signature(function).parameters)
+        for argument, parameter in inspect.signature(function).parameters.items()
+        if argument in NAMES and parameter.annotation not in ("bool", "int")  # whether, and how many
         if not any(each in f"{name}: {argument}" for each in NO_DOORS)
     }
     assert found - tried == set()
@@ -448,3 +461,105 @@ def test_42_1_a_shape_means_the_same_or_is_refused(name: str) -> None:
                 assert len(log.charges()) == before, f"{shape}: refused after the charge: {error}"
                 continue
             np.testing.assert_allclose(np.asarray(found, dtype=float), np.asarray(expected, dtype=float), err_msg=shape)
+
+
+# What hides behind these doors
+
+
+def test_42_1_a_record_moves_a_private_score_by_one() -> None:
+    model = fitted(DPLogisticRegression)
+    more, labels = np.append(X, X[:1], axis=0), np.append(LABELS, LABELS[:1])[:, None]
+    with pytest.warns(DataConversionWarning):
+        moved = HeldOut.of(model, (more, labels), numeric=False).right(model) - HeldOut.of(
+            model, (X, LABELS[:, None]), numeric=False
+        ).right(model)
+    assert 0 <= moved <= 1
+
+
+class _AnswersInAColumn(DPLogisticRegression):
+    def predict(self, X: Any) -> Any:
+        return super().predict(X)[:, None]
+
+
+class _AnswersInATable(DPLogisticRegression):
+    def predict(self, X: Any) -> Any:
+        return np.tile(super().predict(X), (len(X), 1))
+
+
+def test_42_1_a_third_partys_answers_are_counted_once_each() -> None:
+    plain = fitted(DPLogisticRegression)
+    held_out = HeldOut.of(plain, (X, LABELS), numeric=False)
+    assert held_out.right(linear(_AnswersInAColumn).fit(X, LABELS)) == held_out.right(plain)
+    with pytest.raises(ValueError, match=rf"Expected {N} predictions, one a row, got shape \({N}, {N}\)"):
+        held_out.right(linear(_AnswersInATable).fit(X, LABELS))
+
+
+@pytest.mark.parametrize("made", [torch.tensor, lambda v: [torch.tensor(each) for each in v], lambda v: np.array(v)[:, None]])
+def test_42_1_persons_are_told_apart_by_value(made: Answer) -> None:
+    number, persons = numbered(made([7, 7, 3, 3, 7]), 5)
+    assert (number.tolist(), persons) == ([0, 0, 1, 1, 0], 2)
+
+
+def test_42_1_entries_keep_their_types_where_they_tell_persons_apart() -> None:
+    assert numbered([1, "1", (1, 2), (1, 2), 1.0], 5)[0].tolist() == [0, 1, 2, 2, 0]
+    with pytest.raises(ValueError, match="3 groups, one a row, got"):
+        numbered({"a": 0, "b": 0, "c": 1}, 3)
+
+
+@dataclass(frozen=True)
+class _Columns(Bounding):
+    """Factors (b, 1): a sum of b sums."""
+
+    @property
+    def bound(self) -> float:
+        return 1.0
+
+    def factors(self, norms: Any) -> Any:
+        return (1.0 / (norms + 1.0))[:, None]
+
+
+def test_42_1_a_column_of_factors_is_refused() -> None:
+    plan = Plan(FullBatch(), _Columns(), Constant(5.0), SGD(0.1), steps=1, public_size=N)
+    batch = next(OBJECTIVE.records(X, SIGNS).batches())
+    with pytest.raises(ValueError, match=rf"one factor a record, shape \({N},\), got \({N}, 1\)"):
+        plan.bounding.query(OBJECTIVE.per_example(np.zeros(2), batch), {})
+
+
+@dataclass(frozen=True)
+class _ColumnLoss(Logistic):
+    """Answers in a column."""
+
+    def slope(self, t: Any, y: Any) -> Any:
+        return super().slope(t, y)[:, None]
+
+
+def test_42_1_a_loss_that_answers_in_a_column_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"one value, slope and curvature a record, shape \(\d+,\), got .*, 1\)"):
+        LinearObjective(_ColumnLoss(), features=2)
+
+
+def test_42_1_weights_beside_targets_are_for_losses_that_weigh() -> None:
+    with pytest.raises(ValueError, match="logistic loss has none"):
+        OBJECTIVE.records(X, np.stack([SIGNS, WEIGHTS], axis=1))
+
+
+def test_42_1_a_metric_that_broadcasts_is_refused_before_the_charge() -> None:
+    model, loss = nn.Linear(2, 1), nn.BCEWithLogitsLoss(reduction="none")
+    trainer = PrivateTrainer(
+        model, lambda outputs, targets: loss(outputs[:, 0], targets), None,
+        partial(full_batch_descent, steps=1, clipping_norm=1.0), epsilon=2.0, delta=1e-5, public_size=N,
+    )  # fmt: skip
+    data = INPUTS, KNOWN.float()
+    with pytest.raises(ValueError, match="'right' to be of each record by itself"):
+        trainer.fit(data, data, metrics={"right": lambda outputs, targets: ((outputs > 0) == targets.bool()).float().mean(1)})
+    assert not SpendLog.current().charges()
+
+
+@given(st.lists(st.sampled_from(["a", "b", 1, 2.5, None]), min_size=1, max_size=6), st.data())
+def test_42_1_agreement_counts_each_record_once(entries: list[Any], data: st.DataObject) -> None:
+    others = data.draw(st.permutations(entries))
+    first, second = (column("entries", each, len(entries), as_given=True) for each in (entries, others))
+    assert agreement(first, second).tolist() == [bool(a == b) for a, b in zip(entries, others, strict=True)]
+    for wrong in (first[:, None], first[None], first[:-1], np.tile(first, (len(first), 1))):
+        with pytest.raises(ValueError, match="two vectors of one length"):
+            agreement(wrong, second)
