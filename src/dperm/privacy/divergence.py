@@ -10,7 +10,7 @@ import numpy as np
 from dperm import _validate as check
 from dperm.privacy.events import Event, UnsupportedEventError, leaves
 from dperm.privacy.pairs import loss_pairs
-from dperm.privacy.pld import lay
+from dperm.privacy.pld import infinite_mass, lay
 from dperm.privacy.rdp import rdp_curve
 
 __all__ = ["Divergence", "divergence"]
@@ -53,8 +53,8 @@ def _of_leaf(leaf: Event, order: float) -> Divergence:
     except UnsupportedEventError:
         worst, directions = Divergence(0.0), loss_pairs(leaf)
         for pair in {directions.add, directions.remove}:
-            finite, outside = lay(pair, _GRID / order)
-            aside = outside + directions.infinite
+            finite = lay(pair, _GRID / order)
+            aside = infinite_mass(pair) + directions.infinite
             if aside >= 1:
                 raise UnsupportedEventError(f"{leaf} has no finite loss.") from None
             value = (finite.log_moment(order - 1) - order * math.log1p(-aside)) / (order - 1)

@@ -153,8 +153,9 @@ class _RowsSampled:
         """x where the loss is that (increasing): Newton's method, for some from where one part alone has the loss, so that it
         only falls; for those between from between."""
         shifts, logs = (part[1:, None] for part in self._parts)
-        x = np.full(len(losses), -np.inf)
-        wanted = losses[losses > self._parts[1][0] + 1e-13]  # it has no lower loss than ln w_0, nearly
+        x = np.where(losses == np.inf, np.inf, -np.inf)
+        known = losses > self._parts[1][0] + 1e-13  # it has no lower loss than ln w_0, nearly
+        wanted = losses[known & (losses < np.inf)]
         if not len(wanted):
             return x
         some = np.unique(np.append(np.arange(0, len(wanted), 64), len(wanted) - 1))
@@ -162,7 +163,7 @@ class _RowsSampled:
         found = np.interp(wanted, wanted[some], self._solved(wanted[some], start))
         for part in (slice(at, at + _AT_ONCE) for at in range(0, len(wanted), _AT_ONCE)):
             found[part] = self._solved(wanted[part], found[part])
-        x[-len(wanted) :] = found
+        x[known & (losses < np.inf)] = found
         return x
 
     def _solved(self, losses: Array, x: Array) -> Array:

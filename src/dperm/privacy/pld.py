@@ -6,6 +6,11 @@ the true one ("connect the dots", Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2
 distribution is multiplied by e^{λ·loss} and normalised; the λ that is optimal for Rényi accounting puts the mean of the
 composition near the ε asked for. Aliasing, truncation and rounding are then errors relative to a
 Chernoff bound, not to 1, and are added to δ. Every result is an upper bound.
+
+A composition is tuned to a place (ε, δ) of the profile. The tilt and the grid suit ε. Losses so large that together they are met
+with a chance of no more than a hundred-thousandth of δ count as infinite: without them Chernoff's bound stays near the truth where
+samples are rare. The ε that a composition gives is a better place than the one it was tuned to: it is composed again there until
+ε no longer falls. Many copies are composed in levels: groups of copies, laid on a coarser grid once composed, then groups of groups.
 """
 
 from __future__ import annotations
@@ -25,29 +30,36 @@ from dperm.privacy.events import Event, Gaussian, leaves
 from dperm.privacy.gaussian import solve_decreasing
 from dperm.privacy.pairs import LOSS_CAP, MOST_NOISE, LossPair, composed_pairs, gaussian_pair, symmetric
 
-__all__ = ["PrivacyLossDistribution", "lay", "pld_delta", "pld_epsilon", "pld_epsilon_and_doubt"]
+__all__ = ["PrivacyLossDistribution", "infinite_mass", "lay", "pld_delta", "pld_epsilon", "pld_epsilon_and_doubt"]
 
 Array = NDArray[np.float64]
 
 #: Relative growth of the composition's variance that the grid may cause; ε grows by about as much.
 TOLERANCE = 2e-5
-_ALIASED = 1e-11  # mass of the tilted composition allowed outside the window
+_ALIASED = 1e-12  # mass of the tilted composition allowed outside the window
+_CUT = math.log(1e-5)  # ln of the part of δ that losses counted as infinite may take
+_BELOW = 1e-8  # tilted mass below the range on which all copies of a pair are laid: it is moved up to the range
 _VANISHED = -110.0  # logarithm of what is left out of a frequency: with all others far less than the slack of `log_delta`
 _OUTSIDE = 3e-40  # P-mass of one event outside its support
 _WIDEST_CELL = 20.0  # so that a cell beyond the largest finite loss still ends within doubles
-_MAX_POINTS = 1 << 22
+_MAX_POINTS = 1 << 20
+_MOST_COPIES = 1 << 12  # composed at once: √copies sets the number of points
+_DOUBLES = 10**6  # copies beyond which FFTs need more digits than doubles have
+_SMALLEST = 1e-8  # ε that grids resolve
+_SETTLED = 1e-5  # relative part of ε that slack may be before a composition is made again
+_FALLS = 1e-3  # relative; an ε that falls by less is no better place
 _ANCHORS = (0.02, 0.3, 0.9)  # where `deltas` composes, in units of the largest ε
 _STEPS = (7.0, 5.0, 3.0, 1.5, 0.5, 0.15, 0.05, 0.015)  # exponents tried in Chernoff bounds, in units of 1/std
+_EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
 class _Discrete:
-    """`count` copies of a distribution with P-masses `mass` at losses h·(start + 0, 1, …)."""
+    """P-masses `mass` at losses h·(start + 0, 1, …)."""
 
     mass: Array
     start: int
     h: float
-    count: int
 
     @functools.cached_property
     def losses(self) -> Array:
@@ -55,118 +67,370 @@ class _Discrete:
 
     @functools.cached_property
     def log_mass(self) -> Array:
-        with np.errstate(divide="ignore"):
-            return np.log(self.mass)
+        return _log(self.mass)
 
-    def tilted(self, t: float) -> tuple[Array, float]:
-        """Probabilities ∝ mass·e^{t·loss}, and ln Σ mass·e^{t·loss}."""
-        exponent = self.log_mass + t * self.losses
-        peak = float(exponent.max())
-        weights = np.exp(exponent - peak)
-        total = float(weights.sum())
-        return weights / total, peak + math.log(total)
+    def tilted(self, tilt: float) -> _Tilted:
+        exponent = self.log_mass + tilt * self.losses
+        weights, log_moment = _normalised(exponent)
+        # an exponent is rounded in its last digits, and so is each mass, as a difference of two distribution functions: an error
+        # in one of those moves mass between neighbouring cells, of which tilted sums have no more than their part times 1 + λh
+        size = np.abs(np.where(weights > 0, self.log_mass, 0.0)) + np.abs(tilt * self.losses)
+        rounding = 4 * _EPS * (2 + tilt + float(weights @ size))
+        return _Tilted(weights, self.start, self.h, log_moment, 0.0, rounding)
 
     def log_moment(self, t: float) -> float:
-        return self.tilted(t)[1]
+        """ln Σ mass·e^{t·loss}."""
+        return _normalised(self.log_mass + t * self.losses)[1]
 
 
-def lay(pair: LossPair, h: float, count: int = 1) -> tuple[_Discrete, float]:
-    """Lay a pair on the grid h·ℤ; also the P-mass counted as infinite."""
-    low, high = pair.support
-    low, high = max(low, -LOSS_CAP), min(high, LOSS_CAP)
+@dataclass(frozen=True)
+class _Tilted:
+    """A distribution multiplied by e^{λ·loss}: `weights`, summing to 1, at losses h·(start + 0, 1, …), times e^{log_moment}.
+
+    `missing`: weight that is nowhere among them, at most. `rounding`: how far logarithms of the weights may be too small.
+    """
+
+    weights: Array
+    start: int
+    h: float
+    log_moment: float
+    missing: float
+    rounding: float
+
+    @functools.cached_property
+    def losses(self) -> Array:
+        return self.h * np.arange(self.start, self.start + self.weights.size, dtype=np.float64)
+
+    @functools.cached_property
+    def log_weights(self) -> Array:
+        return _log(self.weights)
+
+    @functools.cached_property
+    def mean(self) -> float:
+        return float(self.weights @ self.losses)
+
+    @functools.cached_property
+    def variance(self) -> float:
+        return float(self.weights @ np.square(self.losses - self.mean))
+
+    def further(self, t: float) -> float:
+        """ln Σ weights·e^{t·(loss − mean)}."""
+        return _normalised(self.log_weights + t * (self.losses - self.mean))[1]
+
+    def relaid(self, h: float, tilt: float) -> _Tilted:
+        """The same on a coarser grid, P- and Q-masses kept (see `lay`)."""
+        below = np.floor(self.losses / h)
+        above = np.maximum(self.losses - h * below, 0.0)  # the distance from the grid point below
+        share = np.minimum(np.expm1(-above) / math.expm1(-h), 1.0)
+        start = int(below[0])
+        places = (below - start).astype(np.intp)
+        size = int(places[-1]) + 2
+        lower = np.bincount(places, self.weights * (1 - share) * np.exp(-tilt * above), size)
+        upper = np.bincount(places + 1, self.weights * share * np.exp(tilt * (h - above)), size)
+        weights = np.asarray(lower + upper, dtype=np.float64)
+        total = float(weights.sum())
+        most = math.exp(tilt * h)  # what is missing would have grown by no more
+        moment = self.log_moment + math.log(total)
+        return _Tilted(weights / total, start, h, moment, self.missing * most / total, self.rounding + 16 * _EPS)
+
+
+def _log(values: Array) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.log(values)
+
+
+def _normalised(exponents: Array) -> tuple[Array, float]:
+    """Probabilities ∝ e^exponents, and ln Σ e^exponents."""
+    peak = float(exponents.max())
+    weights = np.exp(exponents - peak)
+    total = float(weights.sum())
+    return weights / total, peak + math.log(total)
+
+
+def _upper_shares(p: Array, q: Array, edges: Array) -> Array:
+    """P-masses of cells between `edges` that go to their upper ends, so that P- and Q-masses stay."""
+    return np.clip((p - q * np.exp(edges[:-1])) / -np.expm1(-np.diff(edges)), 0.0, p)
+
+
+def lay(pair: LossPair, h: float, low: float = -LOSS_CAP, high: float = LOSS_CAP) -> _Discrete:
+    """Lay a pair on the grid h·ℤ from `low` to `high`: lower losses are moved up to `low`, larger ones are left out."""
+    high = min(high, pair.support[1])
+    low = min(max(low, pair.support[0]), high)
     start, stop = math.floor(low / h) - 1, math.ceil(high / h) + 1
-    edges = h * np.arange(start, stop + 1, dtype=np.float64)
-    p, q = pair.masses(edges)
-    upper = np.clip((p - q * np.exp(edges[:-1])) / -math.expm1(-h), 0.0, p)
-    mass = np.zeros(edges.size)
+    grid = h * np.arange(start, stop + 1, dtype=np.float64)
+    p, q = (np.maximum(masses, 0.0) for masses in pair.masses(np.concatenate([[-math.inf], grid])))  # some are rounded to less
+    upper = _upper_shares(p[1:], q[1:], grid)
+    mass = np.zeros(grid.size)
+    mass[0] = p[0]
     mass[1:] += upper
-    mass[:-1] += p - upper
-    infinite = _OUTSIDE
-    if pair.support[1] > LOSS_CAP or pair.support[0] < -LOSS_CAP:
-        infinite += max(0.0, 1.0 - float(p.sum())) + 1e-15  # what lies outside the grid, and the rounding of that difference
-    return _Discrete(mass, start, h, count), infinite
+    mass[:-1] += p[1:] - upper
+    return _Discrete(mass, start, h)
 
 
-_Objective = Callable[[Sequence[_Discrete], float], float]
+def infinite_mass(pair: LossPair) -> float:
+    """Upper bound on the P-mass of losses that no grid holds."""
+    return _Rough(pair).infinite
 
 
+class _Rough:
+    """A pair laid on two thousand points, dense around 0 and nowhere sparse: what tilts, ranges and grids are chosen from."""
+
+    def __init__(self, pair: LossPair) -> None:
+        self.pair = pair
+        low, high = max(pair.support[0], -LOSS_CAP), min(pair.support[1], LOSS_CAP)
+        width = max(high - low, 1e-12)
+        near = width * np.geomspace(1e-12, 1.0, 400)
+        edges = np.concatenate([-near, [0.0], near, np.linspace(low - 1e-3 * width, high + 1e-3 * width, 1001)])
+        edges = np.unique(edges[(edges >= low - 1e-3 * width) & (edges <= high + 1e-3 * width)])
+        p, q = pair.masses(np.concatenate([[-math.inf], edges]))
+        #: P-mass of an infinite loss: what lies outside, and the rounding of that difference
+        self.infinite = _OUTSIDE if pair.support[1] <= LOSS_CAP else max(0.0, 1.0 - float(p.sum())) + 1e-15
+        positive = edges[:-1] >= 0
+        #: upper bound on δ(0), a total variation
+        self.at_zero = float(np.sum((p[1:] - q[1:])[positive])) + 16 * _EPS + self.infinite + (p[0] if edges[0] > 0 else 0.0)
+        p, q = np.maximum(p, 0.0), np.maximum(q, 0.0)  # some are rounded to less
+        self._edges = edges
+        self._above = np.append(np.cumsum(p[:0:-1])[::-1], 0.0) + self.infinite  # P-mass beyond each edge
+        self._below = np.cumsum(p)  # and up to it
+        upper = _upper_shares(p[1:], q[1:], edges)
+        mass = np.zeros(edges.size)
+        mass[0] = p[0]
+        mass[1:] += upper
+        mass[:-1] += p[1:] - upper
+        self._log_mass = _log(mass)
+
+    def beyond(self, mass: float) -> tuple[int, float]:
+        """The number of points up to the least place at or above 0 beyond which no more P-mass than this lies, and that mass."""
+        fits = (self._above <= mass) & (self._edges >= 0)
+        last = int(np.argmax(fits)) if fits.any() else len(self._edges) - 1
+        return last + 1, float(self._above[last])
+
+    def tilted(self, tilt: float, points: int) -> tuple[float, float, float]:
+        """ln Σ mass·e^{tilt·loss} of so many points, and mean and variance of the losses so weighted."""
+        losses = self._edges[:points]
+        weights, log_moment = _normalised(self._log_mass[:points] + tilt * losses)
+        mean = float(weights @ losses)
+        return log_moment, mean, float(weights @ np.square(losses - mean))
+
+    def log_moment(self, tilt: float, points: int) -> float:
+        return _normalised(self._log_mass[:points] + tilt * self._edges[:points])[1]
+
+    def span(self, tilt: float, points: int, log_least: float) -> tuple[float, float]:
+        """Where losses matter: what lies below has a tilted mass of no more than e^log_least even when it is moved up."""
+        small = _log(self._below) + tilt * self._edges <= log_least
+        first = max(0, int(np.argmin(small)) - 1) if not small.all() else 0
+        return float(self._edges[min(first, points - 2)]), float(self._edges[points - 1])
+
+
+def _convolved(parts: Sequence[tuple[_Tilted, int]], aliased: float, precise: bool) -> _Tilted:
+    """Copies of tilted distributions on one grid, composed in a window that leaves out a mass of about `aliased`."""
+    if len(parts) == 1 and parts[0][1] == 1:
+        return parts[0][0]
+    h = parts[0][0].h
+    mean = sum(count * part.mean for part, count in parts)
+    deviation = max(math.sqrt(sum(count * part.variance for part, count in parts)), h)
+    (above, lost_above), (below, lost_below) = (_window(parts, deviation, side, aliased) for side in (1.0, -1.0))
+    size = next_fast_len(math.ceil((above + below) / h) + 2, real=True)
+    first = math.floor((mean - below) / h)
+    real: Any = np.longdouble if precise else np.float64
+    digit = float(np.finfo(real).eps)
+    transform = 4 * digit * math.log2(2 * size)  # of a sum of 1: a few last digits at each of log₂(size) stages
+    left: Any = slice(None)  # frequencies that are not next to nothing yet: of many copies they are few
+    product: Any = real(1.0)
+    doubt: Any = real(transform)  # relative error of each frequency
+    shift = 0
+    for part, count in parts:
+        wrapped = np.zeros(-(-part.weights.size // size) * size, dtype=real)
+        wrapped[: part.weights.size] = part.weights
+        factor = rfft(wrapped.reshape(-1, size).sum(axis=0))[left]
+        sizes = np.abs(factor)
+        with np.errstate(divide="ignore"):
+            stays = np.log(sizes) * count + np.log(np.abs(product)) > _VANISHED
+        powers = factor[stays] ** count
+        product = (product if np.ndim(product) == 0 else product[stays]) * powers
+        doubt = (doubt if np.ndim(doubt) == 0 else doubt[stays]) + count * (transform + 4 * digit) / sizes[stays]
+        left = np.flatnonzero(stays) if isinstance(left, slice) else left[stays]
+        shift += part.start * count
+    spectrum = np.zeros(size // 2 + 1, dtype=product.dtype)
+    spectrum[left] = product
+    weights = np.maximum(np.asarray(irfft(spectrum, size), dtype=np.float64), 0.0)
+    weights = np.roll(weights, (shift - first) % size)
+    # Cauchy and Schwarz, then Parseval: errors of all weights add up to no more than the norm of the spectrum's errors
+    rounded = math.sqrt(2.0 * float(np.sum(np.square(np.abs(product) * doubt)))) + size * math.exp(_VANISHED)
+    gone = sum(count * math.log1p(part.missing) for part, count in parts)
+    missing = (math.expm1(gone) if gone < 1 else math.inf) + lost_above + lost_below + rounded
+    total = float(weights.sum())
+    log_moment = sum(count * part.log_moment for part, count in parts) + math.log(total)
+    rounding = sum(count * part.rounding for part, count in parts) + 4 * _EPS
+    return _Tilted(weights / total, first, h, log_moment, missing / total, rounding)
+
+
+def _window(parts: Sequence[tuple[_Tilted, int]], deviation: float, side: float, aliased: float) -> tuple[float, float]:
+    """A distance from the mean, and Chernoff's bound on the mass beyond it on one side: `aliased`, or more where points are few."""
+    best, found = math.inf, (0.0, 0.0)
+    tried: list[tuple[float, float]] = []
+    for step in _STEPS:
+        rate = step / deviation
+        moment = sum(count * part.further(side * rate) for part, count in parts)
+        tried.append((rate, moment))
+        reach = (moment - math.log(aliased)) / rate
+        if reach > best:
+            break
+        best = reach
+    most = _MAX_POINTS / 2 * parts[0][0].h
+    if best <= most:
+        return max(best, parts[0][0].h), aliased
+    found = min(moment - most * rate for rate, moment in tried)
+    return most, math.exp(min(0.0, found))
+
+
+@dataclass(frozen=True)
 class _Composition:
-    """The composition of laid distributions in one direction, tilted by λ."""
+    """A composition in one direction, tilted by `tilt`. `infinite`: P-mass of an infinite loss. `finest`: the largest spacing that
+    would do at an ε."""
 
-    def __init__(self, parts: Sequence[_Discrete], infinite: float, tilt: float) -> None:
-        self.tilt = tilt
-        self.infinite = infinite
-        self.h = parts[0].h
-        tilted = [part.tilted(tilt) for part in parts]
-        self.log_moment = sum(part.count * log_total for part, (_, log_total) in zip(parts, tilted, strict=True))
-        mean, variance = _moments(parts, [weights for weights, _ in tilted])
-        scale = max(math.sqrt(variance), self.h)
-        above = self._reach(parts, mean, scale, 1.0)
-        below = self._reach(parts, mean, scale, -1.0)
-        most = (_MAX_POINTS - 2) * self.h
-        self.missing = 0.0  # mass of the tilted composition outside a window that had to be cut
-        if above + below > most:
-            above, below = (min(above, max(most / 2, most - below)), min(below, max(most / 2, most - above)))
-            self.missing = self._outside(parts, mean, scale, above, 1.0) + self._outside(parts, mean, scale, below, -1.0)
-        size = next_fast_len(math.ceil((above + below) / self.h) + 2, real=True)
-        first = math.floor((mean - below) / self.h)
-        spectrum = np.zeros(size // 2 + 1, dtype=complex)
-        left: Any = slice(None)  # frequencies that are not next to nothing yet: of many copies they are few
-        product: Any = 1.0
-        shift = 0
-        for part, (weights, _) in zip(parts, tilted, strict=True):
-            wrapped = np.zeros(-(-weights.size // size) * size)
-            wrapped[: weights.size] = weights
-            factor = rfft(wrapped.reshape(-1, size).sum(axis=0))[left]
-            with np.errstate(divide="ignore"):
-                stays = np.log(np.abs(factor)) * part.count + np.log(np.abs(product)) > _VANISHED
-            product = (product if np.isscalar(product) else product[stays]) * factor[stays] ** part.count
-            left = np.flatnonzero(stays) if isinstance(left, slice) else left[stays]
-            shift += part.start * part.count
-        spectrum[left] = product
-        masses = np.maximum(irfft(spectrum, size), 0.0)
-        self.masses = np.roll(masses, (shift - first) % size)
-        self.losses = self.h * (float(first) + np.arange(size))
-
-    def _reach(self, parts: Sequence[_Discrete], mean: float, std: float, side: float) -> float:
-        """Distance from the mean beyond which the tilted composition has mass ≤ _ALIASED (Chernoff)."""
-        best = math.inf
-        for step in _STEPS:
-            reach = (self._centred_moment(parts, mean, side * step / std) - math.log(_ALIASED)) * std / step
-            if reach > best:
-                break
-            best = reach
-        return max(best, self.h)
-
-    def _outside(self, parts: Sequence[_Discrete], mean: float, std: float, distance: float, side: float) -> float:
-        """Chernoff bound on the tilted mass further than `distance` from the mean on one side."""
-        exponents = [self._centred_moment(parts, mean, side * step / std) - distance * step / std for step in _STEPS]
-        return math.exp(min(0.0, *exponents))
-
-    def _centred_moment(self, parts: Sequence[_Discrete], mean: float, t: float) -> float:
-        """ln E e^{t·(loss − mean)} of the tilted composition."""
-        return sum(part.count * part.log_moment(self.tilt + t) for part in parts) - self.log_moment - t * mean
+    whole: _Tilted
+    tilt: float
+    infinite: float
 
     def log_delta(self, epsilon: float) -> float:
         """ln of an upper bound on δ(ε)."""
-        lam = self.tilt
-        first = int(np.searchsorted(self.losses, epsilon, side="right"))
-        gap = self.losses[first:] - epsilon
-        last = int(np.searchsorted(gap, 60.0 / max(lam, 1e-12)))  # e^{−60}: below the slack added next
-        gap = gap[:last]
-        total = float(np.dot(self.masses[first : first + last], np.exp(-lam * gap) * -np.expm1(-gap)))
-        peak = (lam / (lam + 1)) ** lam / (lam + 1)  # max over x ≥ 0 of e^{−λx}(1 − e^{−x})
-        log_tail = self.log_moment - lam * epsilon + math.log(total + (3 * _ALIASED + 2 * self.missing) * peak + 1e-26)
-        return min(0.0, float(np.logaddexp(log_tail, math.log(self.infinite))))
+        return self._log_delta(epsilon)[0]
+
+    def _log_delta(self, epsilon: float) -> tuple[float, float]:
+        """The same, and the part of it that is slack."""
+        lam, losses = self.tilt, self.whole.losses
+        first = int(np.searchsorted(losses, epsilon, side="right"))
+        last = int(np.searchsorted(losses, epsilon + 60.0 / max(lam, 1e-12), side="right"))  # e^{−60}: below the slack
+        gap = losses[first:last] - epsilon
+        total = float(np.dot(self.whole.weights[first:last], np.exp(-lam * gap) * -np.expm1(-gap)))
+        slack = self.whole.missing * math.exp(_log_peak(lam)) + 1e-26
+        log_total = self.whole.log_moment + self.whole.rounding - lam * epsilon + math.log(total + slack)
+        log_delta = float(np.logaddexp(log_total, _log_of(self.infinite)))
+        if log_delta >= 0:
+            return 0.0, 1.0
+        return log_delta, 1.0 - total / (total + slack) * math.exp(log_total - log_delta)
+
+    def loose(self, epsilon: float) -> float:
+        """About how much of ε is slack, relative: what is due to rounding, to a window or to losses that count as infinite."""
+        return self._log_delta(epsilon)[1] / max(self.tilt * epsilon, 1e-300)
 
 
-def _moments(parts: Sequence[_Discrete], weights: Sequence[Array]) -> tuple[float, float]:
-    mean = variance = 0.0
-    for part, weight in zip(parts, weights, strict=True):
-        centre = float(weight @ part.losses)
-        mean += part.count * centre
-        variance += part.count * float(weight @ np.square(part.losses - centre))
-    return mean, variance
+def _log_of(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
+
+
+class _Direction:
+    """Pairs, with counts, whose composition is one direction of an event; `infinite` is P-mass that has an infinite loss anyway."""
+
+    def __init__(self, pairs: Sequence[tuple[LossPair, int]], infinite: float, tolerance: float) -> None:
+        self._parts = [(_Rough(pair), count) for pair, count in pairs]
+        self._copies = sum(count for _, count in pairs)
+        self._given = infinite
+        self._tolerance = tolerance
+        self.coarse = False  # whether a grid had to be coarser than the tolerance asks for, so that bounds are loose
+        #: bound on the P-mass of an infinite loss
+        self.infinite = min(1.0, infinite + sum(count * rough.infinite for rough, count in self._parts))
+
+    def epsilon(self, delta: float) -> float:
+        log_target = math.log(delta)
+        if self.infinite >= delta:
+            return math.inf
+        if self._given + sum(count * rough.at_zero for rough, count in self._parts) <= delta:
+            return 0.0  # total variations add up
+        if max(rough.at_zero for rough, _ in self._parts) <= delta and self.log_delta(0.0) <= log_target:
+            return 0.0
+        points = self._points(log_target + _CUT)
+        _, place = self._minimise(lambda t: (self._log_moment(t, points) - log_target + _log_peak(t)) / t)
+        best = math.inf
+        while True:
+            place = max(place, _SMALLEST)
+            composition = self._compose(place, log_target + _CUT)
+            if composition.infinite >= delta:
+                return best
+            found = solve_decreasing(lambda e, at=composition: at.log_delta(e) - log_target, scale=place)
+            falls = found < best * (1 - _FALLS)
+            best = min(best, found)
+            if not falls or best <= _SMALLEST or (found > 0.5 * place and composition.loose(found) <= _SETTLED):
+                return best
+            place = best
+
+    def log_delta(self, epsilon: float) -> float:
+        return self.at(epsilon, epsilon).log_delta(epsilon) if self.infinite < 0.5 else 0.0
+
+    def at(self, epsilon: float, beyond: float) -> _Composition:
+        """The composition for `epsilon`, which is good for profiles up to the ε `beyond`."""
+        points = self._points(-math.inf)
+        _, log_delta = self._minimise(lambda t: self._log_moment(t, points) - t * beyond + _log_peak(t))
+        while True:
+            composition = self._compose(epsilon, log_delta + _CUT)
+            found = composition.log_delta(beyond)
+            if _log_of(composition.infinite) <= found + _CUT / 2 or found > log_delta - 1:
+                return composition
+            log_delta = found
+
+    def _points(self, log_mass: float) -> list[int]:
+        """Points of each part up to where losses count as infinite, which all together are met with a chance of e^log_mass."""
+        each = math.exp(log_mass) / self._copies
+        return [rough.beyond(each)[0] for rough, _ in self._parts]
+
+    def _log_moment(self, t: float, points: Sequence[int]) -> float:
+        return sum(count * rough.log_moment(t, some) for (rough, count), some in zip(self._parts, points, strict=True))
+
+    def _minimise(self, objective: Callable[[float], float]) -> tuple[float, float]:
+        """The tilt with the smallest objective, and that value."""
+        best = minimize_scalar(
+            lambda log_t: objective(math.exp(log_t)), bounds=(-9.0, 23.0), method="bounded", options={"xatol": 0.03}
+        )
+        return math.exp(float(best.x)), float(best.fun)
+
+    def _compose(self, epsilon: float, log_cut: float) -> _Composition:
+        """Tuned to ε; losses beyond a P-mass of e^log_cut, of all copies together, count as infinite."""
+        each = math.exp(log_cut) / self._copies
+        cuts = [rough.beyond(each) for rough, _ in self._parts]
+        points = [some for some, _ in cuts]
+        infinite = self._given + sum(count * mass for (_, count), (_, mass) in zip(self._parts, cuts, strict=True))
+        tilt, _ = self._minimise(lambda t: self._log_moment(t, points) - t * epsilon + _log_peak(t))
+        rough = [part.tilted(tilt, some) for (part, _), some in zip(self._parts, points, strict=True)]
+        variance = sum(count * each for (_, count), (_, _, each) in zip(self._parts, rough, strict=True))
+        levels = max(1, math.ceil(math.log(self._copies) / math.log(_MOST_COPIES)))
+        group = math.ceil(self._copies ** (1 / levels)) if levels > 1 else self._copies
+        h = self._spacing(self._copies, levels, variance, tilt, epsilon)
+        spans = [
+            part.span(tilt, some, log_moment + math.log(_BELOW / self._copies))
+            for (part, _), some, (log_moment, _, _) in zip(self._parts, points, rough, strict=True)
+        ]
+        widest = max(high - low for low, high in spans)  # a window holds a few of the largest losses
+        finest = max(4 * widest, 40 * math.sqrt(variance * group / self._copies)) / _MAX_POINTS
+        self.coarse = self.coarse or h < finest
+        h = min(max(h, finest), _WIDEST_CELL)
+        parts = [
+            (lay(part.pair, h, *span).tilted(tilt), count) for (part, count), span in zip(self._parts, spans, strict=True)
+        ]
+        precise = self._copies > _DOUBLES
+        for _ in range(levels - 1):
+            copies = sum(count // group for _, count in parts) + 1
+            aliased = _ALIASED / copies / levels
+            rest = [(part, count % group) for part, count in parts if count % group]
+            groups = [(_convolved([(part, group)], aliased, precise), count // group) for part, count in parts if count >= group]
+            groups += [(_convolved(rest, aliased, precise), 1)] if rest else []
+            coarser = self._spacing(copies, levels, variance, tilt, epsilon)
+            parts = [(part.relaid(coarser, tilt) if coarser > 1.5 * h else part, count) for part, count in groups]
+            h = parts[0][0].h
+        return _Composition(_convolved(parts, _ALIASED, precise), tilt, min(infinite, 1.0))
+
+    def _spacing(self, copies: int, levels: int, variance: float, tilt: float, epsilon: float) -> float:
+        """Of a grid for so many copies, whose part of the tolerance is the same at all levels.
+
+        Splitting masses adds h²/6 to one copy's variance, and up to t²h²/8 to its log-moment: ε moves by copies·t·h²/8. The grid
+        must resolve ε too.
+        """
+        tolerance = self._tolerance / levels
+        return min(
+            math.sqrt(max(variance, 1e-300) * 6 * tolerance / copies),
+            math.sqrt(8 * tolerance * max(epsilon, 0.01 / tilt) / (tilt * copies)),
+            max(epsilon, 0.1 / tilt) * math.sqrt(tolerance),
+        )
 
 
 class PrivacyLossDistribution:
@@ -179,17 +443,20 @@ class PrivacyLossDistribution:
         pairs = [pair for leaf, n in counts.items() if not isinstance(leaf, Gaussian) for pair in composed_pairs(leaf, n)]
         if squares > 0:
             pairs.append((symmetric(gaussian_pair(max(math.sqrt(squares), 1 / MOST_NOISE))), 1))
-        self._tolerance = tolerance
         self._astray = min(1.0, sum(n * leaf.astray for leaf, n in counts.items()))
-        self.coarse = False  # whether a grid had to be coarser than the tolerance asks for, so that bounds are loose
         # nor is there hope where all losses are beyond the largest that counts as finite
         hopeless = any(pair.infinite >= 1 or max(pair.remove.support[0], pair.add.support[0]) >= LOSS_CAP for pair, _ in pairs)
         self._infinite = 1.0 if hopeless else -math.expm1(sum(n * math.log1p(-pair.infinite) for pair, n in pairs))
-        pairs = [] if hopeless else pairs
-        one_direction = all(pair.remove is pair.add for pair, _ in pairs)
-        self._directions = [[(pair.remove, n) for pair, n in pairs]]
-        if not one_direction:
-            self._directions.append([(pair.add, n) for pair, n in pairs])
+        self._directions: list[_Direction] = []
+        if pairs and not hopeless:
+            self._directions.append(_Direction([(pair.remove, n) for pair, n in pairs], self._infinite, tolerance))
+            if any(pair.remove is not pair.add for pair, _ in pairs):
+                self._directions.append(_Direction([(pair.add, n) for pair, n in pairs], self._infinite, tolerance))
+
+    @property
+    def coarse(self) -> bool:
+        """Whether a grid had to be coarser than the tolerance asks for, so that bounds are loose."""
+        return any(direction.coarse for direction in self._directions)
 
     def epsilon(self, delta: float) -> float:
         """Upper bound on the smallest ε ≥ 0 with δ(ε) ≤ `delta`; inf where no finite ε is found."""
@@ -197,7 +464,7 @@ class PrivacyLossDistribution:
             return math.inf
         tried = 0.0
         while (left := delta - self._gone_astray(tried)) > 0:
-            found = max((self._epsilon(pairs, left) for pairs in self._directions), default=0.0)
+            found = max((direction.epsilon(left) for direction in self._directions), default=0.0)
             if found <= tried or not self._astray:
                 return max(found, tried)
             tried = found * (1 + 1e-6)  # what goes astray costs more the larger ε is: up to where both agree
@@ -207,7 +474,7 @@ class PrivacyLossDistribution:
         """Upper bound on δ(ε)."""
         if self._infinite >= 1:
             return 1.0
-        kept = max((math.exp(self._log_delta(pairs, epsilon)) for pairs in self._directions), default=0.0)
+        kept = max((math.exp(direction.log_delta(epsilon)) for direction in self._directions), default=0.0)
         return min(1.0, kept + self._gone_astray(epsilon))
 
     def _gone_astray(self, epsilon: float | Array) -> Any:
@@ -218,103 +485,25 @@ class PrivacyLossDistribution:
         """The same at each of `epsilons`, from a few compositions: near what each would have of its own, but for one or two steps
         at tiny ε, where it is far above."""
         points = np.asarray(epsilons, dtype=float)
-        if self._infinite >= 1:
+        if self._infinite >= 1 or any(direction.infinite >= 0.5 for direction in self._directions):
             return np.ones(len(points))
-        places = [share * max(float(points.max()), 1e-6) for share in _ANCHORS]
+        largest = float(points.max())
+        places = [share * max(largest, 1e-6) for share in _ANCHORS]
         log_deltas = np.full(len(points), -math.inf)
-        for pairs in self._directions:
-            if self._infinite_mass(pairs) >= 0.5:
-                return np.ones(len(points))
+        for direction in self._directions:
             logs = np.zeros(len(points))
             for number, place in enumerate(places):
                 near = points > (places[number - 1] + place) / 2 if number else np.full(len(points), True)
                 if np.any(near & (logs > log_deltas)):  # the other direction may be the larger one already
-                    composition = self._at(pairs, place)
+                    composition = direction.at(place, largest)
                     logs = np.minimum(logs, [composition.log_delta(epsilon) for epsilon in points])
             log_deltas = np.maximum(log_deltas, logs)
         return np.minimum(np.exp(log_deltas) + self._gone_astray(points), 1.0)
 
-    def _epsilon(self, pairs: list[tuple[LossPair, int]], delta: float) -> float:
-        log_target = math.log(delta)
-        if self._infinite_mass(pairs) >= delta:
-            return math.inf
-
-        def renyi(parts: Sequence[_Discrete], t: float) -> float:
-            return (sum(part.count * part.log_moment(t) for part in parts) - log_target + _log_peak(t)) / t
-
-        composition, start = self._compose(pairs, renyi, lambda best: max(best, 1e-4))
-        if composition.infinite >= delta:
-            return math.inf
-        return solve_decreasing(lambda epsilon: composition.log_delta(epsilon) - log_target, scale=max(start, 1e-6))
-
-    def _log_delta(self, pairs: list[tuple[LossPair, int]], epsilon: float) -> float:
-        if self._infinite_mass(pairs) >= 0.5:  # all but hopeless, and perhaps nothing left to compose
-            return 0.0
-        return self._at(pairs, epsilon).log_delta(epsilon)
-
-    def _at(self, pairs: list[tuple[LossPair, int]], epsilon: float) -> _Composition:
-        """The composition tilted for `epsilon`."""
-
-        def chernoff(parts: Sequence[_Discrete], t: float) -> float:
-            return sum(part.count * part.log_moment(t) for part in parts) - t * epsilon + _log_peak(t)
-
-        return self._compose(pairs, chernoff, lambda _: max(epsilon, 1e-2))[0]
-
-    def _infinite_mass(self, pairs: list[tuple[LossPair, int]]) -> float:
-        """Bound on the P-mass of an infinite loss, from a coarse grid."""
-        return self._infinite + sum(n * lay(pair, _capped_width(pair) / 200, n)[1] for pair, n in pairs)
-
-    def _compose(
-        self, pairs: list[tuple[LossPair, int]], objective: _Objective, scale: Callable[[float], float]
-    ) -> tuple[_Composition, float]:
-        """Choose the tilt that minimises `objective` and a grid fine enough for it, then compose.
-
-        `scale` maps that minimum to the size of the ε in question, which the grid must resolve as well.
-        """
-        copies = sum(n for _, n in pairs)
-        widest = max(_capped_width(pair) for pair, _ in pairs)
-        laid = [lay(pair, _capped_width(pair) / 1000, n) for pair, n in pairs]
-        parts = [part for part, _ in laid]
-        tilt, best = _minimise(objective, parts)
-        h = math.inf
-        while True:
-            # A grid coarser than the distribution overstates its variance: refine until the two agree.
-            _, variance = _moments(parts, [part.tilted(tilt)[0] for part in parts])
-            deviation = max(math.sqrt(variance), widest / 2000)
-            spacing = deviation * math.sqrt(6 * self._tolerance / copies)
-            # Splitting masses adds up to t²h²/8 to one copy's log-moment: ε moves by count·t·h²/8. It must resolve ε too.
-            wanted = scale(best)
-            spacing = min(spacing, math.sqrt(8 * self._tolerance * wanted / (tilt * copies)), wanted * math.sqrt(self._tolerance))
-            finest = max(widest, 40 * deviation) / _MAX_POINTS
-            self.coarse = self.coarse or spacing < finest
-            spacing = min(max(spacing, finest), _WIDEST_CELL)
-            if spacing > 0.7 * h:
-                break
-            if h < math.inf:
-                tilt, best = _minimise(objective, parts)
-            h = spacing
-            laid = [lay(pair, h, n) for pair, n in pairs]
-            parts = [part for part, _ in laid]
-        infinite = self._infinite + sum(n * mass for (_, mass), (_, n) in zip(laid, pairs, strict=True))
-        return _Composition(parts, min(infinite, 1.0), tilt), best
-
-
-def _capped_width(pair: LossPair) -> float:
-    low, high = pair.support
-    return max(min(high, LOSS_CAP) - max(low, -LOSS_CAP), 1e-12)
-
-
-def _minimise(objective: _Objective, parts: Sequence[_Discrete]) -> tuple[float, float]:
-    """The tilt with the smallest objective, and that value."""
-    best = minimize_scalar(
-        lambda log_t: objective(parts, math.exp(log_t)), bounds=(-9.0, 9.5), method="bounded", options={"xatol": 0.03}
-    )
-    return math.exp(float(best.x)), float(best.fun)
-
 
 def _log_peak(t: float) -> float:
     """ln max over x ≥ 0 of e^{−tx}(1 − e^{−x})."""
-    return t * math.log(t / (t + 1)) - math.log1p(t)
+    return -t * math.log1p(1 / t) - math.log1p(t)
 
 
 def pld_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> float:
