@@ -52,6 +52,9 @@ class Asked(SystemSource):
     def pure(self, query: Any, sensitivity: float, epsilon: float, step: float) -> Any:
         return self._answer("pure", query, sensitivity, 1 / epsilon)
 
+    def hidden(self, query: Any, sensitivity: float, std: float) -> Any:
+        return self._answer("hidden", query, sensitivity, std / sensitivity)
+
     def falling(self, query: Any, sensitivity: float, epsilons: Sequence[float], step: float) -> Any:
         return self._answer("falling", query, sensitivity, 1 / epsilons[-1], np.tile(query, (len(epsilons), 1)))
 

@@ -1,0 +1,126 @@
+"""How far one record moves descents that add noise at their end, or hide their steps, where it moves them as far as it can.
+
+Where every margin is far below 1 the smoothed hinge's gradient is ∓row to the last digit, whatever θ is: a record of the largest
+norm that is replaced by its opposite moves each step that uses it by 2L times the rate over the batch's size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dperm.mechanisms import BoltOnPerturbation, LastIterateDescent
+from dperm.mechanisms.base import Budget
+from dperm.objectives import LinearObjective, SmoothedHinge
+from dperm.privacy import Gaussian, PureDP, Relation
+from dperm.privacy.events import HiddenIterates, RandomStop
+from dperm.release import Channel
+from helpers.asked import Asked, Question, moves
+
+NORM = 1.5
+ROWS = np.random.default_rng(0).normal(size=(6, 2)) * 0.3
+ROWS[4] = [0.9, 1.2]
+SIGNS = np.array([1.0, -1.0, 1.0, -1.0, 1.0, -1.0])
+
+
+def problem(**changes: Any) -> LinearObjective:
+    settings = {"data_norm": NORM, "public_size": 6, "relation": Relation.REPLACE_ONE} | changes
+    return LinearObjective(SmoothedHinge(0.01), 2, **settings)
+
+
+def moved(mechanism: Any, objective: LinearObjective) -> list[tuple[Question, float]]:
+    def run(signs: Any) -> Any:
+        def train(source: Asked) -> Any:
+            channel = Channel.open(source)
+            channel.charge(mechanism.event(objective.facts), mechanism.name)
+            return mechanism.train(objective, objective.records(ROWS, signs), channel)
+
+        return train
+
+    return moves(run(SIGNS), run(np.where(np.arange(6) == 4, -SIGNS, SIGNS)))
+
+
+def bolt_on(**changes: Any) -> BoltOnPerturbation:
+    settings: dict[str, Any] = {"passes": 3, "batch_size": 2, "learning_rate": 1e-3, "noise_multiplier": 4.0} | changes
+    return BoltOnPerturbation(budget=Budget(1e-5, 1.0), **settings)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"passes": 1, "batch_size": 6},
+        {"batch_size": 4},  # the last batch is not full
+        {"learning_rate": None, "strong_convexity": 1e7},
+        {"learning_rate": None, "strong_convexity": 1e7, "passes": 1, "batch_size": 3},
+        {"noise_multiplier": None, "pure_epsilon": 0.5},
+    ],
+    ids=str,
+)
+def test_item_8_a_replaced_record_moves_the_end_of_bolt_on_by_the_sensitivity(changes: dict[str, Any]) -> None:
+    """At a constant rate once a pass; at rates that fall as 1/(γt) all passes together move the end by 2L/(γn), whose first step
+    is a little shorter."""
+    mechanism = bolt_on(**changes)
+    ((question, distance),) = moved(mechanism, problem())
+    assert 0.999 < distance <= 1
+    event = mechanism.event(problem().facts)
+    charged = 1 / event.epsilon if isinstance(event, PureDP) else event.noise_multiplier if isinstance(event, Gaussian) else None
+    assert question.noise == pytest.approx(charged, rel=1e-12)
+
+
+def test_item_8_rates_of_bolt_on_by_hand() -> None:
+    """Lemma 6 of Wu et al. 2017 needs η ≤ 2/β, and Lemma 8 steps of min(1/β, 1/(γt)), β with the quadratic term's γ = Λ/n."""
+    facts = replace(problem().facts, smoothness=10.0)
+    assert bolt_on(learning_rate=0.2).rates(facts, 5).tolist() == [0.2] * 9  # three batches of two in each of three passes
+    for changes in ({"learning_rate": 0.2000001}, {"learning_rate": 0.2, "strong_convexity": 1e-3}):
+        with pytest.raises(ValueError, match="at most 2/β"):
+            bolt_on(**changes).rates(facts, 5)
+    falling = bolt_on(learning_rate=None, strong_convexity=12.0, passes=2).rates(facts, 4)  # γ = 3, β = 13
+    assert falling == pytest.approx([1 / 13, 1 / 13, 1 / 13, 1 / 13])
+    assert bolt_on(learning_rate=None, strong_convexity=80.0, passes=2).rates(facts, 4) == pytest.approx([1 / 30, 1 / 40, 1 / 60, 1 / 80])
+
+
+def last_iterate(**changes: Any) -> LastIterateDescent:
+    settings: dict[str, Any] = {"passes": 3, "batch_size": 2, "learning_rate": 1e-3, "radius": 5.0, "noise_multiplier": 4.0} | changes
+    return LastIterateDescent(budget=Budget(1e-5, 1.0), **settings)
+
+
+@pytest.mark.parametrize("changes", [{}, {"batch_size": 4}, {"passes": 1, "batch_size": 6}, {"strong_convexity": 0.5}], ids=str)
+def test_item_8_a_replaced_record_moves_the_steps_that_use_it_by_the_sensitivity(changes: dict[str, Any]) -> None:
+    mechanism = last_iterate(**changes)
+    found = moved(mechanism, problem())
+    event = mechanism.event(problem().facts)
+    assert isinstance(event, HiddenIterates) and len(found) == event.batches * event.passes
+    used = [distance for _, distance in found if distance > 1e-9]
+    assert len(used) == mechanism.passes  # once a pass, in the same place of each
+    assert used == pytest.approx([1.0] * mechanism.passes, rel=1e-5) and max(used) <= 1
+    assert [question.noise for question, _ in found] == pytest.approx([event.noise_multiplier] * len(found), rel=1e-12)
+
+
+def test_item_8_hidden_steps_bring_others_together_as_is_charged() -> None:
+    """A step is θ ↦ θ − η∇: the two ends of its spectrum, at curvature 0 and at β, beside the quadratic term's γ = Λ/n."""
+    facts = replace(problem().facts, smoothness=100.0)
+    for rate, modulus in ((1e-3, 0.0), (1e-3, 60.0), (0.018, 60.0), (0.0199, 0.0)):
+        steps = [abs(1 - rate * (curvature + modulus / 6)) for curvature in np.linspace(0, 100, 1001)]
+        charged = last_iterate(learning_rate=rate, strong_convexity=modulus).contraction(facts, 6)
+        assert max(steps) <= charged <= min(1.0, max(steps) * (1 + 1e-11))
+    for changes in ({"learning_rate": 0.0200001}, {"learning_rate": 0.02, "strong_convexity": 1e-3}):
+        with pytest.raises(ValueError, match="at most 2/β"):
+            last_iterate(**changes).contraction(facts, 6)
+    assert last_iterate(learning_rate=0.01, strong_convexity=0.0).contraction(replace(facts, smoothness=1e-9), 6) == 1.0
+
+
+@pytest.mark.parametrize("radius", [5.0, 0.25])
+def test_item_8_hidden_steps_are_charged_for_the_ball_that_they_stay_in(radius: float) -> None:
+    """Nothing before the passes that count is further apart than the ball is wide, in units of what a record moves a step."""
+    mechanism, facts = last_iterate(radius=radius), problem().facts
+    event = mechanism.event(facts)
+    one_step = np.linalg.norm(2 * ROWS[4]) * 1e-3 / 2
+    assert isinstance(event, HiddenIterates)
+    assert event.diameter == pytest.approx(2 * radius / one_step, rel=1e-6)
+    assert (event.batches, event.passes) == (3, 3) and last_iterate(batch_size=4).batches(6) == 2
+    stopped = last_iterate(passes=1, random_stop=True).event(facts)
+    assert isinstance(stopped, RandomStop) and stopped.steps == 3 and stopped.contraction == event.contraction
