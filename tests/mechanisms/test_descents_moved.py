@@ -80,11 +80,19 @@ def test_item_8_rates_of_bolt_on_by_hand() -> None:
             bolt_on(**changes).rates(facts, 5)
     falling = bolt_on(learning_rate=None, strong_convexity=12.0, passes=2).rates(facts, 4)  # γ = 3, β = 13
     assert falling == pytest.approx([1 / 13, 1 / 13, 1 / 13, 1 / 13])
-    assert bolt_on(learning_rate=None, strong_convexity=80.0, passes=2).rates(facts, 4) == pytest.approx([1 / 30, 1 / 40, 1 / 60, 1 / 80])
+    assert bolt_on(learning_rate=None, strong_convexity=80.0, passes=2).rates(facts, 4) == pytest.approx(
+        [1 / 30, 1 / 40, 1 / 60, 1 / 80]
+    )
 
 
 def last_iterate(**changes: Any) -> LastIterateDescent:
-    settings: dict[str, Any] = {"passes": 3, "batch_size": 2, "learning_rate": 1e-3, "radius": 5.0, "noise_multiplier": 4.0} | changes
+    settings: dict[str, Any] = {
+        "passes": 3,
+        "batch_size": 2,
+        "learning_rate": 1e-3,
+        "radius": 5.0,
+        "noise_multiplier": 4.0,
+    } | changes
     return LastIterateDescent(budget=Budget(1e-5, 1.0), **settings)
 
 
