@@ -60,7 +60,7 @@ SCOPE = (
 _PIECES = re.compile("AT_ONCE|CHUNK|BYTES|REMEMBERED|ROUNDS|FORMAT|MARK|BLOCK|DRAWS")
 
 #: Noted in every function of these files, whatever it is called.
-_EVERYWHERE = ("handed", "part", "count")
+_EVERYWHERE = ("handed", "part", "count", "clip")
 
 #: Functions that only describe: their results are texts or pages, and pay for nothing.
 _DESCRIBES = re.compile(
@@ -81,8 +81,8 @@ _NO_NUMBERS = ("axis", "dim", "dtype", "minimum", "indent", "ndmin", "stacklevel
 _CLIPS = re.compile("project|clip$|_at_least|truncated|_shortened")
 
 #: Calls that release: a mutant hands them less noise, or a smaller sensitivity.
-_RELEASES = re.compile(r"release|released_sum|summed|query")
-_PAYING = re.compile(r"sensitivity|noise|moved|multiplier|scale|rate|bound|signal")
+_RELEASES = re.compile(r"release|summed|hide|unveil|choose|undisclosed|objective_noise|gaussian$|pure$|falling$")
+_PAYING = re.compile(r"sensitivity|noise|move|multiplier|scale|rate|bound|signal|spread|std|epsilon|most|clip")
 
 _BOUNDARY = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 _WHOLE = re.compile(
@@ -403,7 +403,8 @@ class _Finder:
                             self.note("part", argument, "elts", place, None)
         if _RELEASES.search(name):
             for place, argument in enumerate(node.args):
-                if isinstance(argument, (ast.Name, ast.Attribute, ast.Call)) and _PAYING.search(ast.unparse(argument)):
+                plain = isinstance(argument, (ast.Name, ast.Attribute, ast.Call, ast.BinOp))
+                if place and plain and _PAYING.search(ast.unparse(argument)):
                     self.note("handed", node, "args", place, _times(argument, 0.9))
 
 
