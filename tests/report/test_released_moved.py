@@ -57,7 +57,7 @@ def test_item_8_a_person_moves_them_by_no_more_however_many_rows_there_are() -> 
 
 @pytest.mark.parametrize("persons", [False, True])
 def test_item_8_a_record_moves_sums_of_numbers_by_the_sensitivity(persons: bool) -> None:
-    """At the top of the range with an answer at its bottom, all five sums of a record are 1. Numbers outside count as its ends."""
+    """At the top of the range with an answer at its bottom, all five sums of a record are 1. Others count as its ends."""
     truth, answers = np.array([1e9, 4.0, 5.0, 6.0]), np.array([-1e9, 4.5, 5.5, 2.0])
     for relation in (ADD, REPLACE):
 
