@@ -68,6 +68,7 @@ STILL: dict[str, set[str]] = {
         "last-iterate, stopped",
         "last-iterate, three classes",
     },
+    "mechanisms/objective.py, ObjectivePerturbation.train: objective_noise": {"objective, quantile loss, add_or_remove_one"},
     "mechanisms/output.py, OutputPerturbation.train: release": {
         "noisy size, output",
         "one against the rest, output, add_or_remove_one",

@@ -16,14 +16,13 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from sklearn.base import is_classifier
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.pipeline import make_pipeline
 
 from dperm.data import Column, Schema
 from dperm.distributed.answers import by_part
 from dperm.estimators import (
-    DPElasticNet,
-    DPLasso,
     DPLinearSVC,
     DPLogisticRegression,
     DPMLPClassifier,
@@ -36,6 +35,7 @@ from dperm.estimators import (
     model_from_json,
     model_to_json,
 )
+from helpers.estimators import linear_estimators, made
 
 N, D = 400, 5
 COLUMNS = list("abcde")
@@ -84,11 +84,12 @@ MODELS = [
     pytest.param(DPLogisticRegression, "three", {}, id="one against the rest"),
     pytest.param(DPLogisticRegression, "three", {"mechanism": "gradient"}, id="softmax"),
     pytest.param(DPLinearSVC, "two", {"fit_intercept": False}, id="support vectors"),
-    pytest.param(DPRidge, "numbers", {}, id="ridge"),
-    pytest.param(DPLasso, "numbers", {}, id="lasso"),
-    pytest.param(DPElasticNet, "numbers", {}, id="elastic net"),
-    pytest.param(DPPoissonRegressor, "counts", {}, id="counts"),
     pytest.param(DPQuantileRegressor, "numbers", {"quantile": 0.8}, id="a quantile"),
+    *(
+        pytest.param(kind, "two" if is_classifier(made(kind)) else "counts", {}, id=f"any {kind.__name__}")
+        for kind in linear_estimators()
+        if kind not in (DPLogisticRegression, DPLinearSVC, DPQuantileRegressor)
+    ),
 ]
 
 
@@ -351,12 +352,12 @@ class Held:
             self.now -= 1
 
 
-@pytest.mark.parametrize("kind", [DPLogisticRegression, DPRidge, DPPoissonRegressor, DPQuantileRegressor])
+@pytest.mark.parametrize("kind", linear_estimators())
 def test_rows_are_never_held_at_once(kind: Any) -> None:
     parts = 100
     held = Held()
     X = frame()
-    model = kind(3.0, 1e-5, **SEEDED).fit(X.to_numpy(), (X.a > 0).astype(int))
+    model = made(kind, **SEEDED).fit(X.to_numpy(), (X.a > 0).astype(int))
     rows = da.map_blocks(held.block, chunks=((1000,) * parts, (D,)), dtype=float, meta=np.empty((0, 0)))
     y = (rows[:, 0] > 0).astype(int)
     total = model.predict(rows).sum()

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 
 import dperm.distributed.table
-from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPPoissonRegressor, DPQuantileRegressor, DPRidge, DPSearch
+from dperm.estimators import DPLogisticRegression, DPRidge, DPSearch
 from dperm.gradient import SGD, AdaptiveClip, Clip, Constant, FullBatch, Normalise, Plan, Poisson
 from dperm.gradient.loop import descend
 from dperm.gradient.sampling import BallsAndBins
@@ -22,8 +22,9 @@ from dperm.mechanisms import AccuracyFirst, Budget, Gradient, GradientPerturbati
 from dperm.objectives import LinearObjective, Logistic, PartedRecords, PartsChangedError, RegularisedSum, Softmax
 from dperm.objectives.sums import RunningSum
 from dperm.privacy import statements
-from dperm.release import Channel, spend_log
+from dperm.release import Channel, SpendLog, spend_log
 from helpers.engines import ChangingEngine, LocalEngine, cut
+from helpers.estimators import linear_estimators, made, parameters
 
 N, D = 301, 7
 SIZES = [[301], [100, 0, 200, 1], [7] * 43]
@@ -87,12 +88,17 @@ def test_classes_weights_and_an_unknown_number_of_records(method: str) -> None:
     same(model, X, y, [100, 0, 201], exact=method == "gradient", sample_weight=np.linspace(0, 3, N))
 
 
-@pytest.mark.parametrize("kind", [DPRidge, DPQuantileRegressor, DPPoissonRegressor, DPLinearSVC])
-def test_other_estimators(kind: Any) -> None:
+@pytest.mark.parametrize("kind", linear_estimators())
+def test_every_estimator(kind: type) -> None:
     X = rows()
-    y = np.abs(X[:, 0]) if kind is not DPLinearSVC else labels(X)
-    given = {"classes": [0, 1]} if kind is DPLinearSVC else {}
-    same(kind(1.0, 1e-5, public_size=N, random_state=1, **given), X, y, [150, 151], exact=False)
+    y = labels(X) if is_classifier(made(kind)) else np.abs(X[:, 0])
+    model = made(kind, public_size=N, random_state=1, classes=[0, 1])
+    if "mechanism" in parameters(kind):
+        same(model, X, y, [150, 151], exact=False)
+    else:  # they descend by coordinates or vertices
+        with pytest.raises(ValueError, match="Expected records in memory"):
+            model.fit(cut(X, y, [150, 151], LocalEngine(), None, None), None)
+        assert not SpendLog.current().charges()
 
 
 def test_sparse_rows_single_precision_and_frames() -> None:

@@ -26,8 +26,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dperm.estimators import (
-    DPElasticNet,
-    DPLasso,
     DPLinearSVC,
     DPLogisticRegression,
     DPPoissonRegressor,
@@ -43,6 +41,7 @@ from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Certificate, Relation, epsilon
 from dperm.privacy.signing import digest_of
 from dperm.release import SpendLog
+from helpers.estimators import all_estimators, linear_estimators, made
 
 X, Y = load_breast_cancer(return_X_y=True)
 RANGES = np.column_stack([np.zeros(30), X.max(axis=0) * 2])  # stands in for public ranges
@@ -53,17 +52,8 @@ VARIANTS = [
     DPLogisticRegression(mechanism=Gradient(sampling="importance", epochs=5), epsilon=8.0),
     DPLogisticRegression(relation="replace_one", delta=1e-6),
     DPLogisticRegression(penalty="l1", epsilon=8.0),
-    DPElasticNet(),
-    DPLinearSVC(),
 ]
-ESTIMATORS = [
-    DPLogisticRegression(),
-    DPRidge(),
-    DPLasso(),
-    DPPoissonRegressor(),
-    DPQuantileRegressor(),
-    PublicRangeScaler(),
-]
+ESTIMATORS = [*map(made, linear_estimators()), PublicRangeScaler()]
 
 
 _WEIGHTS = (
@@ -116,14 +106,19 @@ def test_array_api_check() -> None:
     code = (
         "from sklearn.utils.estimator_checks import estimator_checks_generator\n"
         "from dperm.estimators import *\n"
-        "for e in (DPLogisticRegression(), DPLinearSVC(), DPRidge(), PublicRangeScaler(), DPMLPClassifier()):\n"
+        "from helpers.estimators import all_estimators, made\n"
+        "for e in (PublicRangeScaler(), *map(made, all_estimators())):\n"
         "    for estimator, check in estimator_checks_generator(e):\n"
         "        if check.func.__name__ == 'check_array_api_input': check(estimator); print('passed')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "SCIPY_ARRAY_API": "1"}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        env={**os.environ, "SCIPY_ARRAY_API": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.stdout.splitlines() == ["passed"] * 5, done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["passed"] * (1 + len(all_estimators())), done.stdout + done.stderr
 
 
 def test_a_scaler_that_looked_at_the_rows_is_pointed_at() -> None:

@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from sklearn.base import is_classifier
 
-from dperm.estimators import DPElasticNet, DPLasso, DPLinearSVC, DPLogisticRegression, DPRidge
+from dperm.estimators import DPLogisticRegression, DPPoissonRegressor, DPRidge
 from dperm.mechanisms import (
     BoltOn,
     Coordinate,
@@ -29,9 +30,10 @@ from dperm.mechanisms import (
 )
 from dperm.privacy.certificate import Certificate
 from dperm.release import SpendLog, spend_log
+from helpers.estimators import linear_estimators, made, parameters
 
-KINDS = [DPLogisticRegression, DPLogisticRegression, DPLinearSVC, DPRidge, DPLasso, DPElasticNet]
-REGRESSIONS = (DPRidge, DPLasso, DPElasticNet)
+KINDS = [DPLogisticRegression, *linear_estimators()]
+REGRESSIONS = [kind for kind in KINDS if not is_classifier(made(kind))]
 
 #: mostly what people give; now and then what nobody should
 PLAIN: dict[str, list[Any]] = {
@@ -54,6 +56,7 @@ PLAIN: dict[str, list[Any]] = {
     "alpha": [0.0, 1e-3, 1.0],
     "l1_ratio": [0.0, 0.5, 1.0],
     "epochs": [None, 1, 5],
+    "quantile": [0.5, 0.9, 0.01],
 }  # fmt: skip
 #: settings of methods, by name
 SETTINGS: dict[str, list[Any]] = {
@@ -113,7 +116,7 @@ def asked(rng: np.random.Generator) -> Asked:
     if rng.random() < 0.5:
         chosen = one(METHODS)
         method = chosen, some([field.name for field in fields(chosen)], SETTINGS, 4)
-    if kind in (DPLasso, DPElasticNet):
+    if "mechanism" not in parameters(kind):
         method = None
     if kind is DPRidge and rng.random() < 0.9:
         if given.get("mechanism") == "objective":
@@ -169,6 +172,7 @@ def _targets(rng: np.random.Generator, size: int, kind: type, one: Any) -> Any:
         values = rng.normal(size=size) * one([1.0, 1.0, 1e-300, 1e300, 0.0])
         if rng.random() < 0.05:
             values[int(rng.integers(size))] = one([math.nan, math.inf])
+        values = np.abs(values) if kind is DPPoissonRegressor and rng.random() < 0.9 else values
         with np.errstate(all="ignore"):
             whole = np.rint(np.clip(np.nan_to_num(values), -5, 5)).astype(int)
             return one([values, values.astype(np.float32), values.tolist(), whole])

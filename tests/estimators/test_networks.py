@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,21 +19,10 @@ from torch import nn
 from dperm.estimators import DPMLPClassifier, DPTorchClassifier
 from dperm.mechanisms import Gradient
 from dperm.release import SpendLog
+from helpers.estimators import TwoLayers, made, network_estimators
 
-
-@dataclass(frozen=True)
-class TwoLayers:
-    """A function (features, classes) → module whose text has no address in it: test names must not change."""
-
-    width: int = 8
-
-    def __call__(self, features: int, classes: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(features, self.width), nn.Tanh(), nn.Linear(self.width, classes))
-
-
-ESTIMATORS = [DPMLPClassifier(epsilon=50.0, mechanism=Gradient(epochs=10))]
+ESTIMATORS = [made(kind, epsilon=50.0, mechanism=Gradient(epochs=10)) for kind in network_estimators()]
 VARIANTS = [
-    DPTorchClassifier(TwoLayers(), epsilon=50.0, mechanism=Gradient(epochs=10)),
     DPTorchClassifier(TwoLayers(), epsilon=50.0, mechanism=Gradient(sampling="importance", epochs=10)),
     DPMLPClassifier((), epsilon=50.0, relation="replace_one", delta=1e-6),
 ]

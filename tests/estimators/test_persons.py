@@ -34,6 +34,7 @@ from dperm.release import Channel, SpendLog
 from dperm.report.card import Card, card_page
 from dperm.report.registry import Deployment, registry_entry
 from helpers.catalogue import DELTA, EPSILON
+from helpers.estimators import all_estimators, learnable, made, parameters
 
 RNG = np.random.default_rng(0)
 PERSONS = 1500
@@ -70,6 +71,16 @@ def test_rows_by_themselves_and_a_private_number_of_persons() -> None:
     assert abs(private.trace_["noisy_size"] - PERSONS) < 200
     with pytest.raises(ValueError, match="draw persons"):
         classifier(mechanism=Gradient(sampling="rows"), relation="replace_one").fit(ROWS, LABELS, groups=GROUPS)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in all_estimators() if "person_rows" in parameters(kind)])
+def test_every_estimator_that_takes_persons_protects_them(kind: type) -> None:
+    rows, targets = learnable(kind, 60)
+    model = made(kind, epsilon=2.0, delta=1e-3, person_rows=3, public_size=20, classes=[0, 1])
+    certificate = model.fit(rows, targets, groups=np.arange(60) // 3).certificate_
+    assert certificate.of_persons
+    assert certificate.status == "certified"
+    assert 0 < certificate.epsilon <= 2.0
 
 
 def test_regressions_and_other_losses() -> None:

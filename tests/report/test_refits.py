@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import logit
+from sklearn.base import is_classifier
 
 from dperm.data import Dataset, TargetRange
 from dperm.estimators import (
@@ -22,6 +23,7 @@ from dperm.estimators import (
 )
 from dperm.release import SpendLog
 from dperm.report.refits import Refits
+from helpers.estimators import learnable, linear_estimators, made
 
 LABELS = ("no", "yes")
 
@@ -111,6 +113,18 @@ def test_refits_are_not_charged_and_can_be_repeated() -> None:
     assert len(SpendLog.current().charges()) == charges and seen == [(1, 3), (2, 3), (3, 3)]
     again, _ = model_from_json(model_to_json(model))
     assert np.array_equal(Refits.of(again, records, 3, random_state=5).root(), first.root())
+
+
+@pytest.mark.parametrize("kind", linear_estimators())
+def test_every_linear_model_is_trained_again(kind: type) -> None:
+    rows, targets = learnable(kind, 60, 2)
+    labels = (0, 1) if is_classifier(made(kind)) else ()
+    model = made(kind, delta=1e-3, classes=labels or None, public_size=60).fit(rows, targets)
+    charges = len(SpendLog.current().charges())
+    found = Refits.of(model, Dataset("t", rows, targets, ("u", "v"), labels, None), 2, random_state=0)
+    assert np.isfinite(found.coefficients()).all()
+    assert not np.array_equal(found.models[0].coef_, found.models[1].coef_)
+    assert len(SpendLog.current().charges()) == charges
 
 
 def test_records_of_their_own_weight_need_them() -> None:
