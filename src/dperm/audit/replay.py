@@ -24,7 +24,17 @@ from dperm.audit.training import Training
 from dperm.mechanisms import Stage
 from dperm.objectives import RegularisedSum
 from dperm.privacy import Composed, Event, Relation
-from dperm.privacy.events import HiddenIterates, IndividualGaussian, Paid, RandomStop, chosen_on_the_way, leaves
+from dperm.privacy.events import (
+    Disjoint,
+    HiddenIterates,
+    IndividualGaussian,
+    Paid,
+    RandomStop,
+    alternatives,
+    chosen_on_the_way,
+    leaves,
+    released_leaves,
+)
 from dperm.privacy.filters import BudgetExceeded, filter_of
 from dperm.release import UnpaidReleaseError
 from dperm.release.draws import Draw
@@ -196,6 +206,7 @@ def replay_pair(training: Training, pair: Pair) -> ReplayedPair:
     moved, more = _movements(same.recording, forced.recording, solved)
     findings += [*more, *_overspent(same.recording, forced.recording, training.event)]
     findings += _used_more_often(same.recording, forced.recording, training.event)
+    findings += _in_several_parts(same.recording, forced.recording, training.event)
     if not _equal(leaving(one), leaving(other)):
         text = "what leaves differs though all releases are the same: it depends on records without noise"
         findings.append(Finding("leak", text))
@@ -292,6 +303,26 @@ def _used_more_often(first: Recording, second: Recording, event: Event) -> list[
     return []
 
 
+def _in_several_parts(first: Recording, second: Recording, event: Event) -> list[Finding]:
+    """Records that move releases of more parts than a record may lie in: what moves must be within what one part is charged for,
+    beside what is charged for all records."""
+    if not any(isinstance(leaf, Disjoint) for leaf in leaves(event)):
+        return []
+    moved: Counter[tuple[str, float]] = Counter()
+    for a, b in zip(first.releases, second.releases, strict=False):
+        if a.query.shape != b.query.shape or np.linalg.norm(a.query - b.query) > _ROUNDING * a.sensitivity:
+            noise = a.noise if a.kind in ("pure", "threshold", "choice", "objective") else a.noise / a.sensitivity
+            moved[a.kind, float(f"{noise:.6g}")] += 1
+    for met in alternatives(event):
+        paid: Counter[tuple[str, float]] = Counter()
+        for leaf, count in met.items():
+            if leaf.pays_for is not None:
+                paid[leaf.pays_for.kind, float(f"{leaf.pays_for.noise:.6g}")] += count * leaf.releases
+        if moved <= paid:
+            return []
+    return [Finding("parts", f"a record moved {moved.total()} releases, more than any one part is charged for")]
+
+
 def _equal(first: list[Any], second: list[Any]) -> bool:
     def same(a: Any, b: Any) -> bool:
         if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
@@ -319,7 +350,7 @@ def _unpaid(recording: Recording, event: Event) -> list[Finding]:
 def _beyond(recording: Recording, event: Event) -> list[Finding]:
     """Releases and draws that `event`, whose parts are known, does not pay for."""
     left: Counter[Paid] = Counter()
-    for leaf, count in leaves(event).items():
+    for leaf, count in released_leaves(event).items():
         if leaf.pays_for is not None:
             left[leaf.pays_for] += count * leaf.releases
     sampled: list[Paid] = []
@@ -368,6 +399,8 @@ def _minimiser_findings(
     findings: list[Finding] = []
     ratios: dict[str, float] = {}
     place = mine.first_release + (mechanism.minimiser or 0)
+    if not place < min(len(first.releases), len(second.releases)):
+        return np.inf, [Finding("releases", "a minimiser that is charged for was not released")]
     for item, recording in ((mine, first), (theirs, second)):
         linear = recording.releases[mine.first_release].released if perturbs else 0.0
         theta = recording.releases[place].query

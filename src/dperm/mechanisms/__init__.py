@@ -8,6 +8,7 @@ from dperm.mechanisms.accuracy_first import AccuracyFirst, AskRecords, GradualRe
 from dperm.mechanisms.auto import Auto
 from dperm.mechanisms.base import Budget, Mechanism, Release, Stage
 from dperm.mechanisms.bolt_on import BoltOn, BoltOnPerturbation
+from dperm.mechanisms.by_part import ByPart
 from dperm.mechanisms.coordinate import Coordinate, CoordinateDescent
 from dperm.mechanisms.frank_wolfe import FrankWolfe, FrankWolfeDescent
 from dperm.mechanisms.frank_wolfe_l2 import FrankWolfeBall
@@ -35,6 +36,7 @@ __all__ = [
     "BoltOn",
     "BoltOnPerturbation",
     "Budget",
+    "ByPart",
     "Coordinate",
     "CoordinateDescent",
     "FrankWolfe",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -151,6 +151,19 @@ class GroupedRecords(Records):
     def subset(self, indices: NDArray[np.intp]) -> GroupedRecords:
         rows, starts = self._rows_of(np.asarray(indices))
         return GroupedRecords(self.rows[rows], self.targets[rows], self.data_norm, self.constant, starts=starts, most=self.most)
+
+    def places(self, columns: Sequence[int]) -> NDArray[np.intp]:
+        """(persons,) as of `Records`, where all rows of a person name the same; −1 for other persons."""
+        found: list[NDArray[np.intp]] = [np.zeros(0, dtype=np.intp)]
+        for batch in self.batches():
+            named, counts = self._named(batch, columns), np.diff(batch.starts)
+            place = np.full(len(counts), -1, dtype=np.intp)
+            filled = counts > 0
+            starts = batch.starts[:-1][filled]
+            least, most = np.minimum.reduceat(named, starts), np.maximum.reduceat(named, starts)
+            place[filled] = np.where(least == most, least, -1)
+            found.append(place)
+        return np.concatenate(found)
 
     def batches(self) -> Iterator[Batch]:
         for first, last in self._ranges(self.starts, self._at_once):

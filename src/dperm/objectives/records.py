@@ -7,7 +7,7 @@ of records or on which others are there. A record is what is left of it then, ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -155,6 +155,18 @@ class Records:
         chosen = Records(self.rows[indices], self.targets[indices], self.data_norm, self.constant, present=present)
         chosen.person_rows = self.person_rows
         return chosen
+
+    def places(self, columns: Sequence[int]) -> NDArray[np.intp]:
+        """(n,) for each record which of these features is its largest, by its number among them, the first of several alike; −1
+        where none is above 0, and of absent records. It follows from each record by itself."""
+        return np.concatenate([self._named(batch, columns) for batch in self.batches()] or [np.zeros(0, dtype=np.intp)])
+
+    @staticmethod
+    def _named(batch: Batch, columns: Sequence[int]) -> NDArray[np.intp]:
+        """Of each row."""
+        entries = batch.rows[:, list(columns)]
+        entries = np.asarray(entries.todense()) if sp.issparse(entries) else entries
+        return np.where((entries.max(axis=1) > 0) & (batch.norms > 0), entries.argmax(axis=1), -1).astype(np.intp)
 
     def admitted(self, admit: Callable[[Array], Array]) -> Records:
         """The same rows with the targets that `admit` makes of theirs."""

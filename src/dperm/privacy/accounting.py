@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from dperm import _validate as check
+from dperm.privacy import disjoint as disjoint  # its pairs of losses
 from dperm.privacy import objective_perturbation
 from dperm.privacy.bounded_range import choice_delta, choice_epsilon
 from dperm.privacy.events import (
     ApproximateDP,
     Composed,
+    Disjoint,
     Event,
     ExponentialMechanism,
     FilteredRdp,
@@ -23,6 +26,7 @@ from dperm.privacy.events import (
     PureDP,
     SelfComposed,
     UnsupportedEventError,
+    alternatives,
     leaves,
     relation_of,
 )
@@ -46,6 +50,19 @@ def best_epsilon(event: Event, delta: float, tolerance: float = TOLERANCE) -> tu
     """`epsilon` and the name of the accountant that gave it. `tolerance`: relative grid error of the PLD."""
     check.fraction("delta", delta, zero=True)
     relation_of(event)
+    return max(_best_epsilon(each, delta, tolerance) for each in _each_way(event))
+
+
+def _each_way(event: Event) -> Iterator[Event]:
+    """`event`; where records are split, what each unit may have met of it."""
+    if not any(isinstance(leaf, Disjoint) for leaf in leaves(event)):
+        yield event
+        return
+    for met in alternatives(event):
+        yield Composed(tuple(SelfComposed(leaf, count) for leaf, count in met.items()))
+
+
+def _best_epsilon(event: Event, delta: float, tolerance: float) -> tuple[float, str]:
     counts = leaves(event)
     if not counts:
         return 0.0, "exact"
@@ -101,6 +118,10 @@ def delta(event: Event, epsilon: float, tolerance: float = TOLERANCE) -> float:
     """Upper bound on the smallest δ for which `event` is (`epsilon`, δ)-private. Raises as `epsilon` does."""
     check.non_negative("epsilon", epsilon)
     relation_of(event)
+    return max(_delta(each, epsilon, tolerance) for each in _each_way(event))
+
+
+def _delta(event: Event, epsilon: float, tolerance: float) -> float:
     if not leaves(event):
         return 0.0
     basic, failure = _basic(event)
@@ -155,6 +176,10 @@ def _basic(event: Event) -> tuple[float, float]:
             failure += count * (leaf.delta if isinstance(leaf, ApproximateDP) else 0.0)
         elif isinstance(leaf, Laplace):
             total += count * math.sqrt(2) / leaf.noise_multiplier
+        elif isinstance(leaf, Disjoint):
+            each = [_basic(Composed(tuple(SelfComposed(*item) for item in option.items()))) for option in leaf.options]
+            total += count * max(spent for spent, _ in each)
+            failure += count * max(lost for _, lost in each)
         else:
             return math.inf, 0.0
     return total, failure

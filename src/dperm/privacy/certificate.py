@@ -21,10 +21,12 @@ from dperm import _validate as check
 from dperm._json import bounded_table, on_one_line
 from dperm._remind import weakness
 from dperm._rounding import upward
+from dperm.privacy import statements
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.accounting import delta as event_delta
 from dperm.privacy.events import (
     Composed,
+    Disjoint,
     Event,
     Relation,
     accounting_cost,
@@ -186,6 +188,39 @@ class Certificate:
         )
         claims = [certificate.claim for certificate in certificates if certificate.claim]
         return combined.only_claimed("; ".join(claims)) if claims else combined
+
+    @classmethod
+    def of_disjoint(
+        cls,
+        certificates: Sequence[Certificate],
+        *,
+        moved: Sequence[Event] = (),
+        delta: float | None = None,
+        target_epsilon: float | None = None,
+    ) -> Certificate:
+        """One certificate for releases from parts of the records, which somebody else split: see `Disjoint`, also for `moved`.
+
+        That each record, or person, was in the data of one of them alone is an assumption of the caller's, and stated as one:
+        dperm did not split the records. ε is that at `delta` (None: the largest of theirs). Other releases from the same records,
+        such as preprocessing over all parts, are composed with it by `of_all`. ValueError where some are of records, others of
+        persons, or of different neighbours, and for parts that need a public number of records under replace-one.
+        """
+        if not certificates:
+            raise ValueError("Expected at least one certificate, got none.")
+        # names, facts and assumptions as of a composition; its ε is not
+        composed = cls.of_all(certificates, max(certificate.delta for certificate in certificates))
+        split = cls.issue(
+            mechanism="on disjoint parts: " + ", ".join(dict.fromkeys(each.mechanism for each in certificates)),
+            event=Disjoint(tuple(certificate.event for certificate in certificates), tuple(moved)),
+            delta=composed.delta if delta is None else delta,
+            target_epsilon=target_epsilon,
+            paper=composed.paper,
+            assumptions=[statements.disjoint_releases(len(certificates), composed.of_persons), *composed.assumptions],
+            public_facts=composed.public_facts,
+            not_charged=composed.not_charged,
+            provenance=Provenance(composed.seeded, "", composed.private),
+        )
+        return split.only_claimed(composed.claim) if composed.claim else split
 
     @property
     def of_persons(self) -> bool:

@@ -32,6 +32,7 @@ from dperm.privacy.events import (
     Relation,
     RowsSampled,
     SampledWithoutReplacement,
+    Side,
     TruncatedPoisson,
     UnsupportedEventError,
 )
@@ -444,6 +445,12 @@ def _(event: PoissonSampled) -> Directions:
         return symmetric(_SampledGaussianReplaced(event.rate, min(inner.noise_multiplier, MOST_NOISE)))
     pair = _SampledGaussian(event.rate, min(inner.noise_multiplier, MOST_NOISE))
     return Directions(pair, _Reversed(pair))
+
+
+@loss_pairs.register
+def _(event: Side) -> Directions:
+    pairs = loss_pairs(event.event)
+    return Directions(pairs.add, pairs.remove, pairs.infinite) if event.joins else pairs
 
 
 @loss_pairs.register

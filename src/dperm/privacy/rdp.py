@@ -15,6 +15,7 @@ from scipy.special import gammaln, log_ndtr, logsumexp
 
 from dperm.privacy import objective_perturbation
 from dperm.privacy.events import (
+    Disjoint,
     Event,
     ExponentialMechanism,
     FilteredRdp,
@@ -26,8 +27,10 @@ from dperm.privacy.events import (
     PoissonSampled,
     PureDP,
     Relation,
+    Side,
     UnsupportedEventError,
     leaves,
+    released_leaves,
 )
 
 __all__ = ["ORDERS", "conversion", "orders_for", "rdp", "rdp_delta", "rdp_epsilon", "rdp_to_epsilon"]
@@ -107,6 +110,18 @@ def _(event: ObjectivePerturbationEvent, orders: Array) -> Array:
 
 
 @rdp_curve.register
+def _(event: Disjoint, orders: Array) -> Array:
+    # the largest over what a unit may have met; divergences of other releases add to each alike
+    curves = [sum(count * rdp_curve(leaf, orders) for leaf, count in option.items()) for option in event.options]
+    return np.max([np.broadcast_to(curve, orders.shape) for curve in curves], axis=0)
+
+
+@rdp_curve.register
+def _(event: Side, orders: Array) -> Array:
+    return rdp_curve(event.event, orders)  # curves bound both directions
+
+
+@rdp_curve.register
 def _(event: PoissonSampled, orders: Array) -> Array:
     inner = event.event
     if not isinstance(inner, Gaussian):
@@ -160,7 +175,7 @@ def _log_binomial_signed(n: float, k: Array) -> tuple[Array, Array]:
 
 def orders_for(event: Event) -> Array:
     """The default orders, and those of the filters within `event`, beyond which nothing is known."""
-    own = [leaf.order for leaf in leaves(event) if isinstance(leaf, FilteredRdp)]
+    own = [leaf.order for leaf in released_leaves(event) if isinstance(leaf, FilteredRdp)]
     return np.union1d(ORDERS[min(own) >= ORDERS], own) if own else ORDERS
 
 

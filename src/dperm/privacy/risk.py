@@ -19,7 +19,7 @@ from scipy.optimize import brentq, minimize_scalar
 
 from dperm import _validate as check
 from dperm.privacy.accounting import delta as event_delta
-from dperm.privacy.events import Event, Unsupported, leaves
+from dperm.privacy.events import Event, claims_of
 
 __all__ = ["Risk"]
 
@@ -131,7 +131,7 @@ class Risk:
 
     def _line(self, event: Event, near: float | None = None) -> float:
         """The ε at which the profile tells most, negative for the mirrored lines; looked for around `near`, or everywhere."""
-        if claims := [leaf.claim for leaf in leaves(event) if isinstance(leaf, Unsupported)]:
+        if claims := claims_of(event):
             raise ValueError(f"Expected an event that can be accounted for: {claims[0]}")
         if self.advantage is not None:
             return 0.0

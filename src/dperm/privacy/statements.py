@@ -5,6 +5,7 @@ Code asks for the key; the sentence is for people.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
@@ -108,6 +109,36 @@ def persons(rows: int, averaged: bool = True) -> list[Assumption]:
         Assumption(apart, "caller", "stated", "persons"),
         Assumption(used, "library", "enforced: others are left out", "rows of a person"),
     ]
+
+
+def parts_of_records(parts: int, of_persons: bool) -> list[Assumption]:
+    """Of mechanisms on parts of the records, into which dperm splits them."""
+    public = f"Which {parts} parts there are was known without the records."
+    own = "Each record is in at most one part, by its own entries."
+    if of_persons:
+        own = "Each person is in at most one part, by that person's rows alone: the part that all of them name."
+    return [
+        Assumption(public, "caller", "stated", "parts are public"),
+        Assumption(f"{own} Parts without any are trained too.", "library", "enforced: dperm splits the records", "disjoint"),
+    ]
+
+
+def disjoint_releases(releases: int, of_persons: bool) -> Assumption:
+    """Of releases that somebody says were made from parts of the records."""
+    unit, by = ("person", "that person's rows") if of_persons else ("record", "that record")
+    return Assumption(
+        f"Each {unit} was in the data of at most one of these {releases} releases: which one follows from {by} alone. Which "
+        "releases there were was fixed without the records.",
+        "caller",
+        "stated: dperm did not split the records",
+        "disjoint",
+    )
+
+
+def known_sizes(sizes: Sequence[int]) -> Assumption:
+    return Assumption(
+        f"The numbers {', '.join(map(str, sizes))} of records in parts may be known.", "caller", "stated", "public size"
+    )
 
 
 def known_size(size: int, whose: str = "The", whom: str = "records") -> Assumption:

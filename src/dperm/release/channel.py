@@ -28,6 +28,7 @@ from dperm import _validate as check
 from dperm._family import ours
 from dperm._random import Randomness
 from dperm.privacy.events import (
+    Disjoint,
     Event,
     ObjectivePerturbationEvent,
     Paid,
@@ -83,6 +84,7 @@ class Channel:
         self._into_period = 0  # releases since the last of these began
         self._periods: int | None = None  # of a continued run: how many may still begin
         self._hidden_runs = 0  # whose last iterate was not told yet
+        self._splits: Counter[Disjoint] = Counter()  # how often channels for the parts may still be opened
         self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
         #: what each model's run tells its data holder, and nobody else: it is made from records, without noise
         self.confided: list[Mapping[str, Any]] = []
@@ -281,6 +283,8 @@ class Channel:
             if isinstance(held, ProfileFilter):
                 return  # its places are taken one by one, by `allow`
         for leaf, count in leaves(event).items():
+            if isinstance(leaf, Disjoint):  # what of its parts was released before an interruption is not known
+                self._splits[leaf] += 0 if again else count
             paid = leaf.pays_for
             if paid is not None and paid.kind == "objective":
                 self._objectives[leaf] += 0 if again else count  # drawn once: there is no step of it to reserve
@@ -291,6 +295,23 @@ class Channel:
                 self._paid[paid] = self._paid.get(paid, 0) + releases
                 if again:
                     self._again[paid] += releases
+
+    def split(self, event: Disjoint) -> list[Channel]:
+        """A channel for each part of an event that was charged, of the same randomness: it lets out what its own part was charged
+        for, once, and nothing of another's. As often as the event was charged; not in a run that was continued."""
+        with self._lock:
+            self._check_process()
+            if self._splits[event] < 1:
+                raise UnpaidReleaseError(f"Channels for the parts of {event} are not paid for by {self.event}.")
+            self._splits[event] -= 1
+        doors: list[Channel] = []
+        for part in event.parts:
+            door = Channel(self._source, log=self._log, label=self.label)
+            door.provenance, door.confided = self.provenance, self.confided
+            door.event = part
+            door._admit(part)
+            doors.append(door)
+        return doors
 
     def summed(self, part: Any) -> Any:
         """The query (p,) of which this process summed a part, where a run has several; else the part as it is. It has not left:

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 
 from dperm import _validate as check
-from dperm.privacy.events import Event, leaves
+from dperm.privacy.events import Event, released_leaves
 
 __all__ = ["Grid", "admit_noise", "power_below"]
 
@@ -63,7 +63,7 @@ def power_below(value: float) -> float:
 
 def admit_noise(event: Event, size: int) -> None:
     """ValueError, before a charge, for noise on `size` numbers that doubles cannot hold."""
-    for leaf in leaves(event):
+    for leaf in released_leaves(event):
         kind, noise, *_ = leaf.pays_for or (None, 0.0)
         if kind == "gaussian" and not noise * math.sqrt(size) < _MOST_NOISE:
             most = _MOST_NOISE / math.sqrt(size)

@@ -21,7 +21,7 @@ from dperm._rounding import upward
 from dperm.audit import AuditResult
 from dperm.audit.figures import draw_curve
 from dperm.privacy import Certificate
-from dperm.privacy.events import leaves
+from dperm.privacy.events import released_leaves
 from dperm.report.candidates import CANDIDATES
 from dperm.report.study import Cell, StudyResult
 from dperm.utility import ChosenEpsilon, MeasuredExcess, UtilityCurve
@@ -192,7 +192,7 @@ def noise_multiplier(cell: Cell) -> float:
     if "noise_levels" in cell.noise:
         return float(cell.noise["noise_levels"][0][0])
     assert cell.certificate is not None
-    charged = [(count * leaf.releases, leaf.pays_for) for leaf, count in leaves(cell.certificate.event).items()]
+    charged = [(count * leaf.releases, leaf.pays_for) for leaf, count in released_leaves(cell.certificate.event).items()]
     releases = [(count, paid) for count, paid in charged if paid is not None]
     if not releases:
         return math.nan

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dperm._random import Randomness
 from dperm.privacy import Event, Provenance
-from dperm.privacy.events import chosen_on_the_way, leaves
+from dperm.privacy.events import chosen_on_the_way, released_leaves
 from dperm.release import Channel, Source, SystemSource
 from dperm.release.source import in_earnest, provenance_of
 from dperm.torch.ranks import LogOfFirst, Ranks, RankSource, Shards, ShardSource
@@ -84,7 +84,7 @@ def admit_tails(event: Event, size: int, delta: float, device: torch.device) -> 
     if device.type != "cuda":
         return
     steps = 0.0
-    for leaf, count in leaves(event).items():
+    for leaf, count in released_leaves(event).items():
         kind, noise, *_ = leaf.pays_for or (None, 0.0)
         if kind == "gaussian":
             steps += count * leaf.releases / noise

@@ -6,6 +6,7 @@ replace-one).
 """
 
 from dperm.privacy.events.composed import Composed, SelfComposed
+from dperm.privacy.events.disjoint import Disjoint, Side, accounting_cost, alternatives, claims_of, released_leaves
 from dperm.privacy.events.event import LARGEST_COUNT as LARGEST_COUNT
 from dperm.privacy.events.event import LARGEST_NUMBER as LARGEST_NUMBER
 from dperm.privacy.events.event import (
@@ -13,7 +14,6 @@ from dperm.privacy.events.event import (
     Paid,
     Relation,
     UnsupportedEventError,
-    accounting_cost,
     chosen_on_the_way,
     event_from_dict,
     leaves,
@@ -29,7 +29,6 @@ from dperm.privacy.events.guarantees import (
     PrivacyProfile,
     PureDP,
     Unsupported,
-    claims_of,
 )
 from dperm.privacy.events.hidden import HiddenIterates, RandomStop
 from dperm.privacy.events.noise import Gaussian, IndividualGaussian, Laplace
@@ -47,6 +46,7 @@ __all__ = [
     "AboveThreshold",
     "ApproximateDP",
     "Composed",
+    "Disjoint",
     "Event",
     "ExponentialMechanism",
     "FilteredRdp",
@@ -65,14 +65,17 @@ __all__ = [
     "RowsSampled",
     "SampledWithoutReplacement",
     "SelfComposed",
+    "Side",
     "TruncatedPoisson",
     "Unsupported",
     "UnsupportedEventError",
     "accounting_cost",
+    "alternatives",
     "chosen_on_the_way",
     "claims_of",
     "event_from_dict",
     "leaves",
     "relation_of",
+    "released_leaves",
     "sub_event",
 ]

@@ -25,7 +25,7 @@ class Composed(Event):
         object.__setattr__(self, "events", tuple(self.events))
         relation_of(self)
 
-    def parts(self) -> Counter[Event]:
+    def counts(self) -> Counter[Event]:
         return Counter(self._leaves)  # a copy: counters can be changed
 
     @functools.cached_property
@@ -54,9 +54,9 @@ class SelfComposed(Event):
     def __post_init__(self) -> None:
         sub_event("event", self.event)
         object.__setattr__(self, "count", check.integer("count", self.count))
-        most = max(self.parts().values(), default=0)
+        most = max(self.counts().values(), default=0)
         if most > LARGEST_COUNT:
             raise ValueError(f"Expected an event to happen at most {LARGEST_COUNT:.0e} times in all, got {most:.0e}.")
 
-    def parts(self) -> Counter[Event]:
+    def counts(self) -> Counter[Event]:
         return Counter({leaf: count * self.count for leaf, count in leaves(self.event).items()})

@@ -19,7 +19,6 @@ __all__ = [
     "Paid",
     "Relation",
     "UnsupportedEventError",
-    "accounting_cost",
     "chosen_on_the_way",
     "event_from_dict",
     "leaves",
@@ -73,6 +72,9 @@ class Event:
     #: whether it is a promise that parts are held to, whose own events are known only afterwards
     on_the_way: ClassVar[bool] = False
 
+    #: whether accountants alone make it: no file holds one
+    internal: ClassVar[bool] = False
+
     @property
     def pays_for(self) -> Paid | None:
         """The release of the channel that this event is charged for."""
@@ -94,7 +96,7 @@ class Event:
         Gaussian: an estimate from its numbers alone, for readers of events that somebody else wrote."""
         return 1.0
 
-    def parts(self) -> Counter[Event]:
+    def counts(self) -> Counter[Event]:
         """See `leaves`."""
         return Counter({self: 1})
 
@@ -106,7 +108,7 @@ class Event:
 
 def event_from_dict(data: Any) -> Event:
     """Inverse of `Event.to_dict`. Raises ValueError for anything else: another kind, and other fields or values than it has."""
-    return _event(data, 1, {kind.__name__: kind for kind in members(Event) if kind is not Event})
+    return _event(data, 1, {kind.__name__: kind for kind in members(Event) if kind is not Event and not kind.internal})
 
 
 def _event(data: Any, depth: int, kinds: Mapping[str, type[Event]]) -> Event:
@@ -144,12 +146,7 @@ def _short(value: Any) -> str:
 def leaves(event: Event) -> Counter[Event]:
     """The events that compose to `event`, with their counts: the one place where counts are multiplied out."""
     _ours(event)
-    return event.parts()
-
-
-def accounting_cost(event: Event) -> float:
-    """The sum of `Event.accounting_cost` over the unlike leaves of `event`."""
-    return sum(leaf.accounting_cost for leaf in leaves(event))
+    return event.counts()
 
 
 def chosen_on_the_way(event: Event) -> bool:

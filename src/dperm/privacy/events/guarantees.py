@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from dperm import _validate as check
-from dperm.privacy.events.event import Event, Paid, Relation, leaves, own_relation, plain_number
+from dperm.privacy.events.event import Event, Paid, Relation, own_relation, plain_number
 
 __all__ = [
     "LARGEST_LOSS",
@@ -18,7 +18,6 @@ __all__ = [
     "PrivacyProfile",
     "PureDP",
     "Unsupported",
-    "claims_of",
 ]
 
 
@@ -163,8 +162,3 @@ class Unsupported(Event):
         if not isinstance(self.claim, str) or not self.claim.strip() or not self.claim.isprintable():  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"Expected claim to be one line of text, got {self.claim!r}.")
         own_relation(self)
-
-
-def claims_of(event: Event) -> list[str]:
-    """What is claimed of the parts of an event that no accountant bounds; empty where all of it is accounted for."""
-    return [leaf.claim for leaf in leaves(event) if isinstance(leaf, Unsupported)]

@@ -42,8 +42,8 @@ class PoissonSampled(Event):
             return None
         return inner._replace(rate=self.rate, draw="poisson")
 
-    def parts(self) -> Counter[Event]:
-        return leaves(self.event) if self.rate == 1.0 else super().parts()
+    def counts(self) -> Counter[Event]:
+        return leaves(self.event) if self.rate == 1.0 else super().counts()
 
 
 @dataclass(frozen=True)
@@ -174,9 +174,9 @@ class RandomAllocation(Event):
     def releases(self) -> int:
         return self.steps
 
-    def parts(self) -> Counter[Event]:
+    def counts(self) -> Counter[Event]:
         if self.num_selected == 1:
-            return super().parts()
+            return super().counts()
         size, larger = divmod(self.steps, self.num_selected)
         blocks = {size + 1: larger, size: self.num_selected - larger}
         return Counter({self.event if steps == 1 else RandomAllocation(steps, self.event): n for steps, n in blocks.items() if n})

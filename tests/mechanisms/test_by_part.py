@@ -1,0 +1,222 @@
+"""Item 22: models by part, what each record does, and planted defects that replay must find."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dperm.audit import Pair, Training, replay
+from dperm.mechanisms import Budget, ByPart, GradientPerturbation, Mechanism, Objective, Output
+from dperm.objectives import GroupedRecords, LinearObjective, Logistic, Records, Task
+from dperm.privacy import Composed, Disjoint, Relation, epsilon
+from dperm.release import Channel, SpendLog
+from helpers.catalogue.common import BUDGET, SIZE, plan
+
+TASK = Task(loss=Logistic(), features=3, classes=2, public_size=SIZE, intercept_scale=0.5)
+PARTS = [Output().build(TASK, BUDGET)] * 2
+OBJECTIVE = PARTS[0][1]
+rng = np.random.default_rng(5)
+
+
+def rows_in(part: int, count: int) -> np.ndarray:
+    rows = rng.uniform(-0.5, 0.5, (count, 3))
+    rows[:, :2] = -np.abs(rows[:, :2])
+    if part >= 0:
+        rows[:, part] = 0.4
+    return rows
+
+
+DATA = (np.concatenate([rows_in(0, 6), rows_in(1, 5), rows_in(-1, 4)]), rng.choice([-1.0, 1.0], 15))
+
+
+def pair(row: Any) -> Pair:
+    return Pair.adding("one more", DATA, np.array(row), 1.0)
+
+
+PAIRS = [pair([0.9, -0.1, 0.2]), pair([-0.1, 0.9, 0.2]), pair([0.5, 0.6, 0.3]), pair([-0.5, -0.6, 0.3])]
+
+
+def attacked(mechanism: ByPart) -> Any:
+    return replay(Training.of_mechanism(mechanism, OBJECTIVE), PAIRS)
+
+
+def test_22_a_record_moves_one_model_by_no_more_than_is_charged() -> None:
+    result = attacked(ByPart.of(PARTS, (0, 1)))
+    assert result.verdict == "consistent", result
+    assert result.details["largest_movement"] > 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class InAllThatItNames(ByPart):
+    """Planted: a record with two positive entries is in two parts."""
+
+    def split(self, records: Records) -> list[Records]:
+        return [records.subset(np.flatnonzero(records.places([column]) == 0)) for column in self.columns]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByRank(ByPart):
+    """Planted: which part a record is in depends on the others: on whether there are many."""
+
+    def split(self, records: Records) -> list[Records]:
+        place = records.places(self.columns)
+        if len(records) > len(DATA[1]):
+            place = np.where(place >= 0, 1 - place, place)
+        return [records.subset(np.flatnonzero(place == number)) for number in range(len(self.columns))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TheWholeForEach(ByPart):
+    """Planted: each part's model is trained on all records."""
+
+    def split(self, records: Records) -> list[Records]:
+        return [records] * len(self.columns)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmptyOnesLeftOut(ByPart):
+    """Planted: no model for a part without records, which tells that there are none."""
+
+    def train(self, objective: LinearObjective, records: Records, channel: Channel) -> tuple[np.ndarray, dict[str, Any]]:
+        doors = channel.split(self.event(objective.facts))
+        parts = zip(self._parts, self.split(records), doors, strict=True)
+        return np.stack([part.train(own, mine, door)[0] for (part, own), mine, door in parts if len(mine)]), {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnePartTwice(ByPart):
+    """Planted: the first part's records are released twice, by both doors."""
+
+    def split(self, records: Records) -> list[Records]:
+        return [super().split(records)[0]] * len(self.columns)
+
+
+@pytest.mark.parametrize("defect", [InAllThatItNames, ByRank, TheWholeForEach, OnePartTwice])
+def test_22_planted_defects_are_found(defect: type[ByPart]) -> None:
+    result = attacked(defect.of(PARTS, (0, 1)))
+    assert result.verdict == "refuted", defect.__doc__
+
+
+def test_22_a_part_that_is_skipped_where_it_is_empty_is_found() -> None:
+    nobody = (rows_in(0, 6), rng.choice([-1.0, 1.0], 6))
+    first = Pair.adding("the first of its part", nobody, np.array([-0.2, 0.8, 0.1]), 1.0)
+    honest = replay(Training.of_mechanism(ByPart.of(PARTS, (0, 1)), OBJECTIVE), [first])
+    assert honest.verdict == "consistent", honest
+    assert honest.details["largest_movement"] > 0.02  # the record moves an empty part's model
+    assert replay(Training.of_mechanism(EmptyOnesLeftOut.of(PARTS, (0, 1)), OBJECTIVE), [first]).verdict == "refuted"
+
+
+def test_22_the_whole_is_charged_once_before_the_first_part(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = SpendLog(tmp_path / "log.db")
+    mechanism = ByPart.of(PARTS, (0, 1))
+    seen: list[list[Any]] = []
+
+    def train(self: Mechanism, objective: LinearObjective, records: Records, channel: Channel) -> Any:
+        seen.append([charge.event for charge in log.charges()])
+        return original(self, objective, records, channel)
+
+    kind = type(PARTS[0][0])
+    original = kind.train
+    monkeypatch.setattr(kind, "train", train)
+    release = mechanism.release(OBJECTIVE, OBJECTIVE.records(*DATA), Channel.open(log=log))
+    event = mechanism.event(OBJECTIVE.facts)
+    assert seen == [[event], [event]]
+    assert isinstance(event, Disjoint)
+    assert release.theta.shape == (2, OBJECTIVE.dimension)
+    assert release.certificate.epsilon == epsilon(event.parts[0], BUDGET.delta)
+    keys = {assumption.key: assumption.responsible for assumption in release.certificate.assumptions}
+    assert keys["parts are public"] == "caller"
+    assert keys["disjoint"] == "library"
+    release.certificate.verify()
+
+
+def test_22_each_part_is_trained_as_it_would_be_alone() -> None:
+    """Without noise to speak of, each model is that of its records."""
+    budget = Budget(1e-5, 1e9)
+    parts = [Output().build(TASK, budget)] * 2
+    mechanism = ByPart.of(parts, (0, 1))
+    theta = mechanism.release(parts[0][1], parts[0][1].records(*DATA), Channel.open(0)).theta
+    place = parts[0][1].records(*DATA).places((0, 1))
+    assert np.bincount(place + 1).tolist() == [4, 6, 5]
+    for number, (mechanism_alone, objective) in enumerate(parts):
+        mine = (DATA[0][place == number], DATA[1][place == number])
+        alone = mechanism_alone.release(objective, objective.records(*mine), Channel.open(0)).theta
+        assert np.allclose(theta[number], alone, atol=0.5)
+    assert not np.allclose(theta[0], theta[1], atol=5.0)
+
+
+@pytest.mark.parametrize("build", [Output(), Objective()])
+def test_22_all_parts_may_be_empty(build: Any) -> None:
+    parts = [build.build(TASK, BUDGET)] * 2
+    nobody = (rows_in(-1, 3), np.array([1.0, -1.0, 1.0]))
+    release = ByPart.of(parts, (0, 1)).release(parts[0][1], parts[0][1].records(*nobody), Channel.open(0))
+    assert np.isfinite(release.theta).all()
+
+
+def test_22_full_batches_have_a_schedule_for_each_part() -> None:
+    from dperm.gradient import FullBatch
+
+    objective = LinearObjective(Logistic(), 3, data_norm=1.0, intercept_scale=0.5, public_size=SIZE)
+    part = GradientPerturbation.calibrate(lambda noise: plan(noise, sampler=FullBatch()), objective.facts, 4.0, 1e-5)
+    mechanism = ByPart.of([(part, objective)] * 2, (0, 1))
+    assert replay(Training.of_mechanism(mechanism, objective), PAIRS).verdict == "consistent"
+    twice = InAllThatItNames.of([(part, objective)] * 2, (0, 1))
+    assert replay(Training.of_mechanism(twice, objective), PAIRS).verdict == "refuted"
+
+
+def test_22_a_persons_rows_are_in_one_part_together() -> None:
+    rows = np.array([[1, 0, 0], [1, 0, 1], [1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1.0]])
+    objective = LinearObjective(Logistic(), 3, person_rows=2)
+    records = objective.records(rows, np.ones(6), groups=np.array([7, 7, 8, 8, 9, 10]))
+    assert isinstance(records, GroupedRecords)
+    assert records.places((0, 1)).tolist() == [0, -1, 1, -1]  # who names two parts is in none
+    changed = objective.records(rows[[3, 4, 5, 0, 1, 2]], np.ones(6), groups=np.array([8, 9, 10, 7, 7, 8]))
+    assert sorted(changed.places((0, 1)).tolist()) == [-1, -1, 0, 1]
+
+
+def test_22_places_follow_from_each_row_alone() -> None:
+    rows = rng.normal(size=(400, 5))
+    rows[3] = np.nan
+    rows[4, 1] = np.inf
+    objective = LinearObjective(Logistic(), 5)
+    together = objective.records(rows, np.ones(400)).places((1, 3, 4))
+    alone = [int(objective.records(rows[[at]], np.ones(1)).places((1, 3, 4))[0]) for at in range(400)]
+    assert together.tolist() == alone
+    assert together[3] == together[4] == -1
+    named = rows[:, [1, 3, 4]]
+    positive = np.where(named.max(axis=1) > 1e-3, named.argmax(axis=1), -1)
+    kept = np.isfinite(rows).all(axis=1) & (np.abs(named.max(axis=1)) > 1e-3)
+    assert together[kept].tolist() == positive[kept].tolist()
+    import scipy.sparse as sp
+
+    sparse = objective.records(sp.csr_array(np.nan_to_num(rows, posinf=0.0)), np.ones(400)).places((1, 3, 4))
+    assert sparse[kept].tolist() == together[kept].tolist()
+    assert objective.records(rows[:0], np.ones(0)).places((1, 3)).tolist() == []
+
+
+def test_22_what_is_refused_by_part() -> None:
+    replaced = [Output().build(replace(TASK, relation=Relation.REPLACE_ONE), BUDGET)] * 2
+    with pytest.raises(ValueError, match="take its number of records for public"):
+        ByPart.of(replaced, (0, 1))
+    for columns in ((0, 0), (0, 3), (0,), (-1, 1)):
+        with pytest.raises(ValueError, match=r"Expected (different columns|a mechanism|columns >= 0)"):
+            ByPart.of(PARTS, columns)
+    with pytest.raises(ValueError, match="one shape"):
+        ByPart.of([PARTS[0], Output().build(replace(TASK, data_norm=2.0), BUDGET)], (0, 1))
+    mechanism = ByPart.of(PARTS, (0, 1))
+    other = replace(OBJECTIVE, data_norm=2.0)
+    with pytest.raises(ValueError, match="that the parts are trained by"):
+        mechanism.release(other, other.records(*DATA), Channel.open(0))
+
+
+def test_22_beside_other_releases_the_certificate_composes_with_one_part() -> None:
+    from dperm.privacy import Certificate, Gaussian
+
+    release = ByPart.of(PARTS, (0, 1)).release(OBJECTIVE, OBJECTIVE.records(*DATA), Channel.open(0))
+    ranges = Certificate.issue(mechanism="ranges", event=Gaussian(9.0), delta=1e-5)
+    part = PARTS[0][0].event(PARTS[0][1].facts)
+    whole = Certificate.of_all([ranges, release.certificate])
+    assert whole.epsilon == pytest.approx(epsilon(Composed((Gaussian(9.0), part)), 1e-5), rel=1e-9)
