@@ -400,7 +400,7 @@ def _minimiser_findings(
     ratios: dict[str, float] = {}
     place = mine.first_release + (mechanism.minimiser or 0)
     if not place < min(len(first.releases), len(second.releases)):
-        return np.inf, [Finding("releases", "a minimiser that is charged for was not released")]
+        return ratios, [Finding("releases", "a minimiser that is charged for was not released")]
     for item, recording in ((mine, first), (theirs, second)):
         linear = recording.releases[mine.first_release].released if perturbs else 0.0
         theta = recording.releases[place].query
