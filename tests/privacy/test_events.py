@@ -68,14 +68,14 @@ def test_default_relation_is_add_or_remove() -> None:
 
 def test_item_20_an_object_repeated_a_million_times_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = 0
-    parts = Gaussian.parts
+    parts = Gaussian.counts
 
     def counted(self: Gaussian) -> Counter[Event]:
         nonlocal looked
         looked += 1
         return parts(self)
 
-    monkeypatch.setattr(Gaussian, "parts", counted)
+    monkeypatch.setattr(Gaussian, "counts", counted)
     step, other = Gaussian(1000.0), Gaussian(2000.0)
     event = Composed((step,) * 600_000 + (other,) * 400_000)
     assert leaves(event) == {step: 600_000, other: 400_000}
