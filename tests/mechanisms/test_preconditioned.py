@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -15,6 +16,7 @@ from dperm.audit.recording import Recorder
 from dperm.estimators import DPRidge, model_from_json, model_to_json
 from dperm.mechanisms import Budget, Gradient, Output, Preconditioned, PreconditionedDescent
 from dperm.objectives import LinearObjective, Logistic, Squared, Task
+from dperm.objectives.parts import exact_total
 from dperm.privacy import Composed, Gaussian, Relation, SelfComposed, epsilon
 from dperm.release import Channel, SpendLog
 
@@ -91,6 +93,24 @@ def test_the_gram_matrix_is_exact_in_any_order_and_no_row_is_longer(sparse: bool
     full = np.column_stack([scaled, constant]) if intercept else scaled
     mine = (full.T @ full) * (np.sqrt(2) - (np.sqrt(2) - 1) * np.eye(full.shape[1]))
     assert whole == pytest.approx(mine[np.triu_indices(full.shape[1])], abs=500 * 2.0**-17)
+
+
+@pytest.mark.parametrize("intercept", [0.0, 1.2])
+def test_13_gram_sums_of_full_batches_of_the_longest_rows_are_exact(intercept: float) -> None:
+    bound = 1.9999  # just below a power of two: rows have the most digits that they may
+    objective = LinearObjective(Squared(1.0), 1, data_norm=bound, intercept_scale=intercept)
+    rows = bound * (1 - 1e-6 * np.random.default_rng(0).random((20_001, 1)))
+    records = objective.records(rows, np.zeros(len(rows)))
+    unit = 2 * module.power_below(objective.row_norm) * 2.0**-20
+    digits = [int(each) for batch in records.batches() for each in np.trunc(batch.rows[:, 0] * (batch.units / unit))]
+    constant = int(intercept / unit)
+    exact = [sum(each**2 for each in digits)]
+    if intercept:
+        exact += [sum(each * constant for each in digits), len(digits) * constant**2]
+    found = exact_total(records, functools.partial(module._products, objective, unit)).value()
+    assert found[np.triu_indices(len(found))].tolist() == [float(each) for each in exact]
+    assert module._gram(objective, records)[0] == float(exact[0]) * unit**2
+    assert exact[0] > 2**52  # so many digits are needed
 
 
 def test_replaced_rows_move_the_gram_matrix_by_root_two() -> None:

@@ -27,7 +27,7 @@ from dperm.objectives.sums import exact_sum
 from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, calibrate
 from dperm.privacy.gaussian import gaussian_mu
 from dperm.release import Channel
-from dperm.release.grid import power_below
+from dperm.release.grid import Grid, power_below
 
 __all__ = ["MOST_PARAMETERS", "Preconditioned", "PreconditionedDescent"]
 
@@ -37,7 +37,8 @@ _GRAM, _SCALE = 0.05, 0.06  # of the budget's μ²: for the Gram matrix, and for
 _STEPS = (6, 60)  # the fewest and the most
 _TAIL = 0.25  # of the steps, the last: they are averaged
 _LONGER = 2.5  # a step after the clip is known, at most
-_DIGITS = 20  # of rows in the Gram matrix: sums of products of so many, over a batch, are exact
+# Binary digits of rows in the Gram matrix: products of two have 40, and those of EXACT_ROWS = 2¹³ rows add up to at most 2⁵³.
+_DIGITS = 20
 
 #: whose Gram matrix is released
 MOST_PARAMETERS = 2000
@@ -108,8 +109,11 @@ class PreconditionedDescent(Mechanism):
         gram_noise, scale_noise, step_noise = self._noises()
         row, most = objective.row_norm, max(map(abs, objective.loss.extremes))
         square = row**2 * (math.sqrt(2) if replaced else 1.0)
-        gram = channel.release(_gram(objective, records), square, gram_noise, what="Gram matrix")
-        inverse = self._inverse(np.asarray(gram), objective.dimension)
+        gram = _gram(objective, records)
+        # below this both roundings of a number move it by half a step each
+        largest = Grid.of(square, gram_noise * square, len(gram)).largest / 2
+        released = channel.release(np.clip(gram, -largest, largest), square, gram_noise, what="Gram matrix")
+        inverse = self._inverse(np.asarray(released), objective.dimension)
         clip, step = most, self.step_size
         theta, mean = np.zeros(objective.dimension), np.zeros(objective.dimension)
         first = math.floor(self.steps * (1 - _TAIL))
@@ -148,8 +152,8 @@ class PreconditionedDescent(Mechanism):
 
 def _gram(objective: LinearObjective, records: Records) -> Array:
     """(p(p + 1)/2,) upper triangle of Σu·xxᵀ, u a record's weight, times √2 off the diagonal. Rows are truncated to 20 digits of
-    their bound, so that sums are exact and no row is longer."""
-    unit = power_below(objective.row_norm) * 2.0**-_DIGITS
+    their bound, so that sums are exact and no row is longer; the sum is rounded to a double, and by √2 once more."""
+    unit = 2 * power_below(objective.row_norm) * 2.0**-_DIGITS  # no row is longer than 2²⁰ of them
     matrix = exact_total(records, functools.partial(_products, objective, unit)).value()
     if matrix is None:
         matrix = np.zeros((objective.dimension,) * 2)
