@@ -27,9 +27,9 @@ Solve = Callable[[Array], Array]
 _DENSE_LIMIT = 2000  # parameters; above, a Hessian would cost more than its products
 _KEEP = 0.6  # a Hessian is kept, with BFGS updates, while a step shrinks the residual at least this much
 _AIM = 0.25  # of the tolerance: what Newton's method tries to reach by gradients whose rounding it does not know
-_EVALUATIONS = 400  # at most, of gradients whose rounding is not known
+_EVALUATIONS = 2000  # at most, of gradients whose rounding is not known
 _POLISH = 8  # steps by gradients whose rounding is known
-_SHORTEST_STEP = 1e-10  # of a Newton step
+_SHORTEST_STEP = 2.0**-50  # of a Newton step
 _MULTIPLIERS = 40  # tried for one model
 _CLOSE = 2.0**-50  # relative distance from the radius at which a length counts as the radius
 _NOISY = 1e-9  # the same, below which a search for a multiplier that does not come nearer ends
@@ -224,11 +224,12 @@ def _updated(matrix: Array, moved: Array, turned: Array) -> Array:
 
 
 def _searched(problem: StronglyConvex, here: _Point, target: Array, radius: float, most: int) -> tuple[_Point | None, int]:
-    """A point on the way to `target` at which the function is lower and falls at most half as fast, or the target; and how many
-    were looked at. None where nothing is lower: what is left is rounding, or the model of the function is wrong.
+    """A point on the way to `target`, or the target, from which on the function falls at most half as fast as at first and which
+    is not higher; and how many were looked at. None where there is none: what is left is rounding, or the model is wrong.
 
     By bisection for the slope along the way, which rises: where the function is made of pieces, backtracking alone would take
-    thousands of short steps. Near the optimum values are rounding noise, and a point counts whose residual is less.
+    thousands of short steps. Values are compared up to their rounding, which is all of them near the optimum, and where
+    parameters are large.
     """
     step = target - here.theta
     down, rounding = float(here.gradient @ step), 1e-13 * (abs(here.value) + 1)
@@ -236,15 +237,13 @@ def _searched(problem: StronglyConvex, here: _Point, target: Array, radius: floa
     for tried in range(1, most + 1):
         there, _ = _Point.at(problem, candidate, radius)
         slope = float(there.gradient @ step)
-        lower = there.value <= here.value + 1e-4 * share * down
-        level = there.value <= here.value + rounding
-        if level and there.residual < _KEEP * here.residual:
-            return there, tried
-        if lower and slope <= -0.5 * down and (slope >= 0.5 * down or share == 1):
+        lower = there.value <= here.value + 1e-4 * share * down + rounding
+        level = slope <= -0.5 * down and (slope >= 0.5 * down or share == 1)
+        if lower and (level or there.residual < _KEEP * here.residual):
             return there, tried
         low, high = (share, high) if lower and slope < 0 else (low, share)
         if high - low < _SHORTEST_STEP:
-            return (there if lower or (level and there.residual < here.residual) else None), tried
+            return (there if there.residual < here.residual else None), tried
         share = (low + high) / 2
         candidate = here.theta + share * step
     return None, most
