@@ -19,8 +19,9 @@ class FlatParameters:
     """Trainable parameters in `named_parameters()` order, tied ones once.
 
     `group_of` and `group_index` say to which module each belongs, `groups` how the modules are called. The vector is in
-    row-major order; `formats` remembers the parameters that came with their channels last, for layers to run so. TypeError
-    or ValueError where there are none, or where they differ in type or device.
+    row-major order; `formats` remembers the parameters that came with their channels last, for layers to run so. `padding` marks
+    the rows of embeddings at their `padding_idx`, which have no gradient: by number of the parameter, (rows,) of what is here.
+    TypeError or ValueError where there are none, or where they differ in type or device.
 
     What is here is all there is; `ShardedParameters` holds a part of each parameter, and the rest is on other ranks.
     """
@@ -55,6 +56,10 @@ class FlatParameters:
         self.leaves = self.parameters  # what layers run with, and graphs end in
         self.shapes = [parameter.shape for parameter in self.parameters]
         self._settle()
+        self.padding = {
+            number: self.own(number, torch.arange(self.parameters[number].shape[0], device=self.device) == row)
+            for number, row in _padding_rows(self._model, self.parameters)
+        }
 
     def _settle(self) -> None:
         self.group_of = dict(zip(self.leaves, self.group_index, strict=True))
@@ -109,6 +114,15 @@ class FlatParameters:
         buffer = self.buffer
         if theta is not buffer:
             buffer.copy_(theta)
+
+    def without_padding(self, gradient: Tensor) -> Tensor:
+        """The gradient (p,) with zeros, set in place, where embeddings have their `padding_idx`. No record has a gradient there,
+        so that only noise is left out: an optimiser moves these rows no more than it does without privacy."""
+        if self.padding:
+            for number, part in enumerate(self.parts(gradient)):
+                if number in self.padding:
+                    part[self.padding[number]] = 0.0
+        return gradient
 
     def assign(self, gradient: Tensor) -> None:
         """Views of a flat gradient (p,) as the parameters' `.grad`."""
@@ -174,6 +188,22 @@ class FlatParameters:
     def everywhere(self, holds: bool) -> bool:
         """Whether it holds on every rank that has a part."""
         return holds
+
+
+def _padding_rows(model: nn.Module, parameters: list[nn.Parameter]) -> list[tuple[int, int]]:
+    """Numbers of the parameters that are tables of embeddings with a `padding_idx`, and that row.
+
+    A table that another layer holds too, such as an output layer tied to it, is trained in all its rows, as without privacy.
+    """
+    held: dict[nn.Parameter, set[int | None]] = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            row = None
+            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and parameter is module.weight:
+                row = module.padding_idx
+            held.setdefault(parameter, set()).add(row)
+    rows = [(number, held.get(parameter, {None})) for number, parameter in enumerate(parameters)]
+    return [(number, row) for number, paddings in rows for row in paddings if row is not None and len(paddings) == 1]
 
 
 def _channels_last(parameter: Tensor) -> torch.memory_format | None:

@@ -37,6 +37,7 @@ __all__ = ["ModuleObjective", "per_example"]
 
 _CHECKED = 16  # records that a model is checked on
 _COARSE = 0.1  # relative errors above this are no rounding
+_MOVED = (0.1, 1.0, 1.0, 1.0)  # shares of their size by which parameters are moved, to see what layers of zeros hide
 _REMEMBERED = 256  # shapes whose check is not repeated
 
 
@@ -88,6 +89,8 @@ class ModuleObjective:
         self._tapped: Tapped | None = None
         self._passes = 0
         self._sample: tuple[Any, Any] | None = None  # that all ranks have, where parameters are sharded
+        #: a batch (inputs, targets) and some of its records collated alone, see `check_collated`; None: nothing to compare
+        self.collated: tuple[Any, Any, Sequence[tuple[int, Any, Any]]] | None = None
         #: whether each pass draws its masks from a seed of its own, by the operating system: not in tests and audits
         self.secret_masks = True
         self.masks_of_records = False  # see `draw_masks_of_records`
@@ -154,6 +157,7 @@ class ModuleObjective:
         inputs, targets = batch
         if looks_again:
             self.check_again(inputs, targets, apart=self._passes > 1)
+            self._check_collated(_MOVED[:1])
         return self.evaluate(inputs, targets, norms_only=norms_only)
 
     def _per_example_in_step(self, batch: Any, norms_only: bool, looks_again: bool) -> TorchPass:
@@ -163,6 +167,7 @@ class ModuleObjective:
             raise ValueError("Expected share_sample, with records that all ranks have, before passes over sharded parameters.")
         if looks_again:
             self.check_again(*self._sample, apart=self._passes > 1)
+            self._check_collated(_MOVED[:1])
         if batch is not NOBODY:
             return self.evaluate(*batch, norms_only=norms_only)
         one = torch.tensor([0])
@@ -270,11 +275,16 @@ class ModuleObjective:
 
     def check_collated(self, inputs: Any, targets: Any, alone: Sequence[tuple[int, Any, Any]]) -> None:
         """ValueError where a record of this batch has another loss when it is collated by itself: `alone` has (place in the
-        batch, inputs, targets)."""
-        if not alone:
+        batch, inputs, targets). Here and at parameters moved, and again, until `collated` is None, in passes 1, 2, 4, 8, …"""
+        self.collated = (inputs, targets, alone) if alone else None
+        self._check_collated(_MOVED)
+
+    def _check_collated(self, moved: Sequence[float]) -> None:
+        if self.collated is None:
             return
+        inputs, targets, alone = self.collated
         with self._verifier.quiet(), self._in_full_precision():
-            self._verifier.check_collated(Sample(inputs, targets, self._size(inputs, targets)), alone)
+            self._verifier.check_collated(Sample(inputs, targets, self._size(inputs, targets)), alone, moved)
 
     @torch.no_grad()
     def check_targets(self, inputs: Any, chunks: Iterable[Any]) -> None:

@@ -24,6 +24,7 @@ __all__ = ["MeanLoss", "OfPersons", "PersonRecords"]
 
 Indices = NDArray[np.intp]
 
+_FEWEST = 3  # persons with least rows who are collated alone, too
 _HAIR = 1 - 2.0**-20  # a person's weights add up to a hair less than 1: they are single precision
 
 
@@ -109,8 +110,8 @@ class PersonRecords(TorchRecords):
         batch = self._moved(self._fetch(chosen), len(chosen))
         if self.most > 1:
             self._width = batch[1][1].shape[1]
-        fewest = int(np.argmin(counts[chosen]))
-        return batch, [(fewest, *self._moved(self._fetch(chosen[[fewest]]), 1))]
+        fewest = np.argsort(counts[chosen], kind="stable")[:_FEWEST].tolist()
+        return batch, [(place, *self._moved(self._fetch(chosen[[place]]), 1)) for place in fewest]
 
     def all_targets(self) -> Iterator[Any]:
         for chunk in self._rows.all_targets():

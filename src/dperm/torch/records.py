@@ -30,6 +30,7 @@ Indices = NDArray[np.intp]
 NOBODY = object()
 
 _AT_ONCE = 8192  # targets looked at together
+_SHORTEST = 3  # records of least length that are collated alone, too
 _CANDIDATES = 4  # records looked at for each that a model is checked on
 
 
@@ -132,8 +133,10 @@ class TorchRecords:
             return self._moved(self._fetch(chosen), len(chosen)), []
         items = [self._dataset[int(index)] for index in several]
         sizes = np.array([sum(float(_lengths(tensor[None])[0]) for tensor in tensors(_as_far(item))) for item in items])
-        picked = [items[place] for place in _spread(np.arange(len(items)), sizes, count)]
-        places = sorted({0, len(picked) // 2, len(picked) - 1})
+        chosen = _spread(np.arange(len(items)), sizes, count)
+        picked = [items[place] for place in chosen]
+        by_length = np.argsort(sizes[chosen], kind="stable").tolist()  # the shortest are padded most, the longest may be cut
+        places = sorted({*by_length[:_SHORTEST], by_length[len(picked) // 2], by_length[-1]})
         if len(set(sizes)) == 1 and (longer := _longer(picked[-1])) is not None:
             with contextlib.suppress(RuntimeError, ValueError, IndexError, TypeError):  # a length of its own may not be
                 self._moved(self._collate([*picked[:-1], longer]), len(picked))

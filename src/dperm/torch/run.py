@@ -100,7 +100,7 @@ class PrivateRun:
             self._reserve()
         if self.step >= self.plan.steps:
             return None
-        return self.gradients(self.objective.theta)
+        return self.objective.flat.without_padding(self.gradients(self.objective.theta))
 
     def _reserve(self) -> None:
         if self.step < self._reserved or self.step >= self.plan.steps:

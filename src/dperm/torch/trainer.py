@@ -331,7 +331,7 @@ class PrivateTrainer:
             if self._own_loop and self.checkpoint is not None:
                 self.save()  # the end of the run: whoever resumes gets the trained model
         finally:
-            self.objective.secret_masks = True
+            self.objective.secret_masks, self.objective.collated = True, None
             for watch in watches:
                 watch.remove()
             if kept is not None:

@@ -322,11 +322,22 @@ class Verifier:
             )
 
     @torch.no_grad()
-    def check_collated(self, sample: Sample, alone: Sequence[tuple[int, Any, Any]]) -> None:
+    def check_collated(self, sample: Sample, alone: Sequence[tuple[int, Any, Any]], moved: Sequence[float] = ()) -> None:
         """ValueError where a record's loss is another in a batch of its own than among those of the sample: (place, inputs,
-        targets) of single records."""
+        targets) of single records.
+
+        Here, and with parameters moved by each of these shares of their own size: a layer that starts at zero hides what comes
+        before it.
+        """
         for module in self._model.modules():
             module.training = False
+        self._compare_collated(sample, alone)
+        for share in moved:
+            seed_all(self._flat.agreed(fresh_seed()))
+            with self._moved(share):
+                self._compare_collated(sample, alone)
+
+    def _compare_collated(self, sample: Sample, alone: Sequence[tuple[int, Any, Any]]) -> None:
         losses = self._run(sample, list(range(sample.size)))
         for place, inputs, targets in alone:
             torch.manual_seed(0)
@@ -446,15 +457,19 @@ class Verifier:
         return torch.cat([parts[number] for number in range(len(parts))])
 
     @contextlib.contextmanager
-    def _moved(self) -> Iterator[None]:
-        """Within the block the trainable parameters are a little elsewhere: layers that start at zero would hide errors."""
+    def _moved(self, share: float = 0.1) -> Iterator[None]:
+        """Within the block the trainable parameters are elsewhere by a share of their size: layers that start at zero would hide
+        errors. Rows of embeddings that no step moves, those of padding, stay."""
         stored = self._flat.stored()
         kept = [parameter.clone() for parameter in stored]
         try:
             with torch.no_grad(), kept_states(self._flat.device):  # ranks that hold more numbers draw more
-                for parameter, before in zip(stored, kept, strict=True):
+                for number, (parameter, before) in enumerate(zip(stored, kept, strict=True)):
                     size = float(before.square().sum().sqrt()) / max(1, before.numel()) ** 0.5 or 0.1
-                    parameter.add_(torch.randn_like(before), alpha=0.1 * size)
+                    parameter.add_(torch.randn_like(before), alpha=share * size)
+                    if number in self._flat.padding:
+                        rows = self._flat.padding[number]
+                        parameter[rows] = before[rows]
             yield
         finally:
             with torch.no_grad():

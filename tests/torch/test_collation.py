@@ -1,0 +1,270 @@
+"""Issue 42, item 4: what hides behind layers of zeros, and the rows of embeddings that stand for padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dperm.gradient import SGD, AdaptiveClip, Constant, FullBatch, Plan
+from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
+from dperm.release import SpendLog
+from dperm.torch import ModuleObjective, PrivateTrainer
+from dperm.torch.flat import FlatParameters
+
+LOSS = nn.CrossEntropyLoss(reduction="none")
+WORDS, N = 20, 40
+
+
+class Texts(torch.utils.data.Dataset[Any]):
+    """Texts of 2 to 7 words from 1 to 19, or of as many vectors, and one of 30."""
+
+    def __init__(self, vectors: bool = False) -> None:
+        generator = torch.Generator().manual_seed(0)
+        lengths = [*torch.randint(2, 8, (N - 1,), generator=generator).tolist(), 30]
+        self.items = [
+            (
+                torch.randn(length, 5, generator=generator)
+                if vectors
+                else torch.randint(1, WORDS, (length,), generator=generator),
+                number % 2,
+            )
+            for number, length in enumerate(lengths)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]
+
+
+def padded(items: list[Any]) -> tuple[Tensor, Tensor]:
+    rows = nn.utils.rnn.pad_sequence([item[0] for item in items], batch_first=True)
+    return rows, torch.tensor([item[1] for item in items])
+
+
+def standardised(items: list[Any]) -> tuple[Tensor, Tensor]:
+    """By the batch's own mean and deviation."""
+    rows = torch.stack([item[0].float()[:2].flatten() for item in items])
+    return (rows - rows.mean(0)) / (rows.std(0, unbiased=False) + 1e-3), torch.tensor([item[1] for item in items])
+
+
+def mixed(items: list[Any]) -> tuple[Tensor, Tensor]:
+    """Each record half itself and half the next."""
+    rows = torch.stack([item[0].float()[:2].flatten() for item in items])
+    return (rows + rows.roll(1, 0)) / 2, torch.tensor([item[1] for item in items])
+
+
+class Bag(nn.Module):
+    """The sum of a text's embeddings: the row of padding is zero, and adds nothing as long as it stays zero."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(WORDS, width, padding_idx=0), nn.Linear(width, 2)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.head(self.table(words).sum(1))
+
+
+class BagOfTorch(nn.Module):
+    """The same as PyTorch has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.EmbeddingBag(WORDS, 8, mode="mean", padding_idx=0), nn.Linear(8, 2)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.head(self.table(words))
+
+
+class OfLength(Bag):
+    """The mean over as many words as the longest text of the batch has, behind a head of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.head(self.table(words).mean(1))
+
+
+class ZeroBias(nn.Module):
+    """Padded vectors give zero features as long as the bias is zero."""
+
+    def __init__(self, pooled: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.head, self.pooled = nn.Linear(5, 16), nn.Linear(16, 2), pooled
+        nn.init.zeros_(self.first.bias)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.head(self.pooled(torch.relu(self.first(rows))))
+
+
+class ZeroHead(nn.Module):
+    """A linear model that starts at zero."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(inputs, 2)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.head(rows)
+
+
+class LowRank(nn.Module):
+    """A frozen layer of zeros, and a low-rank update B·A beside it whose B starts at zero."""
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(inputs, 3, bias=False), nn.Linear(3, 2, bias=False)
+        nn.init.zeros_(self.up.weight)
+        self.bias = nn.Linear(1, 2)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.up(self.down(rows)) + self.bias(torch.ones_like(rows[:, :1]))
+
+
+def trainer(model: nn.Module, collate: Any, optimizer: Any = None, plan: Any = None, **given: Any) -> PrivateTrainer:
+    plan = plan or partial(full_batch_descent, steps=6, clipping_norm=1.0)
+    settings: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "public_size": N, "collate_fn": collate, **given}
+    return PrivateTrainer(model, LOSS, optimizer, plan, **settings)
+
+
+HIDDEN: dict[str, tuple[Callable[[], nn.Module], bool, Any]] = {
+    "zero bias, sum": (lambda: ZeroBias(lambda rows: rows.sum(1)), True, padded),
+    "zero bias, max": (lambda: ZeroBias(lambda rows: rows.amax(1)), True, padded),
+    "zero head, mean over the batch's length": (OfLength, False, padded),
+    "zero head, standardising": (lambda: ZeroHead(10), True, standardised),
+    "zero head, mixing": (lambda: ZeroHead(10), True, mixed),
+    "low rank, standardising": (lambda: LowRank(10), True, standardised),
+    "low rank, mixing": (lambda: LowRank(10), True, mixed),
+}
+
+
+@pytest.mark.parametrize("name", list(HIDDEN))
+def test_42_4_collation_hidden_by_zeros_is_refused_before_the_charge(name: str) -> None:
+    torch.manual_seed(0)
+    make, vectors, collate = HIDDEN[name]
+    with pytest.raises(ValueError, match="collated with"):
+        trainer(make(), collate).fit(Texts(vectors), progress=False)
+    assert not SpendLog.current().charges()
+
+
+class Later(Bag):
+    """Divides by the batch's length once the head is long."""
+
+    def forward(self, words: Tensor) -> Tensor:
+        late = torch.relu(self.head.weight.detach().norm() - 5).clamp(max=1.0)
+        return super().forward(words) / (1 + late * words.shape[1])
+
+
+@pytest.mark.parametrize("noticed", [1, 2, 4, 8])
+def test_42_4_collation_is_looked_at_again_in_passes_1_2_4_8(noticed: int) -> None:
+    torch.manual_seed(0)
+    data, model = Texts(), Later()
+    objective = ModuleObjective(model, LOSS)
+    batch = padded(data.items[-8:])
+    alone = [(place, *padded([data.items[place - 8]])) for place in range(4)]
+    objective.check_collated(*batch, alone)
+    theta = objective.theta
+    for _ in range(noticed - 1):
+        objective.per_example(theta, batch)
+    with torch.no_grad():
+        model.head.weight.mul_(10)
+    with pytest.raises(ValueError, match="collated with"):
+        objective.per_example(theta, batch)
+
+
+def sgd(model: nn.Module) -> Any:
+    return torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9, weight_decay=0.1)
+
+
+def adam(model: nn.Module) -> Any:
+    return torch.optim.Adam(model.parameters(), lr=0.1)
+
+
+def adaptive(noise_multiplier: float, public_size: int) -> Plan:
+    return Plan(FullBatch(), AdaptiveClip(1.0), Constant(noise_multiplier), SGD(0.5), steps=4, public_size=public_size)
+
+
+PLANS: dict[str, Any] = {
+    "full batches": partial(full_batch_descent, steps=4, clipping_norm=1.0),
+    "Poisson": partial(dp_sgd, epochs=2, expected_batch_size=20, clipping_norm=1.0),
+    "adaptive": adaptive,
+    "importance": partial(dpis, epochs=2, expected_batch_size=5, clipping_norm=1.0),
+}
+
+
+@pytest.mark.parametrize(("plan", "optimizer"), [*((plan, None) for plan in PLANS), ("Poisson", sgd), ("Poisson", adam)])
+@pytest.mark.parametrize("make", [Bag, BagOfTorch])
+def test_42_4_padding_rows_get_no_noise_and_do_not_move(make: type[Any], plan: str, optimizer: Any) -> None:
+    torch.manual_seed(0)
+    model = make()
+    with torch.no_grad():
+        model.table.weight[0] = 0.0 if make is Bag else 0.25  # which a mean over the words that there are leaves out
+    before = model.table.weight.detach().clone()
+    trainer(model, padded, None if optimizer is None else optimizer(model), PLANS[plan]).fit(Texts(), progress=False)
+    decay = optimizer is sgd and make is not Bag  # moves rows by themselves, as it does without privacy
+    assert decay or torch.equal(model.table.weight[0], before[0])
+    assert (model.table.weight[1:] != before[1:]).any(1).all()
+
+
+def test_42_4_a_loop_of_ones_own_sees_no_noise_at_padding() -> None:
+    torch.manual_seed(0)
+    model = Bag()
+    optimizer = sgd(model)
+    for step in trainer(model, padded, optimizer).steps(Texts()):
+        gradient: Any = model.table.weight.grad
+        assert not gradient[0].any()
+        assert gradient[1:].all()
+        assert step.gradient[: model.table.weight.numel()].view_as(gradient).equal(gradient)
+        optimizer.step()
+    assert not model.table.weight[0].any()
+
+
+def test_42_4_a_record_moves_a_bag_of_embeddings_by_what_is_charged() -> None:
+    torch.manual_seed(0)
+    model, data = Bag(), Texts()
+    trainer(model, padded, sgd(model), partial(full_batch_descent, steps=20, clipping_norm=1.0)).fit(data, progress=False)
+    objective = ModuleObjective(model, LOSS)
+
+    def query(items: list[Any]) -> Tensor:
+        found = objective.evaluate(*padded(items))
+        return found.weighted_sum(1 / found.norms.clamp(min=1.0))
+
+    longest, _ = data.items[-1]
+    moved = [(query([*data.items[:20], (longest, label)]) - query(data.items[:20])).norm() for label in (0, 1)]
+    assert 0.5 < max(moved) <= 1 + 1e-5
+
+
+def test_42_4_a_tied_table_is_trained_in_all_its_rows() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.back = nn.Embedding(WORDS, 4, padding_idx=0), nn.Linear(4, WORDS, bias=False)
+            self.back.weight = self.table.weight
+
+    class Twice(nn.Module):
+        def __init__(self, *paddings: int | None) -> None:
+            super().__init__()
+            tables = [nn.Embedding(WORDS, 4, padding_idx=each) for each in paddings]
+            self.tables = nn.ModuleList(tables)
+            for each in tables:
+                each.weight = tables[0].weight
+
+    assert FlatParameters(Tied()).padding == {}
+    assert FlatParameters(Twice(1, 0)).padding == {}
+    assert FlatParameters(Twice(1, None)).padding == {}
+    (rows,) = FlatParameters(Twice(1, 1)).padding.values()
+    assert rows.nonzero().flatten().tolist() == [1]
+    model = nn.Sequential(nn.Embedding(WORDS, 4, padding_idx=-1), nn.Linear(4, 2))
+    assert FlatParameters(model).padding[0].nonzero().flatten().tolist() == [WORDS - 1]
+    model[0].requires_grad_(False)
+    assert FlatParameters(model).padding == {}
