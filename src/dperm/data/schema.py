@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm._json import on_one_line
-from dperm.data.columns import Column, Encoding, checked_range
+from dperm.data.columns import OTHER, Column, Encoding, checked_range
 from dperm.data.dates import date_parts
 from dperm.data.entries import SchemaError, decimal_of, is_number, numbers, texts
 from dperm.data.frames import as_frame
@@ -136,6 +136,26 @@ class Schema:
     def features(self) -> list[str]:
         """Names of the encoded features, `column=category` for one-hot ones, `column≈knot` for those of a curve."""
         return [name for part in self.parts for name in part.features(self.encoding)]
+
+    def columns_of(self, name: str) -> dict[str, int]:
+        """Which feature stands for each category of the column `name`, others included: for `fit_by` of `DPByPart`. SchemaError
+        for what is no category."""
+        at = 0
+        for part in self.parts:
+            if isinstance(part, Column) and part.name == name and part.type == "category":
+                names = (*part.categories, *((OTHER,) if part.other else ()))
+                return {category: at + place for place, category in enumerate(names)}
+            at += part.width(self.encoding)
+        known = [column.name for column in self.feature_columns if column.type == "category"]
+        raise SchemaError(f"Expected the name of a category, one of {known[:12]}, got {name!r}.")
+
+    def of_other_parts(self, frame: Any, name: str, value: str) -> dict[int, str]:
+        """By row, from 0, in words: the rows whose category in the column `name` is another than `value`."""
+        frame = as_frame(frame)
+        at = self.columns_of(name)[value] - min(self.columns_of(name).values())
+        column = next(column for column in self.columns if column.name == name)
+        mine = column.encode(frame[name], replace(self._encoding_of(frame), lenient=True))[:, at] > 0
+        return {int(row): f"column {name!r} is not {value!r}, which this model is for" for row in np.flatnonzero(~mine)}
 
     @property
     def dimension(self) -> int:

@@ -3,6 +3,7 @@
 import pkgutil
 from importlib import import_module
 
+from dperm.estimators.by_part import DPByPart
 from dperm.estimators.classifiers import DPLinearSVC, DPLogisticRegression
 from dperm.estimators.elastic_net import DPElasticNet
 from dperm.estimators.encoder import TableEncoder
@@ -19,6 +20,7 @@ for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "DPByPart",
     "DPElasticNet",
     "DPLasso",
     "DPLinearSVC",

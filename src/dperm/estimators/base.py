@@ -205,26 +205,39 @@ class PrivateLinearModel(TakesMethod):
             )
         if size is not None and method.needs_size:
             remind_of_size(size, records, "what was chosen by it suits other data.", stacklevel=4, whom=whom)
-        scale = objective.intercept_scale
         given = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
         kept = copy.deepcopy(given)  # lists may change; and what cannot be copied fails now
         channel = Channel.open(self.random_state, label=self.label)
+        if self._split is not None:
+            mechanism, objective = self._split(mechanism, objective, classes)
         release = mechanism.release(objective, made(task, objective), channel)
         if not np.isfinite(release.theta).all():
             warnings.warn("Training diverged: parameters are not finite. It is paid for; lower the learning rate.", stacklevel=5)
-        self.objective_ = objective
         self.fitted_params_ = kept
         certificate = release.certificate.with_assumptions(*assumptions, *of_stranger(self))
         self.certificate_ = certificate.asked_for(self.epsilon) if isinstance(self.epsilon, Risk) else certificate
         self.trace_ = plain(dict(release.trace))
         self.private_trace_ = release.private
-        table = release.theta
+        if self._split is None:
+            self._hold(release.theta, objective)
+        else:
+            self._of_parts = (mechanism, release.theta)
+        return release
+
+    #: what makes a mechanism for each of several parts of the records of one for all, and the objective that they share; its
+    #: parameters are those of several models
+    _split: Callable[[Mechanism, LinearObjective, int], tuple[Mechanism, LinearObjective]] | None = None
+
+    def _hold(self, theta: Array, objective: LinearObjective) -> None:
+        """Keep the parameters of one model, or one for each class, as coefficients."""
+        self.objective_ = objective
+        scale = objective.intercept_scale
+        table = theta
         if objective.outputs > 1:
             table = table.reshape(-1, objective.outputs).T
         table = np.atleast_2d(table)
-        self.coef_ = table[:, :features].copy()
+        self.coef_ = table[:, : objective.features].copy()
         self.intercept_ = scale * table[:, -1] if scale else np.zeros(len(table))
-        return release
 
     def _method(self) -> Method:
         """How to train, by this estimator's parameters."""

@@ -18,7 +18,7 @@ from dperm.estimators.records import beside
 from dperm.estimators.scores import pinball_of_parts
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
-from dperm.objectives import Loss
+from dperm.objectives import LinearObjective, Loss
 from dperm.objectives.quantile import QuantileLoss
 from dperm.privacy import Assumption, Risk
 from dperm.privacy.statements import clipped_targets
@@ -86,11 +86,14 @@ class DPQuantileRegressor(RegressorMixin, PrivateLinearModel):
         """Train privately on rows X (n, d), dense or CSR, and targets y (n,); see `DPLogisticRegression.fit`."""
         self._check_parameters()
         self._loss()  # refuses what it cannot be made of
-        bound = self.target_bound
         with all_or_nothing(self):
             self._fit(X, y, groups, absent, sample_weight)
-            self.coef_, self.intercept_ = bound * self.coef_[0], bound * float(np.ravel(self.intercept_)[0])
         return self
+
+    def _hold(self, theta: NDArray[np.float64], objective: LinearObjective) -> None:
+        super()._hold(theta, objective)
+        bound = self.target_bound
+        self.coef_, self.intercept_ = bound * self.coef_[0], bound * float(np.ravel(self.intercept_)[0])
 
     def _targets(self, y: Any) -> tuple[NDArray[np.float64], int, list[Assumption]]:
         bound = self.target_bound

@@ -19,7 +19,7 @@ from dperm.estimators.records import beside
 from dperm.estimators.scores import share_explained, squared_divergence
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Method
-from dperm.objectives import Loss, Squared
+from dperm.objectives import LinearObjective, Loss, Squared
 from dperm.privacy import Assumption, Risk
 from dperm.privacy.statements import clipped_targets
 
@@ -81,8 +81,11 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         check.positive("target_bound", self.target_bound)
         with all_or_nothing(self):
             self._fit(X, y, groups, absent, sample_weight)
-            self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
         return self
+
+    def _hold(self, theta: NDArray[np.float64], objective: LinearObjective) -> None:
+        super()._hold(theta, objective)
+        self.coef_, self.intercept_ = self.coef_[0], float(np.ravel(self.intercept_)[0])
 
     def _targets(self, y: Any) -> tuple[Array, int, list[Assumption]]:
         bound = self.target_bound

@@ -90,6 +90,10 @@ def predict(
                 raise ValueError(f"Expected --keep to name columns of the table, got {absent}.")
             copied = frame[_names(keep)].reset_index(drop=True)
             faults, clipped, rows = schema.faults(frame), schema.clipped(frame), len(frame)
+            if (part := extra.get("fit_by")) is not None:
+                rest = [row for row in range(rows) if row not in faults]
+                others = schema.of_other_parts(frame.iloc[rest], part["column"], part["value"])
+                faults |= {rest[row]: why for row, why in others.items()}
             wrong_rows(faults, rows, schema, on_error)
             fit = frame.drop(index=frame.index[list(faults)])
             if not as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -70,6 +71,13 @@ def train(
     class_weight: Annotated[
         str | None, typer.Option(help="Public weights of the labels, no=1,yes=4: errors on a rare one count for more.")
     ] = None,
+    fit_by: Annotated[
+        str | None,
+        typer.Option(
+            help="A category of the schema: a model, and a file, for each of its values, for the price of one. --public-size is "
+            "that of all, which each has an equal share of."
+        ),
+    ] = None,
     data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0,
     public_size: Annotated[int | None, typer.Option(help="Publicly known number of records, if it is public.")] = None,
     accept_proposed: Annotated[
@@ -93,8 +101,10 @@ def train(
       dperm train people.csv --schema people.schema.json --epsilon 1 --dry-run
       dperm train people.csv --schema people.schema.json --epsilon 1 -o model.json
       dperm train people.csv --schema people.schema.json --advantage 0.1 -o model.json
+      dperm train people.csv --schema people.schema.json --fit-by ward -o model.json
     """
     from dperm._validate import choice
+    from dperm.cli.by_part import by_part, files_of_parts, refuse_by_part
     from dperm.cli.kinds import KINDS, Asked
     from dperm.estimators import model_to_json
     from dperm.mechanisms import known_methods
@@ -131,6 +141,8 @@ def train(
         hidden=hidden,
     )
     kind.refuse(asked)
+    if fit_by is not None:
+        refuse_by_part(kind, asked, private_report)
 
     dataset, used = dataset_of(
         source,
@@ -153,7 +165,14 @@ def train(
     if used is not None:
         used.found_by(relation, delta)  # refused here, before anything is charged
     estimator = kind.estimator(dataset, asked)
-    probe_writable(output)
+    files = {"": output}
+    if fit_by is not None:
+        if used is None:
+            raise ValueError("Expected a table with a schema for --fit-by: a category of it says whose model is whose.")
+        estimator = by_part(estimator, used, fit_by, public_size)
+        files = files_of_parts(output, estimator.fit_by)
+    for file in files.values():
+        probe_writable(file)
     if private_report is not None:
         if mechanism != "individual" or public_size is None or len(dataset.classes) > 2:
             raise ValueError(
@@ -170,7 +189,8 @@ def train(
         return
     if kind.notice and not as_json:
         say(kind.notice)
-    with kept_aside(output) as kept:
+    with contextlib.ExitStack() as stack:
+        aside = [stack.enter_context(kept_aside(file)) for file in files.values()]
         fitted = dataset.fit(estimator)
     if used is None and dataset.target_range is None:
         fitted.certificate_ = fitted.certificate_.with_assumptions(labels(None, stated=False))
@@ -179,14 +199,18 @@ def train(
         "target_range": dataset.target_range,
         "indices": dataset.indices,
     }
-    keep(output, model_to_json(fitted, extra, sign_key=sign_key))
+    for part, file in files.items():
+        model_of = fitted if fit_by is None else fitted.models_[part]
+        named = {} if fit_by is None else {"fit_by": {"column": fit_by, "value": part}}
+        keep(file, model_to_json(model_of, {**extra, **named}, sign_key=sign_key))
     if private_report is not None:
         from dperm.report import write_atomically
         from dperm.report.individual import Spending, spending_page
 
         found = Spending.of(fitted.private_trace_[0]["spent_by_record"], fitted.certificate_)
         write_atomically(private_report, spending_page(found, fitted.certificate_, dataset.title or dataset.name))
-    if not as_json and len(set(fitted.predict(dataset.features[:_LOOKED]))) == 1 and len(dataset) > 1:
+    alike = fit_by is None and len(set(fitted.predict(dataset.features[:_LOOKED]))) == 1 and len(dataset) > 1
+    if not as_json and alike:
         say("Warning, for the data holder alone: it gives the same answer for all of the first records that it was trained on.")
         say("A larger epsilon, more records, or fewer columns would help; nothing more can be got from this one.\n")
     if as_json:
@@ -196,10 +220,11 @@ def train(
             say(f"PRIVATE, for the data holder only: {private_report}.")
         say(fitted.certificate_.brief())
         if used is not None and used.curves and kind.drawn:
-            say(f"Each number has a curve of {used.curves} knots: see them by `dperm effects {output}`.")
+            say(f"Each number has a curve of {used.curves} knots: see them by `dperm effects {next(iter(files.values()))}`.")
         if used is not None and used.pairs and not used.curves:
             say("Its numbers have straight lines, and pairs of columns are left out with curves: --curves says how many knots.")
-        say(f"Model written to {output}." + (f" What was there is kept as {kept}." if kept else ""))
+        for file, kept in zip(files.values(), aside, strict=True):
+            say(f"Model written to {file}." + (f" What was there is kept as {kept}." if kept else ""))
 
 
 def _told_of_dry_run(kind: Kind, estimator: Any, dataset: Dataset, budget: Any) -> None:
@@ -208,9 +233,10 @@ def _told_of_dry_run(kind: Kind, estimator: Any, dataset: Dataset, budget: Any) 
     from dperm.privacy import Relation as Neighbours
     from dperm.release.ledger import SpendLog
 
-    persons, delta, log = dataset.groups is not None, estimator.delta, SpendLog.current()
-    size = estimator.public_size
-    if Neighbours(estimator.relation) is Neighbours.REPLACE_ONE:
+    one = getattr(estimator, "estimator", estimator)  # of models by part
+    persons, delta, log = dataset.groups is not None, one.delta, SpendLog.current()
+    size = one.public_size
+    if Neighbours(one.relation) is Neighbours.REPLACE_ONE:
         size = len(set(dataset.groups)) if dataset.groups is not None else len(dataset)
     mechanism, event = kind.foreseen(estimator, dataset, size)
     spent = f"ε = {budget:g}" if isinstance(budget, float | int) else f"the ε of {budget}"

@@ -1,0 +1,169 @@
+"""Item 22: models by part, through the front door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dperm.data import Column, Dataset, Schema
+from dperm.estimators import (
+    DPByPart,
+    DPElasticNet,
+    DPLogisticRegression,
+    DPQuantileRegressor,
+    DPRidge,
+    model_from_json,
+    model_to_json,
+)
+from dperm.mechanisms import AccuracyFirst, Output
+from dperm.privacy import Certificate, Disjoint, Gaussian, epsilon
+from dperm.release import SpendLog
+
+WARDS = ("north", "south", "east")
+SCHEMA = Schema(
+    "people",
+    "ill",
+    (
+        Column("ward", "category", categories=WARDS),
+        Column("age", "number", range=(0, 100)),
+        Column("ill", "label"),
+    ),
+    classes=("no", "yes"),
+)
+
+
+def table(rows: int = 900, seed: int = 3) -> pd.DataFrame:
+    """Who is old is ill in the north, and well in the south; nobody lives in the east."""
+    rng = np.random.default_rng(seed)
+    ward = rng.choice(WARDS[:2], rows)
+    age = rng.uniform(0, 100, rows)
+    old = age > 50
+    return pd.DataFrame({"ward": ward, "age": age, "ill": np.where(old == (ward == "north"), "yes", "no")})
+
+
+@pytest.fixture
+def log(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> SpendLog:
+    monkeypatch.setenv("DPERM_SPEND_LOG", str(tmp_path / "log.db"))
+    return SpendLog.current()
+
+
+def test_22_a_model_for_each_ward_for_the_price_of_one(log: SpendLog) -> None:
+    dataset = Dataset.of(table(), SCHEMA)
+    fit_by = SCHEMA.columns_of("ward")
+    assert fit_by == {"north": 0, "south": 1, "east": 2}
+    estimator = DPLogisticRegression(epsilon=2.0, classes=["no", "yes"], label="people")
+    models = dataset.fit(DPByPart(estimator, fit_by, public_sizes=300))
+    assert list(models.models_) == list(WARDS)  # the east has a model, though nobody is there
+    right = models.predict(dataset.features) == dataset.targets
+    assert right.mean() > 0.8
+    alone = dataset.fit(DPLogisticRegression(epsilon=2.0, classes=["no", "yes"]))
+    assert (alone.predict(dataset.features) == dataset.targets).mean() < 0.7
+    first, _ = log.charges()
+    certificate = models.certificate_
+    assert first.event == certificate.event
+    assert isinstance(certificate.event, Disjoint)
+    assert certificate.epsilon <= 2.0
+    assert certificate.epsilon == pytest.approx(epsilon(certificate.event.parts[0], 1e-5))
+    certificate.verify()
+    for model in models.models_.values():
+        assert model.certificate_ == certificate
+        again, _ = model_from_json(model_to_json(model))
+        assert np.array_equal(again.predict(dataset.features), model.predict(dataset.features))
+    proba = models.predict_proba(dataset.features)
+    assert np.array_equal(models.classes_[proba.argmax(axis=1)], models.predict(dataset.features))
+
+
+def test_22_preprocessing_over_all_parts_is_charged_beside(log: SpendLog) -> None:
+    dataset = Dataset.of(table(), SCHEMA)
+    models = dataset.fit(DPByPart(DPLogisticRegression(classes=["no", "yes"]), SCHEMA.columns_of("ward"), public_sizes=300))
+    found = Certificate.issue(mechanism="ranges", event=Gaussian(9.0), delta=1e-5)
+    whole = Certificate.of_all([found, models.certificate_])
+    assert models.certificate_.epsilon < whole.epsilon < models.certificate_.epsilon + found.epsilon
+
+
+def estimators() -> list[tuple[Any, bool]]:
+    """Each with whether it can do without public sizes."""
+    two = {"classes": ["no", "yes"]}
+    return [
+        (DPRidge(), True),
+        (DPRidge(mechanism="output"), True),
+        (DPElasticNet(), True),
+        (DPQuantileRegressor(), True),
+        (DPLogisticRegression(mechanism="gradient", **two), True),
+        (DPLogisticRegression(mechanism=Output(), classes=["no", "yes", "maybe"]), True),
+        (DPLogisticRegression(mechanism="output", delta=0.0, **two), True),
+        (DPLogisticRegression(mechanism=AccuracyFirst(accuracy=0.6), **two), False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "sizes"),
+    [
+        (each, sizes)
+        for each, private in estimators()
+        for sizes in ([None] if private else []) + [{"a": 40, "b": 60, "empty": 30}]
+    ],
+)
+def test_22_every_estimator_has_a_model_for_each_part(estimator: Any, sizes: Any, log: SpendLog) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 0.5, (100, 4))
+    X[:, :3] = np.eye(3)[rng.choice(2, 100)]
+    y = X[:, 3] if not hasattr(estimator, "classes") else rng.choice(["no", "yes"], 100)
+    before = len(log.charges())
+    models = DPByPart(estimator, {"a": 0, "b": 1, "empty": 2}, public_sizes=sizes).fit(X, y)
+    assert len(log.charges()) == before + 1
+    assert models.predict(X).shape == (100,)
+    models.certificate_.verify()
+    assert np.isfinite(models.models_["empty"].coef_).all()
+    if sizes is not None:
+        assert models.models_["b"].public_size == 60
+
+
+def test_22_what_is_refused_before_a_charge(log: SpendLog) -> None:
+    X, y = np.eye(3), np.array(["no", "yes", "no"])
+    good = DPLogisticRegression(classes=["no", "yes"])
+    fit_by = {"a": 0, "b": 1}
+    for estimator, settings, match in (
+        (DPLogisticRegression(relation="replace_one"), {}, "moves to another part"),
+        (DPLogisticRegression(public_size=5), {}, "public_sizes"),
+        (good, {"public_sizes": {"a": 1}}, "public_sizes of"),
+        (good, {"fit_by": {"a": 0, "b": 0}}, "different columns"),
+        (good, {"fit_by": {"a": 0, "b": 7}}, "different columns"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            DPByPart(estimator, **({"fit_by": fit_by} | settings)).fit(X, y)
+    with pytest.raises(TypeError, match="linear estimator"):
+        DPByPart("logistic", fit_by).fit(X, y)
+    with pytest.raises(TypeError, match="a feature for each part"):
+        DPByPart(good, {}).fit(X, y)
+    assert log.charges() == []
+    models = DPByPart(good, fit_by).fit(X, y)
+    with pytest.raises(ValueError, match="1 in none"):
+        models.predict(X)
+    assert models.places(X).tolist() == ["a", "b", None]
+
+
+def test_22_persons_are_in_one_part(log: SpendLog) -> None:
+    rng = np.random.default_rng(1)
+    X = np.concatenate([np.eye(2)[rng.choice(2, 60)], rng.uniform(0, 0.3, (60, 1))], axis=1)
+    y = rng.choice([-1, 1], 60)
+    estimator = DPLogisticRegression(classes=[-1, 1], person_rows=3)
+    models = DPByPart(estimator, {"a": 0, "b": 1}, public_sizes=20).fit(X, y, groups=np.arange(60) // 3)
+    assert models.certificate_.of_persons
+    keys = {item.key: item for item in models.certificate_.assumptions}
+    assert "that all of them name" in keys["disjoint"].text
+    models.certificate_.verify()
+
+
+def test_22_columns_of_a_schema() -> None:
+    schema = Schema("t", "y", (Column("a", "number", range=(0, 1)), Column("b", "category", categories=("x", "z"), other=True),
+                               Column("y", "label")), classes=("0", "1"))  # fmt: skip
+    found = schema.columns_of("b")
+    assert [schema.features[at] for at in found.values()] == [f"b={name}" for name in found]
+    assert len(found) == 3
+    for name in ("a", "y", "nothing"):
+        with pytest.raises(ValueError, match="category"):
+            schema.columns_of(name)
