@@ -254,12 +254,12 @@ def test_22_the_channel_opens_a_door_for_each_part() -> None:
     event = Disjoint((Gaussian(1.0), Gaussian(2.0)))
     channel = Channel.open(0)
     channel.charge(Composed((Gaussian(3.0), event)), "test")
-    query = np.zeros(2)
+    query, members = np.zeros(2), [np.array([0, 2]), np.array([1])]
     channel.release(query, 1.0, 3.0)
     for noise in (1.0, 2.0):  # what parts pay for leaves by their own doors
         with pytest.raises(UnpaidReleaseError):
             channel.release(query, 1.0, noise)
-    first, second = channel.split(event)
+    first, second = channel.split(event, members)
     with pytest.raises(UnpaidReleaseError):
         first.release(query, 1.0, 2.0)
     first.release(query, 1.0, 1.0)
@@ -268,7 +268,7 @@ def test_22_the_channel_opens_a_door_for_each_part() -> None:
         with pytest.raises(UnpaidReleaseError):
             door.release(query, 1.0, noise)
     with pytest.raises(UnpaidReleaseError, match="not paid for"):
-        channel.split(event)
+        channel.split(event, members)
     with pytest.raises(UnpaidReleaseError, match="charged once"):
         first.charge(Gaussian(1.0), "again")
 

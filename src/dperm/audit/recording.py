@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -73,6 +74,12 @@ class Recorder(Source):
         self._listens = source is None
         self.source = source or SystemSource(Randomness.from_system())
         self.recording = Recording()
+        self._members: Indices | None = None
+
+    def within(self, members: Indices) -> Source:
+        view = copy.copy(self)  # which shares the recording
+        view._members, view.source = members, self.source.within(members)
+        return view
 
     def over(self, own: Source) -> Source:
         if self._listens:
@@ -129,13 +136,14 @@ class Recorder(Source):
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
         for included in self.source.draw(draw, records, steps):
-            self.recording.inclusions.append(included.copy())
+            self.recording.inclusions.append(_among_all(included, self._members, draw.slots))
             self.recording.draws.append(draw)
             yield included
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
         stayed = self.source.thin(indices, keep, coin)
-        self.recording.thinned[coin] = np.union1d(self.recording.thinned.get(coin, _NOBODY), stayed)
+        everywhere = _among_all(stayed, self._members)
+        self.recording.thinned[coin] = np.union1d(self.recording.thinned.get(coin, _NOBODY), everywhere)
         return stayed
 
     @property
@@ -160,6 +168,12 @@ class Forced(Source):
         self.index_map = index_map
         self.extra = extra
         self.recording = Recording()
+        self._members: Indices | None = None
+
+    def within(self, members: Indices) -> Source:
+        view = copy.copy(self)  # which shares the recording
+        view._members = members
+        return view
 
     def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
         return self._next(query, sensitivity, std, "gaussian", step)
@@ -205,15 +219,18 @@ class Forced(Source):
             mapped = self.index_map[included // draw.slots]
             there, extra = mapped >= 0, self.extra[:, None] * draw.slots + np.arange(draw.slots)
             mine = np.sort(np.concatenate([mapped[there] * draw.slots + included[there] % draw.slots, extra.ravel()]))
+            if self._members is not None:
+                mine = mine[np.isin(mine // draw.slots, self._members)]
             self.recording.inclusions.append(mine)
             self.recording.draws.append(draw)
-            yield mine
+            yield _among_members(mine, self._members, draw.slots)
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
         mapped = self.index_map[np.union1d(self.reference.thinned.get(coin, _NOBODY), self.always)]
-        stayed = indices[np.isin(indices, np.concatenate([mapped[mapped >= 0], self.extra]))]
-        self.recording.thinned[coin] = np.union1d(self.recording.thinned.get(coin, _NOBODY), stayed)
-        return stayed
+        drawn = _among_all(indices, self._members)
+        stays = np.isin(drawn, np.concatenate([mapped[mapped >= 0], self.extra]))
+        self.recording.thinned[coin] = np.union1d(self.recording.thinned.get(coin, _NOBODY), drawn[stays])
+        return indices[stays]
 
     @property
     def generator(self) -> np.random.Generator:
@@ -221,6 +238,16 @@ class Forced(Source):
 
     def admitted(self, event: Event) -> None:
         self.recording.parts.append(event)
+
+
+def _among_all(drawn: Indices, members: Indices | None, slots: int = 1) -> Indices:
+    """What was drawn of some records, by their places among all; a copy. Of persons with several rows each has `slots`."""
+    return drawn.copy() if members is None else members[drawn // slots] * slots + drawn % slots
+
+
+def _among_members(drawn: Indices, members: Indices | None, slots: int) -> Indices:
+    """The inverse."""
+    return drawn if members is None else np.searchsorted(members, drawn // slots) * slots + drawn % slots
 
 
 def _precision(values: Any) -> float:

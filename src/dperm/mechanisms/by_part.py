@@ -99,17 +99,18 @@ class ByPart(Mechanism):
         """Parameters (K, …) and the trace of each part."""
         thetas: list[Array] = []
         traces: list[dict[str, Any]] = []
-        doors = channel.split(self.event(objective.facts))
-        for (part, own), mine, door in zip(self._parts, self.split(records), doors, strict=True):
-            theta, trace = part.train(own, mine, door)
+        members = self.split(records)
+        doors = channel.split(self.event(objective.facts), members)
+        for (part, own), mine, door in zip(self._parts, members, doors, strict=True):
+            theta, trace = part.train(own, records.subset(mine), door)
             thetas.append(theta)
             traces.append(trace)
         return np.stack(thetas), {"parts": traces}
 
-    def split(self, records: Records) -> list[Records]:
-        """The records of each part, in their order."""
+    def split(self, records: Records) -> list[NDArray[np.intp]]:
+        """Which records are in each part, in their order."""
         place = records.places(self.columns)
-        return [records.subset(np.flatnonzero(place == number)) for number in range(len(self.columns))]
+        return [np.flatnonzero(place == number) for number in range(len(self.columns))]
 
     def admit(self, objective: LinearObjective, records: Any) -> Any:
         if _made_by(objective) != _made_by(self.objectives[0]):
@@ -143,7 +144,7 @@ class ByPart(Mechanism):
     def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
         stages: list[Stage] = []
         for (part, own), mine in zip(self._parts, self.split(records), strict=True):
-            stages += part.stages(own, mine, released, first)
+            stages += part.stages(own, records.subset(mine), released, first)
             paid = leaves(part.event(own.facts))
             first += sum(count * leaf.releases for leaf, count in paid.items() if leaf.pays_for is not None)
         return stages

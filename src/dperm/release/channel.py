@@ -296,17 +296,18 @@ class Channel:
                 if again:
                     self._again[paid] += releases
 
-    def split(self, event: Disjoint) -> list[Channel]:
+    def split(self, event: Disjoint, members: Sequence[Indices]) -> list[Channel]:
         """A channel for each part of an event that was charged, of the same randomness: it lets out what its own part was charged
-        for, once, and nothing of another's. As often as the event was charged; not in a run that was continued."""
+        for, once, and nothing of another's. As often as the event was charged; not in a run that was continued. `members`: the
+        places of each part's records among all."""
         with self._lock:
             self._check_process()
             if self._splits[event] < 1:
                 raise UnpaidReleaseError(f"Channels for the parts of {event} are not paid for by {self.event}.")
             self._splits[event] -= 1
         doors: list[Channel] = []
-        for part in event.parts:
-            door = Channel(self._source, log=self._log, label=self.label)
+        for part, mine in zip(event.parts, members, strict=True):
+            door = Channel(self._source.within(mine), log=self._log, label=self.label)
             door.provenance, door.confided = self.provenance, self.confided
             door.event = part
             door._admit(part)

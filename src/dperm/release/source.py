@@ -45,6 +45,11 @@ class Source(ABC):
         any."""
         return part
 
+    def within(self, members: Indices) -> Source:
+        """The source of a run on some of the records alone, whose places among all of them these are, in order: for audits, which
+        tell records apart by them."""
+        return self
+
     def length(self, query: Any) -> int:
         """How many numbers the whole query has, of which this process may have some."""
         return query.shape[-1]
