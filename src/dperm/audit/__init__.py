@@ -6,7 +6,7 @@ from dperm.audit.low_bits import low_bits
 from dperm.audit.membership import member_scores, membership, record_losses
 from dperm.audit.one_run import one_run
 from dperm.audit.outputs import one_at_a_time
-from dperm.audit.pairs import Pair, extreme_pairs, game_pairs, influential_pair, network_pairs
+from dperm.audit.pairs import Pair, extreme_pairs, game_pairs, influential_pair, network_pairs, worst_pairs
 from dperm.audit.recording import Forced, Recorder, Recording
 from dperm.audit.replay import replay
 from dperm.audit.result import AuditResult, learned, overall, results_from_json, results_to_json
@@ -46,4 +46,5 @@ __all__ = [
     "results_from_json",
     "results_to_json",
     "white_box",
+    "worst_pairs",
 ]

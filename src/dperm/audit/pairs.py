@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dperm.influence import LinearInfluence
 from dperm.mechanisms import Mechanism
-from dperm.mechanisms.extremes import Extreme
+from dperm.mechanisms.extremes import Extreme, opposites
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Relation
 
@@ -171,44 +171,17 @@ def extreme_pairs(
 def worst_pairs(mechanism: Mechanism, objective: LinearObjective, records: int = 40) -> list[Pair]:
     """Neighbours on which queries move nearly as far as is charged, for replay.
 
-    A record at the norm bound has the steepest gradient where its target is at one end, and its replacement pulls the other way:
-    by the opposite target, by the opposite row, or, for what is a square, by a row at right angles. The others lie across it,
-    but for three, so that sums of what it has more of are not about them. What a mechanism's own proof adds is in
-    `Mechanism.extremes`.
+    Records that pull as far as they can, and opposite ways, and what the mechanism's own proofs add, `Mechanism.extremes`; where
+    a record's place may matter, at several places (`Mechanism.places`).
     """
     if objective.person_rows is not None:
         alone = replace(objective, person_rows=None)
         pairs = worst_pairs(mechanism, alone, records)
         return [of_persons(pair, objective.person_rows, alike=alike) for pair in pairs for alike in (True, False)]
-    d, bound = objective.features, objective.data_norm
-    count = mechanism.target_classes or (objective.outputs if objective.outputs > 1 else 0)
-    one, other = (0.0, 1.0) if count else objective.loss.extremes
-    relation, found = objective.relation, mechanism.extremes(objective)
-    if d < 2:
-        return [_pair_of(item, relation) for item in found]
-    first, second = bound * np.eye(d)[:2]
-    rows = np.vstack([np.tile(first, (3, 1)), np.tile(second, (records - 4, 1))])
-    targets = np.append(np.full(3, one), _cancelling(objective, one, other, records - 4, scalar=not count))
-    extreme = [
-        Extreme("a target at the other end", rows, targets, (first, one), (first, other)),
-        Extreme("the opposite row", rows, targets, (-first, one), (first, one)),
-        Extreme("a row at right angles", rows, targets, (first, other), (second, other)),
-    ]
-    if relation is Relation.REPLACE_ONE:
-        absent = np.full(d, np.nan)
-        extreme.append(Extreme("in the place of one that is absent", rows, targets, (first, one), (absent, one)))
-    pairs = [_pair_of(item, relation) for item in [*extreme, *found]]
+    relation, usual = objective.relation, opposites(objective, mechanism.target_classes, records - 1)
+    pairs = [_pair_of(item, relation) for item in [*usual, *mechanism.extremes(objective)]]
     elsewhere = [place for place in mechanism.places(records) if place != records - 1]
-    return pairs + [_pair_of(replace(item, place=place), relation) for place in elsewhere for item in extreme[:2]]
-
-
-def _cancelling(objective: LinearObjective, one: float, other: float, count: int, *, scalar: bool) -> Array:
-    """(count,) targets of the two kinds, so that at θ = 0 gradients of records that are otherwise alike nearly cancel."""
-    share = 0.5
-    if scalar:
-        first, second = np.abs(objective.loss.slope(np.zeros(2), np.array([one, other])))
-        share = second / (first + second)
-    return np.where(np.arange(count) < round(share * count), one, other)
+    return pairs + [_pair_of(replace(item, place=place), relation) for place in elsewhere for item in usual]
 
 
 def _pair_of(extreme: Extreme, relation: Relation) -> Pair:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.extremes import Extreme, right_angles
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.objectives import LinearObjective, PublicFacts, Records
@@ -133,6 +134,9 @@ class CoordinateDescent(Mechanism):
         return np.maximum(released, max(spread, _LEAST * most / objective.dimension))
 
     curved = False
+
+    def extremes(self, objective: LinearObjective) -> list[Extreme]:
+        return right_angles(objective)
 
     def settings(self) -> Mapping[str, Any]:
         return {

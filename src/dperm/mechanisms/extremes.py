@@ -14,14 +14,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dperm.objectives import LinearObjective
 
-__all__ = ["Extreme", "across_a_third_class", "beside_others_alike", "curved", "some_places", "steep"]
+__all__ = [
+    "Extreme",
+    "across_a_third_class",
+    "against_others_alike",
+    "beside_others_alike",
+    "curved",
+    "instead_of_none",
+    "opposites",
+    "right_angles",
+    "some_places",
+    "steep",
+]
 
 Array = NDArray[np.float64]
 
@@ -31,6 +42,7 @@ _OTHERS = 1.25  # prediction of those who hold θ, in absolute value: about wher
 _MOST = 10_000  # of them
 _GRID = np.linspace(0.0, 8.0, 161)  # of predictions
 _SOME_PLACES = 6
+_OTHERS_THERE = 39
 _ALIKE = 1000
 _SHORT = 0.2
 
@@ -53,6 +65,63 @@ class Extreme:
 def some_places(records: int) -> Sequence[int]:
     """A few of so many, evenly spread, the first and the last among them."""
     return sorted({round(place) for place in np.linspace(0, records - 1, min(records, _SOME_PLACES))})
+
+
+def opposites(objective: LinearObjective, classes: int = 0, others: int = _OTHERS_THERE) -> list[Extreme]:
+    """A record at the norm bound has the steepest gradient where its target is at one end, and its replacement pulls the other
+    way: by the opposite target, or by the opposite row. `classes` of one model each, whose targets are class numbers."""
+    if objective.features < 2:
+        return []
+    first, one, other = _first_row(objective), *_ends(objective, classes)
+    crowd = _crowd(objective, classes, others)
+    return [
+        Extreme("a target at the other end", *crowd, (first, one), (first, other)),
+        Extreme("the opposite row", *crowd, (-first, one), (first, one)),
+    ]
+
+
+def right_angles(objective: LinearObjective) -> list[Extreme]:
+    """For sums of squares and of products of a record's numbers with themselves. They have no negative inner product, so that one
+    record in another's place moves them by at most √2 times their length: as far as that where they are at right angles."""
+    if objective.features < 2:
+        return []
+    first, second = objective.data_norm * np.eye(objective.features)[:2]
+    other = _ends(objective, 0)[1]
+    return [Extreme("a row at right angles", *_crowd(objective), (first, other), (second, other))]
+
+
+def instead_of_none(objective: LinearObjective) -> list[Extreme]:
+    """For sums of squared residuals: a record in the place of one that is absent, among others who hold θ where its residual is
+    large."""
+    row, (one, other) = _first_row(objective), _ends(objective, 0)
+    absent = np.full(objective.features, np.nan), other
+    return [Extreme("in the place of one that is absent", *_alike(row, one), (row, other), absent)]
+
+
+def _first_row(objective: LinearObjective) -> Array:
+    return objective.data_norm * np.eye(objective.features)[0]
+
+
+def _ends(objective: LinearObjective, classes: int) -> tuple[float, float]:
+    """Two targets as far apart as there are."""
+    return (0.0, 1.0) if classes or objective.outputs > 1 else objective.loss.extremes
+
+
+def _crowd(objective: LinearObjective, classes: int = 0, others: int = _OTHERS_THERE) -> tuple[Array, Array]:
+    """Rows and targets of others who lie across a record on the first axis, but for three, so that sums of what it has more of
+    are not about them. At θ = 0 the gradients of those across nearly cancel."""
+    one, other = _ends(objective, classes)
+    share = 0.5
+    if not classes and objective.outputs == 1:
+        pulls = np.abs(objective.loss.slope(np.zeros(2), np.array([one, other])))
+        share = pulls[1] / pulls.sum()
+    across = others - 3
+    rows = objective.data_norm * np.eye(objective.features)[[0] * 3 + [1] * across]
+    return rows, np.append(np.full(3, one), np.where(np.arange(across) < round(share * across), one, other))
+
+
+def _alike(row: Array, target: float) -> tuple[Array, Array]:
+    return np.tile(row, (_ALIKE, 1)), np.full(_ALIKE, target)
 
 
 def steep(objective: LinearObjective, modulus: float, spread: float = 0.0) -> list[Extreme]:
@@ -78,9 +147,15 @@ def beside_others_alike(objective: LinearObjective) -> list[Extreme]:
     Of two records at one θ and one anchor the changes are H·Δθ and H'·Δθ with 0 ≤ H, H' ≤ β: they differ by at most β‖Δθ‖, which
     is half of what replacing a clipped vector is charged.
     """
-    row, target = objective.data_norm * np.eye(objective.features)[0], objective.loss.extremes[0]
+    row, target = _first_row(objective), _ends(objective, 0)[0]
     absent = np.full(objective.features, np.nan), target
-    return [Extreme("one more like the others", np.tile(row, (_ALIKE, 1)), np.full(_ALIKE, target), (row, target), absent)]
+    return [Extreme("one more like the others", *_alike(row, target), (row, target), absent)]
+
+
+def against_others_alike(objective: LinearObjective) -> list[Extreme]:
+    """Where a coordinate is chosen before the record's part in it is released: others make it the first choice."""
+    row, (one, other) = _first_row(objective), _ends(objective, 0)
+    return [Extreme("one against many", *_alike(row, one), (row, other), (row, one))]
 
 
 def across_a_third_class(objective: LinearObjective, others: int, place: int) -> list[Extreme]:
@@ -97,7 +172,10 @@ def across_a_third_class(objective: LinearObjective, others: int, place: int) ->
 
 
 def curved(objective: LinearObjective, modulus: float) -> list[Extreme]:
-    """Where a record's curvature at θ̂ is as large as the bound, and under replace-one that of the one in its place is nothing."""
+    """Where a record's curvature at θ̂ is as large as the bound, and under replace-one that of the one in its place is nothing.
+
+    θ̂ is random: one pair may miss it, several hardly do.
+    """
     found: list[Extreme] = []
     least = math.inf
     for target in (0.0, *objective.loss.extremes):
@@ -110,7 +188,7 @@ def curved(objective: LinearObjective, modulus: float) -> list[Extreme]:
             least = abs(middle)
             found = _held(objective, modulus, middle, target, "most curved")
     absent = np.full(objective.features, np.nan), objective.loss.extremes[0]
-    return [Extreme(item.name, item.rows, item.targets, item.record, absent) for item in found]
+    return [replace(item, record=record, instead=absent) for item in found for record in (item.record, item.instead) * 2]
 
 
 def _held(objective: LinearObjective, modulus: float, prediction: float, target: float, name: str) -> list[Extreme]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.entrywise import entry_limit, entrywise_gradient, entrywise_moved
+from dperm.mechanisms.extremes import Extreme, against_others_alike
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.objectives import LinearObjective, PublicFacts, Records
@@ -118,6 +119,9 @@ class GreedyDescent(Mechanism):
         return theta, {"steps": self.steps, "non_zero": int(np.count_nonzero(theta))}
 
     curved = False
+
+    def extremes(self, objective: LinearObjective) -> list[Extreme]:
+        return against_others_alike(objective)
 
     def settings(self) -> Mapping[str, Any]:
         return {

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.extremes import Extreme, instead_of_none, right_angles
 from dperm.mechanisms.method import Method
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.objectives import Batch, LinearObjective, PublicFacts, Records, Squared
@@ -145,6 +146,9 @@ class PreconditionedDescent(Mechanism):
         np.fill_diagonal(matrix, np.diagonal(matrix) / math.sqrt(2))
         values, vectors = np.linalg.eigh(matrix)
         return (vectors / np.maximum(values, self.floor)) @ vectors.T
+
+    def extremes(self, objective: LinearObjective) -> list[Extreme]:
+        return [*right_angles(objective), *instead_of_none(objective)]
 
     def settings(self) -> Mapping[str, Any]:
         return {"steps": self.steps, "step_size": self.step_size, "floor": self.floor, "kappa": self.kappa}

@@ -15,7 +15,7 @@ def entries() -> Iterator[Entry]:
     def task(loss: object, classes: int = 2) -> Task:
         return Task(loss=loss, features=3, classes=classes, public_size=COUNT, relation=REPLACE, intercept_scale=0.2)  # type: ignore[arg-type]
 
-    few = {"batch_size": 8, "radius": 5.0}
+    few = {"batch_size": 8, "radius": 0.5}  # within which slopes hardly change, wherever noise takes θ
     yield "last-iterate, many passes", *LastIterate(epochs=4, **few).build(task(Logistic(4.0)), BUDGET)
     yield "last-iterate, penalty", *LastIterate(epochs=3, strong_convexity=4.0, **few).build(task(Huber(0.5)), BUDGET)
     yield "last-iterate, stopped", *LastIterate(random_stop=True, **few).build(task(Logistic(4.0)), BUDGET)

@@ -16,8 +16,8 @@ def entries() -> Iterator[Entry]:
         facts = {"features": 3, "public_size": SIZE, "relation": relation, "intercept_scale": 0.2, "person_rows": 3}
         for name, loss, method in (
             ("objective", Logistic(), Objective(strong_convexity=8.0)),
-            ("objective, less regularisation", Logistic(), Objective(strong_convexity=4.0)),
-            ("objective, Huber", Huber(0.5), Objective(strong_convexity=8.0)),
+            ("objective, less regularisation", Logistic(), Objective(strong_convexity=6.0)),
+            ("objective, Huber", Huber(0.5), Objective(strong_convexity=12.0)),
             ("objective, generic", Logistic(), Objective(calibration="generic", margin=2.0, strong_convexity=8.0)),
             ("output", Logistic(4.0), Output(strong_convexity=4.0)),
             ("preconditioned", Squared(1.0, 2.0), Preconditioned()),
@@ -32,7 +32,7 @@ def entries() -> Iterator[Entry]:
     several = Task(loss=Logistic(), features=3, classes=3, public_size=SIZE, intercept_scale=0.2, person_rows=2)
     yield "persons, one against the rest", *Objective(strong_convexity=8.0).build(several, BUDGET)
     softmax = objective(Softmax(3), person_rows=2)
-    yield "persons, softmax, normalised", gradient(softmax.facts, bounding=Normalise(0.1)), softmax
+    yield "persons, softmax, normalised", gradient(softmax.facts, bounding=Normalise(0.01)), softmax
     private = Task(loss=Logistic(), features=3, intercept_scale=0.2, person_rows=2)
     yield "persons, private size", *Output().build(private, BUDGET)
     drawn = objective(person_rows=3)

@@ -92,5 +92,5 @@ def entries() -> Iterator[Entry]:
         "recipe dpis, adaptive": {"adaptive": AdaptiveNorm(ceiling=1.0), "norm_noise": 10.0},
         "recipe dpis, size released": {"public_size": None, "average_from": None},
     }.items():
-        made = {"public_size": SIZE, "expected_batch_size": 15, "epochs": 4, "clipping_norm": 0.5, **settings}
+        made = {"public_size": SIZE, "expected_batch_size": 15, "epochs": 2, "clipping_norm": 0.5, **settings}
         yield name, GradientPerturbation(budget=BUDGET, plan=dpis(epsilon=EPSILON, delta=DELTA, **made)), o
