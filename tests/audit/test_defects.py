@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from dperm._random import Randomness
-from dperm.audit import AuditResult, Pair, Training, attack, distinguish, overall, replay, white_box
+from dperm.audit import AuditResult, Pair, Training, attack, distinguish, extreme_pairs, overall, replay, white_box
 from dperm.gradient import Clip, Plan
-from dperm.mechanisms import GradientPerturbation, ObjectivePerturbation, OutputPerturbation
+from dperm.mechanisms import GradientPerturbation, Mechanism, ObjectivePerturbation, OutputPerturbation
 from dperm.mechanisms import minimiser as minimisers
-from dperm.objectives import LinearObjective, RegularisedSum, Roughness
-from dperm.privacy import ApproximateDP, Relation
-from dperm.release import Source, SystemSource
+from dperm.objectives import LinearObjective, PublicFacts, RegularisedSum, Roughness
+from dperm.privacy import ApproximateDP, Event, Gaussian, Relation
+from dperm.release import Channel, Source, SystemSource
 from dperm.release.draws import Draw
 from helpers.catalogue.common import BUDGET, DELTA, EPSILON, SIZE, gradient, objective
 
@@ -250,6 +250,60 @@ def test_half_the_noise_is_seen_in_the_models_alone() -> None:
     # Few trials see little of half the noise: 2,000 of them missed it once in some hundred runs.
     results = audited(LouderThanCharged(budget=BUDGET, plan=gradient(LOGISTIC.facts).plan), trials=10_000)
     assert results[1].refuted and "noise" in kinds(results)
+
+
+# By a record's place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bands(Mechanism):
+    """Sums of clipped gradients at 0 in batches of a public order, several times over the records, each added with weights to the
+    two sums after it, as correlated noise has it: released together. A record's sums are charged as if two of them never met,
+    which is so where the order stays, for there are more batches than bands; `anew` draws another order in each pass."""
+
+    anew: bool
+    passes: int = 4
+    batches: int = 5
+    bands: tuple[float, ...] = (1.0, 0.8, 0.6)
+
+    name = "banded sums"
+    paper = "none"
+    ordered = True
+
+    def event(self, facts: PublicFacts) -> Event:
+        return Gaussian(4.0, facts.relation)
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def train(self, objective: LinearObjective, records: Any, channel: Channel) -> tuple[Any, dict[str, Any]]:
+        draws, size = np.random.default_rng(1), len(records)
+        order, sums = draws.permutation(size), list[Any]()
+        for _ in range(self.passes):
+            order = draws.permutation(size) if self.anew else order
+            for batch in np.array_split(order, self.batches):
+                passes = (
+                    objective.per_example(np.zeros(objective.dimension), part) for part in next(records.stream([np.sort(batch)]))
+                )
+                sums.append(sum(Clip(0.5).query(at, {}) for at in passes))
+        banded = [
+            sum(weight * sums[step - back] for back, weight in enumerate(self.bands) if back <= step) for step in range(len(sums))
+        ]
+        moved = Clip(0.5).sensitivity(objective.relation) * math.sqrt(self.passes) * float(np.linalg.norm(self.bands))
+        return channel.release(np.concatenate(banded), moved, 4.0, what="banded sums"), {}
+
+
+def test_10_bands_of_a_record_that_meet_are_found_at_some_place() -> None:
+    """At the last place, the only one of the usual pairs, they do not meet: an order is a policy's, and so is what a place does."""
+    problem = objective(relation=Relation.REPLACE_ONE)
+    sound, planted = (Training.of_mechanism(Bands(budget=BUDGET, anew=anew), problem) for anew in (False, True))
+    found = replay(sound)
+    assert found.verdict == "consistent", str(found)
+    assert found.details["movement"]["banded sums"] > 0.99
+    assert replay(planted, extreme_pairs(problem)).verdict == "consistent"
+    found = replay(planted)
+    assert found.refuted and found.details["kinds"] == ["movement"]
+    assert found.details["movement"]["banded sums"] > 1.1
 
 
 # Published m-NGP

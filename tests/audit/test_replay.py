@@ -14,7 +14,21 @@ from dperm._random import Randomness
 from dperm.audit import AuditResult, Pair, Training, replay
 from dperm.audit.noise import NoiseSeen, noise_findings
 from dperm.audit.recording import Recorder, Recording, ReleaseRecord
-from dperm.gradient import SGD, Adam, Clip, Constant, ExponentialDecay, FullBatch, Normalise, Plan, Poisson
+from dperm.gradient import (
+    SGD,
+    Adam,
+    BallsAndBins,
+    Clip,
+    Constant,
+    ExponentialDecay,
+    FixedSize,
+    FullBatch,
+    Normalise,
+    Plan,
+    Poisson,
+    PoissonRows,
+    PoissonUpTo,
+)
 from dperm.mechanisms import (
     Budget,
     Gradient,
@@ -447,6 +461,49 @@ def test_a_replaced_record_is_drawn_in_every_step() -> None:
     few = gradient(sampler=Poisson(0.01), steps=5, bounding=AddRemoveOnly(0.5))
     result = replayed(few, linear(Logistic(), relation=REPLACE))
     assert result.refuted and result.details["largest_movement"] > 1.4
+
+
+@pytest.mark.parametrize("pair", ["added", "removed"])
+def test_10_a_record_is_drawn_as_often_as_its_rule_allows_and_no_more(pair: str) -> None:
+    """A sum over the four steps of an epoch, which sees each record once: sound, and refuted by a record that is in every step."""
+    draw, epochs = BallsAndBins(4), 3
+    event = Composed((SelfComposed(Gaussian(2.0), epochs), draw.event(Gaussian(5.0), 0, 4 * epochs)))
+    seen: list[int] = []
+
+    def run(data: Any, source: Any) -> Any:
+        channel = Channel.open(source)
+        channel.charge(event, "epochs")
+        rows = np.clip(np.nan_to_num(data[0]), -0.5, 0.5)
+        total, told = np.zeros(D), list[Any]()
+        for step, drawn in enumerate(draw.draws(channel, len(rows), 4 * epochs)):
+            seen.append(len(drawn))
+            total = total + rows[drawn].sum(axis=0)
+            told.append(channel.release(rows[drawn].sum(axis=0), 1.0, 5.0, draw.rate))
+            if step % 4 == 3:
+                told.append(channel.release(total, 1.0, 2.0, what="epoch"))
+                total = np.zeros(D)
+        return told
+
+    more = ONE_MORE[0]
+    result = replay(training_of(run, event), [more if pair == "added" else more.reversed()], both_ways=False)
+    assert result.verdict == "consistent", str(result)
+    assert result.details["movement"]["epoch"] == pytest.approx(1, abs=1e-6)
+    assert result.details["movement"]["statistic"] == pytest.approx(1, abs=1e-6)
+
+
+def test_10_rows_of_a_record_are_forced_together_and_batches_keep_their_size() -> None:
+    rows, record = PoissonRows(0.3, 3), np.array([2])
+    assert rows.forced(np.array([0, 7, 20]), record, 0, 0).tolist() == [0, 6, 7, 8, 20]
+    assert BallsAndBins(4).forced(np.array([1, 2]), record, 5, 1).tolist() == [1, 2]
+    assert BallsAndBins(4).forced(np.array([1, 2]), record, 6, 1).tolist() == [1]  # another step's of that epoch
+    fixed = FixedSize(3, 10)
+    for drawn in ([0, 1, 9], [1, 2, 3]):
+        forced = fixed.forced(np.array(drawn), record, 0, 0)
+        assert len(forced) == 3 and 2 in forced
+    capped = PoissonUpTo(0.3, capacity=3, largest=10)
+    nobody = np.array([], dtype=np.intp)
+    assert len(capped.forced(np.array([0, 1, 9]), nobody, 0, 0, spare=1)) == 2  # room for one to come
+    assert Poisson(0.3).forced(np.array([0, 1, 9]), record, 0, 0).tolist() == [0, 1, 2, 9]
 
 
 def test_single_precision_sums_may_round() -> None:

@@ -54,13 +54,14 @@ class ReleaseRecord:
 
 @dataclass
 class Recording:
-    """A run's releases and inclusion draws, in order; `draws[i]` says how draw i was made, `thinned`
-    says for each coin tossed on a draw who stayed; `parts` are those that a filter took."""
+    """A run's releases and inclusion draws, in order; `draws[i]` says how draw i was made, and `steps[i]` as which of those that
+    were asked for together. `thinned` says for each coin tossed on a draw who stayed; `parts` are those that a filter took."""
 
     releases: list[ReleaseRecord] = field(default_factory=list[ReleaseRecord])
     parts: list[Event] = field(default_factory=list[Event])
     inclusions: list[Indices] = field(default_factory=list[Indices])
     draws: list[Draw] = field(default_factory=list[Draw])
+    steps: list[int] = field(default_factory=list[int])
     thinned: dict[Coin, Indices] = field(default_factory=dict["Coin", Indices])
 
 
@@ -135,9 +136,10 @@ class Recorder(Source):
         return term
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
-        for included in self.source.draw(draw, records, steps):
+        for step, included in enumerate(self.source.draw(draw, records, steps)):
             self.recording.inclusions.append(_among_all(included, self._members, draw.slots))
             self.recording.draws.append(draw)
+            self.recording.steps.append(step)
             yield included
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
@@ -158,12 +160,16 @@ class Forced(Source):
     """Teacher-forces a run with another run's releases and inclusions, and keeps this run's own queries.
 
     `index_map[i]` is this data set's index of the recorded data set's record i, or −1 where it is absent;
-    `extra` are this data set's records that the recorded one lacks: included at every step, the worst case. Records in
-    `always`, of the recorded data set, stay in every thinning too.
+    `extra` are this data set's records that the recorded one lacks: included in every step that the way of drawing allows
+    (`Draw.takes_part`, of pattern number `turn`), the worst case. Records in `always`, of the recorded data set, stay in every
+    thinning too.
     """
 
-    def __init__(self, recording: Recording, index_map: Indices, extra: Indices, always: Indices | None = None) -> None:
+    def __init__(
+        self, recording: Recording, index_map: Indices, extra: Indices, always: Indices | None = None, turn: int = 0
+    ) -> None:
         self.always = _NOBODY if always is None else always
+        self.turn = turn
         self.reference = recording
         self.index_map = index_map
         self.extra = extra
@@ -215,14 +221,16 @@ class Forced(Source):
         return array_namespace(query).asarray(released, dtype=query.dtype, device=device(query), copy=True)
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
-        for included in self.reference.inclusions[len(self.recording.inclusions) :][:steps]:
+        for step, included in enumerate(self.reference.inclusions[len(self.recording.inclusions) :][:steps]):
             mapped = self.index_map[included // draw.slots]
-            there, extra = mapped >= 0, self.extra[:, None] * draw.slots + np.arange(draw.slots)
-            mine = np.sort(np.concatenate([mapped[there] * draw.slots + included[there] % draw.slots, extra.ravel()]))
+            there = mapped >= 0
+            extra = draw.numbers(self.extra if draw.takes_part(step, self.turn) else _NOBODY)
+            mine = np.sort(np.concatenate([mapped[there] * draw.slots + included[there] % draw.slots, extra]))
             if self._members is not None:
                 mine = mine[np.isin(mine // draw.slots, self._members)]
             self.recording.inclusions.append(mine)
             self.recording.draws.append(draw)
+            self.recording.steps.append(step)
             yield _among_members(mine, self._members, draw.slots)
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:

@@ -90,7 +90,7 @@ def replay(
     refused: list[str] = []
     for number, pair in enumerate(both):
         try:
-            replayed = replay_pair(training, pair)
+            replayed = replay_pair(training, pair, number)
         except (ValueError, TypeError, ArithmeticError) as error:
             if any(_refused_unpaid(training, data) for data in (pair.first, pair.second)):
                 refused.append(pair.name)
@@ -173,8 +173,9 @@ def _refuse_other_randomness(training: Training, pair: Pair) -> None:
         )
 
 
-def replay_pair(training: Training, pair: Pair) -> ReplayedPair:
-    """One direction of one pair."""
+def replay_pair(training: Training, pair: Pair, turn: int = 0) -> ReplayedPair:
+    """One direction of one pair. `turn` numbers the pattern of draws by which the records in question take part, where there are
+    several: `Draw.takes_part`."""
     findings: list[Finding] = []
     with unlogged() as log:
         try:
@@ -188,15 +189,19 @@ def replay_pair(training: Training, pair: Pair) -> ReplayedPair:
         if leaves(charged) != leaves(training.event):
             findings.append(Finding("charge", f"it charged {charged}, the certificate states {training.event}"))
         findings += _unpaid(recorder.recording, training.event)
-        # The records in which the data sets differ are drawn in every step: the worst case, and the same draws for both.
-        differ = np.union1d(np.flatnonzero(pair.index_map < 0), pair.changed)
-        inclusions = [np.union1d(included, differ).astype(np.intp) for included in recorder.recording.inclusions]
-        reference = replace(recorder.recording, inclusions=inclusions)
+        # The records in which the data sets differ are drawn as often as they may be: the worst case, and the same for both.
+        differ = np.union1d(np.flatnonzero(pair.index_map < 0), pair.changed).astype(np.intp)
+        made = recorder.recording
+        inclusions = [
+            draw.forced(included, differ, step, turn, spare=len(pair.extra))
+            for included, draw, step in zip(made.inclusions, made.draws, made.steps, strict=True)
+        ]
+        reference = replace(made, inclusions=inclusions)
         everyone = np.arange(len(pair.first[1]), dtype=np.intp)
         try:
-            same = Forced(reference, everyone, np.array([], dtype=np.intp), differ)
+            same = Forced(reference, everyone, np.array([], dtype=np.intp), differ, turn)
             one = training.run(pair.first, same)
-            forced = Forced(reference, pair.index_map, pair.extra, differ)
+            forced = Forced(reference, pair.index_map, pair.extra, differ, turn)
             other = training.run(pair.second, forced)
         except UnpaidReleaseError as error:
             return ReplayedPair({}, (*findings, Finding("releases", f"the neighbour makes other releases ({error})")))

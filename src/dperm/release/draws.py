@@ -44,6 +44,32 @@ class Draw(ABC):
                 table[row, included] = True
             yield table
 
+    def takes_part(self, step: int, turn: int) -> bool:
+        """Whether a record that is drawn as often as this rule lets one be is in draw `step`, counted from the first of a run.
+
+        Which steps those are may be up to chance: `turn` numbers the patterns that are possible. Audits force draws by it.
+        """
+        return step % self.period == turn % self.period
+
+    def room(self, drawn: Indices, more: int) -> Indices:
+        """As many of the `drawn` as leave room for so many more."""
+        return drawn
+
+    def numbers(self, records: Indices) -> Indices:
+        """By which numbers these records are drawn: several each, where their rows are."""
+        return (records[:, None] * self.slots + np.arange(self.slots)).ravel().astype(np.intp)
+
+    def forced(self, drawn: Indices, records: Indices, step: int, turn: int, spare: int = 0) -> Indices:
+        """Draw `step` with these records in it, where they take part in it, and without them elsewhere; with room for `spare`
+        more that are to be put in."""
+        if not len(records) and not spare:
+            return drawn
+        numbers = self.numbers(records)
+        others = np.setdiff1d(drawn, numbers)
+        if not self.takes_part(step, turn):
+            return others
+        return np.union1d(self.room(others, len(numbers) + spare * self.slots), numbers)
+
     def log_ratio(self, drawn: Array) -> Array:
         """(canaries,) ln of the likelihood of all steps with a record over without: `drawn` (steps, canaries) is that of each
         step were it known to have drawn the record."""

@@ -51,6 +51,9 @@ class FixedSize(Sampler, Draw):
         if records != self.records:
             raise ValueError(f"Expected {self.records} records, as the sampler states, got {records}.")
 
+    def room(self, drawn: Indices, more: int) -> Indices:
+        return drawn[: max(0, self.size - more)]
+
     def indices(self, generator: np.random.Generator, records: int, steps: int) -> Iterator[Indices]:
         for _ in range(steps):
             yield np.sort(generator.choice(records, self.size, replace=False, shuffle=False)).astype(np.intp)

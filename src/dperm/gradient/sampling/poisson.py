@@ -120,4 +120,7 @@ class PoissonUpTo(Poisson):
                 drawn = np.sort(generator.choice(drawn, self.capacity, replace=False))
             yield drawn
 
+    def room(self, drawn: Indices, more: int) -> Indices:
+        return drawn[: max(0, self.capacity - more)]
+
     tables = Draw.tables
