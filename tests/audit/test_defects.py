@@ -15,14 +15,17 @@ import numpy as np
 import pytest
 
 from dperm._random import Randomness
-from dperm.audit import AuditResult, Pair, Training, attack, distinguish, extreme_pairs, overall, replay, white_box
+from dperm.audit import AuditResult, Pair, Training, attack, distinguish, extreme_pairs, overall, replay, white_box, worst_pairs
 from dperm.gradient import Clip, Plan
 from dperm.mechanisms import GradientPerturbation, Mechanism, ObjectivePerturbation, OutputPerturbation
 from dperm.mechanisms import minimiser as minimisers
+from dperm.mechanisms.accuracy_first import GradualRelease
+from dperm.mechanisms.bolt_on import BoltOnPerturbation
 from dperm.objectives import LinearObjective, PublicFacts, RegularisedSum, Roughness
 from dperm.privacy import ApproximateDP, Event, Gaussian, Relation
 from dperm.release import Channel, Source, SystemSource
 from dperm.release.draws import Draw
+from helpers.catalogue import entries_of
 from helpers.catalogue.common import BUDGET, DELTA, EPSILON, SIZE, gradient, objective
 
 LOGISTIC = objective()
@@ -250,6 +253,30 @@ def test_half_the_noise_is_seen_in_the_models_alone() -> None:
     # Few trials see little of half the noise: 2,000 of them missed it once in some hundred runs.
     results = audited(LouderThanCharged(budget=BUDGET, plan=gradient(LOGISTIC.facts).plan), trials=10_000)
     assert results[1].refuted and "noise" in kinds(results)
+
+
+# Nearly the right sensitivity
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (OutputPerturbation, "published: output, logistic, add_or_remove_one"),
+        (OutputPerturbation, "published: output, logistic, replace_one"),
+        (OutputPerturbation, "poisson: output, poisson loss, replace_one"),
+        (GradualRelease, "accuracy_first: accuracy first, others, add_or_remove_one"),
+        (GradualRelease, "accuracy_first: accuracy first, others, replace_one"),
+        (BoltOnPerturbation, "baselines: bolt-on, constant rate, logistic of margin 4"),
+        (BoltOnPerturbation, "baselines: bolt-on, constant rate, softmax"),
+    ],
+)
+def test_7_nine_tenths_of_a_sensitivity_are_refuted(kind: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, _, entry = name.partition(": ")
+    mechanism, problem = next((mechanism, problem) for each, mechanism, problem in entries_of(module) if each == entry)
+    right = kind.sensitivity
+    monkeypatch.setattr(kind, "sensitivity", lambda self, *facts: 0.9 * right(self, *facts))
+    found = replay(Training.of_mechanism(mechanism, problem), worst_pairs(mechanism, problem), both_ways=False)
+    assert found.refuted and found.details["kinds"] == ["movement"], str(found)
 
 
 # By a record's place

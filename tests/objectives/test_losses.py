@@ -186,3 +186,12 @@ def test_extreme_margins_stay_finite() -> None:
 def test_bad_constants_are_refused(make: object) -> None:
     with pytest.raises(ValueError, match="Expected"):
         make()
+
+
+@pytest.mark.parametrize(("bound", "radius"), [(20.0, 0.5), (2.0, 0.5), (0.1, 2.0), (10.0, 2.0)])
+def test_7_the_slope_bound_of_counts_is_the_largest_slope(bound: float, radius: float) -> None:
+    """By all predictions within the ball and all targets of a fine grid: none is steeper, and the steepest is as steep."""
+    loss = PoissonLoss(bound, radius)
+    t, y = (grid.ravel() for grid in np.meshgrid(np.linspace(-radius, radius, 401), np.linspace(0, bound, 401)))
+    steepest = np.abs(np.exp(t) - y).max()
+    assert steepest * (1 - 1e-12) <= loss.lipschitz(1.0) <= steepest * (1 + 1e-11)

@@ -16,11 +16,13 @@ __all__ = ["PoissonLoss"]
 Array = NDArray[np.float64]
 
 _FAR = 50.0  # predictions beyond go on as a straight line: only a solver on its way looks there
+_HAIR = 1 - 2.0**-40  # predictions are rounded
 
 
 @dataclass(frozen=True)
 class PoissonLoss(Loss):
-    """e^t − y·t on ‖θ‖ ≤ radius with 0 ≤ y ≤ target_bound: L = B·max(e^{B·radius}, target_bound), β = B²·e^{B·radius}.
+    """e^t − y·t on ‖θ‖ ≤ radius with 0 ≤ y ≤ target_bound: L = B·max(e^{B·radius}, target_bound − e^{−B·radius}),
+    β = B²·e^{B·radius}.
 
     It bends without bound, so that its constants hold inside the ball only: objective perturbation refuses it.
     """
@@ -76,7 +78,9 @@ class PoissonLoss(Loss):
         return np.where(t > _FAR, 0.0, np.exp(np.minimum(t, _FAR)))
 
     def lipschitz(self, data_norm: float) -> float:
-        return data_norm * max(math.exp(min(data_norm * self.radius, _FAR)), self.target_bound)
+        # slopes e^t − y lie between those at the two ends of t with the largest y, and with y = 0
+        reach = data_norm * self.radius
+        return data_norm * max(math.exp(min(reach, _FAR)), self.target_bound - math.exp(-reach) * _HAIR)
 
     def smoothness(self, data_norm: float) -> float:
         return data_norm**2 * math.exp(min(data_norm * self.radius, _FAR))
