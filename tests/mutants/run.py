@@ -515,6 +515,7 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", nargs="*", default=[], help="patterns of files under src/dperm, or paths of the checkout; all")
     parser.add_argument("--match", default="", help="only mutants whose name holds this text")
+    parser.add_argument("--operators", nargs="*", default=[], help="only mutants of these kinds, such as scale, factor or branch")
     parser.add_argument("--shard", default="1/1", help="k/n: the k-th of n parts")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     parser.add_argument("--tests", nargs="*", default=[], help="patterns of files of tests; all")
@@ -546,6 +547,7 @@ def tried(project: Project, given: argparse.Namespace, lists: Path, libraries: S
         for mutant in mutants
         if _wanted(mutant.file, given.files)
         and given.match in mutant.key
+        and (not given.operators or mutant.operator in given.operators)
         and int(digest(mutant.key.encode()), 16) % int(parts) == int(part) - 1
     ]
     if given.list:

@@ -40,9 +40,10 @@ def _imports(tree: ast.Module, file: str, name: str) -> bool:
 
 
 def _names_that_follow(tree: ast.Module, name: str) -> set[str]:
-    """The name, and constants of the module that are made from it."""
+    """The name, and constants of the module and of its classes that are made from it."""
     names = {name}
-    for node in tree.body:
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    for node in [*tree.body, *(inner for each in classes for inner in each.body)]:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _reads_expression(node.value, names):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names |= {target.id for target in targets if isinstance(target, ast.Name)}
@@ -56,4 +57,4 @@ def _reads(statement: ast.stmt, names: set[str]) -> bool:
 
 
 def _reads_expression(node: ast.AST, names: set[str]) -> bool:
-    return any(isinstance(inner, ast.Name) and inner.id in names for inner in ast.walk(node))
+    return any(getattr(inner, "id", getattr(inner, "attr", None)) in names for inner in ast.walk(node))
