@@ -129,9 +129,10 @@ def test_item_8_ends_enclose_the_numbers_and_no_narrower_ones_do(low: float) -> 
 
 def test_item_8_a_single_number_is_found_wherever_it_is() -> None:
     """All numbers of the grid, each in a column of its own."""
-    columns = [ColumnCounts.of(pandas.Series([value] * 3), ".") for value in module.GRID]
+    grid = module.GRID
+    columns = [ColumnCounts(3, 0, 0, 3 * (grid > value), 3 * (grid < value)) for value in grid]
     found = module._ends(columns, Exact(), module._Plan(1e-9, 1e-5, ADD))  # pyright: ignore[reportArgumentType]
-    assert found == [(value, value) for value in module.GRID]
+    assert found == [(value, value) for value in grid]
 
 
 class Exact:

@@ -59,6 +59,9 @@ SCOPE = (
 #: Constants by these names divide work into pieces or bound its memory and its time: none pays for anything.
 _PIECES = re.compile("AT_ONCE|CHUNK|BYTES|REMEMBERED|ROUNDS|FORMAT|MARK|BLOCK|DRAWS")
 
+#: Set in whatever function, these pay.
+_SETS = re.compile(r"sensitivity|\bmoves?\b|moved|noise|\bstd\b|tolerance|residual|clips?\b|multiplier")
+
 #: Noted in every function of these files, whatever it is called.
 _EVERYWHERE = ("handed", "part", "count", "clip")
 
@@ -221,7 +224,7 @@ class _Finder:
         old = children if place is None else children[place]
         shown = ast.unparse(old)
         after = "" if new is None else ast.unparse(new)
-        if shown == after:
+        if shown == after or (operator == "scale" and shown.endswith("* 0.0")):
             return
         if not self._pays and operator not in _EVERYWHERE and not (operator == "branch" and "relation" in shown):
             return
@@ -248,6 +251,15 @@ class _Finder:
             self._statement(parent, attribute, place, statement)
 
     def _statement(self, parent: ast.AST, attribute: str, place: int, statement: ast.stmt) -> None:
+        """Note what can be changed in a statement; all of it where it sets a number that pays, in whatever function."""
+        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+        outer = self._pays
+        if isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            self._pays = outer or any(target is not None and _SETS.search(ast.unparse(target)) for target in targets)
+        self._noted(parent, attribute, place, statement)
+        self._pays = outer
+
+    def _noted(self, parent: ast.AST, attribute: str, place: int, statement: ast.stmt) -> None:
         self._at = statement.lineno
         match statement:
             case ast.Raise() | ast.Assert() | ast.Import() | ast.ImportFrom() | ast.ClassDef():
@@ -260,7 +272,7 @@ class _Finder:
                 self._numbers = outer
                 return
             case ast.Return(value=value) if value is not None:
-                if self._numbers and not isinstance(value, (ast.Constant, ast.Tuple, ast.Lambda)):
+                if self._numbers and not isinstance(value, (ast.Constant, ast.Tuple, ast.Lambda, ast.Dict)):
                     for factor in (0.5, 0.9) if _MOVES.search(self.function) else (0.9,):
                         self.note("scale", statement, "value", None, _times(value, factor))
             case ast.AnnAssign():
