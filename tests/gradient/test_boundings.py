@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dperm.gradient import AdaptiveClip, Bounding, Clip, Normalise, PerLayer, Unit
+from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Relation
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
@@ -112,6 +113,14 @@ def test_item_8_factors_of_a_normalised_vector_by_hand() -> None:
     assert Unit(0.5).factors(norms).tolist() == [2.0, 2.0, 1.0, 1 / 3]
     assert AdaptiveClip(0.5).factors(norms).tolist() == [2.0, 2.0, 1.0, 1 / 3]
     assert PerLayer(2.0).factors(np.array([[0.5, 1.0, 2.0, 4.0]])).tolist() == [[1.0, 1.0, 0.5, 0.25]]
+
+
+def test_item_8_a_model_of_one_layer_is_clipped_as_a_whole() -> None:
+    objective = LinearObjective(Logistic(), 3, data_norm=2.0)
+    records = objective.records(np.random.default_rng(0).normal(size=(5, 3)), np.array([1.0, -1.0, 1.0, 1.0, -1.0]))
+    (batch,) = records.batches()
+    at_theta = objective.per_example(np.array([0.3, -1.0, 0.5]), batch)
+    assert np.array_equal(PerLayer(0.2).query(at_theta, {}), Clip(0.2).query(at_theta, {}))
 
 
 def test_item_8_only_a_bounding_without_a_state_is_shared_by_trainings() -> None:

@@ -12,7 +12,9 @@ import pytest
 from dperm.mechanisms import AskRecords, GradualRelease, LookAtOthers, OutputPerturbation
 from dperm.mechanisms.accuracy_first import AccuracyFirst
 from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.minimiser import certain_tolerance
 from dperm.objectives import LinearObjective, Logistic, SmoothedHinge, Squared
+from dperm.objectives.weighted import Weighted
 from dperm.privacy import Gaussian, PureDP, Relation
 from dperm.privacy.events import leaves
 from dperm.release import Channel
@@ -109,6 +111,17 @@ def test_item_8_both_solvers_may_stop_short_on_the_far_side(name: str, relation:
     assert np.linalg.norm(ends[0] - ends[1]) == pytest.approx(charged, rel=1e-12)
 
 
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_item_8_the_solver_is_asked_for_what_it_reaches_on_every_data_set(name: str) -> None:
+    mechanism: Any = MECHANISMS[name]
+    for limit in (10, 10**13):
+        facts = replace(problem(ADD).facts, size_limit=limit)
+        assert mechanism.residual(facts) == certain_tolerance(facts, MODULUS)
+        if isinstance(mechanism, OutputPerturbation):
+            with pytest.raises(ValueError, match="tolerance >="):
+                replace(mechanism, tolerance=0.99 * certain_tolerance(facts, MODULUS)).event(facts)
+
+
 def test_item_8_a_path_without_noise_stays_where_it_is() -> None:
     """Each point is the mean of the releases so far: of equal ones that is what they are."""
     objective = problem(ADD)
@@ -163,3 +176,17 @@ def test_item_8_no_record_moves_the_excess_further_and_one_does(kind: Any, goal:
         found = [abs(excess(record) - excess(other)) for record in one for other in one]
     assert max(found) == pytest.approx(stopping.sensitivity(relation), rel=1e-12)
     assert math.isfinite(max(found)) and max(found) > 0
+
+
+@pytest.mark.parametrize(("goal", "target"), [("accuracy", 0.7), ("loss", 0.2)])
+def test_item_8_a_record_of_half_the_weight_moves_the_excess_by_half(goal: Any, target: float) -> None:
+    stopping = AskRecords(goal=goal, target=target, epsilon=1.0)
+    objective = LinearObjective(Weighted(Logistic()), 1, data_norm=1.0)
+    rows = np.array([[1.0], [-0.5], [0.25]])
+
+    def excess(weight: float) -> float:
+        records = objective.records(rows, np.array([[1.0, 1.0], [1.0, weight], [-1.0, 1.0]]))
+        return stopping.excess(objective, records, np.array([1.0]))
+
+    assert excess(0.0) != excess(1.0)
+    assert excess(0.5) == pytest.approx((excess(0.0) + excess(1.0)) / 2, rel=1e-12)

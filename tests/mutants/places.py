@@ -56,8 +56,11 @@ SCOPE = (
     ("torch/rules/patches.py", "^$"),
 )
 
-#: Constants by these names divide work into pieces or bound its memory and its time: none pays for anything.
-_PIECES = re.compile("AT_ONCE|CHUNK|BYTES|REMEMBERED|ROUNDS|FORMAT|MARK|BLOCK|DRAWS")
+#: Constants by these names divide work into pieces, bound its memory and its time, or say how fine a grid is on which bounds are
+#: rounded up: none pays for anything.
+_PIECES = re.compile(
+    "AT_ONCE|CHUNK|BYTES|REMEMBERED|ROUNDS|FORMAT|MARK|BLOCK|DRAWS|POINTS|NODES|LINES|CELLS|GRID|ANCHORS|LEVELS|BINS"
+)
 
 #: Set in whatever function, these pay.
 _SETS = re.compile(r"sensitivity|\bmoves?\b|moved|noise|\bstd\b|tolerance|residual|clips?\b|multiplier")
@@ -72,7 +75,7 @@ _DESCRIBES = re.compile(
 _TEXTS = re.compile(r"(str|list\[str\]|tuple\[str, \.\.\.\]|Mapping\[str, Any\]|dict\[str, Any\]|(Sequence|list)\[Assumption\])$")
 
 #: Return annotations of numbers: a mutant returns less.
-_NUMBERS = re.compile(r"float|Array|NDArray|Any\b|Tensor|int\b")
+_NUMBERS = re.compile(r"(float|Array|Numbers|NDArray\[.*\]|Any|torch\.Tensor|Tensor)( \| None)?")
 
 #: Calls of one part after another: a mutant leaves one out.
 _MOVES = re.compile(r"sensitivity|bound|residual|noise")
@@ -215,7 +218,7 @@ class _Finder:
 
     def enter(self, name: str, function: ast.FunctionDef, pays: bool) -> None:
         self.function, self._pays = name, pays
-        self._numbers = bool(function.returns) and bool(_NUMBERS.search(ast.unparse(function.returns)))  # pyright: ignore[reportArgumentType]
+        self._numbers = bool(function.returns) and bool(_NUMBERS.fullmatch(ast.unparse(function.returns)))  # pyright: ignore[reportArgumentType]
         self._block(function, "body")
 
     def note(self, operator: str, parent: ast.AST, attribute: str, place: int | None, new: ast.expr | None) -> None:

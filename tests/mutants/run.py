@@ -519,7 +519,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--shard", default="1/1", help="k/n: the k-th of n parts")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     parser.add_argument("--tests", nargs="*", default=[], help="patterns of files of tests; all")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of tests, at most, for one mutant")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of tests, at most, for one mutant: a survivor may need more")
     parser.add_argument("--out", type=Path, default=Path("out/mutants"), help="folder of the map and the results")
     parser.add_argument("--equivalents", action="store_true", help="try those too that are listed as equivalent")
     parser.add_argument("--again", action="store_true", help="forget kept results")
