@@ -75,6 +75,7 @@ def test_item_8_rates_of_bolt_on_by_hand() -> None:
     """Lemma 6 of Wu et al. 2017 needs η ≤ 2/β, and Lemma 8 steps of min(1/β, 1/(γt)), β with the quadratic term's γ = Λ/n."""
     facts = replace(problem().facts, smoothness=10.0)
     assert bolt_on(learning_rate=0.2).rates(facts, 5).tolist() == [0.2] * 9  # three batches of two in each of three passes
+    assert bolt_on().rates(facts, 0).size == 0 and bolt_on().rates(facts, 1).size == 3
     for changes in ({"learning_rate": 0.2000001}, {"learning_rate": 0.2, "strong_convexity": 1e-3}):
         with pytest.raises(ValueError, match="at most 2/β"):
             bolt_on(**changes).rates(facts, 5)
@@ -115,6 +116,7 @@ def test_item_8_hidden_steps_bring_others_together_as_is_charged() -> None:
         steps = [abs(1 - rate * (curvature + modulus / 6)) for curvature in np.linspace(0, 100, 1001)]
         charged = last_iterate(learning_rate=rate, strong_convexity=modulus).contraction(facts, 6)
         assert max(steps) <= charged <= min(1.0, max(steps) * (1 + 1e-11))
+    assert last_iterate(strong_convexity=60.0).contraction(facts, 0) == last_iterate(strong_convexity=60.0).contraction(facts, 1)
     for changes in ({"learning_rate": 0.0200001}, {"learning_rate": 0.02, "strong_convexity": 1e-3}):
         with pytest.raises(ValueError, match="at most 2/β"):
             last_iterate(**changes).contraction(facts, 6)

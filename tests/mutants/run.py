@@ -505,9 +505,17 @@ def read_extra(file: Path) -> list[dict[str, str]]:
     return _read(file).get("mutant", [])
 
 
-def stale_of(listed: Iterable[str], mutants: Iterable[Mutant]) -> list[str]:
-    """Listed names that no mutant has."""
-    return sorted(set(listed) - {mutant.key for mutant in mutants})
+def reasons_of(listed: Mapping[str, str], mutants: Iterable[Mutant]) -> tuple[dict[str, str], list[str]]:
+    """The reason of each listed mutant, and names that no mutant has. A name that ends with "::*" is of all that begin so."""
+    keys = [mutant.key for mutant in mutants]
+    found: dict[str, str] = {}
+    stale: list[str] = []
+    for name, reason in listed.items():
+        start = name.removesuffix("*") if name.endswith("::*") else None
+        named = [key for key in keys if (key == name if start is None else key.startswith(start))]
+        found |= dict.fromkeys(named, reason)
+        stale += [] if named else [name]
+    return found, stale
 
 
 def options() -> argparse.ArgumentParser:
@@ -537,8 +545,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def tried(project: Project, given: argparse.Namespace, lists: Path, libraries: Sequence[str]) -> int:
     """Try the chosen mutants of a project, whose lists are in the folder `lists`. 1 where something lives that should not."""
     mutants = all_mutants(project, read_extra(lists / "extra.toml"))
-    listed = read_equivalents(lists / "equivalent.toml")
-    if stale := stale_of(listed, mutants):
+    listed, stale = reasons_of(read_equivalents(lists / "equivalent.toml"), mutants)
+    if stale:
         print("equivalent.toml lists what is no longer there:", *stale, sep="\n  ")
         return 1
     part, _, parts = given.shard.partition("/")

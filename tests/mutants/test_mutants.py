@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mutants.places import mutants_of
-from mutants.run import read_equivalents
+from mutants.run import read_equivalents, reasons_of
 
 HERE = Path(__file__).resolve().parent
 
@@ -196,6 +196,10 @@ def test_item_8_names_hold_when_lines_move() -> None:
 def test_item_8_equivalents_have_reasons(tmp_path: Path) -> None:
     listed = read_equivalents(HERE / "equivalent.toml")
     assert all(len(reason) > 20 for reason in listed.values())
+    some = mutants_of(MODULE, "mechanisms/sums.py")
+    found, stale = reasons_of({"mechanisms/sums.py::SLACK::*": "why", "mechanisms/sums.py::SLACK::": "why", SCALED: "how"}, some)
+    assert found == {SLACKER: "why", SLACKER.replace("0.0005", "0.002"): "why", SCALED: "how"}
+    assert stale == ["mechanisms/sums.py::SLACK::"]
     (tmp_path / "wrong.toml").write_text("[[equivalent]]\nreason = ' '\nmutants = ['a']\n", encoding="utf-8")
     with pytest.raises(SystemExit, match="with a reason"):
         read_equivalents(tmp_path / "wrong.toml")
