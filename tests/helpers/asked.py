@@ -67,10 +67,11 @@ class Asked(SystemSource):
 
 def moves(run: Callable[[Asked], Any], other: Callable[[Asked], Any]) -> list[tuple[Question, float]]:
     """Each question of a run, with the distance that its query has to the other run's, which is given the same answers, in units
-    of the sensitivity."""
+    of the sensitivity. Of scores to choose by, the distance is that of the one that is furthest off."""
     first = Asked()
     run(first)
     second = Asked(answers=first.given)
     other(second)
     pairs = zip(first.questions, second.questions, strict=True)
-    return [(one, float(np.linalg.norm(one.query - two.query)) / one.sensitivity) for one, two in pairs]
+    orders = {"choice": np.inf}
+    return [(one, float(np.linalg.norm(one.query - two.query, orders.get(one.kind, 2))) / one.sensitivity) for one, two in pairs]

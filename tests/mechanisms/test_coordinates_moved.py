@@ -1,0 +1,133 @@
+"""How far one record moves each kind of release of descents by coordinates and by vertices, and of preconditioned descent."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dperm.mechanisms import CoordinateDescent, FrankWolfeDescent, GreedyDescent, PreconditionedDescent
+from dperm.mechanisms.base import Budget, Mechanism
+from dperm.objectives import LinearObjective, SmoothedHinge, Squared
+from dperm.privacy import Relation
+from dperm.privacy.events import leaves
+from dperm.release import Channel
+from helpers.asked import Asked, Question, moves
+
+ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
+NORM = 1.5
+BUDGET = Budget(1e-5, 1.0)
+REST = np.random.default_rng(0).uniform(-0.4, 0.4, size=(5, 3))
+SIGNS = np.array([1.0, -1.0, 1.0, -1.0, 1.0])
+ALONG = np.array([NORM, 0.0, 0.0])  # the largest row: its gradient has one entry, of the largest size
+ACROSS = np.array([0.0, 0.0, NORM])
+EVEN = np.full(3, NORM / math.sqrt(3))
+
+Record = tuple[Any, float]
+
+
+def moved(mechanism: Mechanism, objective: LinearObjective, one: Record, other: Record) -> list[tuple[Question, float]]:
+    """Of neighbours: one has the record, and the other another in its place or none."""
+
+    def run(*more: Record) -> Any:
+        rows = np.vstack([REST, *(row for row, _ in more)])
+        targets = np.array([*SIGNS, *(target for _, target in more)])
+
+        def train(source: Asked) -> Any:
+            channel = Channel.open(source)
+            channel.charge(mechanism.event(objective.facts), mechanism.name)
+            return mechanism.train(objective, objective.records(rows, targets), channel)
+
+        return train
+
+    return moves(run(one), run(*([other] if objective.relation is REPLACE else [])))
+
+
+def charged_as_asked(mechanism: Mechanism, objective: LinearObjective, asked: list[tuple[Question, float]]) -> bool:
+    """Whether the releases are those that the event pays for, by kind and noise."""
+    paid = Counter[tuple[str, float]]()
+    for leaf, count in leaves(mechanism.event(objective.facts)).items():
+        pays: Any = leaf.pays_for
+        paid[pays.kind, round(1 / pays.noise if pays.kind == "choice" else pays.noise, 9)] += count
+    return Counter((question.kind, round(question.noise, 9)) for question, _ in asked) == paid
+
+
+def problem(relation: Relation, **changes: Any) -> LinearObjective:
+    """Where margins are far below 1, a record's gradient is ∓row whatever θ is."""
+    return LinearObjective(SmoothedHinge(0.01), 3, data_norm=NORM, public_size=6, relation=relation, **changes)
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize("bound", [None, 0.3])
+@pytest.mark.parametrize("kind", ["greedy", "vertices"])
+def test_item_8_a_choice_and_a_step_move_by_the_sensitivity(kind: str, bound: float | None, relation: Relation) -> None:
+    """The entries of a row of the largest length, or of the largest entry that is stated, are what a record moves scores by, and a
+    step's gradient. Entries beyond the bound are cut to it."""
+    mechanism: Mechanism
+    if kind == "greedy":
+        mechanism = GreedyDescent(budget=BUDGET, steps=3, noise_multiplier=5.0, public_size=6, entry_bound=bound)
+    else:
+        mechanism = FrankWolfeDescent(budget=BUDGET, steps=3, radius=0.1, step_epsilon=0.5, entry_bound=bound)
+    objective = problem(relation)
+    found = moved(mechanism, objective, (ALONG, 1.0), (ALONG, -1.0))
+    assert charged_as_asked(mechanism, objective, found)
+    choices = [distance for question, distance in found if question.kind == "choice"]
+    steps = [distance for question, distance in found if question.kind == "gaussian"]
+    assert len(choices) == 3 and len(steps) == (3 if kind == "greedy" else 0)
+    assert max(choices) <= 1 and max(steps, default=1.0) <= 1
+    if relation is ADD or kind == "vertices":
+        assert max(choices) > 0.9999
+    else:  # scores are sizes: opposite records move them apart only as far as others keep the sum's sign
+        assert max(choices) > 0.2
+    if kind == "greedy":
+        assert max(steps) > 0.9999
+
+
+def test_item_8_scores_of_sizes_move_by_twice_a_record_where_others_keep_the_sign() -> None:
+    objective = problem(REPLACE)
+    mechanism = GreedyDescent(budget=BUDGET, steps=1, noise_multiplier=5.0, public_size=6)
+    rest = np.vstack([ALONG, ALONG])
+
+    def run(sign: float) -> Any:
+        def train(source: Asked) -> Any:
+            channel = Channel.open(source)
+            channel.charge(mechanism.event(objective.facts), mechanism.name)
+            return mechanism.train(objective, objective.records(np.vstack([rest, ALONG]), np.array([1.0, 1.0, sign])), channel)
+
+        return train
+
+    (choice, far), (_, step) = moves(run(1.0), run(-1.0))
+    assert choice.kind == "choice" and 0.9999 < far <= 1 and 0.9999 < step <= 1
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_item_8_coordinates_move_by_the_sensitivity(relation: Relation) -> None:
+    """A row of one entry moves the mean squares furthest; slopes beyond their clip move each step by twice the clip, or once.
+    Replaced, two rows' squares are at right angles at most: √2 of the 2 that are charged."""
+    mechanism = CoordinateDescent(budget=BUDGET, passes=2, clipping_norm=0.05, noise_multiplier=5.0, public_size=6)
+    objective = problem(relation)
+    (_, scales), *steps = moved(mechanism, objective, (EVEN, 1.0), (EVEN, -1.0))
+    assert scales <= 1 and len(steps) == 6
+    assert all(0.9999 < distance <= 1 for _, distance in steps)
+    found = moved(mechanism, objective, (ALONG, 1.0), (ACROSS, 1.0))
+    assert charged_as_asked(mechanism, objective, found)
+    assert found[0][1] == pytest.approx(1.0 if relation is ADD else math.sqrt(2) / 2, rel=1e-4) and found[0][1] <= 1
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+def test_item_8_preconditioned_releases_move_by_the_sensitivity(relation: Relation) -> None:
+    """Of the Gram matrix: rows at right angles. Of the squared residuals: the largest, and none. Of steps: the longest row with a
+    residual beyond the clip, and with the opposite one."""
+    objective = LinearObjective(Squared(1.0, 5.0), 3, data_norm=NORM, public_size=6, relation=relation, radius=5.0)
+    mechanism = PreconditionedDescent(
+        budget=BUDGET, steps=4, step_size=1e-9, floor=1.0, kappa=0.01, noise_multiplier=3.0, public_size=6
+    )
+    pairs = (((ALONG, 1.0), (ACROSS, 1.0)), ((EVEN, 1.0), (EVEN, 0.0)), ((EVEN, 1.0), (EVEN, -1.0)))
+    runs = [moved(mechanism, objective, *pair) for pair in pairs]
+    assert all(charged_as_asked(mechanism, objective, run) for run in runs)
+    gram, first, scale, *steps = (max(run[place][1] for run in runs) for place in range(6))
+    for distance in (gram, first, scale, *steps):
+        assert 0.9999 < distance <= 1
