@@ -227,7 +227,9 @@ COMMANDS = {
 def test_commands_say_what_is_wrong(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     said = dperm(*command.split(), expect=1).stderr.strip()
-    assert said.startswith("error: ") and "\n" not in said and COMMANDS[command] in said
+    assert said.startswith("error: ")
+    assert "\n" not in said
+    assert COMMANDS[command] in said
     assert not SpendLog.current().charges() and not (folder / "new.json").exists()
 
 

@@ -366,7 +366,9 @@ def test_influence_names_rows_charges_nothing_and_says_that_it_is_private(table:
     done = dperm("influence", table, "--target", "income", "--top", 3, "-o", page)
     assert "PRIVATE, for the data holder only" in done.stdout and "PRIVATE" in page.read_text()
     told = json.loads(dperm("influence", table, "--target", "income", "--row", 7, "--top", 3, "-o", page, "--json").stdout)
-    assert told["for_data_holder_only"] is True and told["what"] == "the score of low for row 7" and len(told["most"]) == 3
+    assert told["for_data_holder_only"] is True
+    assert told["what"] == "the score of low for row 7"
+    assert len(told["most"]) == 3
     assert SpendLog.current().charges() == []
     assert "Expected a row among those used" in dperm("influence", table, "--target", "income", "--row", 999, expect=1).stderr
 
@@ -485,7 +487,9 @@ def test_curves_are_trained_drawn_and_predicted_with(table: Path, schema: Path, 
     told = dperm("predict", model, table, *again, "--level", "0.8", "-o", tmp_path / "p.csv")
     assert "meant to cover 80%" in told.stdout and "Training again" in told.stderr
     wide = pd.read_csv(tmp_path / "p.csv")
-    assert len(plain) == 300 and wide[plain.columns].equals(plain) and len(wide.columns) == len(plain.columns) + 4
+    assert len(plain) == 300
+    assert wide[plain.columns].equals(plain)
+    assert len(wide.columns) == len(plain.columns) + 4
     for label in fitted.classes_:
         assert (wide[f"PRIVATE lowest of {label}"] < plain[f"probability of {label}"]).all()
         assert (plain[f"probability of {label}"] < wide[f"PRIVATE highest of {label}"]).all()
@@ -589,7 +593,9 @@ def test_rows_that_do_not_fit_do_not_take_the_file_with_them(table: Path, schema
     assert "Left blank: 3. Row 2" in told and "Read new.csv: 6 rows of" in told
     assert answers["prediction"].isna().tolist() == [False, True, False, True, True, False]
     reasons = answers["left blank because"].dropna().tolist()
-    assert "'unknown', which is no finite number" in reasons[0] and "none of its" in reasons[1] and "is missing" in reasons[2]
+    assert "'unknown', which is no finite number" in reasons[0]
+    assert "none of its" in reasons[1]
+    assert "is missing" in reasons[2]
     judge = ("evaluate", model, new, "--test-data", "private")
     assert "3 of 6 rows do not fit the schema. Row 2: column" in dperm(*judge, expect=1).stderr
     judged = dperm(*judge, "--on-error", "skip").stdout
@@ -613,7 +619,9 @@ def test_models_are_judged_on_test_records(table: Path, schema: Path, tmp_path: 
     dperm("train", table, "--schema", schema, "--accept-proposed", "--epsilon", "5", "-o", model)
     charges = len(SpendLog.current().charges())
     told = dperm("evaluate", model, table, "--test-data", "private").stdout
-    assert told.startswith("PRIVATE") and "balanced accuracy" in told and "recall of" in told
+    assert told.startswith("PRIVATE")
+    assert "balanced accuracy" in told
+    assert "recall of" in told
     word = next(column["name"] for column in json.loads(schema.read_text())["columns"] if column["type"] == "category")
     found = json.loads(dperm("evaluate", model, table, "--test-data", "public", "--by", word, "--json").stdout)
     assert found["test_data"] == "public" and found["records"] == 300

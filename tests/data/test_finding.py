@@ -49,7 +49,9 @@ def columns(schema: Schema) -> dict[str, Any]:
 def test_what_is_found_is_charged_and_fits(relation: str) -> None:
     schema = find(FRAME, "sick", 2.0, relation=relation, name="people")
     found = columns(schema)
-    assert found["age"].type == "number" and 15 <= found["age"].range[0] <= 20 and 80 <= found["age"].range[1] <= 100
+    assert found["age"].type == "number"
+    assert 15 <= found["age"].range[0] <= 20
+    assert 80 <= found["age"].range[1] <= 100
     assert found["income"].range[0] == 0 and 10_000 <= found["income"].range[1] <= 200_000
     assert -400 <= found["loss"].range[0] <= -100 and -10 <= found["loss"].range[1] <= 0
     assert {"A", "B"} <= set(found["ward"].categories) and found["ward"].other
@@ -57,7 +59,9 @@ def test_what_is_found_is_charged_and_fits(relation: str) -> None:
     assert found["note"].type == found["empty"].type == "ignore"
     assert schema.classes == ("0", "1") and not schema.proposed
     certificate = schema.found_by(relation, 1e-5)
-    assert certificate is not None and certificate.status == "certified" and 1.9 < float(certificate.epsilon or 0) <= 2.0
+    assert certificate is not None
+    assert certificate.status == "certified"
+    assert 1.9 < float(certificate.epsilon or 0) <= 2.0
     (charge,) = SpendLog.current().charges()
     assert charge.event == certificate.event and charge.label == "people"
     assert Schema.from_dict(json.loads(schema.to_json())) == schema
@@ -161,7 +165,10 @@ def test_a_value_that_one_record_has_is_kept_hardly_ever() -> None:
 
 
 def test_ends_are_round_and_in_order() -> None:
-    assert len(np.unique(GRID)) == len(GRID) and (np.diff(GRID) > 0).all() and 0.0 in GRID and np.array_equal(GRID, -GRID[::-1])
+    assert len(np.unique(GRID)) == len(GRID)
+    assert (np.diff(GRID) > 0).all()
+    assert 0.0 in GRID
+    assert np.array_equal(GRID, -GRID[::-1])
     for values, low, high in (
         ([3.0] * 1000, 3, 3),
         (np.linspace(-1, 1, 1000), -1, 1),
@@ -210,7 +217,9 @@ def test_a_target_that_is_often_zero_is_no_label() -> None:
     rng = np.random.default_rng(0)
     paid = np.where(rng.random(COUNT) < 0.5, 0.0, np.where(rng.random(COUNT) < 0.3, 100.0, rng.uniform(0, 500, COUNT)))
     schema = find(FRAME[["age", "ward"]].assign(paid=paid), "paid", 4.0)
-    assert not schema.classes and schema.target_range is not None and schema.target_range.high >= 400
+    assert not schema.classes
+    assert schema.target_range is not None
+    assert schema.target_range.high >= 400
 
 
 def test_files_are_read_a_part_at_a_time(tmp_path: Path) -> None:
@@ -224,7 +233,9 @@ def test_files_are_read_a_part_at_a_time(tmp_path: Path) -> None:
     for path in (tmp_path / "people", str(tmp_path / "people.arrow")):
         there = find(path, "sick", 2.0, name="people", random_state=3, progress=lambda *told: seen.append(told))
         assert (there.columns, there.classes, there.missing) == (here.columns, here.classes, here.missing)
-        assert there.found is not None and here.found is not None and there.found["event"] == here.found["event"]
+        assert there.found is not None
+        assert here.found is not None
+        assert there.found["event"] == here.found["event"]
     assert seen.count((COUNT, COUNT)) == 4
     charges = len(SpendLog.current().charges())
     for path, unit, message in (
@@ -261,7 +272,9 @@ def test_a_frame_of_dask_gives_the_same_schema() -> None:
     here = find(frame, "sick", 2.0, name="people", random_state=3)
     there = find(frames.from_pandas(frame, npartitions=5), "sick", 2.0, name="people", random_state=3)
     assert there.columns == here.columns and there.classes == here.classes == ("0", "1")
-    assert here.found is not None and there.found is not None and there.found["event"] == here.found["event"]
+    assert here.found is not None
+    assert there.found is not None
+    assert there.found["event"] == here.found["event"]
     assert "parts" in json.dumps(there.found["assumptions"]) and len(SpendLog.current().charges()) == 2
     with pytest.raises(SchemaError, match="several parts"):
         find(frames.from_pandas(frame, npartitions=5), "sick", 2.0, unit="note")

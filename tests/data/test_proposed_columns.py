@@ -41,7 +41,9 @@ def test_times_of_day_are_hours() -> None:
         assert (column.type, column.parts, column.note) == ("date", ("hour",), "times of day")
     frame = pd.DataFrame({"at": ["06:00", "18:00"] * 100, "y": ["a", "b"] * 100})
     features = Dataset.of(frame, propose(frame, "y")).features
-    assert len(features) == 200 and np.isfinite(features).all() and np.ptp(features, axis=0).max() >= 0.5
+    assert len(features) == 200
+    assert np.isfinite(features).all()
+    assert np.ptp(features, axis=0).max() >= 0.5
 
 
 def test_what_a_proposal_asks_is_answered_before_it_is_public() -> None:

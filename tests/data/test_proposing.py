@@ -89,7 +89,9 @@ def test_numbers_among_which_others_stand() -> None:
 )
 def test_amounts_and_percents_are_numbers(values: list[str], decimal: str, ends: tuple[float, float]) -> None:
     column = understood([value.replace("$0,", "$1,").replace("0.", "1.", 1) for value in values], decimal=decimal)
-    assert column.type == "number" and column.range is not None and column.unknown == "error"
+    assert column.type == "number"
+    assert column.range is not None
+    assert column.unknown == "error"
     assert column.range[1] == pytest.approx(ends[1], rel=0.05)
 
 
@@ -228,7 +230,9 @@ def test_options_of_a_proposal() -> None:
 def test_confirming_leaves_no_trace_of_the_data() -> None:
     schema = propose(a_table(x=np.arange(N) % 90), "y")
     text = confirmed(schema).to_json()
-    assert "note" in schema.to_json() and "propos" not in text.lower() and "note" not in text
+    assert "note" in schema.to_json()
+    assert "propos" not in text.lower()
+    assert "note" not in text
     assert confirmed(schema).encode(a_table(x=np.arange(N) % 90))[0].shape == (N, 1)
 
 

@@ -128,7 +128,9 @@ def test_published_reviews(data_folder: Path) -> None:
     assert len(set(found.train_texts) & set(found.test_texts)) == 123
     assert found.train_texts[1].startswith("Bromwell High is a cartoon comedy.")
     rows = hashed_words(found.train_texts[:1000], 80)
-    assert rows.min() == 0 and rows.max() < 10_000 and np.all(rows[:, -1] >= 2)
+    assert rows.min() == 0
+    assert rows.max() < 10_000
+    assert np.all(rows[:, -1] >= 2)
 
 
 def test_word_numbers_never_change() -> None:

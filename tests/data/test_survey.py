@@ -38,7 +38,9 @@ def a_file(tmp_path: Path) -> Path:
 def test_everything_is_counted(tmp_path: Path) -> None:
     dataset, _ = read_dataset(a_file(tmp_path), schema=SCHEMA)
     survey = dataset.survey
-    assert survey is not None and survey.rows == 10 and survey.unlabelled == 1
+    assert survey is not None
+    assert survey.rows == 10
+    assert survey.unlabelled == 1
     assert (survey.used, survey.left_out, survey.unknown) == (("age", "pay", "job"), ("note",), ("more",))
     assert (survey.missing, survey.outside, survey.strange) == ({"age": 1, "job": 1}, {"age": 2}, {"job": 2})
     assert survey.lines() == [
@@ -68,7 +70,9 @@ def test_targets_and_decimal_commas_are_counted(tmp_path: Path) -> None:
 def test_a_table_without_its_target_is_counted_too() -> None:
     frame = pd.DataFrame({"age": ["1"], "pay": ["5"], "job": ["a"]})
     survey = Survey.of(frame, SCHEMA)
-    assert survey.unlabelled == 0 and survey.left_out == () and survey.warnings() == []
+    assert survey.unlabelled == 0
+    assert survey.left_out == ()
+    assert survey.warnings() == []
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, "0%"), (1, "under 1%"), (10, "1%"), (999, "100%")])

@@ -199,7 +199,9 @@ def test_libsvm_files_are_known_by_what_they_hold(tmp_path: Path) -> None:
         raw = b"-1 3:1 11:1 14:1\n+1 5:1 7:1 14:0.5\n-1 1:1\n+1 2:1\n"
         (tmp_path / name).write_bytes(bz2.compress(raw) if name.endswith("bz2") else raw)
         dataset, schema = read_dataset(tmp_path / name)
-        assert schema is None and dataset.features.shape == (4, 14) and dataset.classes == ("-1", "1")
+        assert schema is None
+        assert dataset.features.shape == (4, 14)
+        assert dataset.classes == ("-1", "1")
     (tmp_path / "b.txt").write_text("a b\n1:2 3\n")
     assert read_frame(tmp_path / "b.txt").columns.tolist() == ["a b"]
 

@@ -17,7 +17,9 @@ def test_labels_in_parts_are_those_of_the_whole(y: list[Any], monkeypatch: pytes
     whole = admit_labels(np.array(y), None)
     monkeypatch.setattr(labels, "_AT_ONCE", 7)
     known, index, said = admit_labels(np.array(y), None)
-    assert np.array_equal(known, whole[0]) and known.dtype == whole[0].dtype and said == whole[2]
+    assert np.array_equal(known, whole[0])
+    assert known.dtype == whole[0].dtype
+    assert said == whole[2]
     assert np.array_equal(index, whole[1]) and np.array_equal(known[index], y)
     with pytest.raises(ValueError, match="among classes"):
         admit_labels(np.array(y), known[1:])

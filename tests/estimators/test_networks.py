@@ -130,5 +130,7 @@ def test_importance_sampling_by_a_word(public_size: int | None) -> None:
 def test_full_batches() -> None:
     X, y = make_classification(600, 8, random_state=0)
     model = DPMLPClassifier(epsilon=2.0, public_size=600, mechanism=Gradient(sampling="full", epochs=40)).fit(X, y)
-    assert model.trace_["steps"] == 40 and model.score(X, y) > 0.7 and model.certificate_.epsilon <= 2.0
+    assert model.trace_["steps"] == 40
+    assert model.score(X, y) > 0.7
+    assert model.certificate_.epsilon <= 2.0
     assert clone(model).set_params(mechanism__epochs=3).fit(X, y).trace_["steps"] == 3

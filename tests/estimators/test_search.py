@@ -35,7 +35,9 @@ def search(**changes: Any) -> DPSearch:
 def test_one_charge_holds_the_search_and_its_certificate_the_model() -> None:
     found = search(epsilon=2.0, tries=6.0, how="geometric").fit(X, Y, held_out=HELD)
     (charge,) = SpendLog.current().charges()
-    assert isinstance(charge.event, BestOfTries) and charge.event == found.certificate_.event and charge.event.mean == 6.0
+    assert isinstance(charge.event, BestOfTries)
+    assert charge.event == found.certificate_.event
+    assert charge.event.mean == 6.0
     assert 1.9 < found.certificate_.epsilon <= 2.0 and found.certificate_.status == "certified"
     found.certificate_.verify()
     assert found.best_estimator_.certificate_ == found.certificate_
@@ -66,7 +68,9 @@ def test_nothing_tells_how_many_tries_there_were_or_what_the_others_gave(
         warnings.simplefilter("always")
         found = search(epsilon=2.0, tries=30.0, how="geometric").fit(X, Y, held_out=HELD)
     assert len(fits) > 1 or len(told) == 0
-    assert told == [] and capfd.readouterr() == ("", "") and len(SpendLog.current().charges()) == 1
+    assert told == []
+    assert capfd.readouterr() == ("", "")
+    assert len(SpendLog.current().charges()) == 1
     shown = {name for name in vars(found) if name.endswith("_")}
     assert shown == {"best_score_", "results_", "how_", "best_params_", "best_estimator_", "certificate_"}
     assert found.results_ is None and "tries" not in str(sorted(found.certificate_.public_facts))

@@ -142,7 +142,9 @@ def test_records_spend_what_their_gradients_cost_and_are_then_silent() -> None:
         gradients(np.zeros(1))
         spent.append(gradients.spent_by_record.copy())
     long = np.array([step[0] for step in spent])
-    assert long[:3] == pytest.approx([1, 2, 3], abs=1e-5) and long[3] == pytest.approx(3.5, rel=1e-4) and long[5] <= 3.5
+    assert long[:3] == pytest.approx([1, 2, 3], abs=1e-5)
+    assert long[3] == pytest.approx(3.5, rel=1e-4)
+    assert long[5] <= 3.5
     assert spent[5][1] == spent[5][0]  # the other one was as long
     assert spent[5][2] == pytest.approx(6 * 0.1**2, rel=1e-2)
     assert spent[5][3] < 1e-6
@@ -307,7 +309,9 @@ def test_a_network_continued_from_a_checkpoint_keeps_its_accounts(tmp_path: Path
     with pytest.warns(UserWarning, match="paid for and skipped"):
         again.fit(inputs(), resume=True)
     after = again.private_trace["spent_by_record"]
-    assert (after >= before).all() and (after <= 3.0).all() and again.certificate.epsilon <= 2.0
+    assert (after >= before).all()
+    assert (after <= 3.0).all()
+    assert again.certificate.epsilon <= 2.0
 
 
 @pytest.mark.parametrize("change", ["order", "a target", "an input"])

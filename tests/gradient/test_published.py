@@ -267,7 +267,9 @@ def test_published_normalisation_runs_on_networks() -> None:
     run = PrivateTrainer(model, loss, plan=mechanism.plan, delta=1e-5, public_size=500)
     with pytest.warns(UserWarning, match="not private at the epsilon"):
         run.fit((torch.ones(500, 1).double(), torch.ones(500)), progress=False)
-    assert run.certificate is not None and run.certificate.status == "claimed" and model.weight.item() > 0
+    assert run.certificate is not None
+    assert run.certificate.status == "claimed"
+    assert model.weight.item() > 0
 
 
 def test_what_pidp_sgd_needs_is_asked_for_before_a_charge() -> None:

@@ -436,7 +436,9 @@ def test_truncation_that_is_not_charged_is_refused(monkeypatch: pytest.MonkeyPat
     tight = PoissonUpTo(0.3, 20, SIZE)
     assert epsilon(tight.event(Gaussian(4.0), 0, 20), DELTA) == np.inf
     roomy = tight.event(Gaussian(4.0), 0, 20)
-    assert isinstance(roomy, SelfComposed) and isinstance(roomy.event, TruncatedPoisson) and roomy.event.astray > 0.1
+    assert isinstance(roomy, SelfComposed)
+    assert isinstance(roomy.event, TruncatedPoisson)
+    assert roomy.event.astray > 0.1
     with pytest.raises(ValueError, match="epsilon"):
         made(tight)
 

@@ -127,7 +127,9 @@ def test_a_stranger_s_policy_runs_and_is_named() -> None:
     plan = Mine(**vars(PLAN))
     certificate = mechanism(plan).certificate(objective().facts, Channel.open().provenance)
     assert any("Mine releases what its event states" in assumption.text for assumption in certificate.assumptions)
-    assert plan.budgeted is None and not plan.vectorises and plan.longest is None
+    assert plan.budgeted is None
+    assert not plan.vectorises
+    assert plan.longest is None
     with pytest.raises(TypeError, match="Expected a plan"):
         mechanism(object())
 

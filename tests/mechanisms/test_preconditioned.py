@@ -59,7 +59,9 @@ def test_what_it_costs() -> None:
     noise, steps = made.noise_multiplier, made.steps
     expected: Any = made.event(objective.facts)
     gram, scale, descent = expected.events
-    assert isinstance(expected, Composed) and isinstance(descent, SelfComposed) and descent.count == steps
+    assert isinstance(expected, Composed)
+    assert isinstance(descent, SelfComposed)
+    assert descent.count == steps
     found = [gram.noise_multiplier, scale.noise_multiplier, descent.event.noise_multiplier]
     assert found == pytest.approx([noise / math.sqrt(0.05), noise / math.sqrt(0.06), noise * math.sqrt(steps / 0.89)])
     assert epsilon(expected, 1e-5) == pytest.approx(epsilon(Gaussian(noise), 1e-5), rel=1e-6)

@@ -82,7 +82,9 @@ def test_rows_are_never_longer_than_the_bound() -> None:
     records = Records(ROWS * 100, LABELS, 1.0)
     batch = records.take(np.arange(N))
     lengths = np.linalg.norm(batch.rows, axis=1) * batch.units
-    assert np.all(lengths <= 1) and np.all(lengths <= batch.norms) and np.all(lengths[[0, 1, 2]] > 1 - 1e-5)
+    assert np.all(lengths <= 1)
+    assert np.all(lengths <= batch.norms)
+    assert np.all(lengths[[0, 1, 2]] > 1 - 1e-5)
     assert np.all(batch.rows == np.rint(batch.rows))
     assert 0 < batch.norms[3] < 1e-9  # a zero row stays
 

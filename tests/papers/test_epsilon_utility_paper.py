@@ -26,7 +26,9 @@ def small(name: str) -> tuple[Any, Any]:
 def test_estimates_are_compared_with_what_is_true(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paper, "table", small)
     cell = paper.compared("made", loss, (1.0, 10.0), (2.5,), 300)
-    assert cell["records"] == 300 and cell["draws"] == paper.DRAWS and len(cell["real"]) == paper.POINTS
+    assert cell["records"] == 300
+    assert cell["draws"] == paper.DRAWS
+    assert len(cell["real"]) == paper.POINTS
     assert cell["off"] < (1e-4 if loss == "logistic" else 5 * paper.KINKED)
     near = np.argmin(np.abs(np.array(cell["epsilons"]) - 2.5))
     for kind in paper.VARIABLES:  # right where it was measured

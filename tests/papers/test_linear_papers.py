@@ -18,7 +18,9 @@ from dperm.privacy import Relation
 
 def test_splits_are_the_same_for_all_and_hold_every_record_once() -> None:
     first, again, other = split("iris", 0), split("iris", 0), split("iris", 1)
-    assert len(first.train[0]) == 120 and len(first.test[0]) == 30 and first.classes == 3
+    assert len(first.train[0]) == 120
+    assert len(first.test[0]) == 30
+    assert first.classes == 3
     assert np.array_equal(first.train[0], again.train[0]) and not np.array_equal(first.train[0], other.train[0])
     assert sorted(map(tuple, [*first.train[0], *first.test[0]])) == sorted(map(tuple, [*other.train[0], *other.test[0]]))
     assert len(split("breast_cancer", 0, 100).train[0]) == 80
@@ -75,7 +77,9 @@ def test_m_ngp_runs_end_to_end(small: Path) -> None:
     assert (small / "results" / "iris.jsonl").read_text().splitlines() == lines
     m_ngp.report()
     page = (small / "report.md").read_text()
-    assert "| Iris | 0.1 |" in page and "It is not private at the ε on the axis" in page and "nan" not in page
+    assert "| Iris | 0.1 |" in page
+    assert "It is not private at the ε on the axis" in page
+    assert "nan" not in page
     assert (small / "accuracy.png").stat().st_size > 10_000
 
 
@@ -85,7 +89,9 @@ def test_pidp_sgd_runs_end_to_end(small: Path, monkeypatch: pytest.MonkeyPatch) 
         table("")
     pidp_sgd.report()
     page = (small / "report.md").read_text()
-    assert "| Breast Cancer | 1 |" in page and "| Breast Cancer | 300 | 1 |" in page and "Of 2 comparisons" in page
+    assert "| Breast Cancer | 1 |" in page
+    assert "| Breast Cancer | 300 | 1 |" in page
+    assert "Of 2 comparisons" in page
     assert (small / "gap.png").exists()
 
 

@@ -44,7 +44,9 @@ def test_a_seed_is_told_of_what_is_only_claimed_too() -> None:
     certificate = DPLogisticRegression(classes=["no", "yes"], random_state=0).fit(X, Y).certificate_
     claimed = certificate.only_claimed("ranges were read off the data")
     claimed.verify()
-    assert claimed.status == "not private" and not claimed.private and "NOT PRIVATE" in str(claimed)
+    assert claimed.status == "not private"
+    assert not claimed.private
+    assert "NOT PRIVATE" in str(claimed)
     assert not Certificate.of_all([claimed, claimed]).private
     assert Certificate.from_json(claimed.to_json()) == claimed
 

@@ -106,6 +106,8 @@ def test_draws_are_of_rows() -> None:
     rng = np.random.default_rng(0)
     drawn = list(sampler.indices(rng, 50, 400))
     counts = np.bincount(np.concatenate(drawn), minlength=150)
-    assert len(counts) == 150 and abs(counts.mean() - 80) < 2 and counts.std() < 1.5 * math.sqrt(80 * 0.8)
+    assert len(counts) == 150
+    assert abs(counts.mean() - 80) < 2
+    assert counts.std() < 1.5 * math.sqrt(80 * 0.8)
     (table,) = sampler.tables(rng, 7, 50, 1)
     assert table.shape == (7, 150)

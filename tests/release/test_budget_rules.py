@@ -114,7 +114,9 @@ def test_bounds_of_what_is_known_exactly() -> None:
     like = gdp_bounds(privacy_profile(Gaussian(4.0), smallest_delta=1e-12), 1e-7)
     assert 1 / 16 * (1 - 1e-3) < like[0].mu_squared < 1 / 16 * 1.03
     costs, masses = [bound.mu_squared for bound in like], [bound.mass for bound in like]
-    assert costs == sorted(costs) and masses == sorted(masses, reverse=True) and len(like) > 5
+    assert costs == sorted(costs)
+    assert masses == sorted(masses, reverse=True)
+    assert len(like) > 5
     for event, mass in ((Laplace(5.0), 0.0), (ApproximateDP(0.1, 1e-5), 1e-6), (ApproximateDP(0.1, 0.9), 1e-6)):
         with pytest.raises(UnsupportedEventError):
             gdp_bounds(event, mass)
@@ -189,7 +191,9 @@ def test_a_plan_takes_what_was_planned_in_any_order(tmp_path: Path) -> None:
     with pytest.raises(BudgetExceeded):
         charge(first)
     account = log.account("stays")
-    assert account is not None and account.left == 0 and account.epsilon == pytest.approx(plan.planned)
+    assert account is not None
+    assert account.left == 0
+    assert account.epsilon == pytest.approx(plan.planned)
     assert log.verify() == 5 and log.total(DELTA, "stays")[Relation.ADD_OR_REMOVE_ONE] <= plan.planned * (1 + 1e-9)
     # what was released may be a reason for another plan: of ε-DP first, and then, as it came out, either of two releases that
     # each fit beside it, the whole would cost more than each plan says
@@ -349,7 +353,9 @@ def test_who_spent_what(tmp_path: Path, rule: Rule, monkeypatch: pytest.MonkeyPa
             log.charge(Gaussian(20.0), mechanism="test", label="stays")
     found = shares(log)
     account = log.account("stays")
-    assert account is not None and next(iter(found)) == "ada" and sum(found.values()) == pytest.approx(1 - account.left)
+    assert account is not None
+    assert next(iter(found)) == "ada"
+    assert sum(found.values()) == pytest.approx(1 - account.left)
     assert found["ada"] == pytest.approx(4 * found["grace"])
     assert isinstance(rule, Plan) or found["before it was made"] == pytest.approx(found["grace"])
 
@@ -364,7 +370,9 @@ def test_names_are_no_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     page = tmp_path / "budgets.html"
     assert len(dperm("budget", "history", "-o", page).stdout.splitlines()) == 3
     text = page.read_text()
-    assert "<script>" not in text.replace("<script>(", "") and "<b>" not in text and "<i>" not in text
+    assert "<script>" not in text.replace("<script>(", "")
+    assert "<b>" not in text
+    assert "<i>" not in text
     told = dperm("budget", "show").stdout
     assert "2 budgets." in told and "expired on 2020-01-01" in told
     head = tmp_path / "model.json"
@@ -390,7 +398,9 @@ def test_the_commands_for_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     page = tmp_path / "budgets.html"
     assert "grace" in dperm("budget", "history", "-o", page).stdout
     text = page.read_text()
-    assert text.count("<svg") == 2 and "plan of 5 releases" in text and "grace 20.0 %" in text
+    assert text.count("<svg") == 2
+    assert "plan of 5 releases" in text
+    assert "grace 20.0 %" in text
     for wrong, message in (
         (("--plan", plan, "--mass", "1e-8"), "no --filter"),
         (("--filter", "gdp", "--order", "4"), "no --order"),

@@ -39,7 +39,9 @@ def charge(log: SpendLog, event: Event, label: str = "stays", **settings: Any) -
 
 def test_a_log_keeps_what_was_charged(where: str) -> None:
     log = SpendLog(where)
-    assert log.charges() == [] and log.total(DELTA) == {} and log.verify() == 0
+    assert log.charges() == []
+    assert log.total(DELTA) == {}
+    assert log.verify() == 0
     ids = [charge(log, Gaussian(8.0 + number % 2)) for number in range(6)]
     charge(log, PureDP(0.3, Relation.REPLACE_ONE), label="others")
     assert [found.id for found in log.charges("stays")] == ids
@@ -259,7 +261,9 @@ def test_a_log_of_lines_is_read_in_once(tmp_path: Path, where: str) -> None:
     assert read_in(log, old) == 2 and read_in(log, old) == 0
     first, second = log.charges()
     assert (first.time, first.event, first.keeps_reservations) == ("2026-01-01T00:00:00Z", Gaussian(4.0), True)
-    assert not second.private and log.reserve(first.id, 9, 9) == (5, 9) and log.accounts(first.id) == {"x": 1.0}
+    assert not second.private
+    assert log.reserve(first.id, 9, 9) == (5, 9)
+    assert log.accounts(first.id) == {"x": 1.0}
     old.write_text(old.read_text() + "{half a line\n")
     with pytest.raises(ValueError, match="Line 5"):
         read_in(log, old)
@@ -286,7 +290,9 @@ def test_another_budget_keeps_what_is_not_stated() -> None:
     create = ("budget", "create", "stays", "--epsilon")
     dperm(*create, "4", "--owner", "Ada", "--expires", "2999-01-01", "--alert", "0.5", "--persons")
     told = dperm(*create, "6", "--filter", "gdp").stdout
-    assert "ε = 6" in told and "of Ada, until 2999-01-01" in told and "protects persons" in told
+    assert "ε = 6" in told
+    assert "of Ada, until 2999-01-01" in told
+    assert "protects persons" in told
     dperm(*create, "5", "--owner", "Eve", "--expires", "", "--records")
     (account,) = SpendLog.current().accounts_held()
     budget = account.budget
@@ -301,9 +307,13 @@ def test_the_commands(tmp_path: Path) -> None:
     )
     charge(SpendLog.current(), Gaussian(9.0))
     told = dperm("budget", "show").stdout
-    assert "stays: ε = 4 at δ = 1e-06 by a Rényi filter" in told and "of Ada" in told and "% is left" in told
+    assert "stays: ε = 4 at δ = 1e-06 by a Rényi filter" in told
+    assert "of Ada" in told
+    assert "% is left" in told
     (shown,) = json.loads(dperm("budget", "show", "stays", "--json").stdout)["budgets"]
-    assert shown["epsilon"] == 4.0 and 0 < shown["spent"] < 4 and 0 < shown["left"] < 1
+    assert shown["epsilon"] == 4.0
+    assert 0 < shown["spent"] < 4
+    assert 0 < shown["left"] < 1
     assert len(dperm("budget", "history").stdout.splitlines()) == 2
     page = tmp_path / "budgets.html"
     dperm("budget", "history", "-o", page)

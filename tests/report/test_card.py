@@ -63,7 +63,9 @@ def test_the_schema_tells_of_what_it_is(certificate: Certificate) -> None:
     card = Card.of(certificate, "x", schema, purpose="Planning beds")
     assert (card.data_set, card.features, card.target) == ("stays. A hospital's stays", ("age", "ward"), "ill")
     page = card_page(card)
-    assert "age, ward" in page and "Planning beds" in page and 'class="line"' not in page
+    assert "age, ward" in page
+    assert "Planning beds" in page
+    assert 'class="line"' not in page
     assert 'class="line"' in card_page(Card.of(certificate, "x"))  # to write the purpose on
     dataset = Dataset.of(frame, schema)
     model = DPLogisticRegression(classes=["no", "yes"], person_rows=64).fit(
@@ -82,18 +84,18 @@ def test_what_was_spent_is_added_up_and_what_is_left_is_said() -> None:
     first, _, other = fit("stays", 1.0), fit("stays", 0.5), fit("visits", 2.0)
     log = SpendLog.current()
     spent = Spent.of(log, "stays", first, 3.0)
-    assert spent is not None and spent.charges == 2 and 1.0 < spent.epsilon < 1.5
+    assert spent is not None
+    assert spent.charges == 2
+    assert 1.0 < spent.epsilon < 1.5
     assert spent.left == pytest.approx(3.0 - spent.epsilon)
     page = " ".join(card_page(Card.of(first, "x", spent=spent)).split())
-    assert (
-        f"ε = {upward(spent.epsilon)} at" in page and f"ε = {downward(spent.left)} of 3" in page and "2 releases together" in page
-    )
+    assert f"ε = {upward(spent.epsilon)} at" in page
+    assert f"ε = {downward(spent.left)} of 3" in page
+    assert "2 releases together" in page
     over = Spent.of(log, "stays", first, 0.5)
-    assert (
-        over is not None
-        and over.left == 0
-        and f"exceeded by {upward(over.exceeded)}" in card_page(Card.of(first, "x", spent=over))
-    )
+    assert over is not None
+    assert over.left == 0
+    assert f"exceeded by {upward(over.exceeded)}" in card_page(Card.of(first, "x", spent=over))
     assert Spent.of(log, "stays", other) is None  # it was charged under another name
 
 
@@ -113,11 +115,15 @@ def test_what_cannot_be_added_up_is_not(changes: dict[str, Any], why: str) -> No
     groups = np.arange(200) // 2 if "person_rows" in changes else None
     DPLogisticRegression(epsilon=8.0, **settings, **changes).fit(rows, labels, groups=groups)
     spent = Spent.of(SpendLog.current(), "stays", first, 3.0)
-    assert spent is not None and (spent.epsilon, spent.left, spent.charges) == (math.inf, None, 2) and why in spent.unknown
+    assert spent is not None
+    assert (spent.epsilon, spent.left, spent.charges) == (math.inf, None, 2)
+    assert why in spent.unknown
     page = " ".join(card_page(Card.of(first, "x", spent=spent)).split())
     assert "not known, for some of these" in page and "ε = inf" not in page
     claimed = Spent.of(SpendLog.current(), "stays", first.only_claimed("its ranges are not public"), 3.0)
-    assert claimed is not None and claimed.left is None and "only claimed" in claimed.unknown
+    assert claimed is not None
+    assert claimed.left is None
+    assert "only claimed" in claimed.unknown
 
 
 def test_an_equal_event_of_another_time_is_another_run() -> None:
@@ -145,18 +151,18 @@ def test_a_schema_that_was_found_and_the_training_are_both_in_the_log() -> None:
     model = DPLogisticRegression(classes=list(schema.classes), label="found").fit(dataset.features, dataset.targets)
     certificate = dataset.certified(model.certificate_)
     spent = Spent.of(SpendLog.current(), "found", certificate)
-    assert spent is not None and spent.charges == 2 and spent.epsilon == pytest.approx(certificate.epsilon)
+    assert spent is not None
+    assert spent.charges == 2
+    assert spent.epsilon == pytest.approx(certificate.epsilon)
 
 
 def test_the_same_as_json(certificate: Certificate) -> None:
     card = Card.of(certificate, "iris", purpose="A test", spent=Spent("iris", math.inf, 1e-5, 2))
     told = json.loads(json.dumps(card.to_dict(), allow_nan=False))
     assert Certificate.from_json(json.dumps(told["certificate"])).epsilon == certificate.epsilon
-    assert (
-        told["purpose"] == "A test"
-        and told["spent"]["epsilon"] is None
-        and told["spent"]["exceeded"] == 0
-        and told["audits"] is None
-    )
+    assert told["purpose"] == "A test"
+    assert told["spent"]["epsilon"] is None
+    assert told["spent"]["exceeded"] == 0
+    assert told["audits"] is None
     assert told["attack"]["accused_wrongly"] == [1.0, 10.0] and told["glossary"] == GLOSSARY
     assert told["signer_states"] == [item.text for item in certificate.assumptions if item.responsible == "caller"]

@@ -39,12 +39,16 @@ def test_calibration_is_zero_where_confidence_is_the_chance_to_be_right() -> Non
 def test_what_stands_out_is_said() -> None:
     truth = np.array(["no"] * 90 + ["yes"] * 10)
     found = judge_classes(truth, np.array(["yes"] * 100), None, ["no", "yes"])
-    assert len(found.warnings) == 3 and "10.0 against 90.0 %" in found.warnings[0] and "yes of every record" in found.warnings[1]
+    assert len(found.warnings) == 3
+    assert "10.0 against 90.0 %" in found.warnings[0]
+    assert "yes of every record" in found.warnings[1]
     assert found.warnings[2].startswith("It recognises no 'no': class_weight (--class-weight)")
     meant = judge_classes(truth, np.array(["yes"] * 100), None, ["no", "yes"], weighted=True).warnings
     assert len(meant) == 2 and meant[0].endswith("judge it by its recalls and AUC.")
     alone = judge_classes(np.array(["no"] * 5), np.array(["no"] * 5), np.tile([0.9, 0.1], (5, 1)), ["no", "yes"])
-    assert not alone.warnings and alone.to_dict()["scores"]["AUC"] is None and alone.to_dict()["recalls"]["yes"] is None
+    assert not alone.warnings
+    assert alone.to_dict()["scores"]["AUC"] is None
+    assert alone.to_dict()["recalls"]["yes"] is None
 
 
 def test_numbers() -> None:

@@ -74,7 +74,9 @@ def test_refits_differ_as_models_of_other_records_and_other_noise_do(make: Any, 
     X = np.array([[0.3, -0.2], [-0.4, 0.1], [0.0, 0.0]])
     told = np.stack([getattr(each, "predict_proba", each.predict)(X) for each in others])
     low, high = found.predictions(X, 0.95)
-    assert (low < told[0]).all() and (told[0] < high).all() and low.shape == told[0].shape
+    assert (low < told[0]).all()
+    assert (told[0] < high).all()
+    assert low.shape == told[0].shape
     turn: Any = np.asarray if kind == "numbers" else np.log if kind == "counts" else logit
     assert (turn(high) - turn(low)) / 2 / 1.96 == pytest.approx(np.std(turn(told), axis=0, ddof=1), rel=0.6)
 

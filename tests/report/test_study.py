@@ -34,7 +34,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[StudyResult]:
 
 def test_utility_along_epsilon_is_shown_for_two_classes(results: list[StudyResult]) -> None:
     curve = results[0].curve
-    assert curve is not None and curve.accuracy.shape == (20, 100) and results[1].curve is None
+    assert curve is not None
+    assert curve.accuracy.shape == (20, 100)
+    assert results[1].curve is None
     assert curve.epsilons[0] == min(STUDY.epsilons) and curve.epsilons[-1] == max(STUDY.epsilons)
     assert "by sharp objective perturbation on one split" in comparison_page(results)
 
@@ -180,5 +182,7 @@ def test_one_split_has_no_interval() -> None:
     console = Console(record=True, width=100)
     result_table(result, console)
     shown = console.export_text()
-    assert "1 split, δ" in shown and "nan" not in shown and "±" not in shown
+    assert "1 split, δ" in shown
+    assert "nan" not in shown
+    assert "±" not in shown
     assert "± nan" not in comparison_page([result])

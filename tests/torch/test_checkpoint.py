@@ -228,7 +228,9 @@ def test_continued_where_the_log_is_another_the_rest_is_paid_again(tmp_path: Pat
 def test_checkpoints_hold_no_random_state(tmp_path: Path) -> None:
     trainer(tmp_path).fit(data())
     text = "".join(path.read_text() for path in tmp_path.rglob("state.json"))
-    assert "rng" not in text.lower() and "generator" not in text and "seed" not in text
+    assert "rng" not in text.lower()
+    assert "generator" not in text
+    assert "seed" not in text
 
 
 DPIS_POINTS = [
@@ -358,7 +360,9 @@ def test_a_log_without_reservations_does_not_hand_steps_out_again(tmp_path: Path
     stopped(tmp_path, 9)
     without_parts(SpendLog.current())
     run = trainer(tmp_path, checkpoint_every=2).fit(data(), resume=True)
-    assert run._run is not None and run._run.step == 20 and run._run.lost == 0
+    assert run._run is not None
+    assert run._run.step == 20
+    assert run._run.lost == 0
     assert run.history[-1]["step"] == 20
 
 

@@ -174,11 +174,9 @@ def test_replacing_may_move_twice_as_far() -> None:
         data[0] = 0.1 * sign * SCALE[:, None, None]
         statistics(data, random_state=recorder, relation="replace_one", clipping_norm=0.1)
     before, after = recorder.recording.releases
-    assert (
-        before.sensitivity == pytest.approx(0.2, rel=2e-6)
-        and before.noise == 2 * before.sensitivity
-        and len(before.query) == 2 * K
-    )
+    assert before.sensitivity == pytest.approx(0.2, rel=2e-6)
+    assert before.noise == 2 * before.sensitivity
+    assert len(before.query) == 2 * K
     assert 0.98 * 0.2 < float(np.linalg.norm(after.query - before.query)) <= 0.2
 
 

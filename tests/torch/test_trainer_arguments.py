@@ -55,7 +55,9 @@ def test_schedulers_do_not_fail_after_the_charge() -> None:
     assert SpendLog.current().charges() == []
     short = schedules.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)
     trainer.fit(DATA, scheduler=short, scheduler_interval="step")
-    assert trainer.plan is not None and trainer.plan.steps == 20 and short.last_epoch == 10
+    assert trainer.plan is not None
+    assert trainer.plan.steps == 20
+    assert short.last_epoch == 10
 
 
 class Counting(Callback):

@@ -128,12 +128,13 @@ def test_the_page_and_the_command(
 
     code, out = run("--size", 1000, "--dimension", 10, "--lipschitz", 1, "--json")
     found = json.loads(out)
-    assert (
-        code == 0
-        and not found["for_data_holder_only"]
-        and found["measured_slopes"] is None
-        and len(found["bounds"]) == len(BOUNDS)
-    )
+    assert code == 0
+    assert not found["for_data_holder_only"]
+    assert found["measured_slopes"] is None
+    assert len(found["bounds"]) == len(BOUNDS)
     assert run("--size", 1000)[0] != 0
     code, out = run("breast_cancer", "--draws", 2, "--seed", 0, "--penalty", 0.05, "-o", tmp_path / "page.html")
-    assert code == 0 and "PRIVATE" in out and "Measured: slope" in out and (tmp_path / "page.html").exists()
+    assert code == 0
+    assert "PRIVATE" in out
+    assert "Measured: slope" in out
+    assert (tmp_path / "page.html").exists()

@@ -161,7 +161,13 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     page = tmp_path / "page.html"
     code, out = run("--accuracy", "0.8", "-o", str(page), "--json")
     found = json.loads(out)
-    assert code == 0 and found["for_data_holder_only"] and not found["charged"] and 0.1 < found["epsilon"] < 10 and page.exists()
+    assert code == 0
+    assert found["for_data_holder_only"]
+    assert not found["charged"]
+    assert 0.1 < found["epsilon"] < 10
+    assert page.exists()
     code, out = run("--auc", "0.9999", "-o", str(page))
-    assert code == 1 and "PRIVATE" in out and "reaches the target" in page.read_text()
+    assert code == 1
+    assert "PRIVATE" in out
+    assert "reaches the target" in page.read_text()
     assert run("--auc", "0.9", "--accuracy", "0.9")[0] != 0

@@ -66,7 +66,9 @@ def test_every_point_is_what_training_there_gives(loss: Loss, calibration: Any) 
 def test_a_path_is_found_from_few_points_and_in_any_order() -> None:
     problem = objective()
     path = UtilityPath(problem, problem.records(*table()), EpsilonCurve(problem.facts, DELTA, 0.2, 4.0), random_state=0)
-    assert len(path.nodes) <= 17 and path.nodes[0] == 0.2 and path.nodes[-1] == 4.0
+    assert len(path.nodes) <= 17
+    assert path.nodes[0] == 0.2
+    assert path.nodes[-1] == 4.0
     assert np.array_equal(path.training_loss(EPSILONS[::-1]), path.training_loss(EPSILONS)[:, ::-1])
     assert path.theta(1.0).shape == (1, 1, FEATURES + 1)
     assert path.training_loss(path.nodes[3])[0, 0] == pytest.approx(path.training_loss(path.nodes)[0, 3], rel=1e-12)
