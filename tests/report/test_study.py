@@ -25,11 +25,17 @@ STUDY = Study(epsilons=(0.5, 5.0), repeats=2, seed=0)
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[StudyResult]:
-    import os
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the studies of `results` are charged."""
+    return tmp_path_factory.mktemp("log") / "spend.db"
 
-    os.environ["DPERM_SPEND_LOG"] = str(tmp_path_factory.mktemp("log") / "spend.db")
-    return [run_study(data.load("breast_cancer"), STUDY, jobs=1), run_study(data.load("iris"), replace(STUDY, seed=None), jobs=2)]
+
+@pytest.fixture(scope="module")
+def results(log: Path) -> list[StudyResult]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPERM_SPEND_LOG", str(log))
+        iris = replace(STUDY, seed=None)
+        return [run_study(data.load("breast_cancer"), STUDY, jobs=1), run_study(data.load("iris"), iris, jobs=2)]
 
 
 def test_utility_along_epsilon_is_shown_for_two_classes(results: list[StudyResult]) -> None:
@@ -70,9 +76,12 @@ def test_a_seed_repeats_the_study_whatever_the_processes(results: list[StudyResu
     assert {cell.certificate.status for cell in results[1].cells if cell.certificate} == {"certified"}
 
 
-def test_every_release_is_charged() -> None:
-    run_study(data.load("iris"), Study(epsilons=(1.0,), repeats=2, mechanisms=("objective-sharp", "output")), jobs=2)
-    assert len(SpendLog.current().charges("compare iris")) == 4
+def test_every_release_is_charged(results: list[StudyResult], log: Path) -> None:
+    for result, name in zip(results, ("breast_cancer", "iris"), strict=True):  # in this process, and in two others
+        private = [cell for cell in result.cells if cell.epsilon is not None]
+        assert len(private) == len(USUAL) * 2
+        charges = SpendLog(log).charges(f"compare {name}")
+        assert len(charges) == len(private) * STUDY.repeats
 
 
 def test_regression_tables() -> None:
