@@ -321,7 +321,7 @@ class Bands(Mechanism):
 
 
 def test_10_bands_of_a_record_that_meet_are_found_at_some_place() -> None:
-    """At the last place, the only one of the usual pairs, they do not meet: an order is a policy's, and so is what a place does."""
+    """At the last place, the only one of the usual pairs, they do not meet."""
     problem = objective(relation=Relation.REPLACE_ONE)
     sound, planted = (Training.of_mechanism(Bands(budget=BUDGET, anew=anew), problem) for anew in (False, True))
     found = replay(sound)

@@ -176,8 +176,7 @@ def worst_pairs(mechanism: Mechanism, objective: LinearObjective, records: int =
     """
     if objective.person_rows is not None:
         alone = replace(objective, person_rows=None)
-        pairs = worst_pairs(mechanism, alone, records)
-        return [of_persons(pair, objective.person_rows, alike=alike) for pair in pairs for alike in (True, False)]
+        return [of_persons(pair, objective.person_rows, alike=True) for pair in worst_pairs(mechanism, alone, records)]
     relation, usual = objective.relation, opposites(objective, mechanism.target_classes, records - 1)
     pairs = [_pair_of(item, relation) for item in [*usual, *mechanism.extremes(objective)]]
     elsewhere = [place for place in mechanism.places(records) if place != records - 1]
