@@ -39,49 +39,7 @@ SOLVED = "mechanisms/objective.py, ObjectivePerturbation.train: release"
 
 #: Entries whose pairs move a query by less than half of what is charged, so that half of the sensitivity is not found there. The
 #: catalogue's pairs are to be sharpened until this is empty.
-STILL: dict[str, set[str]] = {
-    "gradient/policy.py, Gradients.released_sum: release": {
-        "TraditionalGradient(), replace_one",
-        "NormalisedGradient(learning_rate=0.5), replace_one",
-    },
-    "mechanisms/accuracy_first.py, GradualRelease._releases: release": {
-        "accuracy first, asked, add_or_remove_one",
-        "accuracy first, asked, replace_one",
-        "accuracy first, loss",
-        "accuracy first, others, add_or_remove_one",
-        "accuracy first, others, replace_one",
-    },
-    "mechanisms/accuracy_first.py, GradualRelease._releases: release_gradually": {"accuracy first, pure"},
-    "mechanisms/bolt_on.py, BoltOnPerturbation.train: release": {
-        "bolt-on, constant rate, softmax",
-        "bolt-on, constant rate, squared",
-        "one against the rest, bolt-on",
-    },
-    "mechanisms/bolt_on.py, BoltOnPerturbation.train: release_pure": {"pure bolt-on"},
-    "mechanisms/coordinate.py, CoordinateDescent._scales: release": {"coordinate, replace_one"},
-    "mechanisms/frank_wolfe.py, FrankWolfeDescent.train: choose": {"frank-wolfe, replace_one"},
-    "mechanisms/greedy.py, GreedyDescent.train: choose": {"greedy-coordinate, replace_one", "greedy-coordinate, squared"},
-    "mechanisms/greedy.py, GreedyDescent.train: release": {"greedy-coordinate, replace_one", "greedy-coordinate, squared"},
-    "mechanisms/last_iterate.py, LastIterateDescent.train: hide": {"last-iterate, stopped"},
-    "mechanisms/last_iterate.py, LastIterateDescent.train: unveil": {
-        "last-iterate, penalty",
-        "last-iterate, stopped",
-        "last-iterate, three classes",
-    },
-    "mechanisms/objective.py, ObjectivePerturbation.train: objective_noise": {"objective, quantile loss, add_or_remove_one"},
-    "mechanisms/output.py, OutputPerturbation.train: release": {
-        "noisy size, output",
-        "one against the rest, output, add_or_remove_one",
-        "one against the rest, output, replace_one",
-        "output, poisson loss, add_or_remove_one",
-        "output, poisson loss, replace_one",
-        "output, quantile loss, replace_one",
-        "persons, output, add_or_remove_one",
-        "persons, output, replace_one",
-        "persons, private size",
-    },
-    "mechanisms/output.py, OutputPerturbation.train: release_pure": {"pure output, replace_one"},
-}
+STILL: dict[str, set[str]] = {"mechanisms/output.py, OutputPerturbation.train: release": {"by part, output", "by part, squared"}}
 
 
 def chosen(module: str) -> Iterator[Entry]:
