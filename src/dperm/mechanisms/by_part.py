@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism, Stage
+from dperm.mechanisms.extremes import Extreme
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Relation, statements
 from dperm.privacy.events import Disjoint, leaves
@@ -19,6 +21,8 @@ from dperm.release import Channel
 __all__ = ["ByPart"]
 
 Array = NDArray[np.float64]
+
+_MARK = 0.05  # entry that says which part an extreme record is in, as a share of its norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +152,23 @@ class ByPart(Mechanism):
             paid = leaves(part.event(own.facts))
             first += sum(count * leaf.releases for leaf, count in paid.items() if leaf.pays_for is not None)
         return stages
+
+    def extremes(self, objective: LinearObjective) -> list[Extreme]:
+        """Those of each part, all of whose records bear a small positive entry that says which part they are in."""
+        others = [feature for feature in range(objective.features) if feature not in self.columns]
+        if not others:
+            return []
+        found: list[Extreme] = []
+        for (part, own), column in dict(zip(self._parts, self.columns, strict=True)).items():
+            narrower = replace(own, features=len(others), person_rows=objective.person_rows)
+            lift = np.zeros((len(others) + 1, objective.features))
+            lift[range(len(others)), others] = math.sqrt(1 - _MARK**2)
+            lift[-1, column] = _MARK * objective.data_norm
+            found += [item.moved(lift) for item in part.extremes(narrower)]
+        return found
+
+    def places(self, records: int) -> Sequence[int]:
+        return sorted({place for part in self.mechanisms for place in part.places(records)})
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         resting = [each for part, objective in self._parts for each in part.assumptions(objective.facts)]

@@ -61,6 +61,15 @@ class Extreme:
     instead: tuple[Array, float]
     place: int | None = None
 
+    def moved(self, lift: Array) -> Extreme:
+        """The same records with rows (x, 1)·lift, for a matrix `lift` (d + 1, e)."""
+
+        def lifted(rows: Array) -> Array:
+            return np.concatenate([rows, np.ones((*rows.shape[:-1], 1))], axis=-1) @ lift
+
+        (row, target), (other, instead) = self.record, self.instead
+        return replace(self, rows=lifted(self.rows), record=(lifted(row), target), instead=(lifted(other), instead))
+
 
 def some_places(records: int) -> Sequence[int]:
     """A few of so many, evenly spread, the first and the last among them."""

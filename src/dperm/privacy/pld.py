@@ -404,9 +404,7 @@ class _Direction:
         finest = max(4 * widest, 40 * math.sqrt(variance * group / self._copies)) / _MAX_POINTS
         self.coarse = self.coarse or h < finest
         h = min(max(h, finest), _WIDEST_CELL)
-        parts = [
-            (lay(part.pair, h, *span).tilted(tilt), count) for (part, count), span in zip(self._parts, spans, strict=True)
-        ]
+        parts = [(lay(part.pair, h, *span).tilted(tilt), count) for (part, count), span in zip(self._parts, spans, strict=True)]
         precise = self._copies > _DOUBLES
         for _ in range(levels - 1):
             copies = sum(count // group for _, count in parts) + 1

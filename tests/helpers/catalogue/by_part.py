@@ -9,18 +9,22 @@ from dperm.mechanisms import ByPart, Objective, Output
 from dperm.objectives import Logistic, Squared, Task
 from helpers.catalogue.common import BUDGET, SIZE, Entry, gradient
 
-TASK = Task(loss=Logistic(), features=3, classes=2, public_size=SIZE, intercept_scale=0.5)
+TASK = Task(loss=Logistic(), features=5, classes=2, public_size=SIZE, intercept_scale=0.0)
 
 
 def entries() -> Iterator[Entry]:
     """The first two features say which part a record is in."""
     alike = [Output().build(TASK, BUDGET)] * 2
     yield "by part, output", ByPart.of(alike, (0, 1)), alike[0][1]
-    sized = [Objective().build(replace(TASK, public_size=size), BUDGET) for size in (SIZE, 5)]
+    sized = [Objective(strong_convexity=8.0).build(replace(TASK, public_size=size), BUDGET) for size in (SIZE, 5)]
     yield "by part, objective, of two sizes", ByPart.of(sized, (0, 2)), sized[0][1]
     sampled = [(gradient(alike[0][1].facts), alike[0][1])] * 2
     yield "by part, gradient", ByPart.of(sampled, (0, 1)), sampled[0][1]
-    squared = [Output().build(Task(loss=Squared(1.0, 2.0), features=3, public_size=SIZE), BUDGET)] * 3
+    squared = [
+        Output(strong_convexity=1000.0).build(
+            Task(loss=Squared(20.0, 1.0), features=5, public_size=SIZE, intercept_scale=0.0), BUDGET
+        )
+    ] * 3
     yield "by part, squared", ByPart.of(squared, (0, 1, 2)), squared[0][1]
     three = [Output().build(replace(TASK, classes=3), BUDGET)] * 2
     yield "by part, three classes", ByPart.of(three, (0, 1)), three[0][1]
