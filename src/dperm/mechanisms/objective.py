@@ -105,7 +105,9 @@ class ObjectivePerturbation(Mechanism):
 
         if calibration == "kifer":
             return mechanism(_kifer_std(facts, epsilon / copies, delta / copies, modulus))
-        return mechanism(calibrate(lambda x: SelfComposed(mechanism(x).event(facts), copies), epsilon, delta, start=floor))
+        steep = facts.lipschitz  # the search is for noise in units of it, whatever rows are measured in
+        noise = calibrate(lambda x: SelfComposed(mechanism(x * steep).event(facts), copies), epsilon, delta, start=floor / steep)
+        return mechanism(noise * steep)
 
     @property
     def name(self) -> str:
@@ -247,18 +249,17 @@ def _rule(facts: PublicFacts, epsilon: float, delta: float, calibration: Calibra
             least,
             objective_strong_convexity(facts, lambda _: _kifer_std(facts, epsilon / copies, delta / copies), least),
         )
-    start = _gaussian_std(facts, epsilon, delta, copies)
+    steep, curved = facts.lipschitz, facts.smoothness / facts.lipschitz**2  # the search is in units of the one
+    start = _gaussian_std(facts, epsilon, delta, copies) / steep
     loss = facts.loss if calibration == "sharp" else None
 
     def noise_at(modulus: float) -> float:
-        def event(noise_std: float) -> Event:
-            part = ObjectivePerturbationEvent(
-                noise_std, facts.lipschitz, facts.smoothness, modulus, facts.relation, loss, many=facts.grouped
-            )
+        def event(noise: float) -> Event:
+            part = ObjectivePerturbationEvent(noise, 1.0, curved, modulus / steep**2, facts.relation, loss, many=facts.grouped)
             return SelfComposed(part, copies)
 
         try:
-            return calibrate(event, epsilon, delta, start=start, draft=True)
+            return calibrate(event, epsilon, delta, start=start, draft=True) * steep
         except ValueError:  # the determinant term alone exceeds the budget: no noise suffices at this Λ
             return math.inf
 

@@ -331,11 +331,13 @@ class LinearObjective:
             matrix[:d, :d] += product.toarray()
         else:
             single = self.strong_convexity > _SINGLE_PRECISION * self.loss.smoothness(self.row_norm) * size
+            # in units of the bounds, or single precision would overflow, and warn, for the longest of records alone
+            unit = power_below(math.sqrt(self.curvature) * self.row_norm) if single else 1.0
             if work is None or len(work) < len(block):
                 work = np.empty(block.shape, dtype=np.float32 if single else np.float64)
             scaled = work[: len(block)]
-            np.multiply(block, root[:, None], out=scaled, casting="same_kind")
-            matrix[:d, :d] += scaled.T @ scaled
+            np.multiply(block, root[:, None] / unit, out=scaled, casting="same_kind")
+            matrix[:d, :d] += np.multiply(scaled.T @ scaled, unit**2, dtype=np.float64)
         if self.intercept_scale:
             cross = self.intercept_scale * (block.T @ (curvature * batch.units))
             matrix[:d, d] += cross
