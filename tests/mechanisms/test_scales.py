@@ -20,7 +20,7 @@ SCALES = [1e-28, 1e-12, 1e10, 1e21, 1e28]
 @pytest.mark.parametrize("kind", [DPLogisticRegression, DPLinearSVC, DPQuantileRegressor])
 def test_12_calibration_knows_no_scale(kind: Any, calibration: Any, relation: str) -> None:
     def at(scale: float) -> tuple[ObjectivePerturbation, float]:
-        given = {"quantile": 0.5} if kind is DPQuantileRegressor else {"classes": [0, 1]}
+        given: Any = {"quantile": 0.5} if kind is DPQuantileRegressor else {"classes": [0, 1]}
         method = Objective(calibration=calibration)
         model = kind(data_norm=scale, mechanism=method, relation=relation, fit_intercept=False, **given)
         mechanism, objective = model.mechanism_for(3)
@@ -48,7 +48,7 @@ def test_11_hessians_of_single_precision_are_those_of_double_whatever_the_scale(
     with warnings.catch_warnings(), np.errstate(all="raise", under="ignore"):
         warnings.simplefilter("error")
         found, exact = (
-            RegularisedSum(each, each.records(rows * scale, targets)).evaluate(theta, True)[2] / scale**2
+            np.asarray(RegularisedSum(each, each.records(rows * scale, targets)).evaluate(theta, True)[2]) / scale**2
             - each.strong_convexity / scale**2 * np.eye(4)
             for each in (single, double)
         )

@@ -20,6 +20,9 @@ from dperm.objectives import Huber, LinearObjective, Logistic, Loss, Records, Re
 from dperm.objectives.poisson import PoissonLoss
 from dperm.objectives.quantile import QuantileLoss
 from dperm.objectives.weighted import Weighted
+from dperm.privacy import ObjectivePerturbationEvent, delta
+from dperm.privacy.objective_perturbation import LONG_CHANCE, LONGER
+from dperm.privacy.pairs import loss_pairs
 from dperm.solvers import approach, descend, most_steps
 from dperm.solvers.newton import _model_minimiser, _solves  # pyright: ignore[reportPrivateUsage]
 
@@ -311,3 +314,11 @@ def test_2_a_descent_ends_within_its_public_number_of_evaluations(monkeypatch: p
         assert solution.residual <= tolerance and solution.evaluations <= most
         longest = max(longest, solution.iterations)
     assert longest > 20
+
+
+def test_2_a_linear_term_longer_than_the_tolerance_allows_for_is_in_delta() -> None:
+    event = ObjectivePerturbationEvent(4.0, 1.0, 0.25, 5.0, loss="logistic")
+    assert loss_pairs(event).infinite == LONG_CHANCE  # in compositions
+    assert delta(event, 600.0) >= LONG_CHANCE  # and by itself, where nothing else is left
+    chance = 2 * mpmath.gammainc(0.5, LONGER**2 / 2, regularized=True)  # p = 1: of |b| > LONGER·σ, on both
+    assert chance <= LONG_CHANCE <= 1e-296

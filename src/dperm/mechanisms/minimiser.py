@@ -13,20 +13,20 @@ import numpy as np
 
 from dperm._random import NORMAL_ERROR
 from dperm.objectives import LinearObjective, PublicFacts, Records, RegularisedSum
+from dperm.privacy.objective_perturbation import LONGER
 from dperm.solvers import MOST_EVALUATIONS, Solution, approach, descend, minimise_many, most_steps
 
 __all__ = ["certain_tolerance", "chosen_tolerance", "most_evaluations", "solve"]
 
 _ROUNDING = 2.0**-53
 _LEAST = 1e-8  # of the largest gradient: far below any noise
-_BEYOND = 20.0  # a linear term's length exceeds its typical one by so many standard deviations with probability below e^-200
 _MARGIN = 1.25
 
 
 def _farthest(facts: PublicFacts, strong_convexity: float, noise_std: float) -> tuple[float, float]:
-    """Bounds on the length of the linear term, and on the minimiser's: J(θ) ≤ J(0), and losses are at most `loss_at_zero`
-    there."""
-    linear = noise_std * (math.sqrt(facts.dimension) + _BEYOND) if noise_std else 0.0
+    """Bounds on the length of the linear term, but for a chance that is in δ (`LONG_CHANCE`), and on the minimiser's: J(θ) ≤
+    J(0), and losses are at most `loss_at_zero` there."""
+    linear = noise_std * (math.sqrt(facts.dimension) + LONGER) + 2 * facts.lipschitz if noise_std else 0.0
     most = facts.loss_at_zero
     if most is None or facts.size_limit is None:
         raise ValueError("Expected facts of an objective with records: losses at 0 and a limit on their number.")

@@ -426,7 +426,7 @@ def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
 
 @loss_pairs.register
 def _(event: ObjectivePerturbationEvent) -> Directions:
-    return symmetric(_symmetrised(event))
+    return symmetric(_symmetrised(event), objective_perturbation.LONG_CHANCE)
 
 
 @functools.lru_cache(maxsize=256)
