@@ -114,6 +114,25 @@ def continued() -> dict[str, Any]:
     return {"theta": found[0]}
 
 
+class Words(nn.Module):
+    """Embeddings of words, of which number 0 stands for padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.head = nn.Embedding(7, 4, padding_idx=0), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.table((3 * x.abs()).long().clamp(max=6)).sum(1))
+
+
+def padding() -> dict[str, Any]:
+    model = spread(Words())
+    found = {**trained(model=model), "theta": whole(model)}
+    assert not found["theta"][:4].any() and found["theta"][4:].all()
+    return found
+
+
 SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "whole": run,
     "pieces": partial(run, physical_batch_size=2),
@@ -128,6 +147,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "own loop": own_loop,
     "frozen parts": frozen,
     "continued": continued,
+    "padding": padding,
     "persons": partial(run, person_rows=2, public_size=N // 3, fit={"groups": np.arange(N) // 3}),
 }
 

@@ -15,7 +15,7 @@ from dperm.release import SpendLog
 from helpers.rank_runs import launched
 from helpers.shard_runs import ERRORS, SCENARIOS, seen
 
-_FEW = ("in parts", "continued")
+_FEW = ("in parts", "continued", "padding")
 
 
 def _launched(folder: Path, works: Any, ranks: int = 2) -> list[dict[str, Any]]:
