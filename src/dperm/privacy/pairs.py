@@ -261,9 +261,10 @@ class _Atoms:
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         losses, weights = np.array(self.losses), np.array(self.weights)
-        inside = losses <= edges[-1]  # an atom above the grid is left out: it counts as infinite
-        losses, weights = np.maximum(losses[inside], -LOSS_CAP), weights[inside]  # upwards is pessimistic
-        cell = np.maximum(np.searchsorted(edges, losses, side="left") - 1, 0)
+        losses = np.maximum(losses, -LOSS_CAP)  # upwards is pessimistic
+        inside = (losses > edges[0]) & (losses <= edges[-1])  # an atom above the grid is left out: it counts as infinite
+        losses, weights = losses[inside], weights[inside]
+        cell = np.searchsorted(edges, losses, side="left") - 1
         p, q = np.zeros(edges.size - 1), np.zeros(edges.size - 1)
         np.add.at(p, cell, weights)
         np.add.at(q, cell, weights * np.exp(-losses))

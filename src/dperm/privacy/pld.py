@@ -7,10 +7,10 @@ distribution is multiplied by e^{λ·loss} and normalised; the λ that is optima
 composition near the ε asked for. Aliasing, truncation and rounding are then errors relative to a
 Chernoff bound, not to 1, and are added to δ. Every result is an upper bound.
 
-A composition is tuned to a place (ε, δ) of the profile. The tilt and the grid suit ε. Losses so large that together they are met
-with a chance of no more than a hundred-thousandth of δ count as infinite: without them Chernoff's bound stays near the truth where
-samples are rare. The ε that a composition gives is a better place than the one it was tuned to: it is composed again there until
-ε no longer falls. Many copies are composed in levels: groups of copies, laid on a coarser grid once composed, then groups of groups.
+A composition is tuned to a place (ε, δ) of the profile. Tilt and grid suit ε. Losses so large that together they are met with
+a chance of at most a hundred-thousandth of δ count as infinite: without them Chernoff's bound stays near the truth where samples
+are rare. The ε that a composition gives is a better place than the one it was tuned to: losses are composed again there until it
+no longer falls. Many copies are composed in levels: groups of copies, laid on a coarser grid once composed, then groups of these.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _OUTSIDE = 3e-40  # P-mass of one event outside its support
 _WIDEST_CELL = 20.0  # so that a cell beyond the largest finite loss still ends within doubles
 _MAX_POINTS = 1 << 20
 _MOST_COPIES = 1 << 12  # composed at once: √copies sets the number of points
-_DOUBLES = 10**6  # copies beyond which FFTs need more digits than doubles have
+_DOUBLES = 10**5  # copies; of more, rounding adds up to too much without longer digits
 _SMALLEST = 1e-8  # ε that grids resolve
-_SETTLED = 1e-5  # relative part of ε that slack may be before a composition is made again
+_SETTLED = 1e-4  # relative part of ε that slack may be before a composition is made again
 _FALLS = 1e-3  # relative; an ε that falls by less is no better place
 _ANCHORS = (0.02, 0.3, 0.9)  # where `deltas` composes, in units of the largest ε
 _STEPS = (7.0, 5.0, 3.0, 1.5, 0.5, 0.15, 0.05, 0.015)  # exponents tried in Chernoff bounds, in units of 1/std
@@ -129,9 +129,8 @@ class _Tilted:
         upper = np.bincount(places + 1, self.weights * share * np.exp(tilt * (h - above)), size)
         weights = np.asarray(lower + upper, dtype=np.float64)
         total = float(weights.sum())
-        most = math.exp(tilt * h)  # what is missing would have grown by no more
         moment = self.log_moment + math.log(total)
-        return _Tilted(weights / total, start, h, moment, self.missing * most / total, self.rounding + 16 * _EPS)
+        return _Tilted(weights / total, start, h, moment, self.missing / total, self.rounding + 16 * _EPS)
 
 
 def _log(values: Array) -> Array:
@@ -234,10 +233,11 @@ def _convolved(parts: Sequence[tuple[_Tilted, int]], aliased: float, precise: bo
     first = math.floor((mean - below) / h)
     real: Any = np.longdouble if precise else np.float64
     digit = float(np.finfo(real).eps)
-    transform = 4 * digit * math.log2(2 * size)  # of a sum of 1: a few last digits at each of log₂(size) stages
+    transform = 4 * digit * math.log2(2 * size)  # error of a sum of 1: a few last digits at each of log₂(size) stages
     left: Any = slice(None)  # frequencies that are not next to nothing yet: of many copies they are few
     product: Any = real(1.0)
-    doubt: Any = real(transform)  # relative error of each frequency
+    log_bound: Any = 0.0  # of the size that a frequency may have
+    log_gap: Any = 0.0  # how far that is above the size that it is found to have
     shift = 0
     for part, count in parts:
         wrapped = np.zeros(-(-part.weights.size // size) * size, dtype=real)
@@ -245,10 +245,11 @@ def _convolved(parts: Sequence[tuple[_Tilted, int]], aliased: float, precise: bo
         factor = rfft(wrapped.reshape(-1, size).sum(axis=0))[left]
         sizes = np.abs(factor)
         with np.errstate(divide="ignore"):
-            stays = np.log(sizes) * count + np.log(np.abs(product)) > _VANISHED
-        powers = factor[stays] ** count
-        product = (product if np.ndim(product) == 0 else product[stays]) * powers
-        doubt = (doubt if np.ndim(doubt) == 0 else doubt[stays]) + count * (transform + 4 * digit) / sizes[stays]
+            log_bound = log_bound + count * np.log(sizes + transform)
+            log_gap = log_gap + count * np.log1p((transform + 4 * digit) / sizes)
+        stays = log_bound > _VANISHED
+        product = (product if np.ndim(product) == 0 else product[stays]) * factor[stays] ** count
+        log_bound, log_gap = log_bound[stays], log_gap[stays]
         left = np.flatnonzero(stays) if isinstance(left, slice) else left[stays]
         shift += part.start * count
     spectrum = np.zeros(size // 2 + 1, dtype=product.dtype)
@@ -256,7 +257,8 @@ def _convolved(parts: Sequence[tuple[_Tilted, int]], aliased: float, precise: bo
     weights = np.maximum(np.asarray(irfft(spectrum, size), dtype=np.float64), 0.0)
     weights = np.roll(weights, (shift - first) % size)
     # Cauchy and Schwarz, then Parseval: errors of all weights add up to no more than the norm of the spectrum's errors
-    rounded = math.sqrt(2.0 * float(np.sum(np.square(np.abs(product) * doubt)))) + size * math.exp(_VANISHED)
+    errors = np.exp(log_bound) * (transform - np.expm1(-log_gap))
+    rounded = math.sqrt(2.0 * float(np.sum(np.square(errors)))) + size * math.exp(_VANISHED)
     gone = sum(count * math.log1p(part.missing) for part, count in parts)
     missing = (math.expm1(gone) if gone < 1 else math.inf) + lost_above + lost_below + rounded
     total = float(weights.sum())
@@ -266,8 +268,8 @@ def _convolved(parts: Sequence[tuple[_Tilted, int]], aliased: float, precise: bo
 
 
 def _window(parts: Sequence[tuple[_Tilted, int]], deviation: float, side: float, aliased: float) -> tuple[float, float]:
-    """A distance from the mean, and Chernoff's bound on the mass beyond it on one side: `aliased`, or more where points are few."""
-    best, found = math.inf, (0.0, 0.0)
+    """A distance from the mean, and Chernoff's bound on the mass beyond it on one side: `aliased`, unless points are too few."""
+    best = math.inf
     tried: list[tuple[float, float]] = []
     for step in _STEPS:
         rate = step / deviation
@@ -277,17 +279,15 @@ def _window(parts: Sequence[tuple[_Tilted, int]], deviation: float, side: float,
         if reach > best:
             break
         best = reach
-    most = _MAX_POINTS / 2 * parts[0][0].h
+    most = _MAX_POINTS * parts[0][0].h
     if best <= most:
         return max(best, parts[0][0].h), aliased
-    found = min(moment - most * rate for rate, moment in tried)
-    return most, math.exp(min(0.0, found))
+    return most, math.exp(min(0.0, *(moment - most * rate for rate, moment in tried)))
 
 
 @dataclass(frozen=True)
 class _Composition:
-    """A composition in one direction, tilted by `tilt`. `infinite`: P-mass of an infinite loss. `finest`: the largest spacing that
-    would do at an ε."""
+    """A composition in one direction, tilted by `tilt`. `infinite`: P-mass of an infinite loss."""
 
     whole: _Tilted
     tilt: float
@@ -321,7 +321,7 @@ def _log_of(value: float) -> float:
 
 
 class _Direction:
-    """Pairs, with counts, whose composition is one direction of an event; `infinite` is P-mass that has an infinite loss anyway."""
+    """Pairs, with counts, whose composition is one direction of an event. `infinite`: P-mass that has an infinite loss anyway."""
 
     def __init__(self, pairs: Sequence[tuple[LossPair, int]], infinite: float, tolerance: float) -> None:
         self._parts = [(_Rough(pair), count) for pair, count in pairs]
@@ -345,7 +345,7 @@ class _Direction:
         best = math.inf
         while True:
             place = max(place, _SMALLEST)
-            composition = self._compose(place, log_target + _CUT)
+            composition = self._compose(place, log_target + _CUT, fine=0.01)
             if composition.infinite >= delta:
                 return best
             found = solve_decreasing(lambda e, at=composition: at.log_delta(e) - log_target, scale=place)
@@ -363,7 +363,7 @@ class _Direction:
         points = self._points(-math.inf)
         _, log_delta = self._minimise(lambda t: self._log_moment(t, points) - t * beyond + _log_peak(t))
         while True:
-            composition = self._compose(epsilon, log_delta + _CUT)
+            composition = self._compose(epsilon, log_delta + _CUT, fine=1.0)
             found = composition.log_delta(beyond)
             if _log_of(composition.infinite) <= found + _CUT / 2 or found > log_delta - 1:
                 return composition
@@ -384,8 +384,9 @@ class _Direction:
         )
         return math.exp(float(best.x)), float(best.fun)
 
-    def _compose(self, epsilon: float, log_cut: float) -> _Composition:
-        """Tuned to ε; losses beyond a P-mass of e^log_cut, of all copies together, count as infinite."""
+    def _compose(self, epsilon: float, log_cut: float, fine: float) -> _Composition:
+        """Tuned to ε, or to `fine`/tilt where ε is less: δ falls by a factor of e every 1/tilt. The largest losses count as
+        infinite: a P-mass of e^log_cut in all copies together."""
         each = math.exp(log_cut) / self._copies
         cuts = [rough.beyond(each) for rough, _ in self._parts]
         points = [some for some, _ in cuts]
@@ -395,7 +396,8 @@ class _Direction:
         variance = sum(count * each for (_, count), (_, _, each) in zip(self._parts, rough, strict=True))
         levels = max(1, math.ceil(math.log(self._copies) / math.log(_MOST_COPIES)))
         group = math.ceil(self._copies ** (1 / levels)) if levels > 1 else self._copies
-        h = self._spacing(self._copies, levels, variance, tilt, epsilon)
+        resolved = max(epsilon, fine / tilt)
+        h = self._spacing(self._copies, levels, variance, tilt, resolved)
         spans = [
             part.span(tilt, some, log_moment + math.log(_BELOW / self._copies))
             for (part, _), some, (log_moment, _, _) in zip(self._parts, points, rough, strict=True)
@@ -412,7 +414,7 @@ class _Direction:
             rest = [(part, count % group) for part, count in parts if count % group]
             groups = [(_convolved([(part, group)], aliased, precise), count // group) for part, count in parts if count >= group]
             groups += [(_convolved(rest, aliased, precise), 1)] if rest else []
-            coarser = self._spacing(copies, levels, variance, tilt, epsilon)
+            coarser = self._spacing(copies, levels, variance, tilt, resolved)
             parts = [(part.relaid(coarser, tilt) if coarser > 1.5 * h else part, count) for part, count in groups]
             h = parts[0][0].h
         return _Composition(_convolved(parts, _ALIASED, precise), tilt, min(infinite, 1.0))
@@ -426,7 +428,7 @@ class _Direction:
         tolerance = self._tolerance / levels
         return min(
             math.sqrt(max(variance, 1e-300) * 6 * tolerance / copies),
-            math.sqrt(8 * tolerance * max(epsilon, 0.01 / tilt) / (tilt * copies)),
+            math.sqrt(8 * tolerance * epsilon / (tilt * copies)),
             max(epsilon, 0.1 / tilt) * math.sqrt(tolerance),
         )
 
