@@ -98,6 +98,65 @@ def test_points_above_the_hull_of_the_others_say_nothing() -> None:
     assert epsilon(SelfComposed(less, 5), 1e-2) < 0.95 * epsilon(SelfComposed(few, 5), 1e-2)
 
 
+FLAT = PrivacyProfile((1.0, 100.0), (1e-6, 1e-9))
+
+
+def test_item_15_a_stated_point_costs_what_it_states() -> None:
+    """On a grid, a loss of 1 lies between two points: ε was 79 at the δ where 1 is promised."""
+    assert epsilon(FLAT, 1e-6) == 1.0 and delta(FLAT, 1.0) == 1e-6
+    assert epsilon(FLAT, 1e-9) == 100.0 and delta(FLAT, 100.0) == delta(FLAT, 200.0) == 1e-9
+    assert epsilon(FLAT, 0.99e-9) == math.inf
+    profile = profile_of(EPOCH)
+    for value, at in zip(profile.epsilons, profile.deltas, strict=True):
+        assert epsilon(profile, at) <= value and delta(profile, value) <= at
+    for count in (2, 3, 7):
+        assert epsilon(SelfComposed(FLAT, count), count * 1e-6) == count
+        assert delta(SelfComposed(FLAT, count), count) <= count * 1e-6
+    both = Composed((FLAT, PrivacyProfile((0.5, 40.0), (1e-5, 1e-9)), ApproximateDP(0.2, 1e-8)))
+    assert epsilon(both, 1.1011e-5) <= 1.7 * (1 + 1e-12)
+    assert epsilon(both, 1.2e-6) <= 41.2 * (1 + 1e-12)
+
+
+def supremum(profile: PrivacyProfile, value: float) -> float:
+    """The largest δ(ε) of all pairs that keep to the points, by linear programming: over masses at losses that include the
+    points', their mirror images' and ε."""
+    from scipy.optimize import linprog
+
+    losses = np.unique([0.0, value, -value, *profile.epsilons, *(-e for e in profile.epsilons)])
+    ratios = np.exp(losses)
+    # unknown: Q-masses at these likelihood ratios, the P-mass where Q has none, and the Q-mass where P has none
+    objective = np.append(np.maximum(ratios - math.exp(value), 0), [1.0, 0.0])
+    rows, bounds = [], []
+    for e, d in zip(profile.epsilons, profile.deltas, strict=True):
+        rows += [
+            np.append(np.maximum(ratios - math.exp(e), 0), [1.0, 0.0]),
+            np.append(np.maximum(1 - math.exp(e) * ratios, 0), [0.0, 1.0]),
+        ]
+        bounds += [d, d]
+    sums = [np.append(ratios, [1.0, 0.0]), np.append(np.ones(len(ratios)), [0.0, 1.0])]
+    found = linprog(-objective, A_ub=rows, b_ub=bounds, A_eq=sums, b_eq=[1.0, 1.0])
+    assert found.success
+    return float(-found.fun)
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        PrivacyProfile((0.0, 0.1, 0.4, 1.0), (0.02, 0.004, 1e-4, 1e-5)),
+        PrivacyProfile((0.3, 0.5, 2.0), (0.1, 0.09, 1e-3)),
+        PrivacyProfile((0.7,), (0.05,)),
+    ],
+    ids=repr,
+)
+def test_item_15_between_the_points_is_the_worst_that_they_allow(profile: PrivacyProfile) -> None:
+    for value in (0.0, 0.05, 0.2, 0.35, 0.7, 1.5, 3.0):
+        worst = supremum(profile, value)
+        assert delta(profile, value) == pytest.approx(worst, rel=1e-7)
+        assert delta(profile, value) >= worst * (1 - 1e-9)
+        if worst > profile.deltas[-1] * (1 + 1e-6):
+            assert epsilon(profile, worst) == pytest.approx(value, abs=1e-6)
+
+
 def test_events_without_a_finite_profile() -> None:
     nothing = PoissonSampled(0.5, Gaussian(0.01))
     assert profile_of(nothing) == PrivacyProfile((0.0,), (1.0,))

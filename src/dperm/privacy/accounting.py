@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from dperm.privacy.events import (
     IndividualGaussian,
     Laplace,
     ObjectivePerturbationEvent,
+    PrivacyProfile,
     PureDP,
     SelfComposed,
     UnsupportedEventError,
@@ -34,6 +37,7 @@ from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, solve_decre
 from dperm.privacy.pairs import loss_pairs
 from dperm.privacy.pld import TOLERANCE, pld_delta, pld_epsilon_and_doubt
 from dperm.privacy.rdp import rdp_curve, rdp_delta, rdp_epsilon
+from dperm.privacy.stated_points import profile_delta, profile_epsilon, slope
 
 __all__ = ["best_epsilon", "delta", "epsilon"]
 
@@ -66,9 +70,9 @@ def _best_epsilon(event: Event, delta: float, tolerance: float) -> tuple[float, 
     counts = leaves(event)
     if not counts:
         return 0.0, "exact"
-    basic, failure = _basic(event)
+    basic = min((e for e, d in _basic(event) if d <= delta), default=math.inf)
     if delta == 0:
-        return (basic if failure == 0 else math.inf), "basic composition"
+        return basic, "basic composition"
     if multiplier := _one_gaussian(event):
         return gaussian_epsilon(multiplier, delta), "exact Gaussian"
     leaf = _only(event)
@@ -79,7 +83,9 @@ def _best_epsilon(event: Event, delta: float, tolerance: float) -> tuple[float, 
             lambda e: math.log(objective_perturbation.delta(leaf, e)) - math.log(delta), scale=1.0, relative=1e-8
         )
         return value, "exact profile"
-    candidates: list[tuple[float, str]] = [(basic, "basic composition")] if basic < math.inf and failure <= delta else []
+    if profile := _one_profile(event):
+        return profile_epsilon(profile, delta), "exact profile"
+    candidates: list[tuple[float, str]] = [(basic, "basic composition")] if basic < math.inf else []
     refusals: list[UnsupportedEventError] = []
     doubtful = True
     try:
@@ -124,9 +130,10 @@ def delta(event: Event, epsilon: float, tolerance: float = TOLERANCE) -> float:
 def _delta(event: Event, epsilon: float, tolerance: float) -> float:
     if not leaves(event):
         return 0.0
-    basic, failure = _basic(event)
-    if basic <= epsilon:
-        return min(failure, 1.0)
+    pairs = _basic(event)
+    basic = min((d for e, d in pairs if e <= epsilon), default=1.0)
+    if basic < 1 and len(pairs) == 1:
+        return basic
     if multiplier := _one_gaussian(event):
         return gaussian_delta(multiplier, epsilon)
     leaf = _only(event)
@@ -134,8 +141,10 @@ def _delta(event: Event, epsilon: float, tolerance: float) -> float:
         return choice_delta(leaf.epsilon, epsilon)
     if isinstance(leaf, ObjectivePerturbationEvent):
         return objective_perturbation.delta(leaf, epsilon)
+    if profile := _one_profile(event):
+        return profile_delta(profile, epsilon)
     try:
-        found = pld_delta(event, epsilon, tolerance)
+        found = min(basic, pld_delta(event, epsilon, tolerance))
         return min(found, rdp_delta(event, epsilon)) if _renyi_may_be_less(event) else found
     except UnsupportedEventError as refusal:
         try:
@@ -164,25 +173,50 @@ def _least_delta(event: Event, epsilon: float, tolerance: float, refusal: Unsupp
     return math.exp(high)
 
 
-def _basic(event: Event) -> tuple[float, float]:
-    """(Σε, Σδ) where every part is (ε, δ)-private by itself; (inf, 0) where some part is not.
+def _basic(event: Event) -> list[tuple[float, float]]:
+    """Pairs (Σε, Σδ), of rising Σδ, of parts that are (ε, δ)-private by themselves; none where some part is not.
 
-    Basic composition, exact for one part, and the whole truth where an `ApproximateDP` spends all of δ.
+    Basic composition, exact for one part, and the whole truth where an `ApproximateDP` spends all of δ. A `PrivacyProfile` has
+    several points: all start at the largest ε, and move to larger δ in the order in which that saves most ε.
     """
-    total, failure = 0.0, 0.0
+    total, failure = Fraction(0), Fraction(0)  # exact sums: a promise of 1e-6 twice is one of 2e-6
+    moves: list[tuple[float, Fraction, Fraction]] = []  # ε that is saved for each δ, ε and δ of all copies
     for leaf, count in leaves(event).items():
         if isinstance(leaf, PureDP | ApproximateDP | ExponentialMechanism):
-            total += count * leaf.epsilon
-            failure += count * (leaf.delta if isinstance(leaf, ApproximateDP) else 0.0)
+            total += count * Fraction(leaf.epsilon)
+            failure += count * Fraction(leaf.delta if isinstance(leaf, ApproximateDP) else 0.0)
         elif isinstance(leaf, Laplace):
-            total += count * math.sqrt(2) / leaf.noise_multiplier
-        elif isinstance(leaf, Disjoint):
-            each = [_basic(Composed(tuple(SelfComposed(*item) for item in option.items()))) for option in leaf.options]
-            total += count * max(spent for spent, _ in each)
-            failure += count * max(lost for _, lost in each)
+            total += count * Fraction(math.sqrt(2) / leaf.noise_multiplier)
+        elif isinstance(leaf, Disjoint):  # too many ways to go through: the largest of each
+            options = [_basic(Composed(tuple(SelfComposed(*item) for item in option.items()))) for option in leaf.options]
+            if not all(options):
+                return []
+            total += count * max(Fraction(pairs[0][0]) for pairs in options)
+            failure += count * max(Fraction(pairs[0][1]) for pairs in options)
+        elif isinstance(leaf, PrivacyProfile):
+            total += count * Fraction(leaf.epsilons[-1])
+            failure += count * Fraction(leaf.deltas[-1])
+            moves += [(slope, count * saved, count * spent) for slope, saved, spent in _moves(leaf)]
         else:
-            return math.inf, 0.0
-    return total, failure
+            return []
+    found = [(float(total), float(failure))]
+    for _, saved, spent in sorted(moves, reverse=True):
+        total, failure = total - saved, failure + spent
+        found.append((float(total), float(failure)))
+    return found
+
+
+def _moves(profile: PrivacyProfile) -> list[tuple[float, Fraction, Fraction]]:
+    """Along the lower convex hull of (δ, ε), from the last point on: ε saved per δ spent, which falls, and both."""
+    corners: list[tuple[float, float]] = []
+    for point in zip(reversed(profile.deltas), reversed(profile.epsilons), strict=True):
+        if corners and corners[-1][0] == point[0]:
+            corners.pop()  # the same δ at a smaller ε
+        while len(corners) > 1 and slope(corners[-2], corners[-1]) >= slope(corners[-1], point):
+            corners.pop()
+        corners.append(point)
+    pairs = itertools.pairwise(corners)
+    return [(-slope(a, b), Fraction(a[1]) - Fraction(b[1]), Fraction(b[0]) - Fraction(a[0])) for a, b in pairs]
 
 
 def _one_gaussian(event: Event) -> float | None:
@@ -218,3 +252,8 @@ def _has_divergences(leaf: Event) -> bool:
     except UnsupportedEventError:
         return False
     return True
+
+
+def _one_profile(event: Event) -> PrivacyProfile | None:
+    leaf = _only(event)
+    return leaf if isinstance(leaf, PrivacyProfile) else None

@@ -38,6 +38,7 @@ from dperm.privacy.events import (
 )
 from dperm.privacy.last_iterate import stopped_shifts
 from dperm.privacy.loss_bound import TAIL, LossBound, Normal, SymmetrisedLoss
+from dperm.privacy.stated_points import hull, slope
 
 __all__ = ["LOSS_CAP", "MOST_NOISE", "Directions", "LossPair", "composed_pairs", "gaussian_pair", "loss_pairs", "symmetric"]
 
@@ -396,33 +397,17 @@ def _(event: ApproximateDP) -> Directions:
 
 @loss_pairs.register
 def _(event: PrivacyProfile) -> Directions:
-    # A profile is convex in x = e^ε, 1 at x = 0, falls, and 1 − x + x·δ(1/x) is the profile with its pair exchanged, which the
-    # points hold for as well. Above all such functions lies the lower hull of the points and of their mirror images; its
-    # slope's jump at x is the Q-mass of the loss ln x.
-    distinct = dict(zip(np.exp(np.array(event.epsilons)), event.deltas, strict=True))  # where e^ε rounds to one number: the last
-    x, y = np.array(list(distinct)), np.array(list(distinct.values()))
-    inside = x > 1.0
-    mirrored = 1 / x[inside]
-    points = [(0.0, 1.0), *zip(mirrored[::-1], (1 - mirrored + mirrored * y[inside])[::-1], strict=True), *zip(x, y, strict=True)]
-    hull: list[tuple[float, float]] = []
-    for point in points:
-        while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
-            hull.pop()
-        hull.append(point)
-    slopes = [_slope(a, b) for a, b in itertools.pairwise(hull)] + [0.0]
+    # a hull's slope jumps at x = e^ε by the Q-mass of the loss ε
+    corners = hull(event)
+    slopes = [slope(a, b) for a, b in itertools.pairwise(corners)] + [0.0]
+    jumps = zip(corners[1:], itertools.pairwise(slopes), strict=True)
     # only losses above 0 are read off: those below mirror them, and what is left is 0
-    upper = [
-        (place, after - before) for (place, _), before, after in zip(hull[1:], slopes[:-1], slopes[1:], strict=True) if place > 1
-    ]
+    upper = [(place, after - before) for (place, _), (before, after) in jumps if place > 1]
     losses = [math.log(place) for place, _ in upper]
     p, q = [mass * place for place, mass in upper], [mass for _, mass in upper]
     infinite = event.deltas[-1]
     middle = max(0.0, 1.0 - infinite - sum(p) - sum(q))
     return symmetric(_Atoms((*(-loss for loss in losses), 0.0, *losses), (*q, middle, *p)), infinite=infinite)
-
-
-def _slope(left: tuple[float, float], right: tuple[float, float]) -> float:
-    return (right[1] - left[1]) / (right[0] - left[0])
 
 
 @loss_pairs.register
