@@ -1,10 +1,10 @@
 """Balls and bins as dperm accounts for it, beside two published packages, and beside Poisson sampling at the same rate.
 
-python benchmarks/allocation.py [--write] (dperm alone: a minute; with the packages: forty). The packages are optional:
+python benchmarks/allocation.py [--write] (dperm alone: a minute; with the packages: ten). The packages are optional:
 pip install random-allocation pld-accounting (the former wants NumPy below 2.2).
 
-One record is added or removed, and joins exactly one of t steps in each epoch; noise is in units of what it can move a sum by.
-Figures are ε at this δ, the larger of both directions. dperm, random-allocation and Poisson sampling (dperm's, at rate 1/t) give
+One record is added or removed, and joins exactly k of t steps in each epoch; noise is in units of what it can move a sum by.
+Figures are ε at this δ, the larger of both directions. dperm, random-allocation and Poisson sampling (dperm's, at rate k/t) give
 upper bounds; pld-accounting gives an upper and a lower one, refined until they differ by less than 2 % (20 epochs: 10 %).
 random-allocation's is the least of its combined and its DCO25 bound in each direction, with Rényi orders from 2 to 60.
 """
@@ -30,8 +30,8 @@ import dperm
 from dperm.privacy import Event, Gaussian, PoissonSampled, RandomAllocation, SelfComposed, calibrate, epsilon
 from dperm.privacy.allocation import allocation_ratio
 
-STEPS, EPOCHS = (10, 100, 1000), (1, 20)
-TARGETS = ((0.5, 1e-5), (1.0, 1e-5), (2.0, 1e-5), (4.0, 1e-5), (8.0, 1e-5), (1.0, 1e-8))
+SETTINGS = ((10, 1, 1), (10, 1, 20), (10, 3, 1), (100, 7, 1), (129, 1, 1), (1025, 1, 1))  # t, k, epochs
+TARGETS = ((1.0, 1e-5), (4.0, 1e-5), (1.0, 1e-8))
 GAPS = {1: 0.02, 20: 0.1}  # of pld-accounting's bounds, relative to ε: halving one takes four times as long
 PEERS = {"pld-accounting": "PLD_accounting", "random-allocation": "random_allocation"}
 COLUMNS = ("pld-accounting ≤", "pld-accounting ≥", "random-allocation", "Poisson")
@@ -39,31 +39,36 @@ COLUMNS = ("pld-accounting ≤", "pld-accounting ≥", "random-allocation", "Poi
 Values = dict[str, float]
 
 
-def allocated(steps: int, epochs: int, noise: float) -> Event:
-    return SelfComposed(RandomAllocation(steps, Gaussian(noise)), epochs)
+def allocated(steps: int, selected: int, epochs: int, noise: float) -> Event:
+    return SelfComposed(RandomAllocation(steps, Gaussian(noise), selected), epochs)
 
 
-def ours(steps: int, epochs: int, noise: float, delta: float) -> Values:
+def ours(steps: int, selected: int, epochs: int, noise: float, delta: float) -> Values:
     allocation_ratio.cache_clear()
-    return {"dperm": epsilon(allocated(steps, epochs, noise), delta)}
+    return {"dperm": epsilon(allocated(steps, selected, epochs, noise), delta)}
 
 
-def poisson(steps: int, epochs: int, noise: float, delta: float) -> Values:
-    return {"Poisson": epsilon(SelfComposed(PoissonSampled(1 / steps, Gaussian(noise)), steps * epochs), delta)}
+def poisson(steps: int, selected: int, epochs: int, noise: float, delta: float) -> Values:
+    return {"Poisson": epsilon(SelfComposed(PoissonSampled(selected / steps, Gaussian(noise)), steps * epochs), delta)}
 
 
-def pld_accounting(steps: int, epochs: int, noise: float, delta: float, size: float) -> Values:
+def pld_accounting(steps: int, selected: int, epochs: int, noise: float, delta: float, size: float) -> Values:
     """`size`: about what ε is."""
     bounds = import_module("PLD_accounting").gaussian_allocation_epsilon_range(
-        delta=delta, sigma=noise, num_steps=steps, num_epochs=epochs, epsilon_accuracy=GAPS[epochs] * size
+        delta=delta,
+        sigma=noise,
+        num_steps=steps,
+        num_selected=selected,
+        num_epochs=epochs,
+        epsilon_accuracy=GAPS[epochs] * size,
     )
     return dict(zip(COLUMNS, map(float, bounds), strict=False))
 
 
-def random_allocation(steps: int, epochs: int, noise: float, delta: float) -> Values:
+def random_allocation(steps: int, selected: int, epochs: int, noise: float, delta: float) -> Values:
     package = import_module("random_allocation")
     names = import_module("random_allocation.comparisons.definitions")
-    params = package.PrivacyParams(sigma=noise, num_steps=steps, num_epochs=epochs, delta=delta)
+    params = package.PrivacyParams(sigma=noise, num_steps=steps, num_selected=selected, num_epochs=epochs, delta=delta)
     config = package.SchemeConfig(allocation_direct_alpha_orders=list(range(2, 61)))
     bounds = (package.methods_dict[names.ALLOCATION_COMBINED].epsilon_calculator, package.allocation_epsilon_RDP_DCO)
     directions = (names.Direction.REMOVE, names.Direction.ADD)
@@ -85,16 +90,17 @@ def main() -> None:
     write = options.parse_args().write
     there = [name for name, module in PEERS.items() if find_spec(module)]
     lines = [
-        f"| t | epochs | δ | noise | dperm | {' | '.join(COLUMNS)} | seconds |",
-        "| --- |" + " --- |" * 9,
+        f"| t | k | epochs | δ | noise | dperm | {' | '.join(COLUMNS)} | seconds |",
+        "| --- |" + " --- |" * 10,
     ]
     beyond: dict[str, list[float]] = {name: [] for name in COLUMNS}  # dperm, in %
-    for steps, epochs, (target, delta) in itertools.product(STEPS, EPOCHS, TARGETS):
-        if (epochs, target) == (EPOCHS[0], TARGETS[0][0]):  # the packages compile, and list partitions
-            _ = "pld-accounting" in there and pld_accounting(steps, 1, 5.0, delta, 1.0)
-            _ = "random-allocation" in there and random_allocation(steps, 1, 5.0, delta)
-        noise = float(f"{calibrate(lambda x, t=steps, e=epochs: allocated(t, e, x), target, delta):.4g}")
-        setting = (steps, epochs, noise, delta)
+    for (steps, selected, epochs), (target, delta) in itertools.product(SETTINGS, TARGETS):
+        if (target, delta) == TARGETS[0]:  # the packages compile, and list partitions
+            _ = "pld-accounting" in there and pld_accounting(steps, selected, 1, 5.0, delta, 1.0)
+            _ = "random-allocation" in there and random_allocation(steps, selected, 1, 5.0, delta)
+        found = calibrate(lambda x, n=(steps, selected, epochs): allocated(*n, x), target, delta)
+        noise = float(f"{found:.4g}")
+        setting = (steps, selected, epochs, noise, delta)
         values, took = timed(ours, *setting)
         found, seconds = values["dperm"], [took]
         for name, function, extra in (
@@ -106,7 +112,7 @@ def main() -> None:
             values |= more
             seconds.append(took)
         cells = [f"{values[name]:.3f} ({100 * (values[name] / found - 1):+.1f} %)" if name in values else "–" for name in COLUMNS]
-        row = (f"{steps:,}", str(epochs), f"{delta:g}", f"{noise:g}", f"{found:.3f}", *cells, "; ".join(seconds))
+        row = (f"{steps:,}", str(selected), str(epochs), f"{delta:g}", f"{noise:g}", f"{found:.3f}", *cells, "; ".join(seconds))
         lines.append(f"| {' | '.join(row)} |")
         print(lines[-1], flush=True)
         for name in values.keys() & beyond.keys():
