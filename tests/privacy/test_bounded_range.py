@@ -164,6 +164,7 @@ def test_16_the_least_of_all_accountants() -> None:
     for choice in (ExponentialMechanism(1e-12), ExponentialMechanism(20.0)):
         for count in (1, 5, 70):
             assert 0 <= epsilon(SelfComposed(choice, count), 1e-6) <= count * choice.epsilon
+            assert 0 < delta(SelfComposed(choice, count), 0.5 * count * choice.epsilon) <= 1
     mixed = Composed((SelfComposed(ExponentialMechanism(0.1), 10), RandomAllocation(8, Gaussian(1.0)), Laplace(5.0)))
     parts = epsilon(RandomAllocation(8, Gaussian(1.0)), 1e-5)
     assert parts < epsilon(mixed, 1e-5) < parts + 1.0 + math.sqrt(2) / 5

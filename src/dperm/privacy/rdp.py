@@ -200,4 +200,4 @@ def rdp_delta(event: Event, epsilon: float, orders: Array | None = None) -> floa
     """Smallest δ over the orders: the same proposition, solved for δ."""
     orders = orders_for(event) if orders is None else orders
     exponents = (orders - 1) * (rdp(event, orders) - epsilon) + (orders - 1) * np.log1p(-1 / orders) - np.log(orders)
-    return min(1.0, float(np.exp(np.min(exponents))))
+    return math.exp(min(0.0, float(np.min(exponents))))
