@@ -58,6 +58,7 @@ def test_readme_examples_run(number: int) -> None:
         ("curves.md", "linear"),
         ("regression.md", "model"),
         ("persons.md", "model"),
+        ("parts.md", "model"),
         ("finding.md", "model"),
         ("schemas.md", "model"),
         ("judging.md", "scores"),

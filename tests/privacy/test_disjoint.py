@@ -32,7 +32,9 @@ from dperm.privacy import (
     epsilon,
 )
 from dperm.privacy.disjoint import largest_profile
+from dperm.privacy.divergence import divergence as divergence_of
 from dperm.privacy.events import Event, alternatives, claims_of, event_from_dict, leaves, released_leaves
+from dperm.privacy.gdp import gdp_bounds
 from dperm.privacy.pld import PrivacyLossDistribution
 from dperm.privacy.rdp import ORDERS, rdp
 from dperm.release import Channel, UnpaidReleaseError
@@ -302,3 +304,12 @@ def test_22_allocation_has_its_directions_in_a_move() -> None:
     event = Disjoint((Gaussian(1e3, REPLACE),) * 2, moved)
     assert max(epsilon(each, 1e-4) for each in moved) <= epsilon(event, 1e-4)
     assert epsilon(event, 1e-4) <= sum(epsilon(each, 5e-5) for each in moved)
+
+
+def test_22_budgets_take_what_the_dearest_part_costs() -> None:
+    """Rényi divergence at one order, and Gaussian privacy: those of the worst part, and no more."""
+    parts = (Gaussian(2.0), SelfComposed(PoissonSampled(0.1, Gaussian(1.0)), 20), PureDP(0.3))
+    event = Disjoint(parts)
+    assert divergence_of(event, 8.0).rdp == pytest.approx(max(divergence_of(part, 8.0).rdp for part in parts), rel=1e-9)
+    largest = max(gdp_bounds(part, 1e-6)[0].mu_squared for part in parts)
+    assert largest * (1 - 1e-6) <= gdp_bounds(event, 1e-6)[0].mu_squared <= largest * 1.05
