@@ -109,7 +109,7 @@ class ByPart(Mechanism):
             theta, trace = part.train(own, records.subset(mine), door)
             thetas.append(theta)
             traces.append(trace)
-        return np.stack(thetas), {"parts": traces}
+        return np.stack(thetas, axis=0 if channel.trials is None else 1), {"parts": traces}
 
     def split(self, records: Records) -> list[NDArray[np.intp]]:
         """Which records are in each part, in their order."""
@@ -140,7 +140,7 @@ class ByPart(Mechanism):
         return self.mechanisms[0].target_classes
 
     def vectorises(self, objective: LinearObjective) -> bool:
-        return False
+        return all(part.vectorises(own) for part, own in self._parts)
 
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
         return self.mechanisms[0].admit_targets(objective, targets)

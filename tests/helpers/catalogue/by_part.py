@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from dperm.mechanisms import ByPart, Objective, Output
-from dperm.objectives import Logistic, Squared, Task
+from dperm.objectives import Logistic, Task
 from helpers.catalogue.common import BUDGET, SIZE, Entry, gradient
 
 TASK = Task(loss=Logistic(), features=5, classes=2, public_size=SIZE, intercept_scale=0.0)
@@ -20,12 +20,7 @@ def entries() -> Iterator[Entry]:
     yield "by part, objective, of two sizes", ByPart.of(sized, (0, 2)), sized[0][1]
     sampled = [(gradient(alike[0][1].facts), alike[0][1])] * 2
     yield "by part, gradient", ByPart.of(sampled, (0, 1)), sampled[0][1]
-    squared = [
-        Output(strong_convexity=1000.0).build(
-            Task(loss=Squared(20.0, 1.0), features=5, public_size=SIZE, intercept_scale=0.0), BUDGET
-        )
-    ] * 3
-    yield "by part, squared", ByPart.of(squared, (0, 1, 2)), squared[0][1]
+    yield "by part, two mechanisms", ByPart.of([sampled[0], alike[0]], (0, 1)), alike[0][1]
     three = [Output().build(replace(TASK, classes=3), BUDGET)] * 2
     yield "by part, three classes", ByPart.of(three, (0, 1)), three[0][1]
     persons = [Output().build(replace(TASK, person_rows=2), BUDGET)] * 2
