@@ -120,6 +120,16 @@ HOSTILE = {
     "rows of a person: 1e13": of_event({"type": "RowsSampled", "rate": 0.1, "rows": 10**13, "event": GAUSSIAN}),
     "rows of a person: 1e8": of_event({"type": "RowsSampled", "rate": 0.1, "rows": 10**8, "event": GAUSSIAN}),
     "steps of an allocation": of_event({"type": "RandomAllocation", "steps": 10**15, "event": GAUSSIAN}),
+    "a part for everybody": of_event(
+        {"type": "Composed", "events": [{"type": "Disjoint", "parts": UNLIKE[:500], "moved": []}, *UNLIKE[:20]]}
+    ),
+    "splits of splits": of_event(
+        {"type": "Disjoint", "parts": [{"type": "Disjoint", "parts": [GAUSSIAN], "moved": []}], "moved": []}
+    ),
+    "a move of one side": of_event({"type": "Side", "event": GAUSSIAN, "joins": True}, **REPLACED),
+    "samples of absurd noise": of_event(
+        {"type": "PoissonSampled", "rate": 1e-12, "event": GAUSSIAN | {"noise_multiplier": 1e-30}}
+    ),
     "hidden steps: 1e14": of_event({"batches": 10**7, "passes": 10**7} | STEPS | HIDDEN, **REPLACED),
     "hidden steps: 1e8": of_event({"batches": 10**4, "passes": 10**4} | STEPS | HIDDEN, **REPLACED),
     "hidden steps: no double": of_event(

@@ -36,7 +36,7 @@ __all__ = [
     "VerifyKey",
     "certificate_at",
     "dataset_of",
-    "event_at",
+    "event_of",
     "json_table",
     "keep",
     "kept_aside",
@@ -263,15 +263,16 @@ def certificate_at(path: Path, verify_key: Path | None = None) -> Certificate | 
     return certificate
 
 
-def event_at(path: Path) -> Event:
-    """The event that a file holds. ValueError for anything else, and for one that accounting would take minutes for."""
+def event_of(data: Any) -> Event:
+    """The event that a table of somebody else's states. ValueError for anything else, and for one that accounting would take
+    minutes for."""
     from dperm.privacy.events import accounting_cost, event_from_dict
 
-    event = event_from_dict(json_table(path))
+    event = event_from_dict(data)
     if not (cost := accounting_cost(event)) <= _LARGEST_COST:
         raise ValueError(
-            f"Expected an event in {path} that is at most {_LARGEST_COST:,.4g} times as much work for an accountant as one "
-            f"sampled Gaussian, got one of {cost:,.4g} times: account for it in Python."
+            f"Expected an event that is at most {_LARGEST_COST:,.4g} times as much work for an accountant as one sampled "
+            f"Gaussian, got one of {cost:,.4g} times: account for it in Python."
         )
     return event
 

@@ -15,6 +15,7 @@ from dperm.cli.shared import (
     JsonFlag,
     Relation,
     certificate_at,
+    event_of,
     json_table,
     probe_writable,
     say,
@@ -95,8 +96,6 @@ def _rule(epsilon: float, delta: float, name: Filter | None, plan: list[Path] | 
 
 def _releases(path: Path) -> list[tuple[Event, Any]]:
     """Planned by a file: the event of a model or certificate, an event, or a list of tables of "event" and "times"."""
-    from dperm.privacy.events import event_from_dict
-
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(found, dict) and (certificate := certificate_at(path)) is not None:
@@ -104,7 +103,7 @@ def _releases(path: Path) -> list[tuple[Event, Any]]:
         tables = found if isinstance(found, list) else [{"event": found}]
         if unknown := sorted({name for table in tables for name in table} - {"event", "times"}):
             raise ValueError(f"unknown: {unknown}")
-        return [(event_from_dict(table["event"]), table.get("times", 1)) for table in tables]
+        return [(event_of(table["event"]), table.get("times", 1)) for table in tables]
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise ValueError(
             f'Expected {path} to be a model, a certificate, an event, or a list such as [{{"times": 12, "event": …}}] ({error}).'

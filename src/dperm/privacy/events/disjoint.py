@@ -19,6 +19,7 @@ __all__ = ["Disjoint", "Side", "accounting_cost", "alternatives", "claims_of", "
 
 #: How many compositions an accountant goes through one by one; beyond, it takes the largest profile of a `Disjoint` first.
 MOST_ALTERNATIVES = 256
+_EACH_WAY = 0.02  # of accounting, whatever was met
 _MOST_MOVED = 32  # unlike events of a move: there are as many compositions as pairs of them
 
 
@@ -101,7 +102,7 @@ class Disjoint(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return sum(1 + sum(leaf.accounting_cost for leaf in option) for option in self.options)
+        return sum(_EACH_WAY + sum(leaf.accounting_cost for leaf in option) for option in self.options)
 
 
 @dataclass(frozen=True)
@@ -147,16 +148,17 @@ def alternatives(event: Event) -> Iterator[Counter[Event]]:
     """The leaves of `event` that the unit by which data sets differ may have met, in every way in which parts of each `Disjoint`
     may have been its own: δ(ε) is the largest over these. Without such leaves: those of `event`, once.
 
-    Where one split is used several times the unit may have been in another part each time. Splits that would make more than
-    `MOST_ALTERNATIVES` stay as they are: a leaf, for accountants to bound by its largest profile.
+    Where one split is used several times the unit may have been in another part each time. The first split that is used once is
+    always gone through; others that would make more than `MOST_ALTERNATIVES` stay as they are: a leaf, for accountants to bound
+    by its largest profile.
     """
     whole: Counter[Event] = Counter()
     choices: list[list[Counter[Event]]] = []
     left = float(MOST_ALTERNATIVES)
     for leaf, count in leaves(event).items():
         ways = _ways(leaf, count)
-        if ways <= left and isinstance(leaf, Disjoint):
-            left /= ways
+        if isinstance(leaf, Disjoint) and (ways <= left or (count == 1 and not choices)):
+            left = max(left / ways, 1.0)
             choices.append(list(_choices(leaf.options, count)))
         else:
             whole[leaf] += count
@@ -192,7 +194,8 @@ def accounting_cost(event: Event) -> float:
     them."""
     counts = leaves(event)
     split = {leaf: count for leaf, count in counts.items() if isinstance(leaf, Disjoint)}
-    ways = min(math.prod(_ways(leaf, count) for leaf, count in split.items()), float(MOST_ALTERNATIVES))
+    ways = math.prod(_ways(leaf, count) for leaf, count in split.items())
+    ways = ways if sum(split.values()) == 1 else min(ways, float(MOST_ALTERNATIVES))
     rest = sum(leaf.accounting_cost for leaf in counts if leaf not in split)
     again = ways if sum(split.values()) > 1 else 1.0
     return rest * ways + again * sum(leaf.accounting_cost for leaf in split)

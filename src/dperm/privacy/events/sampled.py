@@ -20,6 +20,16 @@ __all__ = [
 ]
 
 
+#: Noise of sampled events beyond which accountants take their finest grids, and nobody trains.
+_LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
+
+
+def _cost(event: Event) -> float:
+    """Of a sample of this event: see `Event.accounting_cost`."""
+    far = isinstance(event, Gaussian) and not _LEAST_NOISE <= event.noise_multiplier <= _MOST_NOISE
+    return math.inf if far else 1.0
+
+
 @dataclass(frozen=True)
 class PoissonSampled(Event):
     """`event` on a sample that holds each record independently with probability `rate`."""
@@ -41,6 +51,10 @@ class PoissonSampled(Event):
         if inner is None or inner.kind != "gaussian" or inner.rate < 1.0:
             return None
         return inner._replace(rate=self.rate, draw="poisson")
+
+    @property
+    def accounting_cost(self) -> float:
+        return _cost(self.event)
 
     def counts(self) -> Counter[Event]:
         return leaves(self.event) if self.rate == 1.0 else super().counts()
@@ -72,7 +86,7 @@ class RowsSampled(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return 1 + self.rows / 250
+        return _cost(self.event) + self.rows / 250
 
 
 @dataclass(frozen=True)
@@ -101,6 +115,10 @@ class TruncatedPoisson(Event):
     @property
     def pays_for(self) -> Paid:
         return Paid("gaussian", self.event.noise_multiplier, self.rate, "truncated")
+
+    @property
+    def accounting_cost(self) -> float:
+        return _cost(self.event)
 
     @property
     def astray(self) -> float:
@@ -138,6 +156,10 @@ class SampledWithoutReplacement(Event):
     @property
     def pays_for(self) -> Paid:
         return Paid("gaussian", self.event.noise_multiplier, self.rate, "fixed")
+
+    @property
+    def accounting_cost(self) -> float:
+        return _cost(self.event)
 
 
 @dataclass(frozen=True)
@@ -183,4 +205,4 @@ class RandomAllocation(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return 4 + self.steps / 1e8
+        return 4 * _cost(self.event) + self.steps / 1e8

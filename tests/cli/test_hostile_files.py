@@ -1,0 +1,43 @@
+"""Item 21: files that somebody else wrote, at the command line: one line says what is wrong, before anything is computed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dperm.privacy import Certificate, Gaussian
+from dperm.privacy.signing import digest_of
+from helpers.commands import dperm
+
+GAUSSIAN = {"type": "Gaussian", "noise_multiplier": 2.0, "relation": "add_or_remove_one"}
+BOMB = {"type": "RowsSampled", "rate": 0.1, "rows": 10**13, "event": GAUSSIAN}
+
+
+def certificate(**changes: Any) -> str:
+    table = json.loads(Certificate.issue(mechanism="m", event=Gaussian(2.0), delta=1e-5).to_json()) | changes
+    del table["digest"]
+    return json.dumps({**table, "digest": digest_of(table)})
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        (json.dumps(BOMB), "as much work"),
+        (certificate(event=BOMB), "as much work"),
+        (certificate(mechanism="two\nlines"), "one line"),
+        (certificate(target_epsilon=0.1), "its own target"),
+        ('{"event": ' * 3000 + "1" + "}" * 3000, "nest too deep"),
+        ('{"type": "Gaussian", "noise_multiplier": [1], "relation": "add_or_remove_one"}', "number"),
+    ],
+)
+def test_21_hostile_files_are_one_line(tmp_path: Path, text: str, match: str) -> None:
+    path = tmp_path / "given.json"
+    path.write_text(text)
+    for command in (("account", "--event", path), ("budget", "create", "a", "--epsilon", "2", "--plan", path)):
+        done = dperm(*command, expect=1)
+        assert len(done.stderr.strip().splitlines()) == 1
+        if command[0] == "account":
+            assert match in done.stderr
