@@ -41,7 +41,9 @@ def reaches(name: str, training: Training, result: AuditResult) -> set[tuple[str
 
 
 def every_other_way(pairs: list[Pair]) -> list[Pair]:
-    return [pair.reversed() if number % 2 else pair for number, pair in enumerate(pairs)]
+    """But for those that are much like the worst pairs."""
+    others = [pair for pair in pairs if not pair.name.startswith(("a row of the largest norm", "against aligned records"))]
+    return [pair.reversed() if number % 2 else pair for number, pair in enumerate(others)]
 
 
 def test_everything_certified_is_in_the_catalogue() -> None:
@@ -62,9 +64,11 @@ def test_no_loss_contradicts_itself() -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_7_nothing_certified_moves_more_than_it_is_charged_and_each_kind_nearly_as_much(module: str) -> None:
-    """Every entry over its worst pairs; those that together have every part over all pairs, alone and in many trials at once. The
-    slow tests have all of it for every entry, in both directions."""
-    entries = [entry for entry in entries_of(module) if entry[0] not in LONG]
+    """Every part over its worst pairs, under each relation; and over all pairs, alone and in many trials at once.
+
+    The slow tests have every entry, and every pair in both directions.
+    """
+    entries = covering([entry for entry in entries_of(module) if entry[0] not in LONG], by_neighbours=True)
     parts = {name for name, *_ in covering(entries)}
     for name, mechanism, objective in entries:
         training, pairs = Training.of_mechanism(mechanism, objective), worst_pairs(mechanism, objective)
@@ -77,11 +81,11 @@ def test_7_nothing_certified_moves_more_than_it_is_charged_and_each_kind_nearly_
 def test_7_gaps_that_are_listed_are_there() -> None:
     """Each is needed by an entry: one that was closed is taken off the list."""
     needed: set[tuple[str, str]] = set()
-    for module in ("svrg", "quantile"):
-        for name, mechanism, objective in entries_of(module):
-            training = Training.of_mechanism(mechanism, objective)
-            needed |= reaches(name, training, replay(training, worst_pairs(mechanism, objective), both_ways=False))
-    assert needed >= set(gaps())
+    for module, entry in (("svrg", "svrg, squared, replace_one"), ("quantile", "objective, quantile loss, add_or_remove_one")):
+        name, mechanism, objective = next(each for each in entries_of(module) if each[0] == entry)
+        training = Training.of_mechanism(mechanism, objective)
+        needed |= reaches(name, training, replay(training, worst_pairs(mechanism, objective), both_ways=False))
+    assert needed == set(gaps())
 
 
 @pytest.mark.slow

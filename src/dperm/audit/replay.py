@@ -68,8 +68,9 @@ def replay(
     both_ways: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> AuditResult:
-    """Replay `training` over neighbours (None: the worst cases it brings along), each in both directions unless `both_ways` is
-    false.
+    """Replay `training` over neighbours (None: the worst cases it brings along).
+
+    Each is replayed in both directions, unless `both_ways` is false.
 
     Refutes a query that moves by more than its sensitivity; sensitivities or noise levels that depend on records; outputs
     that depend on records though all releases were equal; a charge or releases that the certificate's event does not state;

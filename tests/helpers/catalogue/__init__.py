@@ -56,10 +56,13 @@ def catalogue() -> tuple[Entry, ...]:
     return tuple(entry for module in MODULES for entry in entries_of(module))
 
 
-def covering(entries: Sequence[Entry]) -> list[Entry]:
-    """Few of them that together have every part."""
-    parts = {name: parts_of(mechanism, objective) for name, mechanism, objective in entries}
-    chosen, left = set[str](), set[type]().union(*parts.values())
+def covering(entries: Sequence[Entry], *, by_neighbours: bool = False) -> list[Entry]:
+    """Few of them that together have every part; `by_neighbours` under every relation that it is there under, and of persons."""
+    parts: dict[str, set[Any]] = {name: set(parts_of(mechanism, objective)) for name, mechanism, objective in entries}
+    if by_neighbours:
+        for name, _, objective in entries:
+            parts[name] = {(part, objective.relation, objective.grouped) for part in parts[name]}
+    chosen, left = set[str](), set[Any]().union(*parts.values())
     while left:
         best = max(parts, key=lambda name: len(parts[name] & left))
         chosen.add(best)
