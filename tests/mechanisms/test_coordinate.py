@@ -176,7 +176,7 @@ def test_coordinates_that_are_not_clipped_are_found(monkeypatch: pytest.MonkeyPa
 
 def test_the_noise_of_adding_where_a_record_is_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     release = Channel.release
-    monkeypatch.setattr(Channel, "release", lambda self, query, moved, noise: release(self, query, moved / 2, noise))
+    monkeypatch.setattr(Channel, "release", lambda self, query, moved, noise, **_: release(self, query, moved / 2, noise))
     assert "moved by" in refuted(Relation.REPLACE_ONE)
 
 

@@ -185,7 +185,7 @@ def test_scores_by_the_square_of_a_move_are_found(monkeypatch: pytest.MonkeyPatc
 
 def test_a_choice_that_was_not_drawn_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """By neighbours that choose another parameter: now and then none of those that replay draws does, so it may ask thrice."""
-    monkeypatch.setattr(Channel, "choose", lambda self, scores, moved, chance: int(np.argmax(scores)))
+    monkeypatch.setattr(Channel, "choose", lambda self, scores, moved, chance, what: int(np.argmax(scores)))
     for _ in range(2):
         with contextlib.suppress(AssertionError):
             assert refuted()

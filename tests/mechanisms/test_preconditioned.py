@@ -188,7 +188,7 @@ def test_residuals_that_are_not_clipped_are_found(monkeypatch: pytest.MonkeyPatc
 def test_a_scale_that_is_read_off_the_records_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     release = Channel.release
 
-    def bare(self: Channel, query: Any, moved: float, noise: float, rate: float = 1.0) -> Any:
+    def bare(self: Channel, query: Any, moved: float, noise: float, rate: float = 1.0, what: str = "") -> Any:
         found = release(self, query, moved, noise, rate)
         return query if len(query) == 1 else found
 
@@ -198,5 +198,5 @@ def test_a_scale_that_is_read_off_the_records_is_found(monkeypatch: pytest.Monke
 
 def test_the_noise_of_adding_where_a_record_is_replaced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     release = Channel.release
-    monkeypatch.setattr(Channel, "release", lambda self, query, moved, noise: release(self, query, moved / 2, noise))
+    monkeypatch.setattr(Channel, "release", lambda self, query, moved, noise, **_: release(self, query, moved / 2, noise))
     assert "moved by" in refuted(REPLACE)
