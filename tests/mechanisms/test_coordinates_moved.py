@@ -64,8 +64,8 @@ def problem(relation: Relation, **changes: Any) -> LinearObjective:
 @pytest.mark.parametrize("bound", [None, 0.3])
 @pytest.mark.parametrize("kind", ["greedy", "vertices"])
 def test_item_8_a_choice_and_a_step_move_by_the_sensitivity(kind: str, bound: float | None, relation: Relation) -> None:
-    """The entries of a row of the largest length, or of the largest entry that is stated, are what a record moves scores by, and a
-    step's gradient. Entries beyond the bound are cut to it."""
+    """A record moves scores, and a step's gradient, by the entries of a row of the largest length, or of the largest entry that is
+    stated: entries beyond that bound are cut to it."""
     mechanism: Mechanism
     if kind == "greedy":
         mechanism = GreedyDescent(budget=BUDGET, steps=3, noise_multiplier=5.0, public_size=6, entry_bound=bound)
