@@ -64,7 +64,7 @@ def problem(relation: Relation, **changes: Any) -> LinearObjective:
 @pytest.mark.parametrize("bound", [None, 0.3])
 @pytest.mark.parametrize("kind", ["greedy", "vertices"])
 def test_item_8_a_choice_and_a_step_move_by_the_sensitivity(kind: str, bound: float | None, relation: Relation) -> None:
-    """A record moves scores, and a step's gradient, by the entries of a row of the largest length, or of the largest entry that is
+    """A record moves scores, and a step's gradient, by entries of a row of the largest length, or with the largest entry that is
     stated: entries beyond that bound are cut to it."""
     mechanism: Mechanism
     if kind == "greedy":
