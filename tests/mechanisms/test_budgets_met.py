@@ -1,0 +1,131 @@
+"""Every method spends its budget, and no more: of one model and of one for each of three classes, with a size that is public or
+released with noise, and at δ = 0 where it can."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dperm.mechanisms import (
+    AccuracyFirst,
+    BoltOn,
+    Budget,
+    Coordinate,
+    FrankWolfe,
+    GreedyCoordinate,
+    LastIterate,
+    Method,
+    Objective,
+    Output,
+    Preconditioned,
+)
+from dperm.objectives import LinearObjective, Logistic, PublicFacts, SmoothedHinge, Squared
+from dperm.privacy import PureDP, Relation, epsilon
+from dperm.privacy.events import leaves
+from dperm.release import Channel
+from helpers.asked import Asked
+
+ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
+OUTPUT = Output(strong_convexity=5.0)
+METHODS: dict[str, Method] = {
+    "output": OUTPUT,
+    "objective": Objective(strong_convexity=5.0),
+    "objective, generic": Objective(calibration="generic", strong_convexity=5.0),
+    "bolt-on": BoltOn(epochs=2, learning_rate=0.1),
+    "last iterate": LastIterate(epochs=2, batch_size=40),
+    "vertices": FrankWolfe(steps=10),
+    "coordinates": Coordinate(epochs=3),
+    "greedy": GreedyCoordinate(steps=10),
+    "accuracy first": AccuracyFirst(accuracy=0.9, stops=5, strong_convexity=5.0),
+    "preconditioned": Preconditioned(),
+}
+REPLACED = ("bolt-on", "last iterate")
+PURE = ("output", "bolt-on", "accuracy first")
+ONE = ("accuracy first",)  # of two classes alone
+
+
+def facts_for(name: str, size: int | None = 200) -> PublicFacts:
+    relation = REPLACE if name in REPLACED else ADD
+    loss: Any = Squared(1.0, 5.0) if name == "preconditioned" else Logistic()
+    return LinearObjective(loss, 3, data_norm=1.0, public_size=size, relation=relation, radius=loss.ball).facts
+
+
+@pytest.mark.parametrize("models", [1, 3])
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("delta", [1e-5, 0.0])
+def test_item_8_a_method_spends_its_budget_and_no_more(name: str, delta: float, models: int) -> None:
+    facts = facts_for(name)
+    if delta == 0.0 and name not in PURE:
+        with pytest.raises(ValueError):
+            METHODS[name].calibrated(facts, Budget(delta, 2.0), models)
+        return
+    if models > 1 and name in (*ONE, "preconditioned"):
+        return
+    mechanism = METHODS[name].calibrated(facts, Budget(delta, 2.0), models)
+    spent = epsilon(mechanism.event(facts), delta)
+    if name == "accuracy first":  # what the whole path costs is less than what its last stop does ex post
+        assert 1.0 < spent <= 2.0
+    else:
+        assert 1.99 < spent <= 2.0
+    if models > 1:  # each model is paid for, and none of them twice
+        one = METHODS[name].calibrated(facts, Budget(delta, 2.0), 1)
+        assert sum(leaves(mechanism.event(facts)).values()) == 3 * sum(leaves(one.event(facts)).values())
+
+
+@pytest.mark.parametrize("models", [1, 3])
+@pytest.mark.parametrize("delta", [1e-5, 0.0])
+def test_item_8_a_size_that_is_released_is_paid_from_the_same_budget(delta: float, models: int) -> None:
+    """A twentieth of ε is the count's."""
+    facts = facts_for("output", None)
+    mechanism = OUTPUT.size_released(facts, Budget(delta, 2.0), models)
+    event = mechanism.event(facts)
+    counts = [leaf for leaf in leaves(event) if isinstance(leaf, PureDP) and leaf.epsilon == pytest.approx(0.1)]
+    assert len(counts) == 1 and 1.99 < epsilon(event, delta) <= 2.0
+
+
+def test_item_8_settings_left_open_follow_from_public_facts() -> None:
+    """Bolt-on: 1/√n, or the largest that is allowed, 2/β. A last iterate: 1/β with the quadratic term's, radius 20 or the loss's
+    own, and with a random stop one pass of batches of √n."""
+    facts = replace(facts_for("bolt-on"), public_size=100)
+    bolt_on: Any = BoltOn().calibrated(facts, Budget(1e-5, 2.0), 1)
+    assert bolt_on.learning_rate == pytest.approx(0.1)
+    steep: Any = BoltOn().calibrated(replace(facts, smoothness=100.0), Budget(1e-5, 2.0), 1)
+    assert steep.learning_rate == pytest.approx(0.02)
+    last: Any = LastIterate(strong_convexity=50.0, epochs=4, random_stop=False).calibrated(facts, Budget(1e-5, 2.0), 1)
+    assert last.learning_rate == pytest.approx(1 / (facts.smoothness + 0.5)) and last.radius == 20.0 and last.passes == 4
+    ball: Any = LastIterate(epochs=1).calibrated(replace(facts, radius=3.0), Budget(1e-5, 2.0), 1)
+    assert ball.radius == 3.0
+    stopped: Any = LastIterate(random_stop=True).calibrated(facts, Budget(1e-5, 2.0), 1)
+    assert (stopped.passes, stopped.batch_size, stopped.random_stop) == (1, 10, True)
+    by_rule: Any = LastIterate().calibrated(replace(facts, public_size=5000), Budget(1e-5, 2.0), 1)
+    assert by_rule.passes > 1 and by_rule.batch_size == math.ceil(5000 / by_rule.passes)  # as many passes as batches
+
+
+@pytest.mark.parametrize("name", ["bolt-on", "last iterate"])
+def test_item_8_a_ball_holds_what_leaves_and_every_step_before_it(name: str) -> None:
+    """Constants hold in the ball, and the charge for hidden steps counts its diameter: whatever noise was, the next step starts
+    within it."""
+    radius = 0.05
+    objective = LinearObjective(SmoothedHinge(0.01), 2, data_norm=1.0, public_size=4, relation=REPLACE, radius=radius)
+    method: Method = (
+        BoltOn(epochs=3, batch_size=2, learning_rate=0.02) if name == "bolt-on" else LastIterate(epochs=3, batch_size=2)
+    )
+    mechanism = method.calibrated(objective.facts, Budget(1e-5, 2.0), 1)
+    rate = mechanism.learning_rate  # pyright: ignore[reportAttributeAccessIssue]
+    far = [np.array([30.0, -40.0])] * 6  # what noise may do
+    source = Asked(answers=far if name == "last iterate" else ())
+    channel = Channel.open(source)
+    channel.charge(mechanism.event(objective.facts), mechanism.name)
+    records = objective.records(np.tile([[0.6, 0.8]], (4, 1)), np.ones(4))
+    theta, _ = mechanism.train(objective, records, channel)
+    if name == "bolt-on":
+        (question,) = source.questions
+        assert np.linalg.norm(question.query) == pytest.approx(radius)
+    else:
+        steps = [np.linalg.norm(question.query) for question in source.questions]
+        assert len(steps) == 6 and max(steps) <= radius + rate * 1.0 + 1e-12
+        assert np.linalg.norm(theta) <= radius * (1 + 1e-12)
