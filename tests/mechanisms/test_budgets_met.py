@@ -76,6 +76,15 @@ def test_item_8_a_method_spends_its_budget_and_no_more(name: str, delta: float, 
         assert sum(leaves(mechanism.event(facts)).values()) == 3 * sum(leaves(one.event(facts)).values())
 
 
+def test_item_8_shares_that_are_rounded_up_do_not_add_up_to_more() -> None:
+    """Of thirds, sevenths and elevenths of many budgets some are rounded up: their sums stay within."""
+    facts = facts_for("output")
+    for models in (3, 7, 11):
+        for budget in np.linspace(0.5, 3.0, 40).tolist():
+            spent = epsilon(OUTPUT.calibrated(facts, Budget(0.0, budget), models).event(facts), 0.0)
+            assert budget * (1 - 1e-12) < spent <= budget
+
+
 @pytest.mark.parametrize("models", [1, 3])
 @pytest.mark.parametrize("delta", [1e-5, 0.0])
 def test_item_8_a_size_that_is_released_is_paid_from_the_same_budget(delta: float, models: int) -> None:
