@@ -75,6 +75,8 @@ def test_item_8_a_batch_that_holds_all_never_overflows_and_one_below_the_mean_ma
     assert TruncatedPoisson.overflow(0.5, 100, 100) == TruncatedPoisson.overflow(0.5, 101, 100) == 0.0
     assert TruncatedPoisson.overflow(0.5, 49, 100) == TruncatedPoisson.overflow(0.5, 10, 100) == 1.0
     assert 0.5 < TruncatedPoisson.overflow(0.5, 50, 100) < 1.0
+    assert TruncatedPoisson.overflow(0.5, 5 * 10**8, 10**9) <= 1.0  # a chance, where rounding up would make it more
+    assert TruncatedPoisson.overflow(1e-10, 99, 100) > 0.0  # 1e-1000 is no double
     for rate in (0.3, 0.5):  # one place too few: all records, or none of them left out
         assert rate**100 < TruncatedPoisson.overflow(rate, 99, 100) < rate**100 * (1 + 2e-6)
 
