@@ -23,7 +23,7 @@ __all__ = ["Child", "Report", "start"]
 
 #: A test has this many seconds of processor time, and so many times what it takes without a mutant; of the clock, ten times that.
 _LEAST_SECONDS, _TIMES_LONGER = 10.0, 10.0
-_MEMORY = 12 << 30  # bytes of addresses: a mutant that asks for more fails
+_MEMORY = 8 << 30  # bytes of addresses beyond those that libraries have: a mutant that asks for more fails
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,13 @@ def start(
         os._exit(status)  # nothing of the parent's is run at exit
 
 
+def _limit_memory() -> None:
+    held = Path("/proc/self/statm")
+    if held.exists():
+        limit = int(held.read_text(encoding="ascii").split()[0]) * resource.getpagesize() + _MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
 def _run(
     root: Path, files: Sequence[str], chosen: Mapping[str, float] | None, prepare: Callable[[], Reached | None], folder: Path
 ) -> int:
@@ -146,7 +153,7 @@ def _run(
     output = os.open(os.environ.get("DPERM_MUTANTS_OUTPUT", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(output, stream)
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    _limit_memory()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.chdir(root)
     phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]  # the same examples every time, and none made smaller

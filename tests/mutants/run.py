@@ -6,9 +6,11 @@ Which tests reach which statement is found once, and again only for test files t
 processes forked from this one, which has the libraries loaded. First come mutants of constants and of functions that run while
 modules are imported: their processes import dperm, with the mutant in it. For all others dperm is imported once, and a process
 gives one function other code: that costs less than a second. A test that fails there without a mutant is noticed, and kills
-nothing. Results are lines of JSON, kept from one run to the next: a mutant that was killed is not tried again before its module
-or the test that killed it changes. Ends with 1 where a mutant survives that `equivalent.toml` does not list, and where that file
-lists what is not there.
+nothing. Programs that a test starts run without the mutant.
+
+Results are lines of JSON, kept from one run to the next: a mutant that was killed is not tried again before its module or the test
+that killed it changes. Ends with 1 where a mutant survives that `equivalent.toml` does not list, and where that file lists what is
+not there.
 """
 
 from __future__ import annotations
