@@ -8,9 +8,9 @@ modules are imported: their processes import dperm, with the mutant in it. For a
 gives one function other code: that costs less than a second. A test that fails there without a mutant is noticed, and kills
 nothing. Programs that a test starts run without the mutant.
 
-Results are lines of JSON, kept from one run to the next: a mutant that was killed is not tried again before its module or the test
-that killed it changes. Ends with 1 where a mutant survives that `equivalent.toml` does not list, and where that file lists what is
-not there.
+Results are lines of JSON, kept from one run to the next: a mutant that was killed is not tried again before its module or the
+test that killed it changes. Ends with 1 where a mutant survives that `equivalent.toml` does not list, and where that file lists
+what is not there.
 """
 
 from __future__ import annotations
