@@ -188,5 +188,6 @@ def test_item_8_a_record_of_half_the_weight_moves_the_excess_by_half(goal: Any, 
         records = objective.records(rows, np.array([[1.0, 1.0], [1.0, weight], [-1.0, 1.0]]))
         return stopping.excess(objective, records, np.array([1.0]))
 
-    assert excess(0.0) != excess(1.0)
+    others = objective.records(rows[[0, 2]], np.array([[1.0, 1.0], [-1.0, 1.0]]))
+    assert excess(0.0) == stopping.excess(objective, others, np.array([1.0])) != excess(1.0)
     assert excess(0.5) == pytest.approx((excess(0.0) + excess(1.0)) / 2, rel=1e-12)
