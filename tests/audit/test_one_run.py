@@ -70,7 +70,7 @@ def test_swapped_twins_under_replace_one() -> None:
 def test_what_is_wrong_is_said() -> None:
     with pytest.raises(ValueError, match="an alternative for each"):
         audited(Memorising, alternatives=(CANARY_ROWS[:3], CANARY_LABELS[:3]), delta=0.0)
-    with pytest.raises(ValueError, match="one score per canary"):
+    with pytest.raises(ValueError, match="300 scores of canaries, one a row"):
         one_run(Memorising, (ROWS, LABELS), (CANARY_ROWS, CANARY_LABELS), lambda model, data: np.zeros(3), delta=0.0)
     with pytest.raises(ValueError, match="canaries"):
         one_run(Memorising, (ROWS, LABELS), (CANARY_ROWS[:4], CANARY_LABELS[:4]), member_scores, delta=0.0)
