@@ -57,6 +57,7 @@ def _of_leaf(leaf: Event, order: float) -> Divergence:
             aside = infinite_mass(pair) + directions.infinite
             if aside >= 1:
                 raise UnsupportedEventError(f"{leaf} has no finite loss.") from None
-            value = (finite.log_moment(order - 1) - order * math.log1p(-aside)) / (order - 1)
+            moment = finite.tilted(order - 1)
+            value = (moment.log_moment + moment.rounding - order * math.log1p(-aside)) / (order - 1)
             worst = Divergence(max(worst.rdp, value), max(worst.mass, aside))
         return worst

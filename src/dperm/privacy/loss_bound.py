@@ -25,6 +25,18 @@ Array = NDArray[np.float64]
 TAIL = 13.5
 
 
+_EPS = float(np.finfo(np.float64).eps)
+_STEP = 0.25  # of the variable
+
+
+def _rounding(*parts: Array) -> Array:
+    """What a sum of these may be wrong by: each is right to a few units in its last place."""
+    total = np.zeros(np.broadcast_shapes(*(np.shape(part) for part in parts)))
+    for part in parts:
+        total += np.where(np.isfinite(part), np.abs(part), 0.0)
+    return 8 * _EPS * (1.0 + total)
+
+
 def log_normal_mass(a: Array, b: Array) -> Array:
     """ln(Φ(b) − Φ(a)) for a ≤ b, accurate in both tails."""
     flip = a > 0
@@ -154,16 +166,24 @@ class LossBound:
         return a, b, np.searchsorted(self.breaks, (a + b) / 2, side="left")
 
     def delta(self, epsilon: float) -> float:
-        """E(1 − e^{ε − R})₊, any real ε."""
+        """Upper bound on E(1 − e^{ε − R})₊, any real ε: above it by what rounding may take away."""
         start = self._inverse(np.array([epsilon]))
         if epsilon < self.support[0]:
             start = np.array([self.law.support[0]])
-        a, b, piece = self._cells(start)
+        steps = np.arange(self.law.support[0], self.law.support[1], _STEP)  # so that the second bound below is of use
+        a, b, piece = self._cells(np.concatenate([start, steps]))
         inside = a >= start[0]
         a, b, piece = a[inside], b[inside], piece[inside]
-        p = np.exp(self.law.log_tilted_mass(a, b, np.zeros_like(a)))
-        q = np.exp(epsilon - self.intercepts[piece] + self.law.log_tilted_mass(a, b, -self.slopes[piece]))
-        return float(min(1.0, max(0.0, np.sum(p - q)) + 3e-40))
+        slopes, intercepts = self.slopes[piece], self.intercepts[piece]
+        log_p = self.law.log_tilted_mass(a, b, np.zeros_like(a))
+        log_tilted = self.law.log_tilted_mass(a, b, -slopes)
+        log_q = epsilon - intercepts + log_tilted
+        # both are rounded, and where noise is large nothing but rounding is left of their difference
+        p = np.exp(log_p + _rounding(log_p))
+        q = np.exp(log_q - _rounding(np.array(epsilon), intercepts, np.square(slopes), log_tilted))
+        highest = intercepts + slopes * b + _rounding(intercepts, slopes * b, np.array(epsilon)) - 8 * _EPS
+        by_highest = -p * np.expm1(np.minimum(epsilon - highest, 0.0)) * (1 + 4 * _EPS)
+        return float(min(1.0, np.sum(np.minimum(np.maximum(p - q, 0.0) + _EPS * p, by_highest)) + 3e-40))
 
     def log_moment(self, t: float) -> float:
         """ln E[e^{t·R}] for t ≥ 0."""
@@ -171,8 +191,8 @@ class LossBound:
         # Tilting moves the mass by t·slope: the last piece must reach as far as the tilted law does.
         ends = np.concatenate([[low], np.clip(self.breaks, low, None), [high + t * float(self.slopes[-1]) + TAIL]])
         ends = np.maximum.accumulate(ends)
-        terms = t * self.intercepts + self.law.log_tilted_mass(ends[:-1], ends[1:], t * self.slopes)
-        return float(logsumexp(terms))
+        masses = self.law.log_tilted_mass(ends[:-1], ends[1:], t * self.slopes)
+        return float(logsumexp(t * self.intercepts + masses + _rounding(t * self.intercepts, np.square(t * self.slopes), masses)))
 
     def rdp(self, orders: Array) -> Array:
         return np.array([self.log_moment(float(order) - 1) / (order - 1) for order in orders])

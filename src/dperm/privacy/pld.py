@@ -363,7 +363,7 @@ class _Direction:
         points = self._points(-math.inf)
         _, log_delta = self._minimise(lambda t: self._log_moment(t, points) - t * beyond + _log_peak(t))
         while True:
-            composition = self._compose(epsilon, log_delta + _CUT, fine=1.0)
+            composition = self._compose(epsilon, log_delta + _CUT, fine=0.1)
             found = composition.log_delta(beyond)
             if _log_of(composition.infinite) <= found + _CUT / 2 or found > log_delta - 1:
                 return composition

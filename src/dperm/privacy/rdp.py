@@ -2,6 +2,9 @@
 
 A curve is handled by one function per event (`rdp_curve` dispatches on the event's type); counts are multiplied in
 one place, `rdp`. All values are upper bounds in nats.
+
+Divergences are often tiny: what is 1 in a moment is left out of its sum, so that positive terms remain, which keep their digits.
+Each term's exponent is raised by the rounding that its parts may have had, so that curves round up.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ __all__ = ["ORDERS", "conversion", "orders_for", "rdp", "rdp_delta", "rdp_epsilo
 
 Array = NDArray[np.float64]
 
+_EPS = float(np.finfo(np.float64).eps)
+_LARGE = 30.0  # exponents beyond which 1 matters no more
+
 #: Default orders: dense where the optimum usually lies, geometric to 16,384 for very small ε.
 ORDERS: Array = np.unique(
     np.concatenate(
@@ -50,7 +56,7 @@ def rdp(event: Event, orders: Array = ORDERS) -> Array:
     total = np.zeros_like(orders, dtype=float)
     for leaf, count in leaves(event).items():
         total += count * rdp_curve(leaf, orders)
-    return total
+    return total * (1 + max(0, len(leaves(event)) - 1) * _EPS)
 
 
 @functools.singledispatch
@@ -61,7 +67,7 @@ def rdp_curve(event: Event, orders: Array) -> Array:
 
 @rdp_curve.register
 def _(event: Gaussian, orders: Array) -> Array:
-    return orders / (2 * event.noise_multiplier**2)
+    return orders / (2 * event.noise_multiplier**2)  # right to two last places, which conversions allow for
 
 
 @rdp_curve.register(IndividualGaussian)
@@ -72,25 +78,36 @@ def _(event: IndividualGaussian | HiddenIterates, orders: Array) -> Array:
 
 @rdp_curve.register
 def _(event: Laplace, orders: Array) -> Array:
-    # Mironov 2017, Table II, with 1/λ = √2/noise_multiplier.
+    # Mironov 2017, Table II, with 1/λ = √2/noise_multiplier: ln of α/(2α−1)·e^{(α−1)e} + (α−1)/(2α−1)·e^{−αe}, over α − 1. Less 1
+    # that is a mean of e^x − 1 − x at both exponents, as those of x cancel.
     e, a = math.sqrt(2) / event.noise_multiplier, orders
-    exact = np.logaddexp(np.log(a / (2 * a - 1)) + (a - 1) * e, np.log((a - 1) / (2 * a - 1)) - a * e) / (a - 1)
-    return _at_least_a_little(exact, e, orders)
+    up = (a - 1) * e
+    excess = (a * _beyond_linear(np.minimum(up, _LARGE)) + (a - 1) * _beyond_linear(-a * e)) / (2 * a - 1)
+    large = np.logaddexp(np.log(a / (2 * a - 1)) + up, np.log((a - 1) / (2 * a - 1)) - a * e)
+    return np.where(up > _LARGE, large, np.log1p(excess)) / (a - 1) * (1 + 64 * _EPS)
+
+
+def _beyond_linear(x: Array) -> Array:
+    """e^x − 1 − x ≥ 0, without cancellation."""
+    near = np.clip(x, -0.5, 0.5)
+    series = np.zeros_like(near)
+    for k in range(18, 2, -1):
+        series = near / k * (1 + series)
+    return np.where(np.abs(x) <= 0.5, near**2 / 2 * (1 + series), np.expm1(x) - x)
 
 
 @rdp_curve.register
 def _(event: PureDP, orders: Array) -> Array:
-    # Randomised response: Mironov 2017, Proposition 5, with p = e^ε/(1 + e^ε).
-    e = event.epsilon
-    log_p, log_q = -np.log1p(np.exp(-e)), -e - np.log1p(np.exp(-e))
-    exact = np.logaddexp(orders * log_p + (1 - orders) * log_q, orders * log_q + (1 - orders) * log_p) / (orders - 1)
-    return _at_least_a_little(exact, e, orders)
+    # Randomised response: Mironov 2017, Proposition 5. Its moment is cosh((α − ½)ε)/cosh(ε/2) = 1 + x with
+    # x = 2·sinh(αε/2)·sinh((α − 1)ε/2)/cosh(ε/2).
+    e, up = event.epsilon, (orders - 1) * event.epsilon
+    parts = [up, np.log(-np.expm1(-orders * e)), np.log(-np.expm1(-up)), np.full_like(up, -math.log1p(math.exp(-e)))]
+    return np.logaddexp(0.0, sum(parts) + _rounding(*parts)) / (orders - 1) * (1 + 4 * _EPS)
 
 
-def _at_least_a_little(exact: Array, e: float, orders: Array) -> Array:
-    """Of e-DP: rounding would leave nothing of a small divergence. Bun & Steinke 2016, Proposition 3.3, is above it there, by
-    next to nothing."""
-    return np.where(orders * e < 1e-3, orders * e**2 / 2, exact)
+def _rounding(*parts: Array) -> Array:
+    """What the sum of these may be too small by: each is right to a few units in its last place."""
+    return 4 * _EPS * (2.0 + np.sum([np.abs(part) for part in parts], axis=0))
 
 
 @rdp_curve.register
@@ -134,24 +151,36 @@ def _(event: PoissonSampled, orders: Array) -> Array:
 def _sampled_gaussian(q: float, sigma: float, order: float) -> float:
     """Mironov, Talwar, Zhang 2019: integer orders by section 3.3, fractional by their series (section 3.3, "real α")."""
     if order == int(order):
-        m = np.arange(int(order) + 1)
-        terms = _log_binomial(order, m) + m * math.log(q) + (order - m) * math.log1p(-q) + (m * m - m) / (2 * sigma**2)
-        return max(0.0, float(logsumexp(terms)) / (order - 1))
+        m = np.arange(
+            2, int(order) + 1, dtype=float
+        )  # the terms of 0 and 1 are those of a binomial law, which sum to 1 with others
+        growth = (m * m - m) / (2 * sigma**2)
+        parts = [*_log_binomial(order, m), m * math.log(q), (order - m) * math.log1p(-q), growth, np.log(-np.expm1(-growth))]
+        excess = float(logsumexp(sum(parts) + _rounding(*parts)))
+        return float(np.logaddexp(0.0, excess)) / (order - 1) * (1 + order * _EPS)
+    chord = _interpolated(q, sigma, order)
     # E[(μ/μ₀)^α] split at z₀, where both components weigh the same; each half is a binomial series in the smaller one.
     z0 = sigma**2 * math.log(1 / q - 1) + 0.5
     count = int(order) + 64
     i = np.arange(count, dtype=float)
-    coefficient, sign = _log_binomial_signed(order, i)
+    coefficient, sign, sizes = _log_binomial_signed(order, i)
     j = order - i
-    low = coefficient + i * math.log(q) + j * math.log1p(-q) + (i * i - i) / (2 * sigma**2) + log_ndtr((z0 - i) / sigma)
-    high = coefficient + j * math.log(q) + i * math.log1p(-q) + (j * j - j) / (2 * sigma**2) + log_ndtr((j - z0) / sigma)
-    terms = np.concatenate([low, high])
-    total, total_sign = logsumexp(terms, b=np.concatenate([sign, sign]), return_sign=True)
+    halves: list[Array] = []
+    for exponents, tail in (((i, j), (z0 - i) / sigma), ((j, i), (j - z0) / sigma)):
+        growth = (np.square(exponents[0]) - exponents[0]) / (2 * sigma**2)
+        parts = [coefficient, exponents[0] * math.log(q), exponents[1] * math.log1p(-q), growth, log_ndtr(tail)]
+        # towards a larger sum: terms of either sign
+        halves.append(sum(parts) + sign * _rounding(sizes, *parts))
+    low, high = halves
+    total, total_sign = logsumexp(np.concatenate(halves), b=np.concatenate([sign, sign]), return_sign=True)
     # Beyond i > α the signs alternate and the magnitudes fall: the last term bounds what is cut off.
     remainder = np.logaddexp(low[-1], high[-1])
     if total_sign <= 0 or not (low[-1] <= low[-2] and high[-1] <= high[-2]):
-        return _interpolated(q, sigma, order)
-    return max(0.0, float(np.logaddexp(total, remainder)) / (order - 1))
+        return chord
+    # the sum's own rounding is relative to its largest terms
+    largest = float(max(low.max(), high.max()))
+    added = np.logaddexp(remainder, largest + math.log(4 * count * _EPS))
+    return min(chord, max(0.0, float(np.logaddexp(total, added))) / (order - 1))
 
 
 def _interpolated(q: float, sigma: float, order: float) -> float:
@@ -162,15 +191,17 @@ def _interpolated(q: float, sigma: float, order: float) -> float:
     return ((1 - weight) * left + weight * (high - 1) * _sampled_gaussian(q, sigma, float(high))) / (order - 1)
 
 
-def _log_binomial(n: float, k: Array | NDArray[np.int64]) -> Array:
-    return gammaln(n + 1) - gammaln(k + 1.0) - gammaln(n - k + 1)
+def _log_binomial(n: float, k: Array) -> tuple[Array, Array, Array]:
+    """Parts of ln C(n, k)."""
+    return np.full_like(k, gammaln(n + 1)), -gammaln(k + 1.0), -gammaln(n - k + 1)
 
 
-def _log_binomial_signed(n: float, k: Array) -> tuple[Array, Array]:
-    """ln |C(n, k)| and its sign for real n."""
+def _log_binomial_signed(n: float, k: Array) -> tuple[Array, Array, Array]:
+    """ln |C(n, k)| for real n, its sign, and the size of what was added up."""
     factors = (n - k[:-1]) / (k[:-1] + 1)
-    logs = np.concatenate([[0.0], np.cumsum(np.log(np.abs(factors)))])
-    return logs, np.concatenate([[1.0], np.cumprod(np.sign(factors))])
+    logs = np.log(np.abs(factors))
+    sizes = np.concatenate([[0.0], np.cumsum(np.abs(logs) + 1.0)])
+    return np.concatenate([[0.0], np.cumsum(logs)]), np.concatenate([[1.0], np.cumprod(np.sign(factors))]), sizes
 
 
 def orders_for(event: Event) -> Array:
@@ -181,8 +212,9 @@ def orders_for(event: Event) -> Array:
 
 def rdp_to_epsilon(orders: Array, curve: Array, delta: float) -> float:
     """Smallest ε over the orders (Canonne, Kamath, Steinke 2020, Proposition 12), at least 0."""
+    sizes = np.abs(curve) + (math.log(1 / delta) + np.log(orders)) / (orders - 1) + 1
     with np.errstate(over="ignore", invalid="ignore"):
-        candidates = curve + conversion(orders, delta)
+        candidates = curve + conversion(orders, delta) + 8 * _EPS * sizes
     return max(0.0, float(np.nanmin(candidates)))
 
 
@@ -199,5 +231,7 @@ def rdp_epsilon(event: Event, delta: float, orders: Array | None = None) -> floa
 def rdp_delta(event: Event, epsilon: float, orders: Array | None = None) -> float:
     """Smallest δ over the orders: the same proposition, solved for δ."""
     orders = orders_for(event) if orders is None else orders
-    exponents = (orders - 1) * (rdp(event, orders) - epsilon) + (orders - 1) * np.log1p(-1 / orders) - np.log(orders)
-    return math.exp(min(0.0, float(np.min(exponents))))
+    curve = rdp(event, orders)
+    exponents = (orders - 1) * (curve - epsilon) + (orders - 1) * np.log1p(-1 / orders) - np.log(orders)
+    sizes = (orders - 1) * (curve + epsilon) + np.log(orders) + 1
+    return math.exp(min(0.0, float(np.min(exponents + 8 * _EPS * sizes))))
