@@ -23,7 +23,7 @@ from dperm.audit.result import REPLAY, AuditResult, finite
 from dperm.audit.training import Training
 from dperm.mechanisms import Stage
 from dperm.objectives import RegularisedSum
-from dperm.privacy import Composed, Event, Relation
+from dperm.privacy import Composed, Event, Relation, SelfComposed
 from dperm.privacy.events import (
     Disjoint,
     HiddenIterates,
@@ -322,6 +322,8 @@ def _in_several_parts(first: Recording, second: Recording, event: Event) -> list
             noise = a.noise if a.kind in ("pure", "threshold", "choice", "objective") else a.noise / a.sensitivity
             moved[a.kind, float(f"{noise:.6g}")] += 1
     for met in alternatives(event):
+        if any(leaf.on_the_way for leaf in met):
+            return []  # which releases a filter's part let out is not known
         paid: Counter[tuple[str, float]] = Counter()
         for leaf, count in met.items():
             if leaf.pays_for is not None:
@@ -343,7 +345,9 @@ def _equal(first: list[Any], second: list[Any]) -> bool:
 def _unpaid(recording: Recording, event: Event) -> list[Finding]:
     """Releases that the certificate's event does not hold."""
     if not chosen_on_the_way(event):
-        return _beyond(recording, event)
+        # parts of the records may have filters of their own, which their channels held
+        whole = [SelfComposed(leaf, count) for leaf, count in released_leaves(event).items()]
+        return _beyond(recording, Composed((*whole, *recording.parts)))
     # what a filter was charged for: the parts that it took, which another filter of the same charge must take, too
     held = filter_of(event)
     assert held is not None

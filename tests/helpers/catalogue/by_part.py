@@ -21,6 +21,8 @@ def entries() -> Iterator[Entry]:
     sampled = [(gradient(alike[0][1].facts), alike[0][1])] * 2
     yield "by part, gradient", ByPart.of(sampled, (0, 1)), sampled[0][1]
     yield "by part, two mechanisms", ByPart.of([sampled[0], alike[0]], (0, 1)), alike[0][1]
+    unknown = [Output().build(replace(TASK, public_size=None), BUDGET)] * 2
+    yield "by part, private sizes", ByPart.of(unknown, (0, 1)), unknown[0][1]
     three = [Output().build(replace(TASK, classes=3), BUDGET)] * 2
     yield "by part, three classes", ByPart.of(three, (0, 1)), three[0][1]
     persons = [Output().build(replace(TASK, person_rows=2), BUDGET)] * 2
