@@ -138,3 +138,25 @@ def test_item_8_a_ball_holds_what_leaves_and_every_step_before_it(name: str) -> 
         steps = [np.linalg.norm(question.query) for question in source.questions]
         assert len(steps) == 6 and max(steps) <= radius + rate * 1.0 + 1e-12
         assert np.linalg.norm(theta) <= radius * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", ["output", "bolt-on", "objective", "accuracy first"])
+def test_item_8_the_noise_that_is_told_is_the_noise_that_was_added(name: str) -> None:
+    """The standard deviation in the trace, against what the source was asked for, but for the grid's share of a millionth."""
+    objective = LinearObjective(
+        SmoothedHinge(0.5), 2, data_norm=1.0, public_size=4, relation=REPLACE if name == "bolt-on" else ADD
+    )
+    method = replace(METHODS[name], batch_size=2) if isinstance(METHODS[name], BoltOn) else METHODS[name]
+    if isinstance(method, AccuracyFirst):  # of one row with either label, half is the most that anybody gets right
+        method = replace(method, held_out=(np.ones((2, 2)), np.array([-1.0, 1.0])))
+    mechanism = method.calibrated(objective.facts, Budget(1e-5, 2.0), 1)
+    source = Asked()
+    channel = Channel.open(source)
+    channel.charge(mechanism.event(objective.facts), mechanism.name)
+    _, trace = mechanism.train(objective, objective.records(np.tile([[0.6, 0.8]], (4, 1)), np.ones(4)), channel)
+    added = [question.noise * question.sensitivity for question in source.questions]
+    if name == "accuracy first":  # the mean of releases, weighted by their precisions
+        assert len(added) == trace["stopped_after"] == 5 and not trace["reached"]
+        added = [1 / math.sqrt(sum(1 / std**2 for std in added))]
+    told = trace["output_noise_std" if name == "objective" else "noise_std"]
+    assert added == pytest.approx([told], rel=1e-5)
