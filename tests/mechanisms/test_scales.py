@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dperm.estimators import DPLinearSVC, DPLogisticRegression, DPQuantileRegressor, DPRidge
-from dperm.mechanisms import Objective, ObjectivePerturbation, Output
+from dperm.mechanisms import Objective, ObjectivePerturbation, Output, minimiser
 from dperm.objectives import LinearObjective, Logistic, RegularisedSum, Squared
 
 SCALES = [1e-28, 1e-12, 1e10, 1e21, 1e28]
@@ -74,3 +74,16 @@ def test_11_no_fit_warns_because_of_a_record(scale: float, longest: float) -> No
         with warnings.catch_warnings(), np.errstate(all="raise", under="ignore"):
             warnings.simplefilter("error")
             model.fit(rows, targets)
+
+
+def test_11_a_long_row_costs_no_time() -> None:
+    """Counted: evaluations, with one row as long as the bound and without."""
+    rng = np.random.default_rng(0)
+    rows, targets = rng.normal(size=(300, 3)), rng.choice([-1.0, 1.0], 300)
+    bound = 1e21
+    rows[0] = bound
+    objective = LinearObjective(Logistic(), 3, data_norm=bound, strong_convexity=2 * bound**2)
+    tolerance = minimiser.certain_tolerance(objective.facts, objective.strong_convexity)
+    for some in (slice(None), slice(1, None)):
+        solution = minimiser.solve(objective, objective.records(rows[some], targets[some]), 0.0, tolerance)
+        assert solution.evaluations <= 10

@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import dperm.solvers.descent as descent
+import dperm.solvers.newton as newton
 from dperm.estimators import DPPoissonRegressor, DPRidge
 from dperm.mechanisms import AccuracyFirst, Output, minimiser
 from dperm.objectives import Huber, LinearObjective, Logistic, Loss, Records, RegularisedSum, SmoothedHinge, Squared
@@ -267,6 +268,24 @@ def test_2_models_are_minimised_on_the_ball_for_all_gaps(spread: float) -> None:
         pull = max(0.0, -float(slope @ found) / float(found @ found))
         scale = float(np.linalg.norm(matrix, 2) * np.linalg.norm(found) + np.linalg.norm(gradient))
         assert np.linalg.norm(slope + pull * found) <= 1e-13 * scale
+
+
+@pytest.mark.parametrize("loss", [Logistic(), Huber(0.3), Squared(1.0, 1e6)], ids=repr)
+def test_2_the_ball_by_hessian_products_alone(loss: Loss, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    rows, targets = rng.normal(size=(20, 8)), rng.choice([-1.0, 1.0], 20)
+    free = LinearObjective(loss, 8, strong_convexity=0.03, radius=loss.ball, size_limit=20)
+    records = free.records(rows, targets)
+    norm = float(np.linalg.norm(approach(RegularisedSum(free, records), 1e-10, free.radius).theta))
+    for gap in (0.9, 0.1, 1e-6, 1e-12, 1e-15, -1e-15):
+        objective = in_ball(free, norm * (1 - gap))
+        tolerance = minimiser.certain_tolerance(objective.facts, 0.03)
+        exact = approach(RegularisedSum(objective, records), tolerance, objective.radius)
+        with monkeypatch.context() as patch:
+            patch.setattr(newton, "_DENSE_LIMIT", 3)
+            found = approach(RegularisedSum(objective, records), tolerance, objective.radius)
+        assert max(found.residual, exact.residual) <= tolerance
+        assert np.linalg.norm(found.theta - exact.theta) <= 2 * tolerance / 0.03
 
 
 def makers() -> list[Any]:
