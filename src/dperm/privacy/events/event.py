@@ -33,7 +33,7 @@ __all__ = [
 LARGEST_NUMBER = 1e60
 
 #: How often an event may happen in all, so that its costs are doubles.
-LARGEST_COUNT = 10**18
+LARGEST_COUNT = 10**60
 
 #: How deep events may nest: what is asked of them, their texts and their tables go as deep, within Python's limit on recursion.
 DEEPEST = 100
