@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -9,11 +10,12 @@ import pytest
 from scipy.optimize import minimize_scalar
 from scipy.stats import binom
 
-from dperm.privacy import AboveThreshold, Composed, Gaussian, PoissonSampled, PureDP, Relation, SelfComposed
+from dperm.privacy import AboveThreshold, Composed, Gaussian, PoissonSampled, PureDP, Relation, SelfComposed, epsilon
 from dperm.privacy.events import (
     HiddenIterates,
     IndividualGaussian,
     Paid,
+    PrivacyProfile,
     RandomAllocation,
     RandomStop,
     RowsSampled,
@@ -44,14 +46,14 @@ def worst_loss(rate: float, queries: int) -> float:
     return abs(math.log(chance(0.0, 0.0) / chance(1.0, -1.0)))
 
 
-@pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
-def test_item_8_the_noise_of_a_threshold_makes_its_questions_cost_epsilon(epsilon: float) -> None:
+@pytest.mark.parametrize("budget", [0.3, 1.0, 4.0])
+def test_item_8_the_noise_of_a_threshold_makes_its_questions_cost_the_budget(budget: float) -> None:
     for queries in (1, 2, 12, 1000):
-        event = AboveThreshold(epsilon, queries=queries)
+        event = AboveThreshold(budget, queries=queries)
         assert event.pays_for == Paid("threshold", event.rate)
-        assert worst_loss(event.rate, queries) <= epsilon * (1 + 1e-6)
-    assert worst_loss(AboveThreshold(epsilon, queries=1000).rate, 1000) > 0.999 * epsilon
-    assert AboveThreshold(epsilon, queries=7).releases == 8  # the threshold itself, and each question
+        assert worst_loss(event.rate, queries) <= budget * (1 + 1e-6)
+    assert worst_loss(AboveThreshold(budget, queries=1000).rate, 1000) > 0.999 * budget
+    assert AboveThreshold(budget, queries=7).releases == 8  # the threshold itself, and each question
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,18 @@ def test_item_8_what_events_pay_for_by_hand() -> None:
     assert RandomStop(2.0, 7, 0.5, 1e-9).releases == 7
 
 
+def test_item_8_hidden_steps_of_all_records_cost_what_released_ones_do() -> None:
+    """Steps that bring nothing together, of all records, from anywhere: the last iterate is the sum of T steps' noise, of which a
+    record moves each by one. Its law is that of T releases."""
+    hidden = HiddenIterates(2.0, 1, 9, 1.0, 1e6, 1e-12)
+    released = epsilon(SelfComposed(Gaussian(2.0, REPLACE), 9), 1e-5)
+    assert released <= epsilon(hidden, 1e-5) <= 1.001 * released
+    once_a_pass = HiddenIterates(2.0, 50, 1, 1.0, 1e6, 1e-12)  # in the worst place, the last: one release
+    assert epsilon(Gaussian(2.0, REPLACE), 1e-5) <= epsilon(once_a_pass, 1e-5) <= 1.001 * epsilon(Gaussian(2.0, REPLACE), 1e-5)
+    individual = IndividualGaussian(2.0, 12, 4.0)
+    assert epsilon(individual, 1e-5) == pytest.approx(epsilon(SelfComposed(Gaussian(2.0), 4), 1e-5), rel=1e-9)
+
+
 def test_item_8_counts_are_multiplied_out() -> None:
     one, other = PoissonSampled(0.25, Gaussian(2.0)), Gaussian(3.0)
     whole = Composed((SelfComposed(Composed((one, SelfComposed(other, 3), one)), 5), other))
@@ -110,7 +124,9 @@ def test_item_8_counts_are_multiplied_out() -> None:
     assert relation_of(whole) is ADD and relation_of(Composed(())) is None
     with pytest.raises(ValueError, match="share one relation"):
         relation_of(Composed((Gaussian(1.0), Gaussian(1.0, REPLACE))))
-    assert event_from_dict(whole.to_dict()) == whole
+    profile = PrivacyProfile((0.5, 1.0), (1e-3, 1e-5), REPLACE)
+    for event in (whole, profile, IndividualGaussian(2.0, 12, 4.0)):
+        assert event_from_dict(json.loads(json.dumps(event.to_dict()))) == event
 
 
 def test_item_8_numbers_whose_squares_are_no_doubles_are_refused() -> None:
