@@ -16,6 +16,7 @@ from dperm.privacy import (
     Certificate,
     Composed,
     Disjoint,
+    ExponentialMechanism,
     Gaussian,
     HiddenIterates,
     Laplace,
@@ -167,6 +168,12 @@ def test_22_a_unit_may_leave_the_only_part() -> None:
 def test_22_replace_one_refuses_parts_that_need_a_public_number(part: Event) -> None:
     with pytest.raises(ValueError, match="needs it to be public"):
         Disjoint((part, Gaussian(2.0, REPLACE)), (Gaussian(1.0), Gaussian(1.0)))
+
+
+def test_22_choices_have_two_sides_by_their_curves() -> None:
+    event = Disjoint((Gaussian(1e3, REPLACE),) * 2, (ExponentialMechanism(0.2), ExponentialMechanism(0.3)))
+    together = epsilon(Composed((ExponentialMechanism(0.2), ExponentialMechanism(0.3))), 1e-5)
+    assert epsilon(event, 1e-5) == pytest.approx(together, rel=1e-3)
 
 
 def test_22_what_is_refused() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from dperm.privacy.events.event import Event, Paid, Relation, leaves, relation_of, sub_event
-from dperm.privacy.events.guarantees import ApproximateDP, ExponentialMechanism, PureDP, Unsupported
+from dperm.privacy.events.guarantees import ApproximateDP, PureDP, Unsupported
 from dperm.privacy.events.hidden import HiddenIterates, RandomStop
 from dperm.privacy.events.noise import Gaussian, IndividualGaussian, Laplace
 from dperm.privacy.events.sampled import SampledWithoutReplacement
@@ -139,7 +139,7 @@ def _side(event: Event, *, joins: bool) -> Counter[Event]:
     neighbours are called, stays what it is: accountants know how it composes."""
     total: Counter[Event] = Counter()
     for leaf, count in leaves(event).items():
-        both = isinstance(leaf, Gaussian | IndividualGaussian | Laplace | PureDP | ApproximateDP | ExponentialMechanism)
+        both = isinstance(leaf, Gaussian | IndividualGaussian | Laplace | PureDP | ApproximateDP)
         total[replace(leaf, relation=Relation.REPLACE_ONE) if both else Side(leaf, joins)] += count
     return total
 
