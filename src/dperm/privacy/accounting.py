@@ -180,21 +180,13 @@ def _basic(event: Event) -> list[tuple[float, float]]:
     Basic composition, exact for one part, and the whole truth where an `ApproximateDP` spends all of δ. A `PrivacyProfile` has
     several points: all start at the largest ε, and move to larger δ in the order in which that saves most ε.
     """
-<<<<<<< HEAD
     total, failure = Fraction(0), Fraction(0)  # exact sums: a promise of 1e-6 twice is one of 2e-6
     moves: list[tuple[float, Fraction, Fraction]] = []  # ε that is saved for each δ, ε and δ of all copies
-    for leaf, count in leaves(event).items():
+    for given, count in leaves(event).items():
+        leaf = given.event if isinstance(given, Side) else given  # (ε, δ) hold in both directions
         if isinstance(leaf, PureDP | ApproximateDP | ExponentialMechanism):
             total += count * Fraction(leaf.epsilon)
             failure += count * Fraction(leaf.delta if isinstance(leaf, ApproximateDP) else 0.0)
-=======
-    total, failure = 0.0, 0.0
-    for given, count in leaves(event).items():
-        leaf = given.event if isinstance(given, Side) else given  # (ε, δ) hold in both directions
-        if isinstance(leaf, PureDP | ApproximateDP):
-            total += count * leaf.epsilon
-            failure += count * (leaf.delta if isinstance(leaf, ApproximateDP) else 0.0)
->>>>>>> 23e3b8e (Keep choices' sides as curves, and pure epsilon of sides as it is)
         elif isinstance(leaf, Laplace):
             total += count * Fraction(math.sqrt(2) / leaf.noise_multiplier)
         elif isinstance(leaf, Disjoint):  # too many ways to go through: the largest of each
