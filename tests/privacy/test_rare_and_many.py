@@ -228,6 +228,12 @@ def test_a_pair_that_is_cut_keeps_its_masses(event: Event) -> None:
         assert 1 - infinite - left_out - inside[-1] - 1e-12 <= part.mass.sum() <= 1 - infinite - left_out + 1e-12
 
 
+def test_losses_that_are_cut_take_their_part_of_what_is_left_of_delta() -> None:
+    """Another part uses up all but a millionth of δ, which is what the rest has."""
+    both = Composed((ApproximateDP(0.5, 1e-5 * (1 - 1e-6)), PoissonSampled(1e-3, Gaussian(1.0))))
+    assert pld_epsilon(both, 1e-5) == pytest.approx(0.5 + epsilon(PoissonSampled(1e-3, Gaussian(1.0)), 1e-11), rel=0.05)
+
+
 def test_levels_compose_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few copies in many levels, with what is left over at each, against all at once."""
     parts = Composed((SelfComposed(PoissonSampled(0.1, Gaussian(1.0)), 45), SelfComposed(Laplace(20.0), 13), Gaussian(10.0)))

@@ -333,19 +333,19 @@ class _Direction:
         self.infinite = min(1.0, infinite + sum(count * rough.infinite for rough, count in self._parts))
 
     def epsilon(self, delta: float) -> float:
-        log_target = math.log(delta)
         if self.infinite >= delta:
             return math.inf
+        log_target, log_cut = math.log(delta), math.log(delta - self._given) + _CUT
         if self._given + sum(count * rough.at_zero for rough, count in self._parts) <= delta:
             return 0.0  # total variations add up
         if max(rough.at_zero for rough, _ in self._parts) <= delta and self.log_delta(0.0) <= log_target:
             return 0.0
-        points = self._points(log_target + _CUT)
+        points = self._points(log_cut)
         _, place = self._minimise(lambda t: (self._log_moment(t, points) - log_target + _log_peak(t)) / t)
         best = math.inf
         while True:
             place = max(place, _SMALLEST)
-            composition = self._compose(place, log_target + _CUT, fine=0.01)
+            composition = self._compose(place, log_cut, fine=0.01)
             if composition.infinite >= delta:
                 return best
             found = solve_decreasing(lambda e, at=composition: at.log_delta(e) - log_target, scale=place)
@@ -365,7 +365,7 @@ class _Direction:
         while True:
             composition = self._compose(epsilon, log_delta + _CUT, fine=0.1)
             found = composition.log_delta(beyond)
-            if _log_of(composition.infinite) <= found + _CUT / 2 or found > log_delta - 1:
+            if _log_of(composition.infinite - self._given) <= found + _CUT / 2 or found > log_delta - 1:
                 return composition
             log_delta = found
 
