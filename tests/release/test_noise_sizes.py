@@ -1,0 +1,43 @@
+"""The noise that leaves a channel is as large as what was charged says: of each kind, by sizes that many numbers hold closely."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dperm.privacy import AboveThreshold, Event, Gaussian, PureDP
+from dperm.privacy.events import ObjectivePerturbationEvent
+from dperm.release import Channel
+
+SIZE = 6000
+
+
+def paid(event: Event) -> Channel:
+    channel = Channel.open(7)
+    channel.charge(event, "noise")
+    return channel
+
+
+def test_item_8_gaussian_noise_has_its_deviation() -> None:
+    for release in ("release", "release_counts"):
+        noisy = getattr(paid(Gaussian(3.0)), release)(np.full(SIZE, 5.0), 0.5, 3.0)
+        assert np.std(noisy) == pytest.approx(1.5, rel=0.04) and np.mean(noisy) == pytest.approx(5.0, abs=0.1)
+
+
+def test_item_8_noise_of_pure_releases_has_its_length() -> None:
+    """Of density ∝ exp(−ε·‖b‖/Δ) in p dimensions the length is Gamma(p)·Δ/ε: p·Δ/ε, within a few parts in √p."""
+    query = np.full(SIZE, 5.0)
+    noise = paid(PureDP(2.0)).release_pure(query, 0.5, 2.0) - query
+    assert np.linalg.norm(noise) == pytest.approx(SIZE * 0.5 / 2.0, rel=0.06)
+    falling = paid(PureDP(4.0)).release_gradually(query, 0.5, (1.0, 2.0, 4.0)) - query
+    assert np.linalg.norm(falling, axis=1) == pytest.approx(SIZE * 0.5 / np.array([1.0, 2.0, 4.0]), rel=0.06)
+    event = AboveThreshold(3.0, queries=2000)
+    channel = paid(event)
+    tests = np.array([channel.undisclosed(np.array([5.0]), 0.5, event.rate)[0] for _ in range(2000)]) - 5.0
+    assert np.abs(tests).mean() == pytest.approx(0.5 / 1.0, rel=0.06)  # Laplace, of a third of ε
+
+
+def test_item_8_the_linear_term_of_an_objective_has_its_deviation() -> None:
+    event = ObjectivePerturbationEvent(3.0, 1.0, 0.25, 7.0)
+    drawn = paid(event).objective_noise(SIZE, event)
+    assert np.std(drawn) == pytest.approx(3.0, rel=0.04)
