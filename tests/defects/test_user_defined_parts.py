@@ -47,7 +47,7 @@ def test_a_channel_is_dperm_s_and_stays_what_it_was_opened_as() -> None:
         pass
 
     with pytest.raises(TypeError, match=r"Expected a SpendLog of dperm's own, got .*Deaf"):
-        Channel.open(log=Deaf(":memory:"))
+        Channel.open(log=Deaf("deaf.db"))
     channel: Any = Channel.open()
     for change in (
         lambda: setattr(channel, "source", Channel.open(1).source),

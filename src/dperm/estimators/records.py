@@ -29,7 +29,8 @@ def admit_records(
     refuse_masked("rows X", X)
     if y is not None:  # which scikit-learn refuses in words that its own checks look for
         vector = column("targets y", y)
-        y = vector if np.ndim(y) < 2 else vector[:, None]
+        axes = y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim
+        y = vector[:, None] if axes == 2 else vector
     if not numeric:
         refuse_missing(y)
     return validate_data(
