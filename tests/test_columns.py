@@ -35,7 +35,7 @@ from dperm._column import agreement, column
 from dperm.audit import member_scores, membership, one_run, record_losses
 from dperm.audit.one_run import guess
 from dperm.data import Column, Dataset, Schema
-from dperm.estimators import DPLogisticRegression, DPMLPClassifier, DPRidge, DPSearch
+from dperm.estimators import DPByPart, DPLogisticRegression, DPMLPClassifier, DPRidge, DPSearch
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.records import HeldOut
 from dperm.gradient import SGD, Bounding, Constant, FullBatch, Plan
@@ -288,6 +288,13 @@ def refitted(weights: Any) -> Any:
     return weights_of(Refits.of(weighed(), records, 2, sample_weight=weights, random_state=0).models[0])
 
 
+def split(y: Any = LABELS, groups: Any = None, **given: Any) -> Any:
+    settings: dict[str, Any] = {"public_size": None, "mechanism": "output", **({"max_sample_weight": 1.0} if given else {})}
+    settings |= {} if groups is None else {"person_rows": 2}
+    made = DPByPart(linear(DPLogisticRegression, **settings), {"a": 0, "b": 1}).fit(X, y, groups, **given)
+    return np.concatenate([weights_of(model) for model in made.models_.values()])
+
+
 def kept_in_a_dataset(**given: Any) -> Any:
     told: dict[str, Any] = {"targets": LABELS, "groups": GROUPS, "places": np.arange(N), **given}
     made = Dataset("made", X, feature_names=("a", "b"), classes=("0", "1"), target_range=None, **told)
@@ -321,6 +328,9 @@ def doors() -> dict[str, Door]:
             of = of_linear if issubclass(kind, PrivateLinearModel) else of_network
             found |= {f"{name}.{where}": door for where, door in of(kind)}
     return found | {
+        "DPByPart.fit: y": Door(LABELS, split),
+        "DPByPart.fit: groups": Door(GROUPS, lambda v: split(groups=v), ENTRIES),
+        "DPByPart.fit: sample_weight": Door(WEIGHTS, lambda v: split(sample_weight=v)),
         "DPSearch.fit: y": Door(LABELS, lambda v: searched(v, LABELS, False)),
         "DPSearch.fit: held_out": Door(LABELS, lambda v: searched(LABELS, v, False)),
         "DPSearch.fit: held_out, private": Door(LABELS, lambda v: searched(LABELS, v, True)),
@@ -413,6 +423,8 @@ NO_DOORS = {
     "DPLasso.fit: groups": "refused, whatever they are",
     "Effect.": "places on a curve",
     "TorchRecords.fingerprints": "numbers of records",
+    "Channel.split: members": "places of records, which a mechanism hands over",
+    ".within: members": "places of records, which a channel hands over",
     ".admit_targets": "handed the targets of records, which are vectors",
     ".told": "the labels of classes, not of records",
     "TargetRange.": "entry by entry: what comes out has the shape of what went in, and nothing is compared or counted",
