@@ -44,7 +44,7 @@ METHODS: dict[str, Method] = {
     "preconditioned": Preconditioned(),
 }
 REPLACED = ("bolt-on", "last iterate")
-PURE = ("output", "bolt-on", "accuracy first")
+PURE = ("output", "bolt-on", "accuracy first", "vertices")  # choices alone are pure
 ONE = ("accuracy first",)  # of two classes alone
 
 

@@ -106,7 +106,7 @@ def test_item_8_scores_of_sizes_move_by_twice_a_record_where_others_keep_the_sig
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_item_8_coordinates_move_by_the_sensitivity(relation: Relation) -> None:
     """A row of one entry moves the mean squares furthest; slopes beyond their clip move each step by twice the clip, or once.
-    Replaced, two rows' squares are at right angles at most: √2 of the 2 that are charged."""
+    Replaced, two rows' squares are at right angles at most: √2, which is charged."""
     mechanism = CoordinateDescent(budget=BUDGET, passes=2, clipping_norm=0.05, noise_multiplier=5.0, public_size=6)
     objective = problem(relation)
     (_, scales), *steps = moved(mechanism, objective, (EVEN, 1.0), (EVEN, -1.0))
@@ -114,7 +114,7 @@ def test_item_8_coordinates_move_by_the_sensitivity(relation: Relation) -> None:
     assert all(0.9999 < distance <= 1 for _, distance in steps)
     found = moved(mechanism, objective, (ALONG, 1.0), (ACROSS, 1.0))
     assert charged_as_asked(mechanism, objective, found)
-    assert found[0][1] == pytest.approx(1.0 if relation is ADD else math.sqrt(2) / 2, rel=1e-4) and found[0][1] <= 1
+    assert 0.9999 < found[0][1] <= 1
 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dperm.estimators import DPLogisticRegression, DPSearch
+from dperm.estimators.records import HeldOut
 from dperm.privacy import Gaussian, PureDP, Relation
 from dperm.release import SpendLog
 from dperm.report.released import release_class_scores, release_number_scores
@@ -99,7 +100,7 @@ def test_item_8_a_held_out_record_moves_the_score_of_a_try_by_the_sensitivity(re
 
     def run(rows: Any, labels: Any) -> Any:
         def score(source: Any) -> None:
-            search._score(Says(), (rows, labels), 0.25, source, SpendLog.current())
+            search._score(Says(), HeldOut(rows, labels), 0.25, source, SpendLog.current())
 
         return score
 
