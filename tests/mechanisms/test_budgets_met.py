@@ -106,7 +106,9 @@ def test_item_8_settings_left_open_follow_from_public_facts() -> None:
     steep: Any = BoltOn().calibrated(replace(facts, smoothness=100.0), Budget(1e-5, 2.0), 1)
     assert steep.learning_rate == pytest.approx(0.02)
     last: Any = LastIterate(strong_convexity=50.0, epochs=4, random_stop=False).calibrated(facts, Budget(1e-5, 2.0), 1)
-    assert last.learning_rate == pytest.approx(1 / (facts.smoothness + 0.5)) and last.radius == 20.0 and last.passes == 4
+    assert last.learning_rate == pytest.approx(1 / (facts.smoothness + 0.5))
+    assert last.radius == 20.0
+    assert last.passes == 4
     ball: Any = LastIterate(epochs=1).calibrated(replace(facts, radius=3.0), Budget(1e-5, 2.0), 1)
     assert ball.radius == 3.0
     stopped: Any = LastIterate(random_stop=True).calibrated(facts, Budget(1e-5, 2.0), 1)

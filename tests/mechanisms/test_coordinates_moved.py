@@ -100,7 +100,9 @@ def test_item_8_scores_of_sizes_move_by_twice_a_record_where_others_keep_the_sig
         return train
 
     (choice, far), (_, step) = moves(run(1.0), run(-1.0))
-    assert choice.kind == "choice" and 0.9999 < far <= 1 and 0.9999 < step <= 1
+    assert choice.kind == "choice"
+    assert 0.9999 < far <= 1
+    assert 0.9999 < step <= 1
 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])

@@ -133,4 +133,6 @@ def test_item_8_hidden_steps_are_charged_for_the_ball_that_they_stay_in(radius: 
     assert event.diameter == pytest.approx(2 * radius / one_step, rel=1e-6)
     assert (event.batches, event.passes) == (3, 3) and last_iterate(batch_size=4).batches(6) == 2
     stopped = last_iterate(passes=1, random_stop=True).event(facts)
-    assert isinstance(stopped, RandomStop) and stopped.steps == 3 and stopped.contraction == event.contraction
+    assert isinstance(stopped, RandomStop)
+    assert stopped.steps == 3
+    assert stopped.contraction == event.contraction
