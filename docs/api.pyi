@@ -126,7 +126,7 @@ def planned_attack(training: Training, trials: int | None = None, seconds: float
 
 def record_losses(model: Any, data: Data) -> Array: ...  # (n,) losses of a model in scikit-learn's style: −ln of the probability of the target, the hinge of a decision
 
-def replay(training: Training, pairs: Sequence[Pair] | None = None, *, both_ways: bool = True, progress: Callable[[int, int], None] | None = None) -> AuditResult: ...  # Replay `training` over neighbours (None: the worst cases it brings along), each in both directions unless `both_ways` is
+def replay(training: Training, pairs: Sequence[Pair] | None = None, *, both_ways: bool = True, progress: Callable[[int, int], None] | None = None) -> AuditResult: ...  # Replay `training` over neighbours (None: the worst cases it brings along).
 
 def results_from_json(text: str) -> list[AuditResult]: ...  # Raises ValueError for anything else.
 
