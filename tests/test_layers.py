@@ -120,3 +120,9 @@ def test_light_imports(module: str) -> None:
     code = f"import sys, {module}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """Pytest imports them by their names alone: of two alike it collects one, and stops."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert sorted({name for name in names if names.count(name) > 1}) == []
