@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any, NoReturn
 
-__all__ = ["JsonTooLargeError", "bounded_table", "on_one_line"]
+__all__ = ["JsonTooLargeError", "bounded_table", "bounded_value", "on_one_line"]
 
 _MOST_CHARACTERS = 4_000_000
 _MOST_VALUES = 100_000  # names included
@@ -33,7 +33,15 @@ def on_one_line(text: str) -> str:
 
 
 def bounded_table(text: Any) -> dict[str, Any]:
-    """The table that `text` holds.
+    """The table that `text` holds, as of `bounded_value`."""
+    data = bounded_value(text)
+    if not isinstance(data, dict):
+        raise ValueError("it holds no table")
+    return data
+
+
+def bounded_value(text: Any) -> Any:
+    """What `text` holds.
 
     All its numbers are finite, and doubles hold them; all its texts, names included, are printable and of one line; no name
     stands twice in a table. Raises ValueError for anything else, before memory or time is spent on it.
@@ -44,8 +52,6 @@ def bounded_table(text: Any) -> dict[str, Any]:
         raise JsonTooLargeError(f"expected at most {_MOST_CHARACTERS:,} characters, got {len(text):,}")
     _measure(text)
     data = json.loads(text, object_pairs_hook=_table, parse_constant=_refuse_constant)
-    if not isinstance(data, dict):
-        raise ValueError("it holds no table")
     _walk(data)
     return data
 
@@ -77,8 +83,8 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"expected finite numbers, got {name}")
 
 
-def _walk(data: dict[str, Any]) -> None:
-    """ValueError for other numbers or texts than `bounded_table` promises."""
+def _walk(data: Any) -> None:
+    """ValueError for other numbers or texts than `bounded_value` promises."""
     waiting: list[Any] = [data]
     while waiting:
         value = waiting.pop()

@@ -106,3 +106,57 @@ def test_audits_leave_no_trace_in_the_spend_log() -> None:
     attack(Training.of_mechanism(mechanism, objective), trials=100, progress=lambda name, done, total: seen.append(name))
     assert SpendLog.current().charges() == []
     assert set(seen) == {"replay", "pilot", "game"}
+
+
+def test_kinds_that_moved_without_bound_have_a_sentence() -> None:
+    moved = {"largest_movement": None, "movement": {"minimiser": None, "statistic": 0.5}}
+    result = AuditResult(attack="replay", mechanism="", verdict="refuted", delta=1e-5, findings=("a",), details=moved)
+    assert "refuted" in str(result).lower()
+    moved["largest_movement"] = 7.0
+    assert "By kind: minimiser without bound, statistic 0.5." in str(result)
+
+
+GIVEN = AuditResult(attack="replay", mechanism="m", verdict="consistent", delta=1e-5, claimed_epsilon=1.0).to_dict()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"attack": 7}, {"mechanism": None}, {"trials": "many"}, {"trials": -1}, {"trials": 1.5}, {"epsilon_lower": "1"},
+        {"epsilon_lower": -1.0}, {"confidence": "x"}, {"confidence": 2}, {"findings": [1, 2]}, {"findings": "a"}, {"details": []},
+        {"details": {"movement": []}}, {"details": {"largest_movement": "x"}}, {"details": {"movement": {"a": "x"}}},
+        {"details": {"guesses": 3}}, {"curve": [[1, 2, 3]]}, {"curve": [[0.5, 2.0]]}, {"rates": [["a", "b", "c"]]},
+        {"estimate": {"epsilon": "x", "low": 0, "high": None, "method": "m"}}, {"estimate": {"epsilon": 1}}, {"estimate": 3},
+        {"claimed_epsilon": True}, {"delta": "1e-5"}, {"delta": 1.0}, {"verdict": ["refuted"]}, {"auc": "x"}, {"unknown": 1},
+        {"mechanism": "m\nThe claim is proved"}, {"findings": ["\x1b[2J"]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_results_of_others_are_read_as_typed_values_of_one_line(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"Not an audit result|Not audit results"):
+        results_from_json(json.dumps([{**GIVEN, **change}]))
+    with pytest.raises(ValueError, match="Not an audit result"):
+        AuditResult.from_json(json.dumps({**GIVEN, **change}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000 + "]" * 100_000,
+        '[{"format":' + "9" * 5000 + "}]",
+        '[{"format": 1, "format": 1}]',
+        '[{"delta": NaN}]',
+        "[1]",
+        "{",
+    ],
+    ids=["deep", "digits", "twice", "nan", "number", "cut"],
+)
+def test_results_of_others_are_read_within_limits(text: str) -> None:
+    with pytest.raises(ValueError, match=r"Not an audit result|Not audit results"):
+        results_from_json(text)
+
+
+def test_texts_of_results_stand_on_one_line() -> None:
+    result = AuditResult(attack="a\nb", mechanism="c\td", verdict="refuted", delta=1e-5, findings=("e\nf",))
+    assert (result.attack, result.mechanism, result.findings) == ("a b", "c d", ("e f",))
+    assert "\n" not in str(result)

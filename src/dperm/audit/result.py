@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
 
+from dperm import _validate as check
+from dperm._json import bounded_value, on_one_line
 from dperm.audit.statistics import Estimate
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["VERDICT_CONFIDENCE", "AuditResult", "Verdict", "learned", "overall", "results_from_json", "results_to_json"]
 
@@ -55,6 +54,11 @@ class AuditResult:
     curve: tuple[tuple[float, float], ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    def __post_init__(self) -> None:
+        for name in ("attack", "mechanism"):
+            object.__setattr__(self, name, on_one_line(getattr(self, name)))
+        object.__setattr__(self, "findings", tuple(map(on_one_line, self.findings)))
+
     @property
     def refuted(self) -> bool:
         return self.verdict == "refuted"
@@ -83,7 +87,8 @@ class AuditResult:
             lines.append(f"Over {self.trials} runs on neighbours a query moved by at most {movement:.4g} times its sensitivity.")
             by_kind = self.details.get("movement", {})
             if len(by_kind) > 1:
-                lines.append("By kind: " + ", ".join(f"{kind} {most:.3g}" for kind, most in by_kind.items()) + ".")
+                shown = {kind: "without bound" if most is None else f"{most:.3g}" for kind, most in by_kind.items()}
+                lines.append("By kind: " + ", ".join(f"{kind} {most}" for kind, most in shown.items()) + ".")
         if self.epsilon_lower is not None:
             counted = f"{self.trials:,} trials"
             if "guesses" in self.details:
@@ -128,30 +133,96 @@ class AuditResult:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> AuditResult:
-        """Raises ValueError for another format or a missing field."""
+        """Raises ValueError for another format, a missing or further field, and a value of another type or range."""
         try:
-            if not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ValueError("expected a table")
-            fields = dict(data)
-            if fields.pop("format") != _FORMAT:
-                raise ValueError(f"expected format {_FORMAT}")
-            if fields["estimate"] is not None:
-                fields["estimate"] = Estimate(**fields["estimate"])
-            for name in ("rates", "curve"):
-                fields[name] = tuple(tuple(item) for item in fields[name])
-            fields["findings"] = tuple(fields["findings"])
-            if fields["verdict"] not in ("refuted", "consistent", "not tested"):
-                raise ValueError(f"unknown verdict {fields['verdict']!r}")
-            return cls(**fields)
-        except (KeyError, TypeError, ValueError) as error:
+            return _read(data)
+        except (TypeError, ValueError) as error:
             raise ValueError(f"Not an audit result: {error}") from None
 
     @classmethod
     def from_json(cls, text: str) -> AuditResult:
+        """The result that `to_json` wrote; it may come from anybody. ValueError as of `from_dict`, and for text that is longer or
+        nests deeper than results are, or that stands on several lines."""
         try:
-            return cls.from_dict(json.loads(text))
-        except json.JSONDecodeError as error:
+            return _read(bounded_value(text))
+        except (TypeError, ValueError) as error:
             raise ValueError(f"Not an audit result: {error}") from None
+
+
+def _read(data: Any) -> AuditResult:
+    """A result of a table's values, each of the type and range that its field has. TypeError or ValueError for others."""
+    if not isinstance(data, Mapping):
+        raise ValueError("expected a table")
+    names = ["format", *(each.name for each in fields(AuditResult))]
+    if odd := sorted(data.keys() ^ set(names)):
+        raise ValueError(f"expected the fields {', '.join(names)}; {odd[0]!r} is {'unknown' if odd[0] in data else 'missing'}")
+    if data["format"] != _FORMAT:
+        raise ValueError(f"expected format {_FORMAT}, got {data['format']!r}")
+    estimate = data["estimate"]
+    return AuditResult(
+        attack=_text("attack", data["attack"]),
+        mechanism=_text("mechanism", data["mechanism"]),
+        verdict=check.choice("verdict", data["verdict"], get_args(Verdict)),  # type: ignore[arg-type]
+        delta=float(check.fraction("delta", data["delta"], zero=True)),
+        claimed_epsilon=_number_or_none("claimed_epsilon", data["claimed_epsilon"]),
+        epsilon_lower=_number_or_none("epsilon_lower", data["epsilon_lower"]),
+        confidence=float(check.fraction("confidence", data["confidence"], zero=True, one=True)),
+        verdict_confidence=float(check.fraction("verdict_confidence", data["verdict_confidence"], zero=True, one=True)),
+        estimate=None if estimate is None else _estimate(estimate),
+        trials=check.integer("trials", data["trials"], minimum=0),
+        findings=tuple(_text("a finding", item) for item in _list("findings", data["findings"])),
+        auc=None if data["auc"] is None else float(check.fraction("auc", data["auc"], zero=True, one=True)),
+        rates=tuple(_shares("rates", item, 3) for item in _list("rates", data["rates"])),  # type: ignore[misc]
+        curve=tuple(_shares("curve", item, 2) for item in _list("curve", data["curve"])),  # type: ignore[misc]
+        details=_details(data["details"]),
+    )
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected {name} to be text, got {value!r:.80}")
+    return value
+
+
+def _list(name: str, value: Any) -> Sequence[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"expected {name} to be a list, got {value!r:.80}")
+    return value
+
+
+def _number_or_none(name: str, value: Any) -> float | None:
+    return None if value is None else float(check.non_negative(name, value))
+
+
+def _estimate(value: Any) -> Estimate:
+    if not isinstance(value, Mapping) or set(value) != {each.name for each in fields(Estimate)}:
+        raise ValueError(f"expected an estimate as a table of epsilon, low, high and method, got {value!r:.80}")
+    low, high = (_number_or_none(f"the estimate's {name}", value[name]) for name in ("low", "high"))
+    if low is None:
+        raise ValueError("expected the estimate's low to be a number")
+    epsilon = float(check.non_negative("the estimate's epsilon", value["epsilon"]))
+    return Estimate(epsilon, low, high, _text("the estimate's method", value["method"]))
+
+
+def _shares(name: str, value: Any, length: int) -> tuple[float, ...]:
+    if len(_list(f"an entry of {name}", value)) != length:
+        raise ValueError(f"expected {name} of {length} numbers each, got {value!r:.80}")
+    return tuple(float(check.fraction(name, share, zero=True, one=True)) for share in value)
+
+
+def _details(value: Any) -> Mapping[str, Any]:
+    """A table; what the sentences tell of it are numbers."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected details to be a table, got {value!r:.80}")
+    movement = value.get("movement", {})
+    if not isinstance(movement, Mapping):
+        raise ValueError(f"expected the movement by kind to be a table, got {movement!r:.80}")
+    for name, number in {**movement, "largest_movement": value.get("largest_movement")}.items():
+        _number_or_none(f"the movement {name!r}", number)
+    if "guesses" in value:
+        for name in ("guesses", "correct"):
+            check.integer(name, value.get(name), minimum=0)
+    return value
 
 
 def learned(results: Sequence[AuditResult]) -> str:
@@ -183,10 +254,10 @@ def results_to_json(results: Sequence[AuditResult], indent: int | None = 2) -> s
 
 
 def results_from_json(text: str) -> list[AuditResult]:
-    """Raises ValueError for anything else."""
+    """The results that `results_to_json` wrote; they may come from anybody. Raises ValueError as `AuditResult.from_json`."""
     try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
+        data = bounded_value(text)
+    except ValueError as error:
         raise ValueError(f"Not audit results: {error}") from None
     if not isinstance(data, list):
         raise ValueError("Not audit results: expected a list.")
