@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
 from dperm.data import Column, Dataset, Schema
 from dperm.estimators import (
@@ -18,9 +20,11 @@ from dperm.estimators import (
     model_from_json,
     model_to_json,
 )
-from dperm.mechanisms import AccuracyFirst, Output
+from dperm.mechanisms import AccuracyFirst, Gradient, Output, known_methods
+from dperm.mechanisms.gradient import SAMPLINGS
 from dperm.privacy import Certificate, Disjoint, Gaussian, epsilon
 from dperm.release import SpendLog
+from dperm.release.ledger import thrown_away
 
 WARDS = ("north", "south", "east")
 SCHEMA = Schema(
@@ -167,3 +171,43 @@ def test_22_columns_of_a_schema() -> None:
     for name in ("a", "y", "nothing"):
         with pytest.raises(ValueError, match="category"):
             schema.columns_of(name)
+
+
+def methods() -> list[Any]:
+    """Every method that has a key, with what it cannot do without; and every way of drawing."""
+    stated = {"accuracy_first": {"accuracy": 0.8, "stops": 5}}
+    named = [pytest.param(kind(**stated.get(key, {})), id=key) for key, kind in known_methods().items()]
+    drawn = [pytest.param(Gradient(sampling=how, epochs=2), id=f"gradient-{how}") for how in SAMPLINGS if how != "poisson"]
+    return named + drawn
+
+
+#: what never has models by part, for it needs a number of records that is the same on neighbours, or persons of several rows
+NOT_BY_PART = {"bolt-on", "last-iterate", "gradient-fixed_size", "gradient-rows"}
+
+
+@pytest.mark.parametrize("method", methods())
+@pytest.mark.filterwarnings("ignore")  # a warning that is an error would refuse what trains
+def test_22_every_method_trains_models_by_part_or_charges_nothing(method: Any, request: pytest.FixtureRequest) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 0.5, (60, 3))
+    X[:, :2] = np.eye(2)[np.arange(60) % 2]
+    regression = method.key == "preconditioned"
+    unset = DPRidge() if regression else DPLogisticRegression(classes=[-1, 1])
+    y = X[:, 2] if regression else np.where(X[:, 2] > 0.25, 1, -1)
+    trained = set()
+    for size, delta in itertools.product((30, None), (1e-5, 0.0)):
+        estimator = clone(unset).set_params(mechanism=method, epsilon=2.0, delta=delta)
+        models = DPByPart(estimator, {"a": 0, "b": 1}, public_sizes=size)
+        with thrown_away() as log:
+            try:
+                models.fit(X, y)
+            except ValueError:
+                assert log.charges() == [], (size, delta)
+                continue
+            (charge,) = log.charges()
+        assert charge.event == models.certificate_.event
+        assert np.isfinite([model.coef_ for model in models.models_.values()]).all()
+        trained.add((size, delta))
+    possible = request.node.callspec.id not in NOT_BY_PART
+    assert ((30, 1e-5) in trained) == possible
+    assert ((30, 0.0) in trained) == (possible and (method.pure or method.key == "auto"))

@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from dperm.audit import Pair, Training, replay
+from dperm.estimators import DPByPart, DPLogisticRegression
 from dperm.gradient import FullBatch, Poisson
-from dperm.mechanisms import Budget, ByPart, GradientPerturbation, Mechanism, Objective, Output
+from dperm.mechanisms import Budget, ByPart, Gradient, GradientPerturbation, Mechanism, Objective, Output
 from dperm.objectives import GroupedRecords, LinearObjective, Logistic, Records, Task
-from dperm.privacy import Composed, Disjoint, Relation, epsilon
-from dperm.release import Channel, SpendLog
+from dperm.privacy import Composed, Disjoint, Gaussian, Relation, epsilon
+from dperm.privacy.filters import Filter
+from dperm.release import Channel, SpendLog, UnpaidReleaseError
+from dperm.release.ledger import thrown_away
 from helpers.catalogue.common import BUDGET, SIZE, plan
 
 TASK = Task(loss=Logistic(), features=3, classes=2, public_size=SIZE, intercept_scale=0.5)
@@ -135,6 +138,49 @@ def test_22_the_whole_is_charged_once_before_the_first_part(tmp_path: Any, monke
     release.certificate.verify()
 
 
+def test_22_importance_sampling_by_part_stays_within_each_parts_filter() -> None:
+    estimator = DPLogisticRegression(
+        epsilon=2.0, classes=[-1, 1], mechanism=Gradient(sampling="importance", epochs=2, expected_batch_size=3)
+    )
+    mechanism, objective = DPByPart(estimator, {"a": 0, "b": 1}, public_sizes=9).mechanism_for(3)
+    result = replay(Training.of_mechanism(mechanism, objective), PAIRS)
+    assert result.verdict == "consistent", result
+    assert result.details["largest_movement"] > 0.9
+    taken: dict[Filter, list[Any]] = {}
+
+    def charge(self: Filter, event: Any) -> float:
+        taken.setdefault(self, []).append(event)
+        return original(self, event)
+
+    original = Filter.charge
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Filter, "charge", charge)
+        mechanism.release(objective, objective.records(*DATA), Channel.open(0))
+    charged = mechanism.event(objective.facts)
+    assert [held.charged for held in taken] == list(charged.parts)  # a filter for each part, of what this part was charged
+    for events in taken.values():
+        spent = Composed(tuple(events))  # what was chosen on the way costs no more than what was charged
+        assert epsilon(spent, 1e-5) <= epsilon(charged, 1e-5) * (1 + 1e-9)
+
+
+def test_22_the_channel_of_a_part_keeps_nothing_of_its_own_in_the_log() -> None:
+    event = Disjoint((Gaussian(3.0), Gaussian(5.0)))
+    with thrown_away() as log:
+        whole = Channel.open(0, log=log)
+        whole.charge(event, "test")
+        first, second = whole.split(event, [np.arange(3), np.arange(3, 5)])
+        assert first.parts() == second.parts() == []
+        for refused in (first.keep_parts, second.keep_reservations, lambda: first.reserve(1, 1)):
+            with pytest.raises(UnpaidReleaseError, match="no charge of its own"):
+                refused()
+        assert len(log.charges()) == 1
+        continued = Channel.open(0, log=log)
+        continued.keep_reservations()
+        with pytest.raises(ValueError, match="cannot be continued"):
+            continued.charge(event, "test")
+        assert len(log.charges()) == 1
+
+
 def test_22_each_part_is_trained_as_it_would_be_alone() -> None:
     """Without noise to speak of, each model is that of its records."""
     budget = Budget(1e-5, 1e9)
@@ -216,7 +262,7 @@ def test_22_what_is_refused_by_part() -> None:
 
 
 def test_22_beside_other_releases_the_certificate_composes_with_one_part() -> None:
-    from dperm.privacy import Certificate, Gaussian
+    from dperm.privacy import Certificate
 
     release = ByPart.of(PARTS, (0, 1)).release(OBJECTIVE, OBJECTIVE.records(*DATA), Channel.open(0))
     ranges = Certificate.issue(mechanism="ranges", event=Gaussian(9.0), delta=1e-5)

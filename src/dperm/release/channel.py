@@ -70,6 +70,7 @@ class Channel:
         self.provenance = provenance_of(source)
         self.event: Event | None = None
         self.charge_id: str | None = None
+        self._is_door = False  # whether `split` made it: what it lets out was charged as a part of another channel's event
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._paid: dict[Paid, int] = {}
@@ -141,6 +142,8 @@ class Channel:
         if self.event is not None:
             raise UnpaidReleaseError("A channel is charged once; open a new one for another run.")
         filter_of(event)  # what it refuses is not charged
+        if self._keeps_reservations and any(isinstance(leaf, Disjoint) for leaf in leaves(event)):
+            raise ValueError("Expected no reserved steps with an event that is split: such a run cannot be continued.")
         self.charge_id = self.log.charge(
             event,
             mechanism=mechanism,
@@ -182,11 +185,13 @@ class Channel:
 
     def keep_reservations(self) -> None:
         """Before `charge`: every step will be reserved before it is drawn, so that an interrupted run can be continued."""
+        self._refuse_door()
         self._keeps_reservations = True
 
     def keep_parts(self) -> None:
         """Before `charge`: write each part that the filter admits to the spend log first, so that an interrupted run can be
         continued within its budget. What such a run draws must be reserved, too."""
+        self._refuse_door()
         self._keeps_parts = self._keeps_reservations = True
 
     @property
@@ -201,6 +206,7 @@ class Channel:
     def reserve(self, steps: int, limit: int, done: int = 0) -> tuple[int, int]:
         """Take the next `steps` of this run's `limit` steps before drawing for them; see `SpendLog.reserve`. A step is one
         release."""
+        self._refuse_door()
         assert self.charge_id is not None and self.event is not None
         paid = sum(
             count * leaf.releases
@@ -252,7 +258,10 @@ class Channel:
             refused = price  # unless a copy was faster, and there is another place
 
     def parts(self) -> list[tuple[Event, Mapping[str, Any]]]:
-        """What the spend log says of this run's filter: the parts admitted so far, by any copy, with their notes."""
+        """What the spend log says of this run's filter: the parts admitted so far, by any copy, with their notes. A channel that
+        `split` made has none: its filter is held in memory, for a run that was split is not continued."""
+        if self._is_door:
+            return []
         assert self.charge_id is not None
         return self.log.parts(self.charge_id)
 
@@ -299,7 +308,10 @@ class Channel:
     def split(self, event: Disjoint, members: Sequence[Indices]) -> list[Channel]:
         """A channel for each part of an event that was charged, of the same randomness: it lets out what its own part was charged
         for, once, and nothing of another's. As often as the event was charged; not in a run that was continued. `members`: the
-        places of each part's records among all."""
+        places of each part's records among all.
+
+        These channels have no charge of their own in the spend log, where the whole is charged. A filter that a part was charged
+        for holds what its channel lets out, in memory."""
         with self._lock:
             self._check_process()
             if self._splits[event] < 1:
@@ -309,7 +321,7 @@ class Channel:
         for part, mine in zip(event.parts, members, strict=True):
             door = Channel(self._source.within(mine), log=self._log, label=self.label)
             door.provenance, door.confided = self.provenance, self.confided
-            door.event = part
+            door.event, door._is_door = part, True
             door._admit(part)
             doors.append(door)
         return doors
@@ -464,6 +476,10 @@ class Channel:
             self._granted -= 1
             self._again[self._current] -= 1
         self._left -= 1
+
+    def _refuse_door(self) -> None:
+        if self._is_door:
+            raise UnpaidReleaseError("The channel of a part has no charge of its own, for which steps or parts could be kept.")
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
