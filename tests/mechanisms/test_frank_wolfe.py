@@ -152,6 +152,35 @@ def test_steps_by_rule_grow_with_records_and_epsilon() -> None:
     assert unknown.steps == 50
 
 
+@pytest.mark.parametrize("relation", list(Relation))
+@pytest.mark.parametrize("target", [0.5, 4.0])
+def test_steps_by_rule_at_delta_0_balance_gain_and_noise(relation: Relation, target: float) -> None:
+    """What is left to gain after T steps, 4βr²n/T, is the noise of a choice at the ε₀ that the budget leaves to each step."""
+    task = replace(TASK, relation=relation, public_size=3000)
+    mechanism, objective = FrankWolfe(radius=5.0).build(task, Budget(0.0, target))
+    assert isinstance(mechanism, FrankWolfeDescent)
+    facts = objective.facts
+    gain = 4 * facts.smoothness * 5.0**2 * 3000 / mechanism.steps
+    moved = 5.0 * facts.lipschitz * (1 if relation is Relation.ADD_OR_REMOVE_ONE else 2)
+    noise = 2 * moved * np.log(2 * facts.dimension) / mechanism.step_epsilon
+    assert mechanism.steps > 5
+    assert gain / noise == pytest.approx(1.0, rel=1.1 / mechanism.steps)
+    assert target * (1 - 1e-4) < mechanism.steps * mechanism.step_epsilon <= target  # pure ε-DP adds up
+
+
+@pytest.mark.parametrize("classes", [[False, True], [0, 1, 2]])
+def test_it_trains_at_delta_0_through_the_front_door(classes: list[Any]) -> None:
+    rows = RNG.normal(size=(60, 3)) / 4
+    labels = np.array(classes)[np.arange(60) % len(classes)]
+    model = DPLogisticRegression(epsilon=3.0, delta=0.0, classes=classes, mechanism="frank-wolfe", public_size=60).fit(
+        rows, labels
+    )
+    certificate = model.certificate_
+    assert (certificate.status, certificate.delta) == ("certified", 0.0)
+    assert 2.999 < certificate.epsilon <= 3.0
+    certificate.verify()
+
+
 def test_lasso_is_ridge_on_the_l1_ball() -> None:
     rows = RNG.normal(size=(4000, 20)) / 5
     targets = 2 * rows[:, 3] + 0.1 * RNG.normal(size=4000)
@@ -216,7 +245,7 @@ def test_choices_that_are_too_good_are_found() -> None:
         ({"radius": 0.0}, {}, "radius"),
         ({"radius": -1.0}, {}, "radius"),
         ({"steps": 0}, {}, "steps"),
-        ({"steps": 5}, {"delta": 0.0}, "delta"),
+        ({"steps": 5}, {"delta": 1.0}, "delta"),
     ],
 )
 def test_bad_input_is_refused_before_a_charge(method: dict[str, Any], changes: dict[str, Any], message: str) -> None:

@@ -123,7 +123,7 @@ def test_the_margin_is_the_method_s() -> None:
 
 
 def test_what_a_method_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"delta in .* a pure form have 'accuracy_first', 'bolt-on', 'output'"):
+    with pytest.raises(ValueError, match=r"delta in .* a pure form have 'accuracy_first', 'bolt-on', 'frank-wolfe', 'output'"):
         Gradient().build(TASK, Budget(0.0, 1.0))
     with pytest.raises(TypeError, match="Expected epsilon to be a number, got None"):
         Gradient().build(TASK, Budget(1e-5))
@@ -140,7 +140,7 @@ def test_what_a_method_cannot_is_said_by_what_it_needs() -> None:
     adding = Task(**{**vars(TASK), "public_size": None})
     with pytest.raises(ValueError, match="relation='replace_one'"):
         BoltOn().build(adding, BUDGET)
-    with pytest.raises(ValueError, match="a pure form have 'accuracy_first', 'bolt-on', 'output'"):
+    with pytest.raises(ValueError, match="a pure form have 'accuracy_first', 'bolt-on', 'frank-wolfe', 'output'"):
         Gradient().build(TASK, Budget(0.0, 1.0))
     network = DPMLPClassifier(mechanism="m-ngp-published", public_size=20, classes=[0, 1])
     with pytest.raises(ValueError, match="only claimed"):

@@ -113,6 +113,7 @@ class FrankWolfe(Method):
 
     key = "frank-wolfe"
     title = "Frank–Wolfe"
+    pure = True  # choices by the exponential mechanism are all that it releases
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,18 +136,23 @@ class FrankWolfe(Method):
         return one_for_each(part, models)
 
     def _rule(self, facts: PublicFacts, epsilon: float, delta: float) -> int:
-        """The T at which 4βr²n/T, what is left to gain, is as large as the noise of a choice, 2rL ln(2p)/ε₀, ε₀ ∝ 1/√T."""
+        """The T at which 4βr²n/T, what is left to gain, is as large as the noise of a choice, 2rL ln(2p)/ε₀: ε₀ ∝ 1/√T, and
+        ε/T at δ = 0."""
         if facts.public_size is None:
             return _UNKNOWN
         if not facts.smoothness < math.inf:
             raise ValueError("Expected steps for a loss without a bound on its curvature: their number has no rule.")
-        log = math.log(1 / delta)
-        spread = math.sqrt(8) * (math.sqrt(epsilon + log) - math.sqrt(log))  # ε₀√T, by concentrated privacy
         entry = min(self.entry_bound or math.inf, facts.data_norm)
         slope = facts.lipschitz / facts.data_norm
         if facts.target_bound is not None:  # of squared loss, whose slope is the residual
             slope = min(slope, entry * self.radius + facts.target_bound)
         moved = slope * entry * (1 if facts.relation is Relation.ADD_OR_REMOVE_ONE else 2)
-        noise = 2 * moved * math.log(2 * facts.dimension) / spread
         gain = 4 * facts.smoothness * (entry / facts.data_norm) ** 2 * self.radius * facts.public_size
-        return max(1, min(_MOST_STEPS, round((gain / noise) ** (2 / 3))))
+        noise = 2 * moved * math.log(2 * facts.dimension)  # for ε₀ = 1
+        if delta == 0:
+            steps = math.sqrt(gain / noise * epsilon)  # ε₀T = ε
+        else:
+            log = math.log(1 / delta)
+            spread = math.sqrt(8) * (math.sqrt(epsilon + log) - math.sqrt(log))  # ε₀√T, by concentrated privacy
+            steps = (gain / noise * spread) ** (2 / 3)
+        return max(1, min(_MOST_STEPS, round(steps)))
