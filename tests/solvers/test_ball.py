@@ -24,6 +24,7 @@ from dperm.objectives.weighted import Weighted
 from dperm.privacy import ObjectivePerturbationEvent, delta
 from dperm.privacy.objective_perturbation import LONG_CHANCE, LONGER
 from dperm.privacy.pairs import loss_pairs
+from dperm.release.ledger import thrown_away
 from dperm.solvers import approach, descend, most_steps
 from dperm.solvers.newton import _model_minimiser, _solves  # pyright: ignore[reportPrivateUsage]
 
@@ -341,3 +342,37 @@ def test_2_a_linear_term_longer_than_the_tolerance_allows_for_is_in_delta() -> N
     assert delta(event, 600.0) >= LONG_CHANCE  # and by itself, where nothing else is left
     chance = 2 * mpmath.gammainc(0.5, LONGER**2 / 2, regularized=True)  # p = 1: of |b| > LONGER·σ, on both
     assert chance <= LONG_CHANCE <= 1e-296
+
+
+@pytest.mark.parametrize(("dimension", "dense"), [(1, True), (4, True), (4, False)])
+def test_2_no_ball_is_too_small_for_a_solver(dimension: int, dense: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one whose radius has no square, or no inverse, among doubles. The minimiser points against the gradient at 0."""
+    if not dense:
+        monkeypatch.setattr(newton, "_DENSE_LIMIT", 0)
+    rng = np.random.default_rng(3)
+    objective = LinearObjective(Squared(1.0), dimension, strong_convexity=0.5)
+    records = objective.records(rng.normal(size=(8, dimension)), rng.uniform(-1, 1, 8))
+    problem = RegularisedSum(objective, records, np.zeros(dimension))
+    downwards = -problem.evaluate(np.zeros(dimension), False)[1]
+    for radius in (5e-324, 1e-300, 1e-200, 1e-160, 1e-110, 1e-100, 1e-50):
+        theta = approach(problem, 1e-6, radius).theta
+        assert newton.length_of(theta) <= radius * (1 + 1e-12)
+        if radius > 1e-300 and theta.any():
+            assert theta / newton.length_of(theta) == pytest.approx(downwards / np.linalg.norm(downwards), abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", [DPRidge, DPPoissonRegressor])
+@pytest.mark.parametrize("radius", [5e-324, 1e-300, 1e-160, 1e-101, 1e-100, 1e-60, 1e98, 1e101, 1e300])
+def test_2_a_radius_is_refused_before_the_charge_or_trains(kind: Any, radius: float) -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 2)) / 3
+    for spent in (0.0, 1e-5):
+        with thrown_away() as log:
+            try:
+                model = kind(radius=radius, delta=spent, public_size=20).fit(rows, np.abs(rows[:, 0]))
+            except ValueError:
+                assert log.charges() == []
+                assert kind is DPPoissonRegressor or not 1e-100 <= radius <= 1e100
+            else:
+                assert np.isfinite(model.coef_).all()
+                assert 1e-100 <= radius <= 1e100
+                assert len(log.charges()) == 1

@@ -66,5 +66,5 @@ class DPElasticNet(DPRidge):
         """What follows from the parameters."""
         alpha = check.non_negative("alpha", self.alpha)
         share = check.fraction("l1_ratio", self.l1_ratio, zero=True, one=True)
-        radius = check.positive("radius", self.radius)
+        radius = check.scale("radius", self.radius)
         return Coordinate(l1=alpha * share, l2=alpha * (1 - share), box=radius, epochs=self.epochs)

@@ -70,7 +70,7 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
     def fit(self, X: Any, y: Any, groups: Any = None, *, sample_weight: Any = None, absent: int = 0) -> Self:
         """Train privately on rows X (n, d), dense or CSR, and counts y (n,); see `DPLogisticRegression.fit`."""
         self._check_parameters()
-        check.positive("radius", self.radius)
+        check.scale("radius", self.radius)
         check.positive("target_bound", self.target_bound)
         with all_or_nothing(self):
             self._fit(X, y, groups, absent, sample_weight)

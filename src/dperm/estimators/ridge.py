@@ -77,7 +77,7 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         """Train privately on rows X (n, d), dense or CSR, and targets y (n,); see `DPLogisticRegression.fit`."""
         self._check_parameters()
         if self.radius is not None:
-            check.positive("radius", self.radius)
+            check.scale("radius", self.radius)
         check.positive("target_bound", self.target_bound)
         with all_or_nothing(self):
             self._fit(X, y, groups, absent, sample_weight)

@@ -117,7 +117,7 @@ class FrankWolfe(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check.positive("radius", self.radius)
+        check.scale("radius", self.radius)
         if self.steps is not None:
             check.integer("steps", self.steps)
         if self.entry_bound is not None:

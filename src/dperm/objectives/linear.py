@@ -79,7 +79,7 @@ class LinearObjective:
         check.non_negative("strong_convexity", self.strong_convexity)
         object.__setattr__(self, "relation", Relation(self.relation))
         if self.radius is not None:
-            check.positive("radius", self.radius)
+            check.scale("radius", self.radius)
         if self.loss.ball is not None and (self.radius is None or self.radius > self.loss.ball):
             raise ValueError(
                 f"Expected a radius of at most {self.loss.ball:g}, the ball in which the {self.loss.name} loss's constants hold, "

@@ -312,7 +312,7 @@ class Squared(Loss):
         if not _SMALL <= check.positive("target_bound", self.target_bound) <= _LARGE:
             raise ValueError(f"Expected target_bound between {_SMALL:g} and {_LARGE:g}, got {self.target_bound!r}.")
         if self.radius != math.inf:
-            check.positive("radius", self.radius)
+            check.scale("radius", self.radius)
 
     @property
     def name(self) -> str:

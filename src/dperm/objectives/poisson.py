@@ -32,7 +32,7 @@ class PoissonLoss(Loss):
 
     def __post_init__(self) -> None:
         check.scale("target_bound", self.target_bound)
-        check.positive("radius", self.radius)
+        check.scale("radius", self.radius)
 
     @property
     def name(self) -> str:

@@ -271,6 +271,10 @@ def _model_minimiser(solves: Callable[[float], Solve | None], theta: Array, grad
             continue
         if length <= radius and multiplier == 0:
             return candidate
+        if length == 0:  # so large a multiplier that the step ends in 0
+            high = multiplier
+            multiplier = _between(low, high, gradient, radius)
+            continue
         excess = length / radius - 1
         if abs(excess) >= best and best < _NOISY:
             break
@@ -279,7 +283,8 @@ def _model_minimiser(solves: Callable[[float], Solve | None], theta: Array, grad
         if best <= _CLOSE:
             break
         low, high = (multiplier, high) if excess > 0 else (low, multiplier)
-        multiplier += excess * length * length / float(candidate @ solve(candidate))
+        direction = candidate / length  # of a short candidate the square would be 0
+        multiplier += float(excess / np.float64(direction @ solve(direction)))  # NumPy's own division raises nothing at 0
         if not low < multiplier < high:
             multiplier = _between(low, high, gradient, radius)
     return target
