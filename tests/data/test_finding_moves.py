@@ -77,6 +77,51 @@ def test_item_8_the_three_rounds_together_are_the_one_gaussian_that_is_charged(r
     assert asked == charged
 
 
+#: of each entry, how often it stands in each column, of three tables with the same entries that are otherwise as unlike as can be
+ENTRIES = ["1", "7", "100", "t", "u", None]
+TABLES = {
+    "numbers": [800, 400, 3, 1, 1, 2000],
+    "texts": [1, 2, 1, 1000, 1000, 0],
+    "far numbers": [3, 800, 900, 2, 400, 3],
+}
+
+
+def made(counts: list[int]) -> pandas.DataFrame:
+    column = np.repeat(np.array(ENTRIES, dtype=object), counts)
+    return pandas.DataFrame(dict.fromkeys(COLUMNS, column))
+
+
+def leaves_of(counts: list[int], source: Asked) -> Any:
+    """What leaves of a search."""
+    try:
+        schema = find(made(counts), "y", 8.0, random_state=source)
+    except SchemaError as error:
+        return str(error)
+    return schema.columns, schema.classes, schema.target_range, schema.missing
+
+
+@pytest.mark.parametrize("there", TABLES)
+@pytest.mark.parametrize("here", TABLES)
+def test_42_a_schema_is_a_function_of_what_was_released(here: str, there: str) -> None:
+    """A table that is answered as another was gets the other's schema, however unlike their counts are: kinds, what is missing, ends
+    and values are decided by released counts alone. Only which texts there are is seen, and both tables have the same."""
+    first = Asked()
+    expected = leaves_of(TABLES[here], first)
+    second = Asked(answers=first.given)
+    assert leaves_of(TABLES[there], second) == expected
+    assert len(second.given) == len(first.given)
+    differ = [not np.array_equal(one.query, two.query) for one, two in zip(first.questions, second.questions, strict=True)]
+    assert all(differ[place] for place in (0, 1, -1)) == (here != there)
+
+
+def test_42_unlike_tables_have_unlike_schemas() -> None:
+    """Otherwise the test above would say nothing."""
+    found = [leaves_of(counts, Asked()) for counts in TABLES.values()]
+    assert len({str(each) for each in found}) == len(found)
+    assert {missing for *_, missing in found} == {"separate", "middle"}
+    assert {column.type for columns, *_ in found for column in columns} == {"number", "category", "label"}
+
+
 class Counts:
     """A channel that adds to counts what it is told, and keeps the noise's standard deviation."""
 
