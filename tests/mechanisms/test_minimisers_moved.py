@@ -13,7 +13,19 @@ from dperm.mechanisms import AskRecords, GradualRelease, LookAtOthers, OutputPer
 from dperm.mechanisms.accuracy_first import AccuracyFirst
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.minimiser import certain_tolerance
-from dperm.objectives import LinearObjective, Logistic, SmoothedHinge, Squared
+from dperm.objectives import (
+    Hinge,
+    Huber,
+    LinearObjective,
+    Logistic,
+    Loss,
+    PoissonLoss,
+    QNormHinge,
+    QuantileLoss,
+    SmoothedHinge,
+    Softmax,
+    Squared,
+)
 from dperm.objectives.weighted import Weighted
 from dperm.privacy import Gaussian, PureDP, Relation
 from dperm.privacy.events import leaves
@@ -191,3 +203,93 @@ def test_item_8_a_record_of_half_the_weight_moves_the_excess_by_half(goal: Any, 
     others = objective.records(rows[[0, 2]], np.array([[1.0, 1.0], [-1.0, 1.0]]))
     assert excess(0.0) == stopping.excess(objective, others, np.array([1.0])) != excess(1.0)
     assert excess(0.5) == pytest.approx((excess(0.0) + excess(1.0)) / 2, rel=1e-12)
+
+
+class AnyWeight(Weighted):
+    """A stranger's weights, which are clipped to [0, 1] wherever they are used, but not where they are admitted."""
+
+    def admit(self, targets: Any) -> Any:
+        return np.column_stack([super().admit(targets)[:, 0], targets[:, 1]]) if targets.ndim == 2 else super().admit(targets)
+
+    def value(self, t: Any, y: Any) -> Any:
+        return super().value(t, super().admit(y))
+
+    def slope(self, t: Any, y: Any) -> Any:
+        return super().slope(t, super().admit(y))
+
+    def curvature(self, t: Any, y: Any) -> Any:
+        return super().curvature(t, super().admit(y))
+
+
+LOSSES: list[Loss] = [
+    Logistic(),
+    Huber(),
+    SmoothedHinge(),
+    Hinge(),
+    QNormHinge(),
+    Squared(100.0, 2.0),
+    PoissonLoss(10.0, 2.0),
+    QuantileLoss(0.9, 10.0),
+]
+
+
+def test_42_each_loss_of_one_output_is_asked_about() -> None:
+    ours = {each for each in Loss.__subclasses__() if each.__module__.startswith("dperm.")}
+    assert ours == {type(loss) for loss in LOSSES if type(loss).__module__.startswith("dperm.")} | {Softmax, Weighted}
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+def test_42_no_record_of_any_loss_moves_the_question_of_a_threshold_further(loss: Loss, relation: Relation) -> None:
+    """A record, alone, at many predictions and targets: losses below 0 count as 0, and large ones for five targets."""
+    stopping = AskRecords(goal="loss", target=0.05, epsilon=1.0)
+    objective = LinearObjective(loss, 1, radius=2.0, relation=relation)
+    largest = 1.0 if loss.classification else float(max(map(abs, loss.extremes)))
+    found: list[float] = []
+    for target in (-largest, -0.5 * largest, 0.0, 0.5 * largest, largest):
+        if loss.classification and abs(target) != 1:
+            continue
+        for row in np.linspace(-1, 1, 11):
+            record = objective.records(np.array([[row]]), np.array([target]))
+            found.append(stopping.excess(objective, record, np.array([2.0])))
+    # an empty table's excess is 0: of adding, each of these is a movement; of replacing, so is each difference
+    moved = max(map(abs, found)) if relation is ADD else max(found) - min(found)
+    assert moved <= stopping.sensitivity(relation) * (1 + 1e-12)
+    assert max(found) <= stopping.target * (1 + 1e-12)
+    assert min(found) == pytest.approx(-4 * stopping.target, rel=1e-12)  # the upper end of the clip is reached
+
+
+@pytest.mark.parametrize(("value", "counted"), [(-1e9, 0.0), (-math.inf, 0.25), (math.nan, 0.25), (math.inf, 0.25), (1e9, 0.25)])
+def test_42_a_loss_that_is_anything_after_all_counts_within_the_same_bounds(
+    value: float, counted: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's loss that changes after it was checked: what is not finite is as bad as can be."""
+    objective = LinearObjective(Squared(100.0, 2.0), 1, radius=2.0)
+    record = objective.records(np.ones((1, 1)), np.ones(1))
+    monkeypatch.setattr(Squared, "value", lambda self, t, y: np.full(len(t), value))
+    stopping = AskRecords(goal="loss", target=0.05, epsilon=1.0)
+    assert stopping.excess(objective, record, np.ones(1)) == pytest.approx(0.05 - counted, rel=1e-12)
+
+
+def test_42_losses_below_0_count_as_0() -> None:
+    """Poisson's are: e² − 10·2 at the largest prediction and target."""
+    stopping = AskRecords(goal="loss", target=0.05, epsilon=1.0)
+    objective = LinearObjective(PoissonLoss(10.0, 2.0), 1, radius=2.0)
+    assert objective.loss.value(np.array([2.0]), np.array([10.0]))[0] < -12
+    record = objective.records(np.ones((1, 1)), np.array([10.0]))
+    assert stopping.excess(objective, record, np.array([2.0])) == 0.05
+
+
+@pytest.mark.parametrize("weight", [-1e9, -0.5, 0.0, 1.0, 1.5, 1e9])
+@pytest.mark.parametrize(("goal", "target"), [("accuracy", 0.7), ("loss", 0.2)])
+def test_42_a_stranger_s_weight_counts_for_no_more_than_a_record_and_for_no_less_than_none(
+    weight: float, goal: Any, target: float
+) -> None:
+    stopping = AskRecords(goal=goal, target=target, epsilon=1.0)
+    objective = LinearObjective(AnyWeight(Logistic()), 1)
+
+    def excess(counted: float) -> float:
+        return stopping.excess(objective, objective.records(np.ones((1, 1)), np.array([[-1.0, counted]])), np.array([1.0]))
+
+    assert excess(weight) == excess(1.0 if weight >= 1 else 0.0)
+    assert 0 < abs(excess(1.0)) <= stopping.sensitivity(ADD)
