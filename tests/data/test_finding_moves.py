@@ -103,8 +103,8 @@ def leaves_of(counts: list[int], source: Asked) -> Any:
 @pytest.mark.parametrize("there", TABLES)
 @pytest.mark.parametrize("here", TABLES)
 def test_42_a_schema_is_a_function_of_what_was_released(here: str, there: str) -> None:
-    """A table that is answered as another was gets the other's schema, however unlike their counts are: kinds, what is missing, ends
-    and values are decided by released counts alone. Only which texts there are is seen, and both tables have the same."""
+    """A table that is answered as another was gets the other's schema, however unlike their counts are: kinds, what is missing,
+    ends and values are decided by released counts alone. Only which texts there are is seen, and both tables have the same."""
     first = Asked()
     expected = leaves_of(TABLES[here], first)
     second = Asked(answers=first.given)

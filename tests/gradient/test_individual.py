@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from dperm.privacy.pld import pld_epsilon_and_doubt
 from dperm.privacy.rdp import rdp
 from dperm.release import Channel, SpendLog
 from dperm.torch import PrivateTrainer
+from helpers.asked import Asked, moves
 from helpers.oracle import cross_entropy
 
 N, STEPS = 60, 12
@@ -149,6 +151,34 @@ def test_records_spend_what_their_gradients_cost_and_are_then_silent() -> None:
     assert spent[5][2] == pytest.approx(6 * 0.1**2, rel=1e-2)
     assert spent[5][3] < 1e-6
     assert len(gradients.private()["spent_by_record"]) == 4
+
+
+@pytest.mark.parametrize("norm", [1e-7, 1e-4, 1e-3, 0.03, 0.15, 0.5, 1.0])
+def test_42_a_record_spends_the_square_of_what_it_moves_however_little_that_is(norm: float) -> None:
+    """Two runs, with the record and without it, are answered alike: the distance between their queries is all that it moves."""
+    problem = LinearObjective(Logistic(), 4, public_size=N)
+    rows, targets = data()
+    rows[0] = [norm, 0.0, 0.0, 0.0]
+    spent: list[float] = []
+
+    def run(first: int) -> Any:
+        def descend(source: Asked) -> None:
+            channel = Channel.open(source)
+            channel.charge(PLAN.event(problem.relation), "test")
+            gradients: Any = PLAN.gradients(problem, problem.records(rows[first:], targets[first:]), channel)
+            theta = np.zeros(4)
+            for _ in range(STEPS):
+                theta = theta - 0.01 * gradients(theta)
+            spent.append(float(gradients.spent_by_record[0]))
+
+        return descend
+
+    squares = [moved**2 for _, moved in moves(run(0), run(1))]
+    assert len(squares) == STEPS
+    length = math.sqrt(sum(squares))
+    assert length <= math.sqrt(spent[0]) * (1 + 1e-9)
+    assert math.sqrt(spent[0]) <= 1.0001 * length + 2e-6 * math.sqrt(STEPS)  # what a step adds for rounding
+    assert spent[0] > 0
 
 
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])

@@ -115,6 +115,24 @@ def test_13_gram_sums_of_full_batches_of_the_longest_rows_are_exact(intercept: f
     assert exact[0] > 2**52  # so many digits are needed
 
 
+@pytest.mark.parametrize("intercept", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("stated", "counted"), [(1.0, 1.0), (0.25, 0.25), (3.0, 1.0), (1e300, 1.0), (-2.0, 0.0), (math.nan, 0.0)]
+)
+def test_42_a_record_counts_in_the_gram_matrix_for_no_more_than_one(
+    stated: float, counted: float, intercept: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever weight a stranger's squared loss states by its curvature after it was checked, of a record of the largest norm."""
+    objective = LinearObjective(Squared(1.0), 2, intercept_scale=intercept)
+    records = objective.records(np.array([[0.6, 0.8]]), np.ones(1))
+    monkeypatch.setattr(Squared, "curvature", lambda self, t, y: np.full(len(t), stated))
+    full = np.append([0.6, 0.8], [intercept] if intercept else [])
+    upper = (np.outer(full, full) * (np.sqrt(2) - (np.sqrt(2) - 1) * np.eye(len(full))))[np.triu_indices(len(full))]
+    found = module._gram(objective, records)
+    assert found == pytest.approx(counted * upper, abs=1e-5)
+    assert np.linalg.norm(found) <= objective.row_norm**2
+
+
 def test_replaced_rows_move_the_gram_matrix_by_root_two() -> None:
     objective = LinearObjective(Squared(1.0), 2, relation=REPLACE)
     grams = [module._gram(objective, objective.records(np.array([row]), np.ones(1))) for row in ([1.0, 0.0], [0.0, 1.0])]

@@ -130,6 +130,29 @@ def test_a_part_about_other_neighbours_is_refused() -> None:
     assert held.spent == 0
 
 
+def test_42_what_was_spent_is_not_forgotten_when_a_log_knows_of_less() -> None:
+    """A copy's log may be older than what this copy has spent since, or newer; of each account the larger counts."""
+    held = RdpFilter(FilteredRdp(5.0, 0.1))
+    for _ in range(3):
+        held.charge(Gaussian(10.0))  # 5/(2·10²) = 0.025 each
+    (account,) = held.accounts
+    held.know({account: 0.025})
+    assert held.spent == pytest.approx(0.075)
+    held.charge(Gaussian(10.0))
+    held.know({})
+    with pytest.raises(BudgetExceeded):
+        held.charge(Gaussian(50.0))
+    other = RdpFilter(FilteredRdp(5.0, 0.1))
+    other.charge(Gaussian(10.0))
+    other.know({account: 0.09})
+    assert other.spent == 0.09
+    with pytest.raises(BudgetExceeded):
+        other.charge(Gaussian(10.0))
+    for wrong in (-0.01, math.nan):
+        with pytest.raises(ValueError, match="spent"):
+            other.know({account: wrong})
+
+
 # Behind the channel
 
 
