@@ -7,6 +7,7 @@ norm that is replaced by its opposite moves each step that uses it by 2L times t
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -136,3 +137,67 @@ def test_item_8_hidden_steps_are_charged_for_the_ball_that_they_stay_in(radius: 
     assert isinstance(stopped, RandomStop)
     assert stopped.steps == 3
     assert stopped.contraction == event.contraction
+
+
+# Rounding, by the standard model of arithmetic: each operation is right to a share of 2⁻⁵³ (Higham 2002, §2.2)
+
+
+def lost(operations: int) -> Fraction:
+    """The share of the sum of its absolute terms by which a chain of so many operations is off at most: γ of Higham's Lemma 3.1,
+    whose denominator is 1 here to ten digits."""
+    return operations * Fraction(1, 2**53)
+
+
+def step_lost(facts: Any, batch: int, rate: float, reach: float, farthest: float) -> Fraction:
+    """How far rounding takes one step, θ within `reach` before and after, and within `farthest` before it is projected.
+
+    A prediction is a sum of d products, whose error moves a slope by the smoothness; of a batch's mean gradient each entry is a
+    sum of b products; then come one product, one difference and one sum; and a projection, which multiplies by a quotient of
+    which half as many roundings as there are parameters are in the root.
+    """
+    parameters = facts.dimension
+    gradient = Fraction(facts.smoothness) * Fraction(reach) * lost(parameters) + Fraction(facts.lipschitz) * lost(batch)
+    return Fraction(rate) * gradient + lost(2) * Fraction(farthest) + lost(parameters // 2 + 3) * Fraction(reach)
+
+
+#: What the facts, the settings, and the number of records are: one term after another is by far the largest.
+ROUNDED = {
+    "predictions": ({"dimension": 10**9, "smoothness": 4.0, "radius": 5.0}, {"learning_rate": 0.5}, 100),
+    "means": ({"dimension": 2, "smoothness": 1e-3, "radius": 0.1}, {"learning_rate": 100.0, "batch_size": 10**9}, 10**9),
+    "projections": ({"dimension": 10**9, "smoothness": 1e-6, "radius": 5.0}, {"learning_rate": 0.5}, 100),
+    "steps": ({"dimension": 1, "smoothness": 1e-6, "radius": 1e4}, {"learning_rate": 1.0, "batch_size": 1}, 10**5),
+    "the way that θ can have gone": ({"dimension": 10**9, "smoothness": 1e-6, "radius": 1e9}, {"learning_rate": 0.5}, 100),
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_42_rounding_takes_the_end_of_bolt_on_no_further_than_its_sensitivity_says(name: str) -> None:
+    """Steps bring iterates no further apart, so that what is lost adds up, of both neighbours. Nor is more than 16 times that
+    charged."""
+    changes, settings, records = ROUNDED[name]
+    facts = replace(problem().facts, lipschitz=1.0, **changes)
+    mechanism = bolt_on(**settings)
+    steps = mechanism.passes * -(-records // mechanism.batch_size)
+    rate = Fraction(mechanism.learning_rate or 0.0)
+    reach = min(Fraction(facts.radius or 0.0), steps * rate)  # each step goes no further than its rate times the slope
+    needed = 2 * steps * step_lost(facts, mechanism.batch_size, float(rate), float(reach), float(reach + rate))
+    apart = 2 * mechanism.passes * rate / mechanism.batch_size
+    charged = Fraction(mechanism.sensitivity(facts, records)) - apart * (1 + Fraction(1, 2**40))
+    assert needed <= charged <= 16 * needed
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e4])
+@pytest.mark.parametrize("name", ["predictions", "means", "projections", "steps"])
+def test_42_rounding_takes_hidden_steps_no_further_than_is_charged(name: str, noise: float) -> None:
+    """In units of a step's movement by a record, of both neighbours. No double is as unlikely as noise of more than 38 standard
+    deviations."""
+    changes, settings, records = ROUNDED[name]
+    facts = replace(problem().facts, lipschitz=1.0, public_size=records, **changes)
+    mechanism = last_iterate(noise_multiplier=noise, **settings, radius=changes["radius"])
+    event: Any = mechanism.event(facts)
+    move = 2 * mechanism.learning_rate / mechanism.batch_size
+    farthest = mechanism.radius + 38 * noise * move * facts.dimension**0.5
+    needed = 2 * step_lost(facts, mechanism.batch_size, mechanism.learning_rate, mechanism.radius, farthest) / Fraction(move)
+    assert needed <= Fraction(event.rounding)
+    # normal numbers of doubles may be off, too, by far more than arithmetic is
+    assert event.rounding <= 16 * needed + 2.0**-38 * noise * facts.dimension**0.5

@@ -94,10 +94,11 @@ class LastIterateDescent(Mechanism):
 
     def event_for(self, facts: PublicFacts, records: int) -> Event:
         contraction, move = self.contraction(facts, records), self.move(facts)
-        # gradients of doubles, of a θ within the ball, the step, and the noise
+        # gradients of doubles, of a θ within the ball; the step, the noise, and the length that a projection divides by
         slopes = facts.smoothness * self.radius * (facts.dimension + 16) + facts.lipschitz * (self.batch_size + 16)
         noise = self.noise_multiplier * move * math.sqrt(facts.dimension)
-        off = 4 * _UNIT * (self.learning_rate * slopes + 8 * (self.radius + _FAR * noise)) + _OFF * noise
+        steps = self.learning_rate * slopes + self.radius * (facts.dimension + 16) + _FAR * noise
+        off = 4 * _UNIT * steps + _OFF * noise
         rounding = 2 * off / move
         if self.random_stop:
             return RandomStop(self.noise_multiplier, self.batches(records), contraction, rounding, facts.relation)
