@@ -66,7 +66,7 @@ _PIECES = re.compile(
 _SETS = re.compile(r"sensitivity|\bmoves?\b|moved|noise|\bstd\b|tolerance|residual|clips?\b|multiplier")
 
 #: Noted in every function of these files, whatever it is called.
-_EVERYWHERE = ("handed", "part", "count", "clip")
+_EVERYWHERE = ("handed", "part", "count", "clip", "end", "unnoised", "tolerance")
 
 #: Functions that only describe: their results are texts or pages, and pay for nothing.
 _DESCRIBES = re.compile(
@@ -88,6 +88,9 @@ _CLIPS = re.compile("project|clip$|_at_least|truncated|_shortened")
 
 #: Calls that release: a mutant hands them less noise, or a smaller sensitivity.
 _RELEASES = re.compile(r"release|summed|hide|unveil|choose|undisclosed|objective_noise|gaussian$|pure$|falling$")
+#: Those of them that answer with their first argument and noise: a mutant leaves the noise out.
+_ANSWERS = re.compile(r"release(_counts|_pure)?|hide|unveil|gaussian|pure|undisclosed")
+
 _PAYING = re.compile(r"sensitivity|noise|move|multiplier|scale|rate|bound|signal|spread|std|epsilon|most|clip")
 
 _BOUNDARY = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
@@ -221,7 +224,7 @@ class _Finder:
         self._numbers = bool(function.returns) and bool(_NUMBERS.fullmatch(ast.unparse(function.returns)))  # pyright: ignore[reportArgumentType]
         self._block(function, "body")
 
-    def note(self, operator: str, parent: ast.AST, attribute: str, place: int | None, new: ast.expr | None) -> None:
+    def note(self, operator: str, parent: ast.AST, attribute: str, place: int | None, new: ast.expr | ast.Pass | None) -> None:
         """`new` stands where the child was; None: the child is left out of its list."""
         children = getattr(parent, attribute)
         old = children if place is None else children[place]
@@ -282,6 +285,8 @@ class _Finder:
                 if statement.value is not None:
                     self.visit(statement, "value")
                 return
+            case ast.AugAssign(op=ast.Add() | ast.Sub()):
+                self.note("statement", parent, attribute, place, ast.Pass())
             case _:
                 pass
         for name, child in ast.iter_fields(statement):
@@ -400,13 +405,18 @@ class _Finder:
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         if name == "sqrt" and len(node.args) == 1:
             put("root", node.args[0])
-        if name in ("max", "min", "maximum", "minimum", "hypot") and len(node.args) == 2:
+        if name in ("max", "min", "maximum", "minimum", "fmax", "fmin", "hypot") and len(node.args) == 2:
             put("extreme", node.args[0])
             put("extreme", node.args[1])
         if name in ("ceil", "floor") and len(node.args) == 1:
             put("rounding", _with(node, func=_renamed(node.func, "floor" if name == "ceil" else "ceil")))
         if _CLIPS.search(name) and node.args:
             put("clip", node.args[0])
+        if name == "clip" and len(node.args) == 3:
+            value, low, high = node.args
+            if not any(isinstance(end, ast.Constant) and end.value is None for end in (low, high)):
+                put("end", _with(node, func=_renamed(node.func, "minimum"), args=[value, high]))
+                put("end", _with(node, func=_renamed(node.func, "maximum"), args=[value, low]))
         if name == "SelfComposed" and len(node.args) == 2:
             put("count", node.args[0])
             put("count", _with(node, args=[node.args[0], ast.BinOp(node.args[1], ast.Sub(), ast.Constant(1))]))
@@ -416,6 +426,12 @@ class _Finder:
                     for place, part in enumerate(argument.elts):
                         if not isinstance(part, ast.Starred):
                             self.note("part", argument, "elts", place, None)
+        if name == "solve" and len(node.args) > 3:
+            for factor in (0.5, 2.0):
+                self.note("tolerance", node, "args", 3, _times(node.args[3], factor))
+        if _ANSWERS.fullmatch(name) and any(_PAYING.search(ast.unparse(argument)) for argument in node.args[1:]):
+            asked = node.args[1] if ast.unparse(node.args[0]) == "self" else node.args[0]
+            put("unnoised", asked)
         if _RELEASES.search(name):
             for place, argument in enumerate(node.args):
                 plain = isinstance(argument, (ast.Name, ast.Attribute, ast.Call, ast.BinOp))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mutants.places import mutants_of
+from mutants.places import mutants_of, mutated
 from mutants.run import read_equivalents, reasons_of
 
 HERE = Path(__file__).resolve().parent
@@ -207,3 +208,38 @@ def test_item_8_equivalents_have_reasons(tmp_path: Path) -> None:
     (tmp_path / "wrong.toml").write_text("[[equivalent]]\nreason = ' '\nmutants = ['a']\n", encoding="utf-8")
     with pytest.raises(SystemExit, match="with a reason"):
         read_equivalents(tmp_path / "wrong.toml")
+
+
+ASKED = """
+def released_bound(self, query, sensitivity, noise):
+    self.left -= 1
+    total = clip(query, -sensitivity, sensitivity)
+    total += self.channel.release(total, sensitivity, noise, what="sum")
+    low = np.clip(total, 0.0, None) + np.fmin(total, 1.0)
+    return solve(objective, records, low, self.residual(facts)), Source.pure(self, query, sensitivity, noise)
+"""
+
+
+def test_42_statements_noise_ends_of_clips_and_tolerances_are_left_out_or_changed() -> None:
+    found = [(mutant.operator, mutant.before, mutant.after) for mutant in mutants_of(ASKED, "mechanisms/asked.py")]
+    release = "self.channel.release(total, sensitivity, noise, what='sum')"
+    expected = [
+        ("statement", "self.left -= 1", "pass"),
+        ("statement", f"total += {release}", "pass"),
+        ("unnoised", release, "total"),
+        ("unnoised", "Source.pure(self, query, sensitivity, noise)", "query"),
+        ("end", "clip(query, -sensitivity, sensitivity)", "minimum(query, sensitivity)"),
+        ("end", "clip(query, -sensitivity, sensitivity)", "maximum(query, -sensitivity)"),
+        ("extreme", "np.fmin(total, 1.0)", "total"),
+        ("tolerance", "self.residual(facts)", "0.5 * self.residual(facts)"),
+        ("tolerance", "self.residual(facts)", "2.0 * self.residual(facts)"),
+    ]
+    assert [each for each in expected if each not in found] == []
+    assert sum(operator == "end" for operator, *_ in found) == 2  # a clip that has one end has none to be left out
+
+
+def test_42_a_statement_that_is_left_out_leaves_the_rest() -> None:
+    key = "mechanisms/asked.py::released_bound::statement::self.left -= 1 → pass"
+    tree = mutated(ASKED, "mechanisms/asked.py", key)
+    assert ast.unparse(tree) == ast.unparse(ast.parse(ASKED.replace("self.left -= 1", "pass")))
+    compile(tree, "asked", "exec")
