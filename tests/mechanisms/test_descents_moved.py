@@ -160,9 +160,11 @@ def step_lost(facts: Any, batch: int, rate: float, reach: float, farthest: float
     return Fraction(rate) * gradient + lost(2) * Fraction(farthest) + lost(parameters // 2 + 3) * Fraction(reach)
 
 
+LIPSCHITZ = 10.0
+
 #: What the facts, the settings, and the number of records are: one term after another is by far the largest.
 ROUNDED = {
-    "predictions": ({"dimension": 10**9, "smoothness": 4.0, "radius": 5.0}, {"learning_rate": 0.5}, 100),
+    "predictions": ({"dimension": 10**9, "smoothness": 4.0, "radius": 50.0}, {"learning_rate": 0.5}, 100),
     "means": ({"dimension": 2, "smoothness": 1e-3, "radius": 0.1}, {"learning_rate": 100.0, "batch_size": 10**9}, 10**9),
     "projections": ({"dimension": 10**9, "smoothness": 1e-6, "radius": 5.0}, {"learning_rate": 0.5}, 100),
     "steps": ({"dimension": 1, "smoothness": 1e-6, "radius": 1e4}, {"learning_rate": 1.0, "batch_size": 1}, 10**5),
@@ -175,13 +177,13 @@ def test_42_rounding_takes_the_end_of_bolt_on_no_further_than_its_sensitivity_sa
     """Steps bring iterates no further apart, so that what is lost adds up, of both neighbours. Nor is more than 16 times that
     charged."""
     changes, settings, records = ROUNDED[name]
-    facts = replace(problem().facts, lipschitz=1.0, **changes)
+    facts = replace(problem().facts, lipschitz=LIPSCHITZ, **changes)
     mechanism = bolt_on(**settings)
     steps = mechanism.passes * -(-records // mechanism.batch_size)
     rate = Fraction(mechanism.learning_rate or 0.0)
-    reach = min(Fraction(facts.radius or 0.0), steps * rate)  # each step goes no further than its rate times the slope
-    needed = 2 * steps * step_lost(facts, mechanism.batch_size, float(rate), float(reach), float(reach + rate))
-    apart = 2 * mechanism.passes * rate / mechanism.batch_size
+    reach = min(Fraction(facts.radius or 0.0), 10 * steps * rate)  # each step goes no further than its rate times the slope
+    needed = 2 * steps * step_lost(facts, mechanism.batch_size, float(rate), float(reach), float(reach + 10 * rate))
+    apart = 20 * mechanism.passes * rate / mechanism.batch_size
     charged = Fraction(mechanism.sensitivity(facts, records)) - apart * (1 + Fraction(1, 2**40))
     assert needed <= charged <= 16 * needed
 
@@ -192,10 +194,10 @@ def test_42_rounding_takes_hidden_steps_no_further_than_is_charged(name: str, no
     """In units of a step's movement by a record, of both neighbours. No double is as unlikely as noise of more than 38 standard
     deviations."""
     changes, settings, records = ROUNDED[name]
-    facts = replace(problem().facts, lipschitz=1.0, public_size=records, **changes)
+    facts = replace(problem().facts, lipschitz=LIPSCHITZ, public_size=records, **changes)
     mechanism = last_iterate(noise_multiplier=noise, **settings, radius=changes["radius"])
     event: Any = mechanism.event(facts)
-    move = 2 * mechanism.learning_rate / mechanism.batch_size
+    move = 20 * mechanism.learning_rate / mechanism.batch_size
     farthest = mechanism.radius + 38 * noise * move * facts.dimension**0.5
     needed = 2 * step_lost(facts, mechanism.batch_size, mechanism.learning_rate, mechanism.radius, farthest) / Fraction(move)
     assert needed <= Fraction(event.rounding)

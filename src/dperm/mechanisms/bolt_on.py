@@ -87,7 +87,7 @@ class BoltOnPerturbation(Mechanism):
         reach = min(facts.radius or math.inf, facts.lipschitz * float(rates.sum()))  # no θ is longer
         # predictions are sums of products, one for each parameter, and so is the length that a projection divides by
         slopes = (facts.smoothness * reach * (facts.dimension + 16) + facts.lipschitz * (size + 16)) * float(rates.sum())
-        return apart * (1 + 2.0**-40) + 2 * 4 * _UNIT * (slopes + reach * (facts.dimension + 16) * len(rates))
+        return apart * (1 + 2.0**-40) + 2 * 4 * _UNIT * (slopes + reach * (facts.dimension / 2 + 16) * len(rates))
 
     def event(self, facts: PublicFacts) -> Event:
         _refuse_other_facts(facts)

@@ -97,7 +97,7 @@ class LastIterateDescent(Mechanism):
         # gradients of doubles, of a θ within the ball; the step, the noise, and the length that a projection divides by
         slopes = facts.smoothness * self.radius * (facts.dimension + 16) + facts.lipschitz * (self.batch_size + 16)
         noise = self.noise_multiplier * move * math.sqrt(facts.dimension)
-        steps = self.learning_rate * slopes + self.radius * (facts.dimension + 16) + _FAR * noise
+        steps = self.learning_rate * slopes + self.radius * (facts.dimension / 2 + 16) + _FAR * noise
         off = 4 * _UNIT * steps + _OFF * noise
         rounding = 2 * off / move
         if self.random_stop:
