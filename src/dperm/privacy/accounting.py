@@ -38,7 +38,7 @@ from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, solve_decre
 from dperm.privacy.pairs import loss_pairs
 from dperm.privacy.pld import TOLERANCE, pld_delta, pld_epsilon_and_doubt
 from dperm.privacy.rdp import rdp_curve, rdp_delta, rdp_epsilon
-from dperm.privacy.stated_points import profile_delta, profile_epsilon, slope
+from dperm.privacy.stated_points import profile_delta, profile_epsilon
 
 __all__ = ["best_epsilon", "delta", "epsilon"]
 
@@ -198,7 +198,7 @@ def _basic(event: Event) -> list[tuple[float, float]]:
         elif isinstance(leaf, PrivacyProfile):
             total += count * Fraction(leaf.epsilons[-1])
             failure += count * Fraction(leaf.deltas[-1])
-            moves += [(slope, count * saved, count * spent) for slope, saved, spent in _moves(leaf)]
+            moves += [(rate, count * saved, count * spent) for rate, saved, spent in _moves(leaf)]
         else:
             return []
     found = [(float(total), float(failure))]
@@ -208,17 +208,22 @@ def _basic(event: Event) -> list[tuple[float, float]]:
     return found
 
 
+def _rate(left: tuple[float, float], right: tuple[float, float]) -> float:
+    """ε saved per δ spent from one (δ, ε) to another."""
+    return (left[1] - right[1]) / (right[0] - left[0])
+
+
 def _moves(profile: PrivacyProfile) -> list[tuple[float, Fraction, Fraction]]:
     """Along the lower convex hull of (δ, ε), from the last point on: ε saved per δ spent, which falls, and both."""
     corners: list[tuple[float, float]] = []
     for point in zip(reversed(profile.deltas), reversed(profile.epsilons), strict=True):
         if corners and corners[-1][0] == point[0]:
             corners.pop()  # the same δ at a smaller ε
-        while len(corners) > 1 and slope(corners[-2], corners[-1]) >= slope(corners[-1], point):
+        while len(corners) > 1 and _rate(corners[-2], corners[-1]) <= _rate(corners[-1], point):
             corners.pop()
         corners.append(point)
     pairs = itertools.pairwise(corners)
-    return [(-slope(a, b), Fraction(a[1]) - Fraction(b[1]), Fraction(b[0]) - Fraction(a[0])) for a, b in pairs]
+    return [(_rate(a, b), Fraction(a[1]) - Fraction(b[1]), Fraction(b[0]) - Fraction(a[0])) for a, b in pairs]
 
 
 def _one_gaussian(event: Event) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -38,7 +37,7 @@ from dperm.privacy.events import (
 )
 from dperm.privacy.last_iterate import stopped_shifts
 from dperm.privacy.loss_bound import TAIL, LossBound, Normal, SymmetrisedLoss
-from dperm.privacy.stated_points import hull, slope
+from dperm.privacy.stated_points import bend, hull
 
 __all__ = ["LOSS_CAP", "MOST_NOISE", "Directions", "LossPair", "composed_pairs", "gaussian_pair", "loss_pairs", "symmetric"]
 
@@ -397,14 +396,14 @@ def _(event: ApproximateDP) -> Directions:
 
 @loss_pairs.register
 def _(event: PrivacyProfile) -> Directions:
-    # a hull's slope jumps at x = e^ε by the Q-mass of the loss ε
+    # a hull's slope jumps at x = e^ε by the Q-mass of the loss ε; only losses above 0 are read off: those below mirror them, and
+    # what is left is 0
     corners = hull(event)
-    slopes = [slope(a, b) for a, b in itertools.pairwise(corners)] + [0.0]
-    jumps = zip(corners[1:], itertools.pairwise(slopes), strict=True)
-    # only losses above 0 are read off: those below mirror them, and what is left is 0
-    upper = [(place, after - before) for (place, _), (before, after) in jumps if place > 1]
-    losses = [math.log(place) for place, _ in upper]
-    p, q = [mass * place for place, mass in upper], [mass for _, mass in upper]
+    corners.append((math.inf, corners[-1][1]))
+    middles = [(bend(*three), three[1][0]) for three in zip(corners, corners[1:], corners[2:], strict=False)]
+    losses = [loss for _, loss in middles if loss > 0]
+    p = [mass for mass, loss in middles if loss > 0]
+    q = [mass * math.exp(-loss) for mass, loss in middles if loss > 0]
     infinite = event.deltas[-1]
     middle = max(0.0, 1.0 - infinite - sum(p) - sum(q))
     return symmetric(_Atoms((*(-loss for loss in losses), 0.0, *losses), (*q, middle, *p)), infinite=infinite)
