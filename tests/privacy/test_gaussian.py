@@ -4,6 +4,8 @@ import math
 
 import mpmath
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_log_delta, gaussian_mu
 
@@ -24,6 +26,30 @@ def test_profile_against_sixty_digits(s: float, epsilon: float) -> None:
         assert gaussian_log_delta(s, epsilon) < -1e5
         return
     assert gaussian_log_delta(s, epsilon) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.floats(-3, 12), st.one_of(st.floats(-6, 37), st.floats(-5, 1.5).map(lambda power: 10**power)), st.booleans())
+@example(math.log10(6e8), 0.5, False)
+@example(-3.0, 0.0, False)
+@example(9.5, 29.999, False)
+@example(9.5, 30.001, True)
+def test_delta_is_never_below_eighty_digits(power: float, x: float, negative: bool) -> None:
+    """At ε = x·s + s²/2, or 0: at most a few last digits above, more where noise is so small that x has lost them."""
+    noise = 10**power
+    epsilon = max(0.0, x / noise + 0.5 / noise**2) * (-1 if negative else 1)
+    with mpmath.workdps(80 + int(max(0.0, 2 * power))):
+        s, e = 1 / mpmath.mpf(noise), mpmath.mpf(epsilon)
+        truth = mpmath.ncdf(s / 2 - e / s) - mpmath.exp(e) * mpmath.ncdf(-s / 2 - e / s)
+        found = gaussian_delta(noise, epsilon)
+        assert truth <= found <= truth * (1 + mpmath.mpf(1e-11) * (1 + 0.1 / noise) ** 2) + 1e-300
+
+
+@pytest.mark.parametrize("noise", [1e-60, 1e-9, 1.0, 1e9, 1e60])
+@pytest.mark.parametrize("epsilon", [0.0, 1e-300, 1e-30, 1.0, 600.0, 1e300])
+def test_delta_at_the_ends_of_the_range_of_numbers(noise: float, epsilon: float) -> None:
+    assert 0 < gaussian_delta(noise, epsilon) <= 1
+    assert gaussian_delta(noise, epsilon) <= gaussian_delta(noise, 0.0)
 
 
 @pytest.mark.parametrize("s", [0.01, 0.27, 1.0, 5.0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -227,7 +228,7 @@ def _moves(profile: PrivacyProfile) -> list[tuple[float, Fraction, Fraction]]:
 
 
 def _one_gaussian(event: Event) -> float | None:
-    """Noise multiplier of the single Gaussian that equals `event`, if there is one."""
+    """Noise multiplier of the single Gaussian that equals `event`, rounded down, if there is one."""
     counts = leaves(event)
     alike = [
         (leaf.whole if isinstance(leaf, IndividualGaussian | HiddenIterates) else leaf, count) for leaf, count in counts.items()
@@ -236,7 +237,8 @@ def _one_gaussian(event: Event) -> float | None:
     if len(noises) < len(counts):
         return None
     least = min(noise for noise, _ in noises)  # in its units nothing overflows
-    return least / math.sqrt(sum(count * (least / noise) ** 2 for noise, count in noises))
+    total = sum(count * (least / noise) ** 2 for noise, count in noises)
+    return least / math.sqrt(total * (1 + 4 * sys.float_info.epsilon * (len(noises) + 2))) if total > 1 else least
 
 
 def _only(event: Event) -> Event | None:

@@ -2,59 +2,90 @@
 
 With s = 1 ÷ noise multiplier, δ(ε) = Φ(s/2 − ε/s) − e^ε Φ(−s/2 − ε/s) (Balle & Wang 2018, Theorem 8).
 Independent Gaussians, chosen adaptively or not, compose to one with s² = Σ sᵢ² (Dong, Roth, Su 2022, Corollary 3.3).
+
+With x = ε/s − s/2 and Mills' ratio m(x) = (1 − Φ(x))/φ(x) this is δ = φ(x)·(m(x) − m(x + s)), with no tiny tails to subtract.
+Where noise is large the two ratios are near each other, and their difference is taken as the integral of −m′(t) = 1 − t·m(t) over
+[x, x + s]. m(x) = ∫ e^{−xt − t²/2} dt over t ≥ 0 is completely monotone, so that −m′ has a fourth derivative above 0: Simpson's
+rule bounds the integral from above. Every rounding is on the side of a larger δ.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import erfcx, log_ndtr
+from scipy.special import erfcx
 
 __all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_log_delta", "gaussian_mu", "solve_decreasing"]
 
-_LITTLE_NOISE = 1e5  # privacy losses of 10¹⁰ and more
-
+_EPS = float(np.finfo(np.float64).eps)
 _HALF_ROOT_PI = math.sqrt(math.pi / 2)
+_FAR = 1e100  # whose square still is a double
+_SERIES = tuple((-1) ** k * math.prod(range(1, 2 * k + 2, 2)) for k in range(9))  # −m′(t) = Σ (−1)ᵏ (2k + 1)!! / t^{2k + 2}
+_SERIES_FROM = 30.0  # where the first term that is left out is less than 1e-17 of the sum
 
 
-def _mills(x: float) -> float:
-    """(1 − Φ(x))/φ(x)."""
-    return _HALF_ROOT_PI * float(erfcx(x / math.sqrt(2)))
+def _mills(x: float) -> tuple[float, float]:
+    """(1 − Φ(x))/φ(x), from x = −30 on, and a bound on its error: last digits of erfcx, and what it makes of its argument's."""
+    value = _HALF_ROOT_PI * float(erfcx(x / math.sqrt(2)))
+    return value, _EPS * value * (8 + 2 * min(x, 0.0) ** 2)
+
+
+def _mills_falls(t: float) -> float:
+    """Upper bound on 1 − t·m(t), by how much Mills' ratio falls at t."""
+    if t < _SERIES_FROM:
+        value, error = _mills(t)
+        return (1 - t * value) * (1 + 2 * _EPS) + abs(t) * (error + 2 * _EPS * value)
+    square = 1 / t**2
+    total = 0.0
+    for term in reversed(_SERIES):  # an alternating series that envelops: it ends on a positive term
+        total = total * square + term
+    return total * square * (1 + 8 * _EPS)
+
+
+def _mills_difference(x: float, s: float) -> float:
+    """Upper bound on m(x) − m(x + s) for x ≥ −30: the least of three, of which one is near."""
+    (near, above), (far, below) = _mills(x), _mills((x + s) * (1 + _EPS))
+    bounds = [near - far + above + below + _EPS * near]
+    if s < 1:
+        ends = _mills_falls(x) + _mills_falls(x + s * (1 - _EPS) - _EPS * abs(x))
+        bounds.append(s / 6 * (ends + 4 * _mills_falls(x + s / 2 * (1 - _EPS) - _EPS * abs(x))) * (1 + 8 * _EPS))
+    if x > 0:  # ∫ e^{−xt}(1 − e^{−st}) dt
+        bounds.append(s / x / (x + s) * (1 + 4 * _EPS))
+    return min(bounds) + sys.float_info.min
 
 
 def gaussian_log_delta(s: float, epsilon: float) -> float:
-    """ln δ(ε) of the Gaussian mechanism with noise multiplier 1/s; any real ε. −inf where s = 0 and ε ≥ 0."""
+    """An upper bound on ln δ(ε) of the Gaussian mechanism with noise multiplier 1/s, off by 1e-11 for δ above 1e-200 and
+    noise above 0.1, and in proportion to 1/noise² below; any real ε. −inf where s = 0 and ε ≥ 0."""
+    if epsilon < 0:  # δ(ε) = 1 − e^ε + e^ε·δ(−ε): the pair with its places exchanged is the same
+        part = math.exp(epsilon + gaussian_log_delta(s, -epsilon))
+        log_delta = math.log(-math.expm1(epsilon) + part)
+        return min(0.0, log_delta + _EPS * (8 + 2 * abs(log_delta)))
     if s == 0:
-        return -math.inf if epsilon >= 0 else math.log(-math.expm1(epsilon))
-    upper, lower = s / 2 - epsilon / s, -s / 2 - epsilon / s
-    if s > _LITTLE_NOISE:  # e^ε would lose its digits: leave what is subtracted out
-        return float(log_ndtr(upper))
-    # e^ε φ(lower) = φ(upper), so δ = φ(upper)·(mills(−upper) − mills(−lower)): no cancellation of tiny tails.
-    if -upper < -30:  # erfcx overflows; here δ is 1 − something tiny
-        gap = math.exp(epsilon + float(log_ndtr(lower))) + math.exp(float(log_ndtr(-upper)))
-        return math.log1p(-gap) if gap < 1 else -math.inf
-    log_density = -(upper**2) / 2 - 0.5 * math.log(2 * math.pi)
-    difference = 0.0 if -upper > 1e4 * max(1.0, s) else _mills(-upper) - _mills(-lower)
-    if difference <= 1e-9:  # rounding eats the difference; with x = −upper it is
-        # ∫ e^{−xt − t²/2}(1 − e^{−st}) dt ≤ s/(x(x + s)) for x > 0, tight in the far tail,
-        # and ≤ s·(1 − x·mills(x)), tight for small s
-        near = s * (1 + upper * _mills(-upper)) if -upper < 1e3 else math.inf
-        difference = min(near, s / (upper * lower) if upper < 0 else math.inf)
-    return log_density + math.log(difference)
+        return -math.inf
+    ratio = min(epsilon / s, _FAR)
+    x = ratio - s / 2 - 2 * _EPS * (ratio + s / 2)  # rounded down: this is δ at a smaller ε
+    if x < -30:
+        return 0.0
+    log_difference = math.log(_mills_difference(x, s))
+    log_delta = -(x**2) / 2 - 0.5 * math.log(2 * math.pi) + log_difference
+    return min(0.0, log_delta + _EPS * (8 + x**2 + 2 * abs(log_difference)))
 
 
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     """Smallest δ at which noise `noise_multiplier`·sensitivity is (ε, δ)-private."""
-    return min(1.0, math.exp(gaussian_log_delta(1 / noise_multiplier, epsilon)))
+    log_delta = gaussian_log_delta(math.nextafter(1 / noise_multiplier, math.inf), epsilon)
+    return min(1.0, math.exp(log_delta) * (1 + 2 * _EPS) + sys.float_info.min)
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     """Smallest ε ≥ 0 with δ(ε) ≤ `delta`; 0 where δ(0) already suffices."""
-    s = 1 / noise_multiplier
-    target = math.log(delta)
+    s = math.nextafter(1 / noise_multiplier, math.inf)
+    target = math.log(delta) * (1 + _EPS)
     return solve_decreasing(lambda epsilon: gaussian_log_delta(s, epsilon) - target, scale=s * s / 2 + s)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 
 import numpy as np
 
@@ -25,7 +26,7 @@ __all__ = ["bend", "hull", "profile_delta", "profile_epsilon"]
 Corner = tuple[float, float]
 
 _EPS = float(np.finfo(np.float64).eps)
-_TINY = 8 * math.ulp(0.0)  # numbers below the normal range are rounded by half a `math.ulp(0.0)` in each operation
+_TINY = 8 * sys.float_info.min  # smaller numbers have few digits, or none where other libraries have the processor drop them
 
 
 def hull(event: PrivacyProfile) -> list[Corner]:
@@ -61,8 +62,6 @@ def _chord_delta(a: Corner, b: Corner, epsilon: float) -> float:
     """
     ahead = b[0] - epsilon
     to_a, to_b = math.expm1(ahead), -math.expm1(a[0] - epsilon)
-    if to_a == 0:
-        return b[1]
     mean = a[1] * (to_a / (to_a + to_b)) + b[1] * (to_b / (to_a + to_b))
     return mean * (1 + 8 * _EPS * (2 + ahead)) + _TINY
 
