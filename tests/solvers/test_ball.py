@@ -175,6 +175,9 @@ class Bowl:
     def curvature_bound(self) -> float:
         return float(self.curvatures.max())
 
+    def smoother(self, factor: float) -> None:
+        return None
+
     def certified_gradient(self, theta: Array) -> tuple[Array, float]:
         away = theta - self.best
         length = np.linalg.norm(away)

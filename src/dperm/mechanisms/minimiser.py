@@ -87,5 +87,5 @@ def solve(objective: LinearObjective, records: Records, linear: Any, tolerance: 
     if solution.residual <= tolerance:
         return solution
     _, farthest = _farthest(objective.facts, objective.strong_convexity, noise_std)
-    descent = descend(problem, tolerance, farthest)
+    descent = descend(problem, tolerance, farthest, solution)
     return replace(descent, evaluations=solution.evaluations + descent.evaluations)

@@ -145,6 +145,12 @@ class LinearObjective:
     def with_strong_convexity(self, strong_convexity: float) -> LinearObjective:
         return replace(self, strong_convexity=strong_convexity)
 
+    def smoother(self, factor: float) -> LinearObjective | None:
+        """The same with bends of the loss that are `factor` ≥ 1 times as wide (`Loss.smoother`); None where there is none, and
+        for a loss that dperm did not write: what it would raise here could depend on records."""
+        loss = None if foreign(self.loss) else self.loss.smoother(factor)
+        return None if loss is None else replace(self, loss=loss)
+
     def penalty_gradient(self, theta: Array) -> Array:
         """(I + R)θ (…, p): times the strong convexity, it is the regulariser's gradient; times θ/2 in addition, its value."""
         if self.roughness is None:

@@ -112,6 +112,13 @@ class Loss(ABC):
         """
         return 2.0**-51 * curvature * (1 + largest) + 2.0**-49 * steepest
 
+    def smoother(self, factor: float) -> Loss | None:
+        """A loss of about the same shape whose bends are `factor` ≥ 1 times as wide, or None where there is none.
+
+        A solver that does not converge on the loss itself starts from such a loss's minimiser: nothing is claimed of it.
+        """
+        return None
+
     def at_zero(self) -> float:
         """Bound on how far a loss at t = 0 lies above its least value."""
         return float(max(self.value(np.zeros(2), np.array([-1.0, 1.0]))))
@@ -181,6 +188,10 @@ class Logistic(Loss):
 
     def joint(self, classes: int) -> Loss:
         return Softmax(classes)
+
+    def smoother(self, factor: float) -> Loss:
+        """A smoothed hinge: its bend is at 1 in place of the margin, which is little compared with its width."""
+        return SmoothedHinge(factor)
 
     def slope_error(self, largest: float, steepest: float, curvature: float) -> float:
         if self.margin:
@@ -260,6 +271,9 @@ class Huber(Loss):
     def smoothness(self, data_norm: float) -> float:
         return data_norm**2 / (2 * self.half_width)
 
+    def smoother(self, factor: float) -> Loss:
+        return Huber(self.half_width * factor)
+
 
 @dataclass(frozen=True)
 class SmoothedHinge(Loss):
@@ -296,6 +310,9 @@ class SmoothedHinge(Loss):
 
     def bend(self, data_norm: float) -> float:
         return data_norm**3 / (6 * math.sqrt(3) * self.temperature**2)
+
+    def smoother(self, factor: float) -> Loss:
+        return SmoothedHinge(self.temperature * factor)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,11 @@ class RegularisedSum:
     @property
     def strong_convexity(self) -> float:
         return self.objective.strong_convexity
+
+    def smoother(self, factor: float) -> RegularisedSum | None:
+        """The same with bends of the loss that are `factor` ≥ 1 times as wide; None where there is none."""
+        objective = self.objective.smoother(factor)
+        return None if objective is None else replace(self, objective=objective)
 
     def evaluate(self, theta: Array, hessian: bool) -> tuple[float, Array, Array | None]:
         """Value, gradient (p,), Hessian (p, p) if asked; with a leading axis each for m problems, θ (m, p), at once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ __all__ = ["QuantileLoss"]
 Array = NDArray[np.float64]
 
 _USUAL_WIDTH = 0.1  # of target_bound
+_WIDEST = 1e100  # what `check.scale` allows
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class QuantileLoss(Loss):
     def slope_error(self, largest: float, steepest: float, curvature: float) -> float:
         # the share of which q is taken away is right to some units of its own last place, however small what is left is
         return super().slope_error(largest, steepest, curvature) + 2.0**-51 * max(self.quantile, 1 - self.quantile)
+
+    def smoother(self, factor: float) -> Loss:
+        return replace(self, half_width=min(self._width * factor, _WIDEST))
 
     def at_zero(self) -> float:
         return float(max(self.value(np.zeros(2), np.array(self.extremes))))

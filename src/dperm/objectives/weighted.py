@@ -104,6 +104,10 @@ class Weighted(Loss):
     def slope_error(self, largest: float, steepest: float, curvature: float) -> float:
         return self.base.slope_error(largest, steepest, curvature) + 2.0**-51 * steepest
 
+    def smoother(self, factor: float) -> Loss | None:
+        smoother = self.base.smoother(factor)
+        return None if smoother is None else Weighted(smoother)
+
     def at_zero(self) -> float:
         return self.base.at_zero()
 

@@ -4,6 +4,9 @@ Each step minimises a quadratic model over the ball. Small dimensions factor a H
 the gradient shrinks quickly; large ones use conjugate gradients on Hessian products. The line search also looks at the gradient,
 because near the optimum function values are rounding noise. What is found is certified by a gradient whose rounding is bounded.
 
+Where a function has narrow bends, Newton's method may take thousands of short steps across them. It then starts again on the same
+function with wide bends, which are narrowed step by step down to those that are there.
+
 The number of evaluations is bounded, and nothing here raises whatever the records are: `approach` returns how near it came.
 """
 
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import LinearOperator, cg
 
-__all__ = ["MOST_EVALUATIONS", "Solution", "SolverError", "StronglyConvex", "approach", "length_of", "minimise", "residual_of"]
+__all__ = ["MOST_EVALUATIONS", "Solution", "SolverError", "StronglyConvex", "approach", "held", "length_of", "minimise", "residual_of"]
 
 Array = NDArray[np.float64]
 Solve = Callable[[Array], Array]
@@ -27,7 +30,13 @@ Solve = Callable[[Array], Array]
 _DENSE_LIMIT = 2000  # parameters; above, a Hessian would cost more than its products
 _KEEP = 0.6  # a Hessian is kept, with BFGS updates, while a step shrinks the residual at least this much
 _AIM = 0.25  # of the tolerance: what Newton's method tries to reach by gradients whose rounding it does not know
-_EVALUATIONS = 2000  # at most, of gradients whose rounding is not known
+_EVALUATIONS = 600  # at most, of gradients whose rounding is not known, on the direct way
+_CONTINUED = 6000  # evaluations after which no other width is tried
+_STAGE = 150  # evaluations for one width
+_ROUGH = 1e-3  # of its first residual: what is asked for at a width on the way
+_WIDEST = 20 * math.log(3.0)  # logarithm of the largest width, in units of the one that is there
+_FIRST_CHANGE = math.log(3.0)  # of the logarithm of the width
+_LEAST_CHANGE = 1e-3
 _POLISH = 8  # steps by gradients whose rounding is known
 _SHORTEST_STEP = 2.0**-50  # of a Newton step
 _MULTIPLIERS = 40  # tried for one model
@@ -38,7 +47,7 @@ _UNCERTAIN = 2.0**-51  # relative error of `length_of`, and more
 
 #: Evaluations of values, gradients or Hessians that `approach` may make. A step has a model, and a model at most 80 systems of
 #: equations: by Cholesky's method or, above 2,000 parameters, by 500 Hessian products each.
-MOST_EVALUATIONS = _EVALUATIONS + 2 * _POLISH + 2
+MOST_EVALUATIONS = _EVALUATIONS + _CONTINUED + _STAGE + 2 * (2 * _POLISH + 2) + 1
 
 
 class SolverError(RuntimeError):
@@ -67,6 +76,10 @@ class StronglyConvex(Protocol):
     @property
     def curvature_bound(self) -> float:
         """Lipschitz constant of the gradient."""
+        ...
+
+    def smoother(self, factor: float) -> StronglyConvex | None:
+        """About the same function, whose gradient changes over distances `factor` ≥ 1 times as wide; None where there is none."""
         ...
 
 
@@ -98,10 +111,15 @@ def approach(problem: StronglyConvex, tolerance: float, radius: float | None = N
     """As near to the minimiser, over ‖θ‖ ≤ radius if given, as Newton's method comes in at most `MOST_EVALUATIONS`, with its
     certified residual: it may be above `tolerance`, and infinite."""
     limit = math.inf if radius is None else radius
-    theta = np.zeros(problem.dimension) if start is None else _held(start, limit)
+    theta = np.zeros(problem.dimension) if start is None else held(start, limit)
     # a number that overflows is turned down below: a warning, or an error for callers who ask for errors, would tell of records
     with np.errstate(all="ignore"):
-        return _polished(problem, _newton(problem, theta, _AIM * tolerance, limit), tolerance, limit)
+        found = _polished(problem, _newton(problem, theta, _AIM * tolerance, limit, _EVALUATIONS), tolerance, limit)
+        if found.residual <= tolerance:
+            return found
+        other = _narrowed(problem, theta, tolerance, limit)
+    best = other if other.residual < found.residual else found
+    return replace(best, iterations=found.iterations + other.iterations, evaluations=found.evaluations + other.evaluations)
 
 
 def length_of(vector: Array) -> float:
@@ -145,7 +163,7 @@ def _believed(gradient: Array, theta: Array, radius: float) -> float:
     return float(np.linalg.norm(gradient + _multiplier(gradient, theta, length) * theta))
 
 
-def _held(theta: Array, radius: float) -> Array:
+def held(theta: Array, radius: float) -> Array:
     """The nearest point of the ball."""
     length = length_of(theta)
     return theta * (radius / length) if length > radius else theta.copy()
@@ -174,6 +192,36 @@ def _polished(problem: StronglyConvex, found: Solution, tolerance: float, radius
     return Solution(kept, best, found.iterations, evaluations)
 
 
+def _narrowed(problem: StronglyConvex, theta: Array, tolerance: float, radius: float) -> Solution:
+    """The best certified point that Newton's method finds by way of wider bends, with an infinite residual where there is none.
+
+    It goes from the widest to the problem itself, each time from where it converged before. Where it does not converge in `_STAGE`
+    evaluations, the width changes by less; where it does, the next change is larger.
+    """
+    best = Solution(theta, math.inf, 0, 0)
+    passed, change = _WIDEST + _FIRST_CHANGE, _FIRST_CHANGE
+    iterations = evaluations = 0
+    while best.residual > tolerance and evaluations < _CONTINUED and change > _LEAST_CHANGE:
+        width = max(0.0, passed - change)
+        stage = problem.smoother(math.exp(width)) if width > 0 else problem
+        if stage is None:
+            break
+        goal = _AIM * tolerance
+        if width > 0:
+            goal = max(goal, _ROUGH * _Point.at(stage, theta, radius)[0].residual)
+            evaluations += 1
+        found = _newton(stage, theta, goal, radius, _STAGE)
+        if width == 0:
+            found = _polished(problem, found, tolerance, radius)
+            best = found if found.residual < best.residual else best
+        iterations, evaluations = iterations + found.iterations, evaluations + found.evaluations
+        if width > 0 and found.residual <= goal:
+            passed, theta, change = width, found.theta, 1.5 * change
+        else:
+            change = min(change, passed) / 3
+    return replace(best, iterations=iterations, evaluations=evaluations)
+
+
 @dataclass(frozen=True)
 class _Point:
     """What is known of a point: rounding of the gradient apart, `residual` is what `residual_of` bounds."""
@@ -189,19 +237,19 @@ class _Point:
         return _Point(theta, value, gradient, _believed(gradient, theta, radius)), matrix
 
 
-def _newton(problem: StronglyConvex, theta: Array, tolerance: float, radius: float) -> Solution:
-    """As near to `tolerance` as Newton's method comes; `residual` is what it believes.
+def _newton(problem: StronglyConvex, theta: Array, tolerance: float, radius: float, most: int) -> Solution:
+    """As near to `tolerance` as Newton's method comes in `most` evaluations and two more; `residual` is what it believes.
 
     A step goes to where a quadratic model is least on the ball, or part of the way: the ball is convex, and every such step goes
     down at first.
     """
     here, matrix = _Point.at(problem, theta, radius, problem.dimension <= _DENSE_LIMIT)
     evaluations, iterations = 1, 0
-    while here.residual > tolerance and evaluations < _EVALUATIONS:
+    while here.residual > tolerance and evaluations < most:
         target = _model_minimiser(_solves(problem, here.theta, matrix, here.residual), here.theta, here.gradient, radius)
         if target is None:
             break
-        there, tried = _searched(problem, here, target, radius, _EVALUATIONS - evaluations)
+        there, tried = _searched(problem, here, target, radius, most - evaluations)
         evaluations += tried
         if there is None:
             break
