@@ -2,31 +2,52 @@
 
 Each family of tests returns one p-value: the probability, or a proved upper bound on the probability, that sound noise
 deviates at least as far as the noise that was seen. Sound noise consists of independent normals on the recorded grid, of
-gamma-norm vectors for pure mechanisms, and of exponential-mechanism choices. A family is refuted where its p-value is below
-`FALSE_ALARM`, so that by the union bound sound noise is refuted with probability at most len(FAMILIES) · FALSE_ALARM.
+gamma-norm vectors for pure mechanisms, of paths of such vectors, and of exponential-mechanism choices. A family is refuted where
+its p-value is below `FALSE_ALARM`, so that by the union bound sound noise is refuted with probability at most
+len(FAMILIES) · FALSE_ALARM.
+
+Families of shape and of dependence look at standard normals. Gaussian noise is that already. A pure vector has a uniform
+direction and a norm that is Gamma(d), and is stretched to the norm of normals with the same quantile. A step of a path keeps its
+direction, and is given an independent norm of normals.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, chdtr, gammainc, gammaincc, ndtr
+from scipy.special import bdtr, chdtr, gammainc, gammaincc, gammainccinv, gammaincinv, ndtr
 
 from dperm.audit.recording import Recording, ReleaseRecord
 
-__all__ = ["FALSE_ALARM", "FAMILIES", "Finding", "NoiseSeen", "NoiseTest", "noise_findings", "noise_tests"]
+__all__ = [
+    "FALSE_ALARM",
+    "FAMILIES",
+    "Finding",
+    "NoiseSeen",
+    "NoiseTest",
+    "PathSeen",
+    "ReleaseSeen",
+    "noise_findings",
+    "noise_tests",
+]
 
 Array = NDArray[np.float64]
 
 FALSE_ALARM = 1e-9  # probability with which one family refutes sound noise, at most
 _SAME = 1e-5  # two numbers that agree to this distance, in standard deviations, count as one number
 _COARSEST = 2.0**-6  # standard deviations: a grid with wider cells hides the noise's law
+_COARSEST_STEP = 2.0**-10  # the same of a step of a path, of which some are very short
+_STRETCHED = float(np.sqrt(2 * np.pi))  # times as far as a number of a pure vector may a number of its normals move
 _THIRD = 256  # numbers kept from each of the beginning, the middle and the end of a long release
 _MOST = 400  # releases of one length and run that are compared with each other
+_CUTS = 4096  # equal parts of a chi-squared law
+_DEPTHS = (0.25, 1.0, 4.0, 16.0)  # exponents, at the stated size of a path's step, by which short steps are weighted
 _TAILS = (2.0, 2.5, 3.0, 3.5, 4.0, 4.5)  # standard deviations beyond which numbers are counted
 
 
@@ -59,63 +80,171 @@ class NoiseTest:
 
 
 @dataclass(frozen=True)
-class NoiseSeen:
-    """Summary of one run's noise, in units of the stated standard deviation.
+class ReleaseSeen:
+    """The noise of one release, in units of the stated standard deviation, or of sensitivity/ε where it is pure.
 
     Attributes
     ----------
-    releases : tuple of (float, int)
-        For each Gaussian release, its sum of squares and its number of coordinates.
-    coordinates : dict of int to (array, int)
-        For each length of release, the sum of squares of each coordinate and the number of releases.
-    pure : tuple of (float, int)
-        For each release of a pure mechanism, its norm and its number of coordinates.
-    choices : tuple of (float, float)
-        For each choice, the probability of better candidates and that of the chosen one.
-    samples : tuple of (array, float)
-        For each length of release, up to 768 numbers of up to 400 releases, an array (releases, numbers), and the widest cell of
-        the grid to which they are rounded.
+    what : str
+        The kind of query.
+    place : int
+        Its place in the run, from 1; 0 of a step of a path.
+    law : {"gaussian", "pure", "step"}
+        The law that is stated. A "step" of a path has only a direction.
+    size : int
+        The number of its coordinates.
+    length : float
+        The norm of its noise.
+    cell : float
+        The width of the cells to which its noise is rounded: of `numbers`, an upper bound on it.
+    numbers : array, or None
+        Up to 768 of its coordinates as standard normals. None after 400 releases of this length.
     """
 
-    releases: tuple[tuple[float, int], ...]
+    what: str
+    place: int
+    law: Literal["gaussian", "pure", "step"]
+    size: int
+    length: float
+    cell: float
+    numbers: Array | None
+
+
+@dataclass(frozen=True)
+class PathSeen:
+    """The noise of one gradual release, in units of sensitivity/ε of its last row.
+
+    Attributes
+    ----------
+    size : int
+        The number of coordinates of a row.
+    scales : array (K,)
+        The stated scales of the rows, which fall to 1.
+    lengths : array (K − 1,)
+        The norms of the differences between rows and those after them, with a cell's width in favour of the noise.
+    """
+
+    size: int
+    scales: Array
+    lengths: Array
+
+
+@dataclass(frozen=True)
+class NoiseSeen:
+    """Summary of one run's noise.
+
+    Attributes
+    ----------
+    releases : tuple of ReleaseSeen
+        Gaussian and pure releases, and the steps of gradual ones, in the order of the run.
+    coordinates : dict of int to (array, int)
+        For each length of release, the sum of squares of each coordinate, as standard normals, and the number of releases.
+    paths : tuple of PathSeen
+        The gradual releases.
+    choices : tuple of (float, float)
+        For each choice, the probability of better candidates and that of the chosen one.
+    hidden : dict of str to int
+        For each kind of query, the number of releases whose grid is so wide that it hides the noise. No test looks at them.
+    """
+
+    releases: tuple[ReleaseSeen, ...]
     coordinates: dict[int, tuple[Array, int]]
-    pure: tuple[tuple[float, int], ...]
+    paths: tuple[PathSeen, ...]
     choices: tuple[tuple[float, float], ...]
-    samples: tuple[tuple[Array, float], ...]
+    hidden: dict[str, int]
 
     @classmethod
     def of(cls, recording: Recording) -> NoiseSeen:
         """Summarise the noise of all releases of a recording."""
-        releases: list[tuple[float, int]] = []
-        pure: list[tuple[float, int]] = []
-        choices: list[tuple[float, float]] = []
-        coordinates: dict[int, tuple[Array, int]] = {}
-        samples: dict[int, list[Array]] = {}
-        cells: dict[int, float] = {}
-        for item in recording.releases:
+        summary = _Summary()
+        for place, item in enumerate(recording.releases, start=1):
             if item.kind == "choice":
-                choices.append(_choice(item))
-                continue
-            noise = (item.released - item.query).ravel()
-            rounding = item.precision * float(np.abs(item.released).max(initial=0.0))
-            laplace = item.kind in ("pure", "threshold")
-            spread = item.sensitivity / item.noise if laplace else item.noise
-            if (cell := (item.step + rounding) / spread) > _COARSEST:
-                continue  # only the grid could be seen, not the noise
-            if laplace:
-                vector = noise * (item.noise / item.sensitivity)
-                pure.append((float(np.linalg.norm(vector)), vector.size))
-                continue
-            vector = noise / item.noise
-            size = vector.size
-            releases.append((float(vector @ vector), size))
-            total, count = coordinates.get(size, (np.zeros(size), 0))
-            coordinates[size] = total + vector**2, count + 1
-            cells[size] = max(cells.get(size, 0.0), cell)
-            if len(samples.setdefault(size, [])) < _MOST:
-                samples[size].append(vector[_kept_places(size)])
-        kept = tuple((np.array(vectors), cells[size]) for size, vectors in samples.items())
-        return cls(tuple(releases), coordinates, tuple(pure), tuple(choices), kept)
+                summary.choices.append(_choice(item))
+            elif item.released.size:
+                summary.add(place, item)
+        releases, paths, choices = tuple(summary.releases), tuple(summary.paths), tuple(summary.choices)
+        return cls(releases, summary.coordinates, paths, choices, summary.hidden)
+
+    @cached_property
+    def samples(self) -> tuple[tuple[Array, float], ...]:
+        """For each length of release, the kept numbers, an array (releases, numbers), and the widest cell."""
+        return _by_size(self.releases)
+
+
+def _by_size(releases: Iterable[ReleaseSeen]) -> tuple[tuple[Array, float], ...]:
+    """For each length of release, the kept numbers of these releases, and the widest cell."""
+    rows: dict[int, list[Array]] = {}
+    cells: dict[int, float] = {}
+    for release in releases:
+        if release.numbers is not None:
+            rows.setdefault(release.size, []).append(release.numbers)
+            cells[release.size] = max(cells.get(release.size, 0.0), release.cell)
+    return tuple((np.array(vectors), cells[size]) for size, vectors in rows.items())
+
+
+@dataclass
+class _Summary:
+    """A `NoiseSeen` in the making."""
+
+    releases: list[ReleaseSeen] = field(default_factory=list[ReleaseSeen])
+    coordinates: dict[int, tuple[Array, int]] = field(default_factory=dict[int, tuple[Array, int]])
+    paths: list[PathSeen] = field(default_factory=list[PathSeen])
+    choices: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    hidden: dict[str, int] = field(default_factory=dict[str, int])
+    kept: dict[int, int] = field(default_factory=dict[int, int])
+
+    def add(self, place: int, item: ReleaseRecord) -> None:
+        pure = item.kind in ("pure", "threshold")
+        unit = item.sensitivity / item.noise if pure else item.noise
+        rows = item.released if item.path is None else item.path
+        cell = (item.step + item.precision * float(np.abs(rows).max())) / unit
+        if cell > _COARSEST:  # only the grid could be seen, not the noise
+            self.hidden[item.what] = self.hidden.get(item.what, 0) + 1
+            return
+        vector = (item.released - item.query).ravel() / unit
+        length = float(np.linalg.norm(vector))
+        if not pure:
+            self._keep(item.what, place, "gaussian", length, vector, cell)
+            return
+        self._keep(item.what, place, "pure", length, vector * _stretch(vector.size, length), _STRETCHED * cell)
+        if item.path is not None:
+            self._add_path(item, unit, cell)
+
+    def _add_path(self, item: ReleaseRecord, unit: float, cell: float) -> None:
+        assert item.path is not None
+        steps = -np.diff(item.path, axis=0) / unit
+        size = steps.shape[1]
+        lengths = np.linalg.norm(steps, axis=1)
+        scales = item.noise / np.array(item.epsilons)
+        self.paths.append(PathSeen(size, scales, lengths + np.sqrt(size) * cell))
+        norms = np.sqrt(np.random.default_rng().chisquare(size, len(steps)))
+        for step, length, norm in zip(steps, lengths, norms, strict=True):
+            # a direction in which rounding has no say: how long a step is says nothing of its direction
+            if length > 0 and (wide := 2 * np.sqrt(size) * cell / length * max(1.0, norm)) <= _COARSEST_STEP:
+                self._keep(f"steps of the {item.what}", 0, "step", float(length), step / length * norm, float(wide))
+
+    def _keep(
+        self, what: str, place: int, law: Literal["gaussian", "pure", "step"], length: float, normals: Array, cell: float
+    ) -> None:
+        size = normals.size
+        total, count = self.coordinates.get(size, (np.zeros(size), 0))
+        self.coordinates[size] = total + normals**2, count + 1
+        self.kept[size] = self.kept.get(size, 0) + 1
+        numbers = normals[_kept_places(size)] if self.kept[size] <= _MOST else None
+        self.releases.append(ReleaseSeen(what, place, law, size, length, cell, numbers))
+
+
+def _stretch(size: int, length: float) -> float:
+    """What a vector of this norm, which is Gamma(size), is multiplied by so that its norm has the law of `size` normals.
+
+    The new norm g(n) of a norm n has 0 ≤ g'(n) ≤ g(n)/n ≤ c with c = (2^{d/2}·Γ(d/2 + 1)/d!)^{1/d}, its limit at 0, so that
+    moving each number by x moves each new one by at most (1 + √d)·c·x, which is largest at d = 1: √(2π)·x.
+    """
+    if length == 0:
+        return 0.0
+    upper = float(gammaincc(size, length))
+    half = gammaincinv(size / 2, gammainc(size, length)) if upper > 0.5 else gammainccinv(size / 2, upper)
+    return float(np.sqrt(2 * half)) / length
 
 
 def _choice(item: ReleaseRecord) -> tuple[float, float]:
@@ -161,24 +290,44 @@ def _of_the_least(p_values: Array) -> tuple[int, float]:
 # Size
 
 
+def _groups(seen: Sequence[NoiseSeen], law: str) -> dict[str, list[ReleaseSeen]]:
+    """The releases of this law: all of them, and those of each kind, each length, and each place in the run. Groups of the same
+    releases are one group, under the name that comes first here."""
+    every = [release for run in seen for release in run.releases if release.law == law]
+    groups: dict[str, list[ReleaseSeen]] = {"": every} if every else {}
+    names: tuple[Callable[[ReleaseSeen], str], ...] = (
+        lambda release: f" of each {release.what}",
+        lambda release: f" of releases of {release.size} numbers",
+        lambda release: f" in release {release.place}",
+    )
+    for name in names:
+        for release in every:
+            groups.setdefault(name(release), []).append(release)
+    first: dict[tuple[int, ...], str] = {}
+    for name, releases in groups.items():
+        first.setdefault(tuple(map(id, releases)), name)
+    return {name: groups[name] for name in first.values()}
+
+
 def _release_sizes(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
-    """Sums of squares of all noise and of each release by its place in the run: chi-squared."""
-    groups: dict[str, list[tuple[float, int]]] = {"": [pair for run in seen for pair in run.releases]}
-    if not groups[""]:
+    """Sums of squares of Gaussian noise, of all and of each group: chi-squared."""
+    groups = _groups(seen, "gaussian")
+    if not groups:
         return None
-    if max(len(run.releases) for run in seen) > 1:  # else the first release is all noise, which was counted
-        for run in seen:
-            for place, pair in enumerate(run.releases):
-                groups.setdefault(f" in release {place + 1}", []).append(pair)
-    squares = np.array([sum(square for square, _ in pairs) for pairs in groups.values()])
-    sizes = np.array([sum(size for _, size in pairs) for pairs in groups.values()], dtype=float)
+    squares = np.array([sum(release.length**2 for release in releases) for releases in groups.values()])
+    sizes = np.array([sum(release.size for release in releases) for releases in groups.values()], dtype=float)
     p_values = chdtr(sizes, squares)
-    least, p_value = _of_the_least(p_values)
-    refuted = np.flatnonzero(p_values * len(p_values) < FALSE_ALARM)
-    named = int(refuted[0]) if len(refuted) else least  # all noise together, or the earliest release
+    named, p_value = _first_or_least(p_values)
     ratio = np.sqrt(squares[named] / sizes[named])
     text = f"its noise{list(groups)[named]} has {ratio:.3g} of the standard deviation stated ({int(sizes[named])} numbers)"
     return NoiseTest("noise", p_value, text)
+
+
+def _first_or_least(p_values: Array) -> tuple[int, float]:
+    """The first place that is refuted, else that of the least p-value, and the p-value of the family by the union bound."""
+    least, p_value = _of_the_least(p_values)
+    refuted = np.flatnonzero(p_values * len(p_values) < FALSE_ALARM)
+    return int(refuted[0]) if len(refuted) else least, p_value
 
 
 def _coordinate_sizes(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
@@ -199,13 +348,65 @@ def _coordinate_sizes(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
 
 
 def _pure_sizes(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
-    """Norms of noise with density ∝ exp(−ε‖b‖/Δ) in d dimensions: their sum is Gamma(Σd)."""
-    pure = [pair for run in seen for pair in run.pure]
-    if not pure:
+    """Norms of noise with density ∝ exp(−ε‖b‖/Δ) in d dimensions, of all and of each group: their sum is Gamma(Σd)."""
+    groups = _groups(seen, "pure")
+    if not groups:
         return None
-    length, dimensions = sum(length for length, _ in pure), sum(size for _, size in pure)
-    text = f"its noise has {length / dimensions:.3g} of the length stated ({len(pure)} releases)"
-    return NoiseTest("noise", float(gammainc(dimensions, length)), text)
+    lengths = np.array([sum(release.length for release in releases) for releases in groups.values()])
+    sizes = np.array([sum(release.size for release in releases) for releases in groups.values()], dtype=float)
+    named, p_value = _first_or_least(gammainc(sizes, lengths))
+    name, releases = list(groups.items())[named]
+    text = f"its noise{name} has {lengths[named] / sizes[named]:.3g} of the length stated ({len(releases)} releases)"
+    return NoiseTest("noise", p_value, text)
+
+
+def _path_sizes(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
+    """Squared norms of the steps of paths, of all and of each place in a path: Markov's inequality for Π exp(−rate·‖step‖²/2)."""
+    groups: dict[str, list[tuple[int, float, float, float]]] = {}
+    for path in (path for run in seen for path in run.paths):
+        pairs = itertools.pairwise(path.scales.tolist())
+        for place, ((high, low), length) in enumerate(zip(pairs, path.lengths.tolist(), strict=True), start=1):
+            if high > low:  # otherwise there is no noise in between
+                for name in ("", f" between rows {place} and {place + 1}"):
+                    groups.setdefault(name, []).append((path.size, high, low, length))
+    if not groups:
+        return None
+    logs = np.zeros((len(groups), len(_DEPTHS)))
+    ratios: list[float] = []
+    for row, steps in enumerate(groups.values()):
+        squares = [length**2 / _stated_square(size, high, low) for size, high, low, length in steps]
+        ratios.append(float(np.sqrt(np.mean(squares))))
+        for column, depth in enumerate(_DEPTHS):
+            means = sum(_log_mean(size, high, low, depth) for size, high, low, _ in steps)
+            logs[row, column] = means + depth * sum(squares)
+    p_values = np.exp(np.minimum(logs, 0.0)).min(axis=1)
+    named, p_value = _first_or_least(p_values)
+    text = f"its noise that falls has {ratios[named]:.3g} of the length stated{list(groups)[named]}"
+    return NoiseTest("noise", min(1.0, len(_DEPTHS) * p_value), text)
+
+
+def _stated_square(size: int, high: float, low: float) -> float:
+    """The mean of the squared norm of what is between two pure vectors of these scales: b has a squared norm of d(d + 1)."""
+    return size * (size + 1) * (high - low) * (high + low)
+
+
+@lru_cache(maxsize=4096)
+def _log_mean(size: int, high: float, low: float, depth: float) -> float:
+    """An upper bound on ln E exp(−depth·‖v‖²/E‖v‖²), where v is what is between two pure vectors of these scales.
+
+    With w of independent normals N(0, rate), exp(−rate·‖v‖²/2) is the mean over w of cos⟨w, v⟩, and v's characteristic function
+    is ((1 + low²·‖w‖²)/(1 + high²·‖w‖²))^{(d + 1)/2}, which falls in ‖w‖²: its value at the lower end of each of equally likely
+    parts of the law of ‖w‖²/rate, chi-squared, bounds its mean.
+    """
+    squares = _lower_ends(size) * (2 * depth / _stated_square(size, high, low))
+    logs = (size + 1) / 2 * (np.log1p(low**2 * squares) - np.log1p(high**2 * squares))
+    return float(np.log(np.mean(np.exp(logs))))
+
+
+@lru_cache(maxsize=64)
+def _lower_ends(size: int) -> Array:
+    """The lower ends of `_CUTS` equally likely parts of the chi-squared law."""
+    return 2 * gammaincinv(size / 2, np.arange(_CUTS) / _CUTS)
 
 
 def _choices(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
@@ -241,16 +442,54 @@ def _tails(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
 
 
 def _distribution(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
-    """The largest distance to the normal's distribution function (Dvoretzky, Kiefer & Wolfowitz 1956; Massart 1990)."""
-    values, cell = _numbers(seen)
-    if not len(values):
-        return None
-    ordered = ndtr(np.sort(values))
-    places = np.arange(len(values) + 1) / len(values)
+    """The distance of numbers to the normal's distribution function, of all and of each kind of release."""
     # rounding to a grid moves the distribution function by at most half a cell times the density, which is below 1
-    distance = max(0.0, float(max(np.max(places[1:] - ordered), np.max(ordered - places[:-1]))) - cell / 2)
-    p_value = min(1.0, 2 * float(np.exp(-2 * len(values) * distance**2)))
-    return NoiseTest("noise shape", p_value, f"its noise is not normal (its distribution function is {distance:.3g} off)")
+    numbers = [
+        (release.what, ndtr(release.numbers), release.cell / 2)
+        for run in seen
+        for release in run.releases
+        if release.numbers is not None
+    ]
+    return _uniformity(numbers, "its noise{} is not normal, or of another size (its distribution function is {:.3g} off)")
+
+
+def _lengths(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
+    """The distance of norms to their distribution function, that of √χ² or Gamma(d), of all and of each kind of release.
+
+    A norm of d numbers is moved by rounding by at most half of √d cells. The density of √χ² is below 1, and that of Gamma(d) is
+    at most 1, and 1/√(2π(d − 1)) for d > 1, which is below 1/√d. (The cell of a pure release is wider here than it is.)
+    """
+    norms: list[tuple[str, Array, float]] = []
+    for release in (release for run in seen for release in run.releases):
+        if release.law == "gaussian":
+            slack = float(np.sqrt(release.size)) * release.cell / 2
+            norms.append((release.what, np.array([chdtr(release.size, release.length**2)]), slack))
+        elif release.law == "pure":
+            norms.append((release.what, np.array([gammainc(release.size, release.length)]), release.cell / 2))
+    return _uniformity(norms, "the length of its noise{} has another distribution than stated ({:.3g} off)")
+
+
+def _uniformity(values: Sequence[tuple[str, Array, float]], text: str) -> NoiseTest | None:
+    """The largest distance of these numbers to the uniform distribution, beyond the largest slack, of all numbers and of each
+    kind: Dvoretzky, Kiefer & Wolfowitz 1956; Massart 1990."""
+    groups: dict[str, list[tuple[Array, float]]] = {}
+    for what, numbers, slack in values:
+        for name in ("", f" of each {what}"):
+            groups.setdefault(name, []).append((numbers, slack))
+    if len(groups) == 2:  # one kind
+        groups = {"": groups[""]}
+    if not groups:
+        return None
+    distances: list[float] = []
+    p_values: list[float] = []
+    for group in groups.values():
+        ordered = np.sort(np.concatenate([numbers for numbers, _ in group]))
+        places = np.arange(len(ordered) + 1) / len(ordered)
+        distance = float(max(np.max(places[1:] - ordered), np.max(ordered - places[:-1])))
+        distances.append(max(0.0, distance - max(slack for _, slack in group)))
+        p_values.append(min(1.0, 2 * float(np.exp(-2 * len(ordered) * distances[-1] ** 2))))
+    named, p_value = _first_or_least(np.array(p_values))
+    return NoiseTest("noise shape", p_value, text.format(list(groups)[named], distances[named]))
 
 
 def _numbers(seen: Sequence[NoiseSeen]) -> tuple[Array, float]:
@@ -264,7 +503,7 @@ def _grain(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
     """Numbers that occur twice: hardly ever on the stated grid, often on a coarser one or in a narrower type."""
     most, numbers, repeats = 0.0, 0, 0
     for run in seen:
-        for sample, cell in run.samples:
+        for sample, cell in _by_size(release for release in run.releases if release.law == "gaussian"):
             values = np.sort(sample.ravel())
             # two numbers of one cell differ by what the subtraction of the query leaves
             repeats += int((np.diff(values) <= cell / 4).sum())
@@ -309,19 +548,37 @@ def _repeats(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
 
 
 def _pairs_of_releases(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
-    """Given one vector of normals, its product with another one is a normal with that vector's length as standard deviation."""
+    """Given one vector of normals, its product with another one is a normal with that vector's length as standard deviation.
+
+    Vectors are the releases of each length, and of each run its numbers in releases of one or two.
+    """
+    vectors = [list(np.concatenate(matrices)) for matrices in _by_length(seen) if matrices[0].shape[1] > 2]
+    vectors.append([run for each in seen if len(run := _short_numbers(each)) > 2])
     pairs: list[Array] = []
-    for matrices in _by_length(seen):
-        vectors = np.concatenate(matrices)[:_MOST]
-        if vectors.shape[1] < 3 or len(vectors) < 2:
-            continue
-        lengths = np.linalg.norm(vectors, axis=1)
-        products = (vectors @ vectors.T) / np.maximum(lengths[:, None], 1e-300)
-        pairs.append(2 * ndtr(-np.abs(products[np.triu_indices(len(vectors), 1)])))
+    for group in vectors:
+        if len(group) > 1:
+            products, squares = _products(group[:_MOST])
+            above = np.triu_indices(len(products), 1)
+            pairs.append(2 * ndtr(-np.abs(products[above]) / np.sqrt(np.maximum(squares[above], 1e-300))))
     if not pairs:
         return None
     _, p_value = _of_the_least(np.concatenate(pairs))
     return NoiseTest("repeated noise", p_value, "the same noise is used twice: two releases' noise is correlated")
+
+
+def _short_numbers(run: NoiseSeen) -> Array:
+    """The run's first numbers in releases of one or two."""
+    numbers = [release.numbers for release in run.releases if release.size < 3 and release.numbers is not None]
+    return np.concatenate(numbers)[: 3 * _THIRD] if numbers else np.zeros(0)
+
+
+def _products(vectors: Sequence[Array]) -> tuple[Array, Array]:
+    """(i, j): the product of vectors i and j as far as both go, and the squared length of that part of vector i."""
+    sizes = np.array([len(vector) for vector in vectors])
+    rows = np.zeros((len(vectors), int(sizes.max())))
+    for row, vector in zip(rows, vectors, strict=True):
+        row[: len(vector)] = vector
+    return rows @ rows.T, np.cumsum(rows**2, axis=1)[:, sizes - 1]
 
 
 def _correlations(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
@@ -343,19 +600,42 @@ def _by_length(seen: Iterable[NoiseSeen]) -> Iterator[list[Array]]:
 
 
 def _between_releases(seen: Sequence[NoiseSeen]) -> dict[str, float]:
-    """Scores of releases one, two or three apart, in pairs that share none."""
-    scores: dict[str, float] = {}
-    for lag in (1, 2, 3):
-        product = square = 0.0
-        for run in seen:
-            for sample, _ in run.samples:
-                first = np.flatnonzero(np.arange(len(sample)) % (2 * lag) < lag)
-                first = first[first + lag < len(sample)]
-                product += float((sample[first] * sample[first + lag]).sum())
-                square += float((sample[first] ** 2).sum())
-        if square:
-            scores[f"noise of releases {lag} apart"] = product / np.sqrt(square)
-    return scores
+    """Scores of releases any number of places apart, as far as both go: among all releases of a run, and among those of each
+    length. Pairs of one score share no release: those that begin in blocks 1, 3, 5, ... of as many releases as they are apart,
+    and the others. So, given the first releases of the pairs, the sum of products is normal."""
+    products: dict[str, Array] = {}
+    squares: dict[str, Array] = {}
+    for run in seen:
+        kept = [release for release in run.releases if release.numbers is not None]
+        sizes = sorted({release.size for release in kept})
+        for size in [None, *sizes] if len(sizes) > 1 else [None]:
+            vectors = [release.numbers for release in kept if size in (None, release.size) and release.numbers is not None]
+            if len(vectors) < 2:
+                continue
+            product, square = _products(vectors)
+            first, second = np.triu_indices(len(vectors), 1)
+            apart = second - first
+            scores = 2 * apart + first // apart % 2
+            name = "releases" if size is None else f"releases of {size} numbers"
+            for sums, values in ((products, product), (squares, square)):
+                sums[name] = _longer_sum(sums.get(name), np.bincount(scores, values[first, second]).astype(np.float64))
+    return {
+        f"noise of {name} {score // 2} apart ({'odd' if score % 2 == 0 else 'even'} blocks)": float(
+            products[name][score] / np.sqrt(squares[name][score])
+        )
+        for name in products
+        for score in np.flatnonzero(squares[name] > 0)
+    }
+
+
+def _longer_sum(one: Array | None, other: Array) -> Array:
+    """The sum of two arrays, the shorter filled up by zeros."""
+    if one is None:
+        return other
+    total = np.zeros(max(len(one), len(other)))
+    total[: len(one)] += one
+    total[: len(other)] += other
+    return total
 
 
 def _within_releases(seen: Sequence[NoiseSeen]) -> dict[str, float]:
@@ -416,9 +696,11 @@ FAMILIES: tuple[Callable[[Sequence[NoiseSeen]], NoiseTest | None], ...] = (
     _release_sizes,
     _coordinate_sizes,
     _pure_sizes,
+    _path_sizes,
     _choices,
     _tails,
     _distribution,
+    _lengths,
     _repeats,
     _pairs_of_releases,
     _ranks,

@@ -35,7 +35,7 @@ class ReleaseRecord:
     deviation, or ε where `kind` is "pure", "choice" (`query` are the scores, `released` is the place that was chosen), and
     "threshold": of a number that is compared and does not leave. "hidden": a step that does not leave. "objective" is the linear
     term of an objective, which is not rounded (step 0). Where less and less noise was added, `released` is what has the
-    least, and `path` all of it.
+    least, `path` all of it, and `epsilons` the ε of each row of the path.
     `precision` is the machine epsilon of the query's type; `sampling_rate` is the one that it is paid for at; `what` names the
     kind of query.
     """
@@ -50,6 +50,7 @@ class ReleaseRecord:
     step: float = 0.0
     path: Array | None = None
     what: str = "statistic"
+    epsilons: tuple[float, ...] = ()
 
 
 @dataclass
@@ -112,10 +113,8 @@ class Recorder(Source):
 
     def falling(self, query: Array, sensitivity: float, epsilons: Sequence[float], step: float) -> Array:
         path = self.source.falling(query, sensitivity, epsilons, step)
-        record = ReleaseRecord(
-            _rounded(query, step), sensitivity, epsilons[-1], _kept(path[-1]), "pure", step=step, path=_kept(path)
-        )
-        self._keep(record)
+        record = ReleaseRecord(_rounded(query, step), sensitivity, epsilons[-1], _kept(path[-1]), "pure", step=step)
+        self._keep(replace(record, path=_kept(path), epsilons=tuple(epsilons)))
         return path
 
     def choose(self, scores: Array, sensitivity: float, epsilon: float, step: float) -> int:
@@ -197,7 +196,7 @@ class Forced(Source):
             raise UnpaidReleaseError(
                 f"Release {len(self.recording.releases)} is a path of {len(epsilons)}, the recorded one not."
             )
-        self.recording.releases[-1] = replace(self.recording.releases[-1], path=path)
+        self.recording.releases[-1] = replace(self.recording.releases[-1], path=path, epsilons=tuple(epsilons))
         return path.copy()
 
     def choose(self, scores: Array, sensitivity: float, epsilon: float, step: float) -> int:
