@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.special import erfcx
+from scipy.stats import binom, laplace, norm
 
 from dperm._random import Randomness
 from dperm.audit import Training, attack
-from dperm.audit.noise import FALSE_ALARM, FAMILIES, NoiseSeen, noise_findings, noise_tests
+from dperm.audit.noise import FALSE_ALARM, FAMILIES, NoiseSeen, _log_mean, _stated_square, noise_findings, noise_tests
 from dperm.audit.recording import Recorder, Recording, ReleaseRecord
 from dperm.estimators import DPRidge
 from dperm.release import SystemSource
@@ -146,3 +147,30 @@ def test_item_5_a_sound_ridge_regression_is_not_refuted() -> None:
     """Its Gram matrix has 990 numbers."""
     training = Training.of_mechanism(*DPRidge(epsilon=1.0, public_size=5000).mechanism_for(features=43))
     assert [result.verdict for result in attack(training, trials=40)] == ["consistent", "consistent"]
+
+
+@pytest.mark.parametrize("low", [0.01, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("depth", [0.25, 1.0, 4.0, 16.0])
+def test_the_bound_of_a_paths_step_is_above_its_mean_and_near(low: float, depth: float) -> None:
+    """In one dimension: two Laplace numbers of scales 1 and `low` differ by 0 with probability low², else by a Laplace number."""
+    rate = depth / (2 * (1 - low**2))  # the variance of a Laplace number is 2
+    other = np.sqrt(np.pi / (4 * rate)) * erfcx(1 / (2 * np.sqrt(rate)))  # E exp(−rate·L²)
+    mean = low**2 + (1 - low**2) * other
+    assert 0 <= _log_mean(1, 1.0, low, depth) - np.log(mean) < 2e-3
+
+
+def test_the_stated_square_of_a_paths_step_is_its_mean() -> None:
+    rng = np.random.default_rng(3)
+    for size in (1, 4, 30):
+        rows = [gradual(rng, np.zeros(size), (0.5, 1.0)).path for _ in range(4000)]
+        squares = np.array([float(np.sum((path[0] - path[1]) ** 2)) for path in rows if path is not None])
+        error = 5 * squares.std() / np.sqrt(len(squares))
+        assert abs(squares.mean() - _stated_square(size, 2.0, 1.0)) < error
+
+
+def test_pure_numbers_become_normals_of_the_same_quantile() -> None:
+    values = np.array([-20.0, -3.0, -0.5, 1e-3, 0.7, 2.0, 30.0])
+    made = [ReleaseRecord(np.zeros(1), 2.0, 0.5, np.array([4 * value]), "pure", step=2.0**-30) for value in values]
+    ((sample, _),) = NoiseSeen.of(Recording(made)).samples
+    tails = laplace.sf(np.abs(values))
+    assert np.allclose(sample.ravel(), np.sign(values) * norm.isf(tails), rtol=1e-10)

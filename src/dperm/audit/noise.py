@@ -610,6 +610,7 @@ def _between_releases(seen: Sequence[NoiseSeen]) -> dict[str, float]:
         sizes = sorted({release.size for release in kept})
         for size in [None, *sizes] if len(sizes) > 1 else [None]:
             vectors = [release.numbers for release in kept if size in (None, release.size) and release.numbers is not None]
+            vectors = vectors[: 2 * _MOST]  # of many lengths there may be more
             if len(vectors) < 2:
                 continue
             product, square = _products(vectors)
