@@ -491,17 +491,20 @@ def test_10_a_record_is_drawn_as_often_as_its_rule_allows_and_no_more(pair: str)
 
 def test_10_rows_of_a_record_are_forced_together_and_batches_keep_their_size() -> None:
     rows, record = PoissonRows(0.3, 3), np.array([2])
-    assert rows.forced(np.array([0, 7, 20]), record, 0, 0).tolist() == [0, 6, 7, 8, 20]
-    assert BallsAndBins(4).forced(np.array([1, 2]), record, 5, 1).tolist() == [1, 2]
-    assert BallsAndBins(4).forced(np.array([1, 2]), record, 6, 1).tolist() == [1]  # another step's of that epoch
+    assert rows.forced(np.array([0, 7, 20]), record, True).tolist() == [0, 6, 7, 8, 20]
+    assert BallsAndBins(4).forced(np.array([1, 2]), record, True).tolist() == [1, 2]
+    assert BallsAndBins(4).forced(np.array([1, 2]), record, False).tolist() == [1]
+    assert [BallsAndBins(4).takes_part(step, 1) for step in (5, 6)] == [True, False]  # another step's of that epoch
     fixed = FixedSize(3, 10)
     for drawn in ([0, 1, 9], [1, 2, 3]):
-        forced = fixed.forced(np.array(drawn), record, 0, 0)
+        forced = fixed.forced(np.array(drawn), record, True)
         assert len(forced) == 3 and 2 in forced
+        left_out = fixed.forced(np.array(drawn), record, False)
+        assert len(left_out) == 3 and 2 not in left_out
     capped = PoissonUpTo(0.3, capacity=3, largest=10)
     nobody = np.array([], dtype=np.intp)
-    assert len(capped.forced(np.array([0, 1, 9]), nobody, 0, 0, spare=1)) == 2  # room for one to come
-    assert Poisson(0.3).forced(np.array([0, 1, 9]), record, 0, 0).tolist() == [0, 1, 2, 9]
+    assert len(capped.forced(np.array([0, 1, 9]), nobody, True, spare=1)) == 2  # room for one to come
+    assert Poisson(0.3).forced(np.array([0, 1, 9]), record, True).tolist() == [0, 1, 2, 9]
 
 
 def test_single_precision_sums_may_round() -> None:
@@ -640,3 +643,121 @@ def test_pairs_that_are_no_neighbours_are_refused() -> None:
 def test_a_channel_that_refuses_is_a_finding() -> None:
     result = replay(counting(Gaussian(2.0), noise=1.0), ONE_MORE)
     assert result.details["kinds"] == ["unpaid"] and "not paid for" in str(result)
+
+
+# --- each sampled release and its own draw ----------------------------------------------------------------------------
+
+_STEPS = 8
+_POISSON, _OTHER, _ALLOCATED = Poisson(0.1), Poisson(0.3), BallsAndBins(4)
+
+
+def of_draws(event: Event, batches: Callable[[Channel, int], Any]) -> Training:
+    """Noisy sums over the records that `batches(channel, n)` gives with the noise and the rate of each."""
+
+    def run(data: Any, source: Any) -> Any:
+        channel = Channel.open(source)
+        channel.charge(event, "sampled sums")
+        rows = np.clip(np.nan_to_num(data[0]), -0.5, 0.5)
+        return [channel.release(rows[drawn].sum(axis=0), 1.0, *paid) for drawn, *paid in batches(channel, len(rows))]
+
+    return training_of(run, event)
+
+
+def _in_turn(*rules: Any) -> Callable[[Channel, int], Any]:
+    return lambda channel, n: ((drawn, 5.0, rule.rate) for rule in rules for drawn in rule.draws(channel, n, _STEPS))
+
+
+def _paid(*rules: Any) -> Event:
+    return Composed(tuple(rule.event(Gaussian(5.0), 0, _STEPS) for rule in rules))
+
+
+def _side_by_side(channel: Channel, n: int) -> Any:
+    for one, other in zip(_POISSON.draws(channel, n, _STEPS), _POISSON.draws(channel, n, _STEPS), strict=True):
+        yield one, 5.0, 0.1
+        yield other, 7.0, 0.1
+
+
+def _drawn_first(rule: Any, made_of: Callable[[list[Any], int], Any], steps: int = _STEPS) -> Callable[[Channel, int], Any]:
+    """Draws that are made before the first release; `made_of(draws, i)` is what release i is made of."""
+
+    def batches(channel: Channel, n: int) -> Any:
+        draws = [*rule.draws(channel, n, steps)]
+        return [(made_of(draws, step), 5.0, rule.rate) for step in range(_STEPS)]
+
+    return batches
+
+
+def _left_early(channel: Channel, n: int) -> Any:
+    for _ in range(2):
+        for drawn in [*_POISSON.draws(channel, n, _STEPS)][: _STEPS // 2]:
+            yield drawn, 5.0, 0.1
+
+
+_TWICE = Composed((SelfComposed(_paid(_POISSON), 1), _POISSON.event(Gaussian(7.0), 0, _STEPS)))
+_SOUND: dict[str, tuple[Event, Any]] = {
+    "Poisson": (_paid(_POISSON), _in_turn(_POISSON)),
+    "balls and bins": (_paid(_ALLOCATED), _in_turn(_ALLOCATED)),
+    "two rates, in another order than the event": (_paid(_POISSON, _OTHER), _in_turn(_OTHER, _POISSON)),
+    "balls and bins, then Poisson": (_paid(_ALLOCATED, _POISSON), _in_turn(_ALLOCATED, _POISSON)),
+    "Poisson, then balls and bins": (_paid(_ALLOCATED, _POISSON), _in_turn(_POISSON, _ALLOCATED)),
+    "side by side": (_TWICE, _side_by_side),
+    "drawn first": (_paid(_POISSON), _drawn_first(_POISSON, lambda draws, step: draws[step])),
+    "drawn first, and stopped early": (_paid(_POISSON), _drawn_first(_POISSON, lambda draws, step: draws[step], 3 * _STEPS)),
+    "stopped early twice": (_paid(_POISSON), _left_early),
+}
+
+
+@pytest.mark.parametrize("name", _SOUND)
+def test_10_sampled_sums_of_their_own_draws_are_consistent(name: str) -> None:
+    event, batches = _SOUND[name]
+    result = replay(of_draws(event, batches), ONE_MORE)
+    assert result.verdict == "consistent", str(result)
+    assert result.details["largest_movement"] == pytest.approx(1, abs=1e-6)
+
+
+def _everybody(rule: Any) -> Callable[[Channel, int], Any]:
+    return lambda channel, n: [(np.arange(n), 5.0, rule.rate) for _ in rule.draws(channel, n, _STEPS)]
+
+
+def _two_at_once(channel: Channel, n: int) -> Any:
+    for one, other in zip(_POISSON.draws(channel, n, _STEPS), _POISSON.draws(channel, n, _STEPS), strict=True):
+        yield np.union1d(one, other), 5.0, 0.1
+
+
+_UNSOUND: dict[str, tuple[Event, Any]] = {
+    "all records": (_paid(_POISSON), _everybody(_POISSON)),
+    "all records, balls and bins": (_paid(_ALLOCATED), _everybody(_ALLOCATED)),
+    "the first draw": (_paid(_POISSON), _drawn_first(_POISSON, lambda draws, step: draws[0])),
+    "the first draw, balls and bins": (_paid(_ALLOCATED), _drawn_first(_ALLOCATED, lambda draws, step: draws[0])),
+    "the first epoch": (_paid(_ALLOCATED), _drawn_first(_ALLOCATED, lambda draws, step: draws[step % 4])),
+    "two neighbouring draws": (_paid(_POISSON), _drawn_first(_POISSON, lambda draws, i: np.union1d(draws[i], draws[i - 1]))),
+    "two draws of one call": (
+        _paid(_POISSON),
+        _drawn_first(_POISSON, lambda draws, i: np.union1d(draws[2 * i], draws[2 * i + 1]), 2 * _STEPS),
+    ),
+    "two draws of two calls": (_paid(_POISSON), _two_at_once),
+}
+
+
+@pytest.mark.parametrize("name", _UNSOUND)
+@pytest.mark.parametrize("pair", [ONE_MORE[0], ONE_MORE[0].reversed()], ids=["added", "removed"])
+def test_10_a_release_of_other_records_than_its_draw_has_is_found(name: str, pair: Pair) -> None:
+    event, batches = _UNSOUND[name]
+    result = replay(of_draws(event, batches), [pair], both_ways=False)
+    assert result.details["kinds"] == ["draws"], str(result)
+
+
+@pytest.mark.parametrize("rule", [_POISSON, FixedSize(4, 40), PoissonUpTo(0.1, capacity=12, largest=60), _ALLOCATED])
+def test_10_a_plan_whose_batches_are_not_its_draws_is_found(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    relation = REPLACE if isinstance(rule, FixedSize) else ADD
+    objective = linear(Logistic(), relation=relation)
+    training = Training.of_mechanism(gradient(sampler=rule), objective)
+    pair = (Pair.adding if relation is ADD else Pair.replacing)("the other label", (ROWS, SIGNS), ROWS[-1], -SIGNS[-1])
+    sound = replay(training, [pair])
+    assert sound.verdict == "consistent", str(sound)
+
+    def streamed(self: Any, channel: Channel, records: Any, steps: int) -> Any:
+        return records.stream([None for _ in self.draws(channel, len(records), steps)])
+
+    monkeypatch.setattr(type(rule), "streamed", streamed)
+    assert replay(training, [pair]).details["kinds"] == ["draws"]

@@ -18,7 +18,7 @@ from dperm.release.coins import Coin
 from dperm.release.draws import Draw, Indices
 from dperm.release.source import Source, SystemSource
 
-__all__ = ["Forced", "Recorder", "Recording", "ReleaseRecord"]
+__all__ = ["DrawRecord", "Forced", "Recorder", "Recording", "ReleaseRecord"]
 
 Array = NDArray[np.float64]
 Kind = Literal["gaussian", "pure", "objective", "threshold", "choice", "hidden"]
@@ -37,7 +37,8 @@ class ReleaseRecord:
     term of an objective, which is not rounded (step 0). Where less and less noise was added, `released` is what has the
     least, `path` all of it, and `epsilons` the ε of each row of the path.
     `precision` is the machine epsilon of the query's type; `sampling_rate` is the one that it is paid for at; `what` names the
-    kind of query.
+    kind of query; `door` is the channel that it left through: 0 for that of all records, others for parts, in the order in which
+    they were opened.
     """
 
     query: Array
@@ -51,19 +52,67 @@ class ReleaseRecord:
     path: Array | None = None
     what: str = "statistic"
     epsilons: tuple[float, ...] = ()
+    door: int = 0
+
+
+@dataclass(frozen=True)
+class DrawRecord:
+    """One inclusion draw: who was `included`, how it was made, and as which `step` of those that one `call` asked for; through
+    which `door`, as of a release, and after how many `releases` of the run."""
+
+    included: Indices
+    draw: Draw
+    step: int
+    call: int
+    door: int
+    releases: int
 
 
 @dataclass
 class Recording:
-    """A run's releases and inclusion draws, in order; `draws[i]` says how draw i was made, and `steps[i]` as which of those that
-    were asked for together. `thinned` says for each coin tossed on a draw who stayed; `parts` are those that a filter took."""
+    """A run's releases and inclusion draws, in order. `thinned` says for each coin tossed on a draw who stayed; `parts` are those
+    that a filter took, with the door that it stands at. `doors` and `calls` count channels of parts, and calls for draws."""
 
     releases: list[ReleaseRecord] = field(default_factory=list[ReleaseRecord])
-    parts: list[Event] = field(default_factory=list[Event])
-    inclusions: list[Indices] = field(default_factory=list[Indices])
-    draws: list[Draw] = field(default_factory=list[Draw])
-    steps: list[int] = field(default_factory=list[int])
+    parts: list[tuple[int, Event]] = field(default_factory=list[tuple[int, Event]])
+    drawn: list[DrawRecord] = field(default_factory=list[DrawRecord])
     thinned: dict[Coin, Indices] = field(default_factory=dict["Coin", Indices])
+    doors: int = 0
+    calls: int = 0
+
+    @property
+    def inclusions(self) -> list[Indices]:
+        """Who was in each draw."""
+        return [item.included for item in self.drawn]
+
+    def draws_of_releases(self) -> tuple[list[int | None], list[int]]:
+        """For each release the number of the draw whose records it is charged for, None for one that is charged for all records
+        or that no draw was made for; and the draws that no release was made of, but for calls that were left early.
+
+        Releases of one door and rate take the draws of that rate in their order: each draw once. Where a call for draws was left
+        early, what it had left belongs to no release once the next call begins.
+        """
+        owners: list[int | None] = []
+        waiting: dict[tuple[int, float], list[int]] = {}
+        last = {item.call: number for number, item in enumerate(self.drawn)}
+        in_use: set[int] = set()
+        at = 0
+        for number, release in enumerate(self.releases):
+            while at < len(self.drawn) and self.drawn[at].releases <= number:
+                item = self.drawn[at]
+                queue = waiting.setdefault((item.door, item.draw.rate), [])
+                if item.step == 0:
+                    ended = [each for each in queue if self.drawn[each].call in in_use and last[self.drawn[each].call] < at]
+                    queue[:] = [each for each in queue if each not in ended]
+                queue.append(at)
+                at += 1
+            queue = waiting.get((release.door, release.sampling_rate), []) if release.sampling_rate < 1 else []
+            owner = queue.pop(0) if queue else None
+            if owner is not None:
+                in_use.add(self.drawn[owner].call)
+            owners.append(owner)
+        unused = [number for queue in waiting.values() for number in queue]
+        return owners, unused
 
 
 class Recorder(Source):
@@ -77,10 +126,11 @@ class Recorder(Source):
         self.source = source or SystemSource(Randomness.from_system())
         self.recording = Recording()
         self._members: Indices | None = None
+        self._door = 0
 
     def within(self, members: Indices) -> Source:
         view = copy.copy(self)  # which shares the recording
-        view._members, view.source = members, self.source.within(members)
+        view._members, view.source, view._door = members, self.source.within(members), _next_door(self.recording)
         return view
 
     def over(self, own: Source) -> Source:
@@ -89,7 +139,8 @@ class Recorder(Source):
         return self
 
     def _keep(self, record: ReleaseRecord) -> None:
-        self.recording.releases.append(replace(record, what=self.what))
+        self.recording.releases.append(replace(record, what=self.what, door=self._door))
+        self.sampling_rate = 1.0  # what is not sampled does not say so
 
     def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
         asked = _rounded(query, step)  # first: a source may add its noise in the query's memory
@@ -135,11 +186,16 @@ class Recorder(Source):
         return term
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
-        for step, included in enumerate(self.source.draw(draw, records, steps)):
-            self.recording.inclusions.append(_among_all(included, self._members, draw.slots))
-            self.recording.draws.append(draw)
-            self.recording.steps.append(step)
-            yield included
+        call = _next_call(self.recording)
+
+        def drawn() -> Iterator[Indices]:
+            for step, included in enumerate(self.source.draw(draw, records, steps)):
+                made = len(self.recording.releases)
+                everywhere = _among_all(included, self._members, draw.slots)
+                self.recording.drawn.append(DrawRecord(everywhere, draw, step, call, self._door, made))
+                yield included
+
+        return drawn()
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
         stayed = self.source.thin(indices, keep, coin)
@@ -152,32 +208,38 @@ class Recorder(Source):
         return np.random.default_rng(_CLAIMED_DRAWS)
 
     def admitted(self, event: Event) -> None:
-        self.recording.parts.append(event)
+        self.recording.parts.append((self._door, event))
 
 
 class Forced(Source):
     """Teacher-forces a run with another run's releases and inclusions, and keeps this run's own queries.
 
     `index_map[i]` is this data set's index of the recorded data set's record i, or −1 where it is absent;
-    `extra` are this data set's records that the recorded one lacks: included in every step that the way of drawing allows
-    (`Draw.takes_part`, of pattern number `turn`), the worst case. Records in `always`, of the recorded data set, stay in every
-    thinning too.
+    `extra` are this data set's records that the recorded one lacks. `there[i]` says whether they are in draw i: by default in
+    every step that the way of drawing allows (`Draw.takes_part`), the worst case. Records in `always`, of the recorded data set,
+    stay in every thinning too.
     """
 
     def __init__(
-        self, recording: Recording, index_map: Indices, extra: Indices, always: Indices | None = None, turn: int = 0
+        self,
+        recording: Recording,
+        index_map: Indices,
+        extra: Indices,
+        always: Indices | None = None,
+        there: Sequence[bool] | None = None,
     ) -> None:
         self.always = _NOBODY if always is None else always
-        self.turn = turn
+        self.there = [item.draw.takes_part(item.step, 0) for item in recording.drawn] if there is None else there
         self.reference = recording
         self.index_map = index_map
         self.extra = extra
         self.recording = Recording()
         self._members: Indices | None = None
+        self._door = 0
 
     def within(self, members: Indices) -> Source:
         view = copy.copy(self)  # which shares the recording
-        view._members = members
+        view._members, view._door = members, _next_door(self.recording)
         return view
 
     def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
@@ -214,23 +276,29 @@ class Forced(Source):
             raise UnpaidReleaseError(f"Release {at + 1} has no counterpart in the recorded run.")
         released = self.reference.releases[at].released.copy()
         asked = _rounded(query, step)
-        self.recording.releases.append(
-            ReleaseRecord(asked, sensitivity, noise, released, kind, _precision(query), self.sampling_rate, step, what=self.what)
-        )
+        rate, self.sampling_rate = self.sampling_rate, 1.0  # what is not sampled does not say so
+        record = ReleaseRecord(asked, sensitivity, noise, released, kind, _precision(query), rate, step)
+        self.recording.releases.append(replace(record, what=self.what, door=self._door))
         return array_namespace(query).asarray(released, dtype=query.dtype, device=device(query), copy=True)
 
     def draw(self, draw: Draw, records: int, steps: int) -> Iterator[Indices]:
-        for step, included in enumerate(self.reference.inclusions[len(self.recording.inclusions) :][:steps]):
-            mapped = self.index_map[included // draw.slots]
-            there = mapped >= 0
-            extra = draw.numbers(self.extra if draw.takes_part(step, self.turn) else _NOBODY)
-            mine = np.sort(np.concatenate([mapped[there] * draw.slots + included[there] % draw.slots, extra]))
-            if self._members is not None:
-                mine = mine[np.isin(mine // draw.slots, self._members)]
-            self.recording.inclusions.append(mine)
-            self.recording.draws.append(draw)
-            self.recording.steps.append(step)
-            yield _among_members(mine, self._members, draw.slots)
+        call = _next_call(self.recording)
+
+        def drawn() -> Iterator[Indices]:
+            recorded = [number for number, item in enumerate(self.reference.drawn) if item.call == call]
+            for step, number in enumerate(recorded[:steps]):
+                included = self.reference.drawn[number].included
+                mapped = self.index_map[included // draw.slots]
+                kept = mapped >= 0
+                extra = draw.numbers(self.extra if self.there[number] else _NOBODY)
+                mine = np.sort(np.concatenate([mapped[kept] * draw.slots + included[kept] % draw.slots, extra]))
+                if self._members is not None:
+                    mine = mine[np.isin(mine // draw.slots, self._members)]
+                made = len(self.recording.releases)
+                self.recording.drawn.append(DrawRecord(mine, draw, step, call, self._door, made))
+                yield _among_members(mine, self._members, draw.slots)
+
+        return drawn()
 
     def thin(self, indices: Indices, keep: Array, coin: Coin) -> Indices:
         mapped = self.index_map[np.union1d(self.reference.thinned.get(coin, _NOBODY), self.always)]
@@ -244,7 +312,17 @@ class Forced(Source):
         return np.random.default_rng(_CLAIMED_DRAWS)
 
     def admitted(self, event: Event) -> None:
-        self.recording.parts.append(event)
+        self.recording.parts.append((self._door, event))
+
+
+def _next_door(recording: Recording) -> int:
+    recording.doors += 1
+    return recording.doors
+
+
+def _next_call(recording: Recording) -> int:
+    recording.calls += 1
+    return recording.calls - 1
 
 
 def _among_all(drawn: Indices, members: Indices | None, slots: int = 1) -> Indices:

@@ -18,7 +18,7 @@ from dperm.audit.distinguish import same_relation
 from dperm.audit.noise import Finding, NoiseSeen, noise_findings
 from dperm.audit.outputs import leaving, unlogged
 from dperm.audit.pairs import Pair
-from dperm.audit.recording import Forced, Recorder, Recording
+from dperm.audit.recording import DrawRecord, Forced, Recorder, Recording, ReleaseRecord
 from dperm.audit.result import REPLAY, AuditResult, finite
 from dperm.audit.training import Training
 from dperm.mechanisms import Stage
@@ -175,8 +175,8 @@ def _refuse_other_randomness(training: Training, pair: Pair) -> None:
 
 
 def replay_pair(training: Training, pair: Pair, turn: int = 0) -> ReplayedPair:
-    """One direction of one pair. `turn` numbers the pattern of draws by which the records in question take part, where there are
-    several: `Draw.takes_part`."""
+    """One direction of one pair. `turn` numbers the patterns of draws by which the records in question take part, where there are
+    several: `Draw.takes_part` and `Draw.takes_part_at_times`."""
     findings: list[Finding] = []
     with unlogged() as log:
         try:
@@ -187,34 +187,61 @@ def replay_pair(training: Training, pair: Pair, turn: int = 0) -> ReplayedPair:
             training.run(pair.first, again)
         except UnpaidReleaseError as error:
             return ReplayedPair({}, (Finding("unpaid", f"a release was not paid for ({error})"),))
-        if leaves(charged) != leaves(training.event):
-            findings.append(Finding("charge", f"it charged {charged}, the certificate states {training.event}"))
-        findings += _unpaid(recorder.recording, training.event)
-        # The records in which the data sets differ are drawn as often as they may be: the worst case, and the same for both.
-        differ = np.union1d(np.flatnonzero(pair.index_map < 0), pair.changed).astype(np.intp)
-        made = recorder.recording
-        inclusions = [
-            draw.forced(included, differ, step, turn, spare=len(pair.extra))
-            for included, draw, step in zip(made.inclusions, made.draws, made.steps, strict=True)
-        ]
-        reference = replace(made, inclusions=inclusions)
-        everyone = np.arange(len(pair.first[1]), dtype=np.intp)
+    if leaves(charged) != leaves(training.event):
+        findings.append(Finding("charge", f"it charged {charged}, the certificate states {training.event}"))
+    made = recorder.recording
+    findings += _unpaid(made, training.event)
+    moved: dict[str, float] = {}
+    for number, there in enumerate(_patterns(made, turn)):
+        ratios, more = _compared(training, pair, made, there, minimisers=number == 0)
+        _raise_to(moved, ratios)
+        known = {finding.kind for finding in findings} if number else set()
+        findings += [finding for finding in more if finding.kind not in known]
+    noise = tuple(NoiseSeen.of(run.recording) for run in (recorder, again))
+    return ReplayedPair(moved, tuple(findings), noise)
+
+
+def _patterns(made: Recording, turn: int) -> list[list[bool]]:
+    """In which draws the records in which data sets differ are put: as often as they may be, which is the worst case; and, where
+    releases are charged as sampled, in some draws only. From those that a record is not in, it must not leave."""
+    often = [item.draw.takes_part(item.step, turn) for item in made.drawn]
+    if all(owner is None for owner in made.draws_of_releases()[0]):
+        return [often]
+    if len(made.drawn) == 1 and made.drawn[0].draw.period == 1:
+        return [often, [False]]
+    return [often, [item.draw.takes_part_at_times(item.step, number, turn) for number, item in enumerate(made.drawn)]]
+
+
+def _compared(
+    training: Training, pair: Pair, made: Recording, there: list[bool], *, minimisers: bool
+) -> tuple[dict[str, float], list[Finding]]:
+    """How far queries of the two data sets are apart, with the records in which these differ in the draws that `there` says."""
+    findings: list[Finding] = []
+    differ = np.union1d(np.flatnonzero(pair.index_map < 0), pair.changed).astype(np.intp)
+    drawn = [
+        replace(item, included=item.draw.forced(item.included, differ, inside, spare=len(pair.extra)))
+        for item, inside in zip(made.drawn, there, strict=True)
+    ]
+    reference = replace(made, drawn=drawn)
+    everyone = np.arange(len(pair.first[1]), dtype=np.intp)
+    with unlogged():
         try:
-            same = Forced(reference, everyone, np.array([], dtype=np.intp), differ, turn)
+            same = Forced(reference, everyone, np.array([], dtype=np.intp), differ, there)
             one = training.run(pair.first, same)
-            forced = Forced(reference, pair.index_map, pair.extra, differ, turn)
+            forced = Forced(reference, pair.index_map, pair.extra, differ, there)
             other = training.run(pair.second, forced)
         except UnpaidReleaseError as error:
-            return ReplayedPair({}, (*findings, Finding("releases", f"the neighbour makes other releases ({error})")))
+            return {}, [Finding("releases", f"the neighbour makes other releases ({error})")]
+    named = training.minimisations if minimisers else None
     mine, theirs = (
-        [] if training.minimisations is None else training.minimisations(data, run.recording)
-        for data, run in ((pair.first, same), (pair.second, forced))
+        [] if named is None else named(data, run.recording) for data, run in ((pair.first, same), (pair.second, forced))
     )
     solved = {item.first_release + 1 for item in mine if item.mechanism.minimiser == 1}
     moved, more = _movements(same.recording, forced.recording, solved)
     findings += [*more, *_overspent(same.recording, forced.recording, training.event)]
     findings += _used_more_often(same.recording, forced.recording, training.event)
     findings += _in_several_parts(same.recording, forced.recording, training.event)
+    findings += _moved_undrawn(same.recording, forced.recording, there)
     if not _equal(leaving(one), leaving(other)):
         text = "what leaves differs though all releases are the same: it depends on records without noise"
         findings.append(Finding("leak", text))
@@ -225,8 +252,21 @@ def replay_pair(training: Training, pair: Pair, turn: int = 0) -> ReplayedPair:
         for kind in (_GRADIENT, _LOG_DETERMINANT):
             if ratios.get(kind, 0.0) > 1 + _ROUNDING:
                 findings.append(Finding("movement", f"the {kind} moved by {ratios[kind]:.6g} times what is charged"))
-    noise = tuple(NoiseSeen.of(run.recording) for run in (recorder, again))
-    return ReplayedPair(moved, tuple(findings), noise)
+    return moved, findings
+
+
+def _moved_undrawn(first: Recording, second: Recording, there: Sequence[bool]) -> list[Finding]:
+    """Releases that are charged for the records of one draw, and that a record moves which is not in it."""
+    owners, _ = first.draws_of_releases()
+    for number, (a, b, owner) in enumerate(zip(first.releases, second.releases, owners, strict=False)):
+        if owner is None or there[owner] or a.query.shape != b.query.shape:
+            continue
+        movement, rounding = _movement(a, b)
+        grid = np.sqrt(a.query.size) * a.step / a.sensitivity  # sums in another order may be rounded to its next multiple
+        if not movement <= rounding + grid:
+            text = f"release {number + 1} is charged for the records of one draw, and one that is not in it moved it"
+            return [Finding("draws", f"{text} by {movement:.3g} times its sensitivity")]
+    return []
 
 
 def _movements(first: Recording, second: Recording, solved: set[int]) -> tuple[dict[str, float], list[Finding]]:
@@ -251,18 +291,23 @@ def _movements(first: Recording, second: Recording, solved: set[int]) -> tuple[d
             findings.append(Finding("sensitivity", text))
         if number in solved or a.kind == "objective":
             continue
-        sensitivity = min(a.sensitivity, b.sensitivity)
-        # scores of a choice move one by one, vectors as a whole
-        movement = float(np.linalg.norm(a.query - b.query, ord=np.inf if a.kind == "choice" else None)) / sensitivity
-        movement = movement if np.isfinite(movement) else np.inf  # a query that is no number on one side, or on both
-        # sums in floating point differ by their rounding, which the certificate leaves out: it grows with the sum
-        rounding = _ROUNDING + 4 * a.precision * float(np.linalg.norm(np.nan_to_num(a.query))) / sensitivity
+        movement, rounding = _movement(a, b)
         if movement > 1 + rounding and movement > largest:
             largest = movement
             findings = [finding for finding in findings if finding.kind != "movement"]
             findings.append(Finding("movement", f"a query moved by {movement:.6g} times its sensitivity ({a.what})"))
         _raise_to(moved, {a.what: movement})
     return moved, findings
+
+
+def _movement(a: ReleaseRecord, b: ReleaseRecord) -> tuple[float, float]:
+    """How far two queries of one shape are apart, in sensitivities, and how much of it may be rounding."""
+    sensitivity = min(a.sensitivity, b.sensitivity)
+    # scores of a choice move one by one, vectors as a whole
+    movement = float(np.linalg.norm(a.query - b.query, ord=np.inf if a.kind == "choice" else None)) / sensitivity
+    movement = movement if np.isfinite(movement) else np.inf  # a query that is no number on one side, or on both
+    # sums in floating point differ by their rounding, which the certificate leaves out: it grows with the sum
+    return movement, _ROUNDING + 4 * a.precision * float(np.linalg.norm(np.nan_to_num(a.query))) / sensitivity
 
 
 def _overspent(first: Recording, second: Recording, event: Event) -> list[Finding]:
@@ -347,16 +392,17 @@ def _unpaid(recording: Recording, event: Event) -> list[Finding]:
     if not chosen_on_the_way(event):
         # parts of the records may have filters of their own, which their channels held
         whole = [SelfComposed(leaf, count) for leaf, count in released_leaves(event).items()]
-        return _beyond(recording, Composed((*whole, *recording.parts)))
+        return _beyond(recording, Composed((*whole, *(part for _, part in recording.parts))))
     # what a filter was charged for: the parts that it took, which another filter of the same charge must take, too
     held = filter_of(event)
     assert held is not None
+    parts = tuple(part for _, part in recording.parts)
     try:
-        for part in recording.parts:
+        for part in parts:
             held.charge(part)
     except BudgetExceeded as error:
         return [Finding("unpaid", f"the filter that was charged does not hold what was released: {error}")]
-    return _beyond(recording, Composed(tuple(recording.parts)))
+    return _beyond(recording, Composed(parts))
 
 
 def _beyond(recording: Recording, event: Event) -> list[Finding]:
@@ -365,33 +411,65 @@ def _beyond(recording: Recording, event: Event) -> list[Finding]:
     for leaf, count in released_leaves(event).items():
         if leaf.pays_for is not None:
             left[leaf.pays_for] += count * leaf.releases
-    sampled: list[Paid] = []
-    for item in recording.releases:
+    owners, unused = recording.draws_of_releases()
+    for number, (item, owner) in enumerate(zip(recording.releases, owners, strict=True)):
         kind, noise = item.kind, item.noise if item.kind in ("pure", "threshold", "choice") else item.noise / item.sensitivity
         kinds = (kind, "hidden") if kind == "gaussian" else (kind,)  # of hidden steps the last is released like any other
-        alike = (key for key, count in left.items() if count and key.kind in kinds)
-        paid = next((key for key in alike if abs(noise - key.noise) <= 1e-9 * key.noise), None)
+        alike = [key for key, count in left.items() if count and key.kind in kinds and abs(noise - key.noise) <= 1e-9 * key.noise]
+        drawn = None if owner is None else recording.drawn[owner].draw
+        paid = next((key for key in alike if _drawn_as(key, drawn, item.sampling_rate)), None)
+        if paid is None and alike:
+            text = f"release {number + 1} was charged as sampled ({alike[0].draw}, at {alike[0].rate:g})"
+            how = (
+                "no draw was made for it"
+                if drawn is None
+                else f"its records were drawn otherwise ({drawn.key}, at {drawn.rate:g})"
+            )
+            return [Finding("draws", f"{text}, but {how}")]
         if paid is None:
             text = f"a release with noise {noise:.6g} times its sensitivity is not in the event that was charged"
             return [Finding("unpaid", text)]
         left[paid] -= 1
-        if paid.rate < 1:
-            sampled.append(paid)
-    drawn = recording.draws
+    return [*_unused_draws(recording, unused), *_drawn_twice(recording)]
 
-    def otherwise(paid: Paid, draw: Draw) -> bool:
-        return draw.key != paid.draw or draw.rate > paid.rate * (1 + 1e-9)
 
-    if len(sampled) > len(drawn) or any(map(otherwise, sampled, drawn)):
-        rates = f"{sampled[0].draw}, at {max(paid.rate for paid in sampled):g}"
-        text = f"{len(sampled)} steps were charged as sampled ({rates}), but records were drawn {len(drawn)} times"
-        return [Finding("draws", text + (f" ({drawn[0].key}, at {max(draw.rate for draw in drawn):g})" if drawn else ""))]
-    period = drawn[0].period if drawn else 1
-    if period > 1:
-        for start in range(0, len(drawn), period):
-            epoch = np.concatenate(recording.inclusions[start : start + period])
-            if len(np.unique(epoch)) < len(epoch):
-                return [Finding("draws", f"a record was drawn twice in {period} steps, which are charged for one")]
+def _drawn_as(paid: Paid, draw: Draw | None, rate: float) -> bool:
+    """Whether a release that claims a rate, of the records of a draw (None: of all), is what was paid for."""
+    if paid.rate >= 1 or rate >= 1 or draw is None:
+        return paid.rate >= 1 and rate >= 1
+    return draw.key == paid.draw and abs(draw.rate - paid.rate) <= 1e-9 * paid.rate
+
+
+def _unused_draws(recording: Recording, unused: Sequence[int]) -> list[Finding]:
+    """Calls for draws side by side, which made more of them than there are releases: a release may have seen several. One call
+    alone may have been left early."""
+    calls: dict[tuple[int, float], set[int]] = {}
+    sampled = {(release.door, release.sampling_rate) for release in recording.releases}
+    for item in map(recording.drawn.__getitem__, unused):
+        calls.setdefault((item.door, item.draw.rate), set()).add(item.call)
+    for (door, rate), several in calls.items():
+        if len(several) > 1 and (door, rate) in sampled:
+            drawn = sum((item.door, item.draw.rate) == (door, rate) for item in recording.drawn)
+            made = sum((item.door, item.sampling_rate) == (door, rate) for item in recording.releases)
+            return [
+                Finding(
+                    "draws", f"records were drawn {drawn} times at {rate:g} for {made} releases: one draw is charged for each"
+                )
+            ]
+    return []
+
+
+def _drawn_twice(recording: Recording) -> list[Finding]:
+    """Records that are in several of the steps that are drawn, and charged, as one period."""
+    periods: dict[tuple[int, int], list[DrawRecord]] = {}
+    for item in recording.drawn:
+        if item.draw.period > 1:
+            periods.setdefault((item.call, item.step // item.draw.period), []).append(item)
+    for period in periods.values():
+        drawn = np.concatenate([item.included for item in period])
+        if len(np.unique(drawn)) < len(drawn):
+            text = f"a record was drawn twice in {period[0].draw.period} steps, which are charged for one"
+            return [Finding("draws", text)]
     return []
 
 

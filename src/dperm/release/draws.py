@@ -51,6 +51,22 @@ class Draw(ABC):
         """
         return step % self.period == turn % self.period
 
+    def takes_part_at_times(self, step: int, number: int, turn: int) -> bool:
+        """Whether the record is in draw `step` of a second pattern, which leaves it out of some draws: `number` counts all draws
+        of a run. It is in one of the draws that are made together, another one each time; in about half of others, and in one of
+        the first two."""
+        if self.rate >= 1:
+            return True
+        if self.period > 1:
+            return step % self.period == step // self.period % self.period
+        if number < 2:
+            return number == turn % 2
+        return bool(np.random.default_rng([turn, number]).integers(2))
+
+    def without(self, drawn: Indices, numbers: Indices) -> Indices:
+        """The `drawn` but for these numbers; as many as before, where all draws are of one size."""
+        return np.setdiff1d(drawn, numbers)
+
     def room(self, drawn: Indices, more: int) -> Indices:
         """As many of the `drawn` as leave room for so many more."""
         return drawn
@@ -59,15 +75,14 @@ class Draw(ABC):
         """By which numbers these records are drawn: several each, where their rows are."""
         return (records[:, None] * self.slots + np.arange(self.slots)).ravel().astype(np.intp)
 
-    def forced(self, drawn: Indices, records: Indices, step: int, turn: int, spare: int = 0) -> Indices:
-        """Draw `step` with these records in it, where they take part in it, and without them elsewhere; with room for `spare`
-        more that are to be put in."""
+    def forced(self, drawn: Indices, records: Indices, there: bool, spare: int = 0) -> Indices:
+        """A draw with these records in it, or without them, as `there` says; with room for `spare` more that are to be put in."""
         if not len(records) and not spare:
             return drawn
         numbers = self.numbers(records)
+        if not there:
+            return self.without(drawn, numbers)
         others = np.setdiff1d(drawn, numbers)
-        if not self.takes_part(step, turn):
-            return others
         return np.union1d(self.room(others, len(numbers) + spare * self.slots), numbers)
 
     def log_ratio(self, drawn: Array) -> Array:

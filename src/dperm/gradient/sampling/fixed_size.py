@@ -54,6 +54,11 @@ class FixedSize(Sampler, Draw):
     def room(self, drawn: Indices, more: int) -> Indices:
         return drawn[: max(0, self.size - more)]
 
+    def without(self, drawn: Indices, numbers: Indices) -> Indices:
+        others = np.setdiff1d(drawn, numbers)
+        unused = np.setdiff1d(np.arange(self.records), np.union1d(drawn, numbers))
+        return np.union1d(others, unused[: len(drawn) - len(others)]).astype(np.intp)
+
     def indices(self, generator: np.random.Generator, records: int, steps: int) -> Iterator[Indices]:
         for _ in range(steps):
             yield np.sort(generator.choice(records, self.size, replace=False, shuffle=False)).astype(np.intp)
