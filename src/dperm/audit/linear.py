@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from dperm.audit.outputs import Progress
 from dperm.audit.pairs import Data, Pair
 from dperm.audit.recording import Recording
 from dperm.audit.trials import Trials
-from dperm.mechanisms import Mechanism, Stage
+from dperm.mechanisms import ByPart, Mechanism, Stage
 from dperm.objectives import LinearObjective
 from dperm.release import Source
 
@@ -44,7 +45,16 @@ def trained_at_once(
 def minimisations_of(mechanism: Mechanism, objective: LinearObjective, data: Data, recording: Recording) -> list[Stage]:
     """The stages of a recorded run that released a minimiser, in order."""
     records = mechanism.admit(objective, objective.records(*data))
-    stages = mechanism.stages(objective, records, [item.released for item in recording.releases])
+    if isinstance(mechanism, ByPart):
+        stages: list[Stage] = []
+        doors = [recording.places(door) for door in range(1, len(mechanism.columns) + 1)]
+        of_parts = mechanism.stages_of_parts(records, [[recording.releases[place].released for place in door] for door in doors])
+        for places, mine in zip(doors, of_parts, strict=True):
+            beyond = len(recording.releases)  # a release that is missing
+            firsts = [dict(enumerate(places)).get(stage.first_release, beyond) for stage in mine]
+            stages += [replace(stage, first_release=first) for stage, first in zip(mine, firsts, strict=True)]
+    else:
+        stages = mechanism.stages(objective, records, [item.released for item in recording.releases])
     return [stage for stage in stages if stage.mechanism.minimiser is not None]
 
 

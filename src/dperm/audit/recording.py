@@ -85,6 +85,17 @@ class Recording:
         """Who was in each draw."""
         return [item.included for item in self.drawn]
 
+    def at(self, door: int) -> Recording:
+        """What one door let through."""
+        places = self.places(door)
+        drawn = [replace(item, releases=int(np.searchsorted(places, item.releases))) for item in self.drawn if item.door == door]
+        parts = [item for item in self.parts if item[0] == door]
+        return Recording([self.releases[place] for place in places], parts, drawn, self.thinned)
+
+    def places(self, door: int) -> list[int]:
+        """Which of all releases a door let through."""
+        return [number for number, item in enumerate(self.releases) if item.door == door]
+
     def draws_of_releases(self) -> tuple[list[int | None], list[int]]:
         """For each release the number of the draw whose records it is charged for, None for one that is charged for all records
         or that no draw was made for; and the draws that no release was made of, but for calls that were left early.

@@ -30,10 +30,9 @@ from dperm.privacy.events import (
     IndividualGaussian,
     Paid,
     RandomStop,
-    alternatives,
     chosen_on_the_way,
     leaves,
-    released_leaves,
+    relation_of,
 )
 from dperm.privacy.filters import BudgetExceeded, filter_of
 from dperm.release import UnpaidReleaseError
@@ -238,8 +237,10 @@ def _compared(
     )
     solved = {item.first_release + 1 for item in mine if item.mechanism.minimiser == 1}
     moved, more = _movements(same.recording, forced.recording, solved)
-    findings += [*more, *_overspent(same.recording, forced.recording, training.event)]
-    findings += _used_more_often(same.recording, forced.recording, training.event)
+    findings += more
+    for door, event in _doors(made, training.event):
+        findings += _overspent(same.recording.at(door), forced.recording.at(door), event)
+        findings += _used_more_often(same.recording.at(door), forced.recording.at(door), event)
     findings += _in_several_parts(same.recording, forced.recording, training.event)
     findings += _moved_undrawn(same.recording, forced.recording, there)
     if not _equal(leaving(one), leaving(other)):
@@ -357,25 +358,46 @@ def _used_more_often(first: Recording, second: Recording, event: Event) -> list[
 
 
 def _in_several_parts(first: Recording, second: Recording, event: Event) -> list[Finding]:
-    """Records that move releases of more parts than a record may lie in: what moves must be within what one part is charged for,
-    beside what is charged for all records."""
-    if not any(isinstance(leaf, Disjoint) for leaf in leaves(event)):
-        return []
-    moved: Counter[tuple[str, float]] = Counter()
-    for a, b in zip(first.releases, second.releases, strict=False):
-        if a.query.shape != b.query.shape or np.linalg.norm(a.query - b.query) > _ROUNDING * a.sensitivity:
-            noise = a.noise if a.kind in ("pure", "threshold", "choice", "objective") else a.noise / a.sensitivity
-            moved[a.kind, float(f"{noise:.6g}")] += 1
-    for met in alternatives(event):
-        if any(leaf.on_the_way for leaf in met):
-            return []  # which releases a filter's part let out is not known
-        paid: Counter[tuple[str, float]] = Counter()
-        for leaf, count in met.items():
-            if leaf.pays_for is not None:
-                paid[leaf.pays_for.kind, float(f"{leaf.pays_for.noise:.6g}")] += count * leaf.releases
-        if moved <= paid:
+    """Records that move releases of more parts of a split than a record may lie in: one, or two where it is replaced."""
+    allowed = 2 if relation_of(event) is Relation.REPLACE_ONE else 1
+    pairs = zip(first.releases, second.releases, strict=False)
+    moved = {
+        a.door
+        for a, b in pairs
+        if a.query.shape != b.query.shape or not np.linalg.norm(a.query - b.query) <= _ROUNDING * a.sensitivity
+    }
+    for split in _splits(first, event):
+        several = sum(door in moved for door, _ in split)
+        if several > allowed:
+            return [Finding("parts", f"a record moved releases of {several} parts, and may lie in {allowed} of them")]
+    return []
+
+
+def _doors(recording: Recording, event: Event) -> list[tuple[int, Event]]:
+    """What is charged for each door of a run: for all records, and for each part."""
+    whole = [SelfComposed(leaf, count) for leaf, count in leaves(event).items() if not isinstance(leaf, Disjoint)]
+    return [(0, Composed(tuple(whole))), *(door for split in _splits(recording, event) for door in split)]
+
+
+def _splits(recording: Recording, event: Event) -> list[list[tuple[int, Event]]]:
+    """The doors of each split of a run, in their order, and what is charged for each. Where parts of several unlike splits were
+    charged, those that pay for what their doors let through."""
+    taken = Composed((event, *(part for door, part in recording.parts if door == 0)))
+    charged = {leaf: count for leaf, count in leaves(taken).items() if isinstance(leaf, Disjoint)}
+
+    def from_door(first: int, left: Mapping[Disjoint, int]) -> list[list[tuple[int, Event]]] | None:
+        if first > recording.doors:
             return []
-    return [Finding("parts", f"a record moved {moved.total()} releases, more than any one part is charged for")]
+        for leaf, count in left.items():
+            split: list[tuple[int, Event]] = [*enumerate(leaf.parts, first)]
+            if not count or (len(left) > 1 and any(_unpaid_at(recording.at(door), part) for door, part in split)):
+                continue
+            rest = from_door(first + len(split), {**left, leaf: count - 1})
+            if rest is not None:
+                return [split, *rest]
+        return None
+
+    return from_door(1, charged) or []
 
 
 def _equal(first: list[Any], second: list[Any]) -> bool:
@@ -388,15 +410,22 @@ def _equal(first: list[Any], second: list[Any]) -> bool:
 
 
 def _unpaid(recording: Recording, event: Event) -> list[Finding]:
-    """Releases that the certificate's event does not hold."""
+    """Releases that the certificate's event does not hold: of each door what is charged for it."""
+    doors = _doors(recording, event)
+    known = {door for door, _ in doors}
+    if any(release.door not in known for release in recording.releases):
+        return [Finding("unpaid", "a part of the records released what is not in the event that was charged for it")]
+    return [finding for door, part in doors for finding in _unpaid_at(recording.at(door), part)]
+
+
+def _unpaid_at(recording: Recording, event: Event) -> list[Finding]:
+    """The same of what one door let through."""
+    parts = tuple(part for _, part in recording.parts)
     if not chosen_on_the_way(event):
-        # parts of the records may have filters of their own, which their channels held
-        whole = [SelfComposed(leaf, count) for leaf, count in released_leaves(event).items()]
-        return _beyond(recording, Composed((*whole, *(part for _, part in recording.parts))))
+        return _beyond(recording, event)
     # what a filter was charged for: the parts that it took, which another filter of the same charge must take, too
     held = filter_of(event)
     assert held is not None
-    parts = tuple(part for _, part in recording.parts)
     try:
         for part in parts:
             held.charge(part)
@@ -408,7 +437,7 @@ def _unpaid(recording: Recording, event: Event) -> list[Finding]:
 def _beyond(recording: Recording, event: Event) -> list[Finding]:
     """Releases and draws that `event`, whose parts are known, does not pay for."""
     left: Counter[Paid] = Counter()
-    for leaf, count in released_leaves(event).items():
+    for leaf, count in leaves(event).items():
         if leaf.pays_for is not None:
             left[leaf.pays_for] += count * leaf.releases
     owners, unused = recording.draws_of_releases()

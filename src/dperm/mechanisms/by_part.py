@@ -15,7 +15,7 @@ from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.extremes import Extreme
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Assumption, Relation, statements
-from dperm.privacy.events import Disjoint, leaves
+from dperm.privacy.events import Disjoint
 from dperm.release import Channel
 
 __all__ = ["ByPart"]
@@ -145,13 +145,11 @@ class ByPart(Mechanism):
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
         return self.mechanisms[0].admit_targets(objective, targets)
 
-    def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
-        stages: list[Stage] = []
-        for (part, own), mine in zip(self._parts, self.split(records), strict=True):
-            stages += part.stages(own, records.subset(mine), released, first)
-            paid = leaves(part.event(own.facts))
-            first += sum(count * leaf.releases for leaf, count in paid.items() if leaf.pays_for is not None)
-        return stages
+    def stages_of_parts(self, records: Records, released: Sequence[Sequence[Array]]) -> list[list[Stage]]:
+        """The stages of each part, of the releases that it made itself and by their numbers among these: how many that are may
+        have been found on the way."""
+        parts = zip(self._parts, self.split(records), released, strict=True)
+        return [part.stages(own, records.subset(mine), told) for (part, own), mine, told in parts]
 
     def extremes(self, objective: LinearObjective) -> list[Extreme]:
         """Those of each part, all of whose records bear a small positive entry that says which part they are in."""
