@@ -288,6 +288,11 @@ def refitted(weights: Any) -> Any:
     return weights_of(Refits.of(weighed(), records, 2, sample_weight=weights, random_state=0).models[0])
 
 
+@functools.cache
+def by_part() -> Any:
+    return DPByPart(linear(DPLogisticRegression, public_size=None, mechanism="output"), {"a": 0, "b": 1}).fit(X, LABELS)
+
+
 def split(y: Any = LABELS, groups: Any = None, **given: Any) -> Any:
     settings: dict[str, Any] = {"public_size": None, "mechanism": "output", **({"max_sample_weight": 1.0} if given else {})}
     settings |= {} if groups is None else {"person_rows": 2}
@@ -324,13 +329,15 @@ def doors() -> dict[str, Door]:
     found: dict[str, Door] = {}
     for name in dperm.estimators.__all__:
         kind = getattr(dperm.estimators, name)
-        if isinstance(kind, type) and hasattr(kind, "score") and kind is not DPSearch:
+        if isinstance(kind, type) and hasattr(kind, "score") and kind not in (DPSearch, DPByPart):
             of = of_linear if issubclass(kind, PrivateLinearModel) else of_network
             found |= {f"{name}.{where}": door for where, door in of(kind)}
     return found | {
         "DPByPart.fit: y": Door(LABELS, split),
         "DPByPart.fit: groups": Door(GROUPS, lambda v: split(groups=v), ENTRIES),
         "DPByPart.fit: sample_weight": Door(WEIGHTS, lambda v: split(sample_weight=v)),
+        "DPByPart.score: y": Door(LABELS, lambda v: by_part().score(np.abs(X), v)),
+        "DPByPart.score: sample_weight": Door(WEIGHTS, lambda v: by_part().score(np.abs(X), LABELS, v)),
         "DPSearch.fit: y": Door(LABELS, lambda v: searched(v, LABELS, False)),
         "DPSearch.fit: held_out": Door(LABELS, lambda v: searched(LABELS, v, False)),
         "DPSearch.fit: held_out, private": Door(LABELS, lambda v: searched(LABELS, v, True)),

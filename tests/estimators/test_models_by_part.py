@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
+import scipy.sparse as sp
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.model_selection import GridSearchCV, cross_val_score
 
+from dperm.audit import Pair, Training, replay
 from dperm.data import Column, Dataset, Schema
 from dperm.estimators import (
     DPByPart,
     DPElasticNet,
     DPLogisticRegression,
+    DPPoissonRegressor,
     DPQuantileRegressor,
     DPRidge,
     model_from_json,
@@ -134,8 +138,8 @@ def test_22_what_is_refused_before_a_charge(log: SpendLog) -> None:
         (DPLogisticRegression(relation="replace_one"), {}, "moves to another part"),
         (DPLogisticRegression(public_size=5), {}, "public_sizes"),
         (good, {"public_sizes": {"a": 1}}, "public_sizes of"),
-        (good, {"fit_by": {"a": 0, "b": 0}}, "different columns"),
-        (good, {"fit_by": {"a": 0, "b": 7}}, "different columns"),
+        (good, {"fit_by": {"a": 0, "b": 0}}, "different features"),
+        (good, {"fit_by": {"a": 0, "b": 7}}, "some of 3 features"),
     ):
         with pytest.raises(ValueError, match=match):
             DPByPart(estimator, **({"fit_by": fit_by} | settings)).fit(X, y)
@@ -211,3 +215,80 @@ def test_22_every_method_trains_models_by_part_or_charges_nothing(method: Any, r
     possible = request.node.callspec.id not in NOT_BY_PART
     assert ((30, 1e-5) in trained) == possible
     assert ((30, 0.0) in trained) == (possible and (method.pure or method.key == "auto"))
+
+
+def two_parts(rows: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.uniform(0, 0.5, (rows, 3))
+    X[:, :2] = np.eye(2)[np.arange(rows) % 2]
+    return X, X[:, 2]
+
+
+def test_22_rows_of_every_form_are_answered_alike(log: SpendLog) -> None:
+    X, numbers = two_parts()
+    y = np.where(numbers > 0.25, "yes", "no")
+    models = DPByPart(DPLogisticRegression(epsilon=100.0, classes=["no", "yes"]), {"a": 0, "b": 1}, public_sizes=30).fit(X, y)
+    forms = [X.tolist(), sp.coo_array(X), sp.csc_matrix(X), sp.lil_array(X), np.asfortranarray(X)]
+    for rows in forms:
+        assert np.array_equal(models.predict(rows), models.predict(X)), type(rows)
+        for method in ("predict_proba", "decision_function"):  # sums over sparse rows round otherwise
+            assert getattr(models, method)(rows) == pytest.approx(getattr(models, method)(X), rel=1e-12), (method, type(rows))
+    alone = [models.models_[name].decision_function(X[[row]])[0] for row, name in enumerate(models.places(X))]
+    assert models.decision_function(X) == pytest.approx(np.array(alone), rel=1e-12)
+    assert models.score(X, y) == np.mean(models.predict(X) == y)
+    weights = np.arange(60.0)
+    assert models.score(X, y, weights) == pytest.approx(weights @ (models.predict(X) == y) / weights.sum())
+    assert is_classifier(models)
+    assert not hasattr(DPByPart(DPRidge(), {"a": 0}), "predict_proba")
+    assert not hasattr(DPByPart(DPRidge(), {"a": 0}), "decision_function")
+
+
+@pytest.mark.parametrize("estimator", [DPRidge(epsilon=9.0), DPLogisticRegression(epsilon=50.0, classes=[False, True])])
+def test_22_models_by_part_are_cross_validated(estimator: Any, log: SpendLog) -> None:
+    X, numbers = two_parts(300)
+    y = numbers if isinstance(estimator, DPRidge) else numbers > 0.25
+    scores = cross_val_score(DPByPart(estimator, {"a": 0, "b": 1}, public_sizes=100), X, y, cv=3)
+    assert scores.shape == (3,)
+    assert scores.max() <= 1.0
+    assert scores.min() > (-1.0 if isinstance(estimator, DPRidge) else 0.4)
+    assert len(log.charges()) == 3
+
+
+def test_22_scores_are_those_of_the_estimator(log: SpendLog) -> None:
+    """Where all rows are in one part, its model scores alike."""
+    X, y = two_parts()
+    X[:, :2] = [1.0, 0.0]
+    for estimator in (DPRidge(), DPPoissonRegressor(), DPQuantileRegressor(quantile=0.3)):
+        models = DPByPart(estimator, {"a": 0, "b": 1}, public_sizes=60).fit(X, y)
+        assert models.score(X, y, np.arange(60.0)) == models.models_["a"].score(X, y, np.arange(60.0))
+        assert is_regressor(models)
+
+
+def test_22_what_is_wrong_with_fit_by_is_said_of_fit_by(log: SpendLog) -> None:
+    X, y = two_parts()
+    estimator = DPLogisticRegression(classes=[False, True])
+    for fit_by, error, match in (
+        ({"a": 0, "b": 3}, ValueError, r"fit_by to number some of 3 features, counted from 0, got \{'b': 3\}"),
+        ({"a": 1, "b": 1}, ValueError, "fit_by with different features"),
+        ({"a": "ward=a", "b": 1}, TypeError, "fit_by to number features from 0, .* got 'ward=a' for 'a'"),
+        ({"a": -1, "b": 1}, ValueError, r"fit_by\['a'\] >= 0"),
+        ({"a": 0.5, "b": 1}, ValueError, r"fit_by\['a'\] to be an integer"),
+        ({"a": None, "b": 1}, TypeError, r"fit_by\['a'\] to be a number"),
+    ):
+        with pytest.raises(error, match=match):
+            DPByPart(estimator, fit_by).fit(X, y > 0.25)
+        with pytest.raises(error, match=match):
+            DPByPart(estimator, fit_by).mechanism_for(3)
+    assert log.charges() == []
+
+
+def test_22_models_by_part_are_audited_through_the_front_door(log: SpendLog) -> None:
+    X, numbers = two_parts(12)
+    data = X, np.where(numbers > 0.25, 1.0, -1.0)
+    estimator = DPLogisticRegression(epsilon=2.0, classes=[-1.0, 1.0], mechanism=Output())
+    training = Training.of_estimator(DPByPart(estimator, {"a": 0, "b": 1}, public_sizes=6), data)
+    result = replay(training, [Pair.adding("one more", data, np.array([-0.1, 0.9, 0.2]), 1.0)])
+    assert result.verdict == "consistent", result
+    assert result.details["largest_movement"] > 0.02
+    with pytest.raises(TypeError, match=r"dperm\.estimators, got GridSearchCV"):
+        Training.of_estimator(GridSearchCV(estimator, {}), data)

@@ -161,19 +161,21 @@ class Training:
 
     @classmethod
     def of_estimator(cls, estimator: Any, data: Data, pairs: Sequence[Pair] = ()) -> Training:
-        """An estimator of `dperm.estimators`, trained through its front door with its own settings.
+        """An estimator of `dperm.estimators`, or its `DPByPart`, trained through its front door with its own settings.
 
         `data` is fitted once, for the certificate.
         """
         from sklearn.base import clone
 
-        if "random_state" not in estimator.get_params() or not hasattr(estimator, "epsilon"):
+        by_part = hasattr(estimator, "fit_by")  # DPByPart: what trains is its estimator
+        trains = estimator.estimator if by_part else estimator
+        if "random_state" not in trains.get_params() or not hasattr(trains, "epsilon"):
             raise TypeError(
                 f"Expected an estimator of dperm.estimators, got {type(estimator).__name__}: for others there is distinguish."
             )
 
         def fitted(records: Data, source: Source) -> Any:
-            model = clone(estimator).set_params(random_state=source)
+            model = clone(estimator).set_params(**{"estimator__random_state" if by_part else "random_state": source})
             return model.fit(*records) if np.ndim(records[0]) < 3 else model.fit(*flattened(*records, None))
 
         def run(records: Data, source: Source) -> Any:
@@ -183,6 +185,10 @@ class Training:
                 _refuse_dropout(model.module_)
                 weights = {name: tensor.detach() for name, tensor in model.module_.state_dict().items()}
                 return {"weights": weights, "history": model.history_, "trace": dict(model.trace_), "facts": facts}
+            if by_part:
+                models = list(model.models_.values())
+                coef, intercept = (np.stack([getattr(each, name) for each in models]) for name in ("coef_", "intercept_"))
+                return {"coef": coef, "intercept": intercept, "trace": [dict(each.trace_) for each in models], "facts": facts}
             return {"coef": model.coef_, "intercept": model.intercept_, "trace": dict(model.trace_), "facts": facts}
 
         with unlogged():
@@ -193,7 +199,7 @@ class Training:
             labels = getattr(model, "classes_", None)
             size = len(data[1]) if certificate.relation is Relation.REPLACE_ONE else None
             shape = model.n_features_in_, 0 if labels is None else len(labels), size
-            task = model.task(*shape)
+            task = (model.estimator if by_part else model).task(*shape)
             mechanism, objective = model.mechanism_for(*shape)
 
             def minimisations(records: Data, recording: Recording) -> list[Stage]:

@@ -203,7 +203,7 @@ class PrivateLinearModel(TakesMethod):
                 "certificate claims, and has no epsilon.",
                 stacklevel=5,
             )
-        if size is not None and method.needs_size:
+        if size is not None and method.needs_size and self._split is None:  # otherwise it is that of a part
             remind_of_size(size, records, "what was chosen by it suits other data.", stacklevel=4, whom=whom)
         given = {name: value for name, value in self.get_params(deep=False).items() if name != "random_state"}
         kept = copy.deepcopy(given)  # lists may change; and what cannot be copied fails now
@@ -319,6 +319,10 @@ class PrivateLinearModel(TakesMethod):
                 "certified: add an Unsupported part to it."
             )
         return method, mechanism, objective
+
+    @abstractmethod
+    def _scored(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
+        """The metric of `score` for targets (n,), answers of `predict` (n,), and weights (n,), of rows in memory."""
 
     def _scores(self, X: Any) -> Array:
         """Predictions x̂ᵀw + intercept for rows scaled to norm ≤ data_norm: (n,) or (n, K)."""

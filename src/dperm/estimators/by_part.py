@@ -7,14 +7,20 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
+from sklearn.utils import (
+    _safe_indexing,  # pyright: ignore[reportPrivateUsage] # rows of lists, arrays, frames and sparse matrices alike
+    get_tags,
+)
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dperm import _validate as check
 from dperm.distributed import parted_table
 from dperm.estimators.base import PrivateLinearModel
+from dperm.estimators.records import beside
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import ByPart, Mechanism
 from dperm.objectives import LinearObjective
@@ -50,6 +56,13 @@ class DPByPart(MetaEstimatorMixin, BaseEstimator):
         self.fit_by = fit_by
         self.public_sizes = public_sizes
 
+    def __sklearn_tags__(self) -> Any:
+        tags, of_parts = super().__sklearn_tags__(), get_tags(self.estimator)
+        tags.estimator_type, tags.target_tags = of_parts.estimator_type, of_parts.target_tags
+        tags.classifier_tags, tags.regressor_tags = of_parts.classifier_tags, of_parts.regressor_tags
+        tags.input_tags.sparse = of_parts.input_tags.sparse
+        return tags
+
     def fit(self, X: Any, y: Any, groups: Any = None, *, sample_weight: Any = None, absent: int = 0) -> Self:
         """Train on rows X (n, d) and targets y (n,); other arguments as of the estimator's `fit`.
 
@@ -59,7 +72,7 @@ class DPByPart(MetaEstimatorMixin, BaseEstimator):
         if parted_table(X, y, sample_weight) is not None:
             raise ValueError("Expected rows in memory for models by part, got rows in parts of a cluster.")
         with all_or_nothing(self):
-            whole: Any = clone(self.estimator)
+            whole = self._unfitted()
             stated = [size for size in sizes if size is not None]
             whole.set_params(public_size=max(stated) if len(stated) == len(sizes) else None)
             whole._split = self._split(whole, sizes)
@@ -67,12 +80,26 @@ class DPByPart(MetaEstimatorMixin, BaseEstimator):
             self._hold(whole, sizes)
         return self
 
+    def _unfitted(self) -> Any:
+        """A clone of the estimator, with the same source of randomness: an audit listens to the one that it handed over."""
+        settings = self.estimator.get_params(deep=False)
+        source = settings.pop("random_state")
+        return type(self.estimator)(**{name: clone(value, safe=False) for name, value in settings.items()}, random_state=source)
+
     def _checked(self) -> list[int | None]:
         """The public size of each part. ValueError for what cannot be, before any data are seen."""
         if not isinstance(self.estimator, PrivateLinearModel):
             raise TypeError(f"Expected a linear estimator of dperm.estimators, got {type(self.estimator).__name__}.")
         if not isinstance(self.fit_by, Mapping) or len(self.fit_by) < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f'Expected fit_by as a feature for each part, {{"north": 3, "south": 4}}, got {self.fit_by!r}.')
+        for name, feature in self.fit_by.items():
+            if isinstance(feature, str):
+                raise TypeError(
+                    f"Expected fit_by to number features from 0, as Schema.columns_of does, got {feature!r} for {name!r}."
+                )
+            check.integer(f"fit_by[{name!r}]", feature, minimum=0)
+        if len(set(self.fit_by.values())) < len(self.fit_by):
+            raise ValueError(f"Expected fit_by with different features for different parts, got {dict(self.fit_by)}.")
         if self.estimator.relation != "add_or_remove_one":
             raise ValueError(
                 "Expected relation='add_or_remove_one' for models by part: under replace_one the number of records of each part "
@@ -88,10 +115,16 @@ class DPByPart(MetaEstimatorMixin, BaseEstimator):
             raise ValueError(f"Expected public_sizes of {list(self.fit_by)}, got {list(self.public_sizes)}.")
         return [check.integer("public_sizes", self.public_sizes[name]) for name in self.fit_by]
 
+    def _refuse_others(self, features: int) -> None:
+        """ValueError for parts by features that rows do not have."""
+        if beyond := {name: feature for name, feature in self.fit_by.items() if feature >= features}:
+            raise ValueError(f"Expected fit_by to number some of {features} features, counted from 0, got {beyond}.")
+
     def _split(
         self, whole: Any, sizes: list[int | None]
     ) -> Callable[[Mechanism, LinearObjective, int], tuple[Mechanism, LinearObjective]]:
         def split(mechanism: Mechanism, objective: LinearObjective, classes: int) -> tuple[Mechanism, LinearObjective]:
+            self._refuse_others(objective.features)
             made: dict[int | None, tuple[Mechanism, LinearObjective]] = {whole.public_size: (mechanism, objective)}
             for size in sizes:
                 if size not in made:
@@ -106,7 +139,8 @@ class DPByPart(MetaEstimatorMixin, BaseEstimator):
         """What a fit would run on rows of so many features, and the objective that its records are made by: known before any
         data. `public_size` is not used: parts have their own. ValueError as `fit`."""
         sizes = self._checked()
-        whole: Any = clone(self.estimator)
+        self._refuse_others(features)
+        whole = self._unfitted()
         built = [whole.set_params(public_size=size).mechanism_for(features, classes) for size in sizes]
         return ByPart.of(built, list(self.fit_by.values())), replace(built[0][1], public_size=None, size_limit=None)
 
@@ -116,7 +150,7 @@ class DPByPart(MetaEstimatorMixin, BaseEstimator):
         self.objective_, self.n_features_in_ = mechanism.objectives[0], whole.n_features_in_
         self.models_: dict[Any, Any] = {}
         for number, (name, size) in enumerate(zip(self.fit_by, sizes, strict=True)):
-            model = clone(self.estimator).set_params(public_size=size)
+            model = self._unfitted().set_params(public_size=size)
             for kept in ("n_features_in_", "feature_names_in_", "classes_"):
                 if hasattr(whole, kept):
                     setattr(model, kept, getattr(whole, kept))
@@ -157,6 +191,18 @@ class DPByPart(MetaEstimatorMixin, BaseEstimator):
         """By each row's own model. ValueError for rows that are in no part."""
         return self._answered(X, "predict")
 
+    @available_if(lambda self: hasattr(self.estimator, "decision_function"))  # pyright: ignore[reportUntypedFunctionDecorator]
+    def decision_function(self, X: Any) -> NDArray[Any]:
+        """By each row's own model. ValueError for rows that are in no part."""
+        return self._answered(X, "decision_function")
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """What the estimator's `score` measures, of all rows, each answered by its own model. ValueError for rows that are in no
+        part."""
+        truth, weights = beside(answers := self.predict(X), y, sample_weight)
+        model: Any = next(iter(self.models_.values()))
+        return model._scored(truth, answers, weights)
+
     @available_if(lambda self: hasattr(self.estimator, "predict_proba"))  # pyright: ignore[reportUntypedFunctionDecorator]
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """By each row's own model. ValueError for rows that are in no part."""
@@ -167,11 +213,11 @@ class DPByPart(MetaEstimatorMixin, BaseEstimator):
         if (lost := sum(name is None for name in names)) > 0:
             raise ValueError(f"Expected rows of the parts {list(self.fit_by)}, got {lost} in none of them.")
         answers: Any = None
-        rows = X if not hasattr(X, "iloc") else X.reset_index(drop=True)
+        rows = X.tocsr() if sp.issparse(X) else X  # other formats have no rows to take
         for name, model in self.models_.items():
             mine = np.flatnonzero(names == name)
             if len(mine):
-                found = getattr(model, method)(rows.iloc[mine] if hasattr(rows, "iloc") else rows[mine])
+                found = getattr(model, method)(_safe_indexing(rows, mine))
                 answers = np.empty((len(names), *found.shape[1:]), dtype=found.dtype) if answers is None else answers
                 answers[mine] = found
         return answers

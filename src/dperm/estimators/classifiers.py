@@ -128,6 +128,9 @@ class _PrivateLinearClassifier(ClassifierMixin, PrivateLinearModel):
         if of_dask(X):
             return accuracy_of_parts(self.predict, PartSums(X, y, sample_weight))
         truth, weights = beside(answers := self.predict(X), y, sample_weight)
+        return self._scored(truth, answers, weights)
+
+    def _scored(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
         return float(accuracy_score(truth, answers, sample_weight=weights))
 
 

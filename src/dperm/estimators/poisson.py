@@ -25,6 +25,8 @@ from dperm.privacy.statements import clipped_counts
 
 __all__ = ["DPPoissonRegressor"]
 
+_LEAST_MEAN = 1e-300  # of an expected count: deviances ask for more than 0
+
 
 class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
     """Differentially private Poisson regression: counts with mean e^{xᵀw + intercept}, over the ball ‖θ‖ ≤ `radius`.
@@ -106,9 +108,12 @@ class DPPoissonRegressor(RegressorMixin, PrivateLinearModel):
         """D², the share of Poisson deviance explained."""
         if of_dask(X):
             return share_explained(self._means, PartSums(X, y, sample_weight), poisson_divergence)
-        truth, weights = beside(answers := self._means(X), y, sample_weight)
-        return float(d2_tweedie_score(truth, answers, sample_weight=weights, power=1))
+        truth, weights = beside(answers := self.predict(X), y, sample_weight)
+        return self._scored(truth, answers, weights)
+
+    def _scored(self, truth: NDArray[Any], answers: NDArray[Any], weights: NDArray[np.float64] | None) -> float:
+        return float(d2_tweedie_score(truth, np.maximum(answers, _LEAST_MEAN), sample_weight=weights, power=1))
 
     def _means(self, X: Any) -> NDArray[np.float64]:
         """Expected counts of rows in memory, above 0, as deviances ask for."""
-        return np.maximum(self.predict(X), 1e-300)
+        return np.maximum(self.predict(X), _LEAST_MEAN)

@@ -123,4 +123,7 @@ class DPQuantileRegressor(RegressorMixin, PrivateLinearModel):
         if of_dask(X):
             return pinball_of_parts(self.predict, PartSums(X, y, sample_weight), self.quantile)
         truth, weights = beside(answers := self.predict(X), y, sample_weight)
+        return self._scored(truth, answers, weights)
+
+    def _scored(self, truth: NDArray[Any], answers: NDArray[Any], weights: NDArray[np.float64] | None) -> float:
         return float(d2_pinball_score(truth, answers, sample_weight=weights, alpha=self.quantile))

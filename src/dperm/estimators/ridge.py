@@ -108,4 +108,7 @@ class DPRidge(RegressorMixin, PrivateLinearModel):
         if of_dask(X):
             return share_explained(self.predict, PartSums(X, y, sample_weight), squared_divergence)
         truth, weights = beside(answers := self.predict(X), y, sample_weight)
+        return self._scored(truth, answers, weights)
+
+    def _scored(self, truth: NDArray[Any], answers: NDArray[Any], weights: Array | None) -> float:
         return float(r2_score(truth, answers, sample_weight=weights))
