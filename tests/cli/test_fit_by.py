@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 
 from dperm.cli.by_part import files_of_parts
+from dperm.cli.commands.audit import _training  # pyright: ignore[reportPrivateUsage]
 from dperm.estimators import model_from_json
 from dperm.privacy import Disjoint
 from dperm.release import SpendLog
@@ -60,6 +62,25 @@ def test_22_a_model_for_each_job_for_one_charge(files: tuple[Path, Path], tmp_pa
     right = answers[PEOPLE["job"] == "nurse"] == PEOPLE["income"][PEOPLE["job"] == "nurse"]
     assert right.mean() > 0.7
     assert "which this model is for" in dperm("predict", tmp_path / "model.nurse.json", table, expect=1).stderr
+    # nor of its own job, which is the same in all of its rows
+    drawn = json.loads(dperm("effects", tmp_path / "model.nurse.json", "-o", tmp_path / "effects.html", "--json").stdout)
+    assert [column["column"] for column in drawn["columns"]] == ["age"]
+    assert "job" not in (tmp_path / "effects.html").read_text().split("<svg", 1)[1].split("</svg>", 1)[0]
+
+
+def test_22_a_model_of_one_part_is_audited_with_those_of_all(files: tuple[Path, Path], tmp_path: Path) -> None:
+    table, schema = files
+    dperm("train", table, "--schema", schema, "--fit-by", "job", "--public-size", "300", "-o", tmp_path / "model.json")
+    for job in ("baker", "pilot"):
+        fitted, _ = model_from_json((tmp_path / f"model.{job}.json").read_text())
+        certificate = fitted.certificate_
+        training = _training(fitted, fitted.n_features_in_, 2, certificate)
+        assert training.event == certificate.event
+    facts = {**certificate.public_facts, "sizes_of_parts": [100, 100], "columns_of_parts": [1, 2]}
+    with pytest.raises(ValueError, match="states another event"):
+        _training(fitted, fitted.n_features_in_, 2, replace(certificate, public_facts=facts))
+    with pytest.raises(ValueError, match="which parts there are"):
+        _training(fitted, fitted.n_features_in_, 2, replace(certificate, public_facts={**facts, "columns_of_parts": [0]}))
 
 
 @pytest.mark.parametrize(

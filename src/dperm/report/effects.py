@@ -49,9 +49,12 @@ class Effect:
         return float(self.heights.max() - self.heights.min())
 
 
-def effects(model: Any, schema: Schema, label: Any = None, refits: Refits | None = None) -> list[Effect]:
+def effects(
+    model: Any, schema: Schema, label: Any = None, refits: Refits | None = None, *, constant: str | None = None
+) -> list[Effect]:
     """One for each feature column of a fitted linear estimator, in the schema's order, then its pairs, for `label`: of two
-    classes the later one by default.
+    classes the later one by default. Without the column `constant`, which has one value in all rows that the model is for, as
+    the one of `fit_by` has.
 
     A straight line is a curve of two points. How far heights are off by chance is public after output perturbation by Gaussian
     noise, as far as that noise goes. With `refits` to the records it is told of every mechanism, as far as the choice of records
@@ -92,7 +95,7 @@ def effects(model: Any, schema: Schema, label: Any = None, refits: Refits | None
         spread = None if noise is None else np.linalg.norm(above @ noise[part], axis=1) / schema.divisor
         log = column.type == "number" and (column.curve_scale if schema.curves else column.scale) == "log"
         found.append(Effect(column.name, places, above @ weights[part], log, missing, spread))
-    return found
+    return [effect for effect in found if effect.column != constant]
 
 
 def _public_noise(model: Any) -> Array | None:
@@ -121,9 +124,11 @@ def plot_effects(model: Any, schema: Schema, label: Any = None, refits: Refits |
     return effects_figure(effects(model, schema, label, refits), private=refits is not None)
 
 
-def effects_page(model: Any, schema: Schema, label: Any = None, refits: Refits | None = None) -> str:
+def effects_page(
+    model: Any, schema: Schema, label: Any = None, refits: Refits | None = None, *, constant: str | None = None
+) -> str:
     """The same as a page, the columns that can do most first; with `refits` NOT PRIVATE, see `effects`."""
-    found = sorted(effects(model, schema, label, refits), key=lambda effect: -effect.spread)
+    found = sorted(effects(model, schema, label, refits, constant=constant), key=lambda effect: -effect.spread)
     classes: list[Any] = list(getattr(model, "classes_", ()))
     loss = model.objective_.loss
     score = "log-odds" if (isinstance(loss.plain, Logistic) and not loss.margin) or loss.outputs > 1 else "scores"

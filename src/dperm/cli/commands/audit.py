@@ -162,10 +162,24 @@ def _training(
     size = facts.get("public_size")
     if certificate is None and estimator.relation == "replace_one" and estimator.public_size is None:
         raise ValueError("Expected --public-size under replace_one, where the number of records is public.")
+    if (sizes := facts.get("sizes_of_parts")) is not None:  # one of the models by part, which the certificate is of together
+        estimator, size = _of_all_parts(estimator, sizes, facts.get("columns_of_parts")), None
     training = Training.of_mechanism(*estimator.mechanism_for(features, classes, size))
     if certificate is not None:
         _same(certificate, training.event, found)
     return training
+
+
+def _of_all_parts(estimator: Any, sizes: Any, columns: Any) -> Any:
+    """What trains the models of all parts, of which this is one, as the certificate's public facts name them."""
+    from sklearn.base import clone
+
+    from dperm.estimators import DPByPart
+
+    if not (isinstance(sizes, list) and isinstance(columns, list) and len(sizes) == len(columns)):
+        raise ValueError("The certificate leaves out which parts there are, and how many records they have.")
+    known = None if None in sizes else dict(enumerate(sizes))
+    return DPByPart(clone(estimator).set_params(public_size=None), dict(enumerate(columns)), public_sizes=known)
 
 
 def _attacked_network(fitted: Any, certificate: Certificate, found: Event | None, step: Any, *, shown: bool) -> list[AuditResult]:

@@ -52,8 +52,9 @@ def effects(
     if label is None and len(known) > 2:
         raise ValueError(f"Expected --label, one of {', '.join(map(str, known[:8]))}: each class has effects of its own.")
     again = None if records is None else refitted(fitted, records, schema, refits, shown=not as_json)
-    found = report.effects(fitted, schema, label, again)
-    write_atomically(output, report.effects_page(fitted, schema, label, again))
+    constant = (extra.get("fit_by") or {}).get("column")
+    found = report.effects(fitted, schema, label, again, constant=constant)
+    write_atomically(output, report.effects_page(fitted, schema, label, again, constant=constant))
     if as_json:
         columns = [
             {

@@ -75,7 +75,7 @@ def train(
         str | None,
         typer.Option(
             help="A category of the schema: a model, and a file, for each of its values, for the price of one. --public-size is "
-            "that of all, which each has an equal share of."
+            "the number of all records; each part is taken to have an equal share."
         ),
     ] = None,
     data_norm: Annotated[float, typer.Option(help="Public bound on a row's L2 norm; longer rows are scaled down.")] = 1.0,
