@@ -196,12 +196,18 @@ class Map:
                             self.by_statement[file, line].add(name)
 
 
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
 def map_tests(project: Project, out: Path, pool: Pool, only: Sequence[str], quiet: bool = False) -> Map:
     """The map of the project's tests, from what is kept where it still holds."""
     found, folder = Map(), out / "map"
     folder.mkdir(parents=True, exist_ok=True)
     now = {module: digest(project.source(module).encode()) for module in project.modules()}
     stale: list[tuple[str, Path]] = []
+    finished: list[str] = []
+    began = time.time()
     for file in project.test_files():
         kept = folder / f"{file.replace('/', '.')}.json"
         if any(fnmatch(file, pattern) for pattern in only) or not only:
@@ -225,13 +231,22 @@ def map_tests(project: Project, out: Path, pool: Pool, only: Sequence[str], quie
             kept.write_text(json.dumps(entry), encoding="utf-8")
         found.add(tests)
         bad = [name for name, test in tests.items() if not test["passed"]]
+        finished.append(file)
         if not quiet:
-            print(f"  {file}: {len(tests)} tests, {report.seconds:.0f} s{f', {len(bad)} not passed' if bad else ''}", flush=True)
+            took = time.time() - began
+            left = took / len(finished) * (len(stale) - len(finished))
+            print(
+                f"  {len(finished)}/{len(stale)} {file}: {len(tests)} tests, {report.seconds:.0f} s"
+                f"{f', {len(bad)} not passed' if bad else ''}; {_minutes(took)} so far, about {_minutes(left)} left",
+                flush=True,
+            )
         if report.error or (report.failed and not tests):
             print(f"  {file}: {report.error or 'could not be collected'}", flush=True)
 
     if stale and not quiet:
-        print(f"{len(stale)} files of tests are watched:", flush=True)
+        print(
+            f"{len(stale)} files of tests are watched once, before the first mutant; --tests PATTERN watches fewer:", flush=True
+        )
     for file, kept in stale:
         begin = partial(start, project.root, [file], None, partial(watch, project.package, project.wanted), out / "logs")
         pool.add(begin, partial(done, file, kept))
