@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dperm.mechanisms import AskRecords, GradualRelease, LookAtOthers, OutputPerturbation
+from dperm.mechanisms import AskRecords, GradualRelease, LookAtOthers, OutputPerturbation, accuracy_first, output
 from dperm.mechanisms.accuracy_first import AccuracyFirst
 from dperm.mechanisms.base import Budget, Mechanism
-from dperm.mechanisms.minimiser import certain_tolerance
+from dperm.mechanisms.minimiser import certain_tolerance, solve
 from dperm.objectives import (
     Hinge,
     Huber,
@@ -132,6 +132,25 @@ def test_item_8_the_solver_is_asked_for_what_it_reaches_on_every_data_set(name: 
         if isinstance(mechanism, OutputPerturbation):
             with pytest.raises(ValueError, match="tolerance >="):
                 replace(mechanism, tolerance=0.99 * certain_tolerance(facts, MODULUS)).event(facts)
+
+
+@pytest.mark.parametrize("relation", [ADD, REPLACE])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_42_the_solver_may_stop_as_short_as_is_charged_and_no_shorter(
+    name: str, relation: Relation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a sensitivity is above the movement of the minimiser itself is for two solvers, as short as they were told to stop."""
+    mechanism: Any = MECHANISMS[name]
+    if isinstance(mechanism, OutputPerturbation):
+        mechanism = replace(mechanism, tolerance=0.3)
+    asked: list[float] = []
+    for module in (accuracy_first, output):
+        monkeypatch.setattr(module, "solve", lambda *given: (asked.append(given[3]), solve(*given))[1])
+    ((question, _), *_) = released(mechanism, problem(relation))
+    minimisers = NORM * (1 if relation is ADD else 2)
+    left = question.sensitivity * MODULUS - minimisers
+    assert len(asked) == 2 and asked[0] == asked[1] > 0
+    assert 2 * asked[0] <= left < 2.2 * asked[0]  # and what the grid of a release adds
 
 
 def test_item_8_a_path_without_noise_stays_where_it_is() -> None:

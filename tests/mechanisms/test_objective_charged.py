@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dperm.mechanisms import ObjectivePerturbation
+from dperm.mechanisms import ObjectivePerturbation, objective
 from dperm.mechanisms.base import Budget
+from dperm.mechanisms.minimiser import solve
 from dperm.objectives import LinearObjective, Logistic, RegularisedSum, SmoothedHinge
 from dperm.privacy import Gaussian, Relation
 from dperm.privacy.events import ObjectivePerturbationEvent, leaves
@@ -40,6 +41,22 @@ def test_item_8_kifer_s_noise_by_hand(epsilon: float, logarithm: float, times: f
             ObjectivePerturbation.calibrate(replace(facts, **changes), epsilon, delta, calibration="kifer")
     by_rule = ObjectivePerturbation.calibrate(facts, epsilon, delta, calibration="kifer")
     assert by_rule.strong_convexity >= least and by_rule.noise_std == pytest.approx(2.0 * times, rel=1e-12)
+
+
+def test_42_the_solver_is_told_to_stop_where_the_second_noise_covers_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = LinearObjective(SmoothedHinge(0.5), 2, data_norm=1.0, public_size=10)
+    mechanism = ObjectivePerturbation(
+        budget=Budget(1e-5, 1.0), noise_std=3.0, strong_convexity=7.0, tolerance=0.25, output_multiplier=11.0
+    )
+    asked: list[float] = []
+    monkeypatch.setattr(objective, "solve", lambda *given: (asked.append(given[3]), solve(*given))[1])
+    source = Asked()
+    channel = Channel.open(source)
+    channel.charge(mechanism.event(problem.facts), mechanism.name)
+    mechanism.train(problem, problem.records(np.eye(2), np.ones(2)), channel)
+    (question,) = source.questions
+    assert asked == [0.25]
+    assert question.sensitivity == pytest.approx(2 * 0.25 / 7, rel=1e-5)
 
 
 def test_item_8_the_second_noise_covers_what_the_solver_may_leave() -> None:
