@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from dperm.audit.recording import Recorder
 from dperm.estimators import DPLogisticRegression, model_from_json, model_to_json
 from dperm.mechanisms import Budget, FrankWolfe, GreedyCoordinate, GreedyDescent
 from dperm.mechanisms.entrywise import entry_limit, entrywise_gradient
+from dperm.mechanisms.greedy import _moves
 from dperm.objectives import Logistic, Softmax, Squared, Task
 from dperm.privacy import Composed, ExponentialMechanism, Gaussian, Relation, SelfComposed, epsilon
 from dperm.release import Channel, SpendLog
@@ -191,3 +193,14 @@ def test_a_choice_that_was_not_drawn_is_found(monkeypatch: pytest.MonkeyPatch) -
             assert refuted()
             return
     assert refuted()
+
+
+def test_42_a_step_and_its_mirror_image_move_coordinates_alike_and_no_further_than_numbers_are_cut() -> None:
+    """Numbers at both sides of both cuts: of θ, of the place and of the gradient, and of where a step ends."""
+    values = np.array([-1e9, -7.0, -2.0, -0.5, 0.0, 0.5, 2.0, 7.0, 1e9])
+    theta, place, gradient = (each.ravel() for each in np.meshgrid(values, values, values))
+    penalties = np.full(theta.shape, 0.25)
+    for edge, reach in ((3.0, 5.0), (math.inf, 5.0)):
+        moved = _moves(place, gradient, theta, penalties, edge, reach)
+        assert np.array_equal(moved, _moves(-place, -gradient, -theta, penalties, edge, reach))
+        assert moved.max() <= min(edge, 2 * reach) + reach
