@@ -19,6 +19,7 @@ from dperm.objectives import LinearObjective, Logistic, Squared, Task
 from dperm.objectives.parts import exact_total
 from dperm.privacy import Composed, Gaussian, Relation, SelfComposed, epsilon
 from dperm.release import Channel, SpendLog
+from helpers.asked import Asked
 
 RNG = np.random.default_rng(0)
 BUDGET = Budget(1e-5, 4.0)
@@ -218,3 +219,18 @@ def test_the_noise_of_adding_where_a_record_is_replaced_is_found(monkeypatch: py
     release = Channel.release
     monkeypatch.setattr(Channel, "release", lambda self, query, moved, noise, **_: release(self, query, moved / 2, noise))
     assert "moved by" in refuted(REPLACE)
+
+
+def test_42_a_gram_matrix_is_cut_at_both_ends_to_what_its_grid_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, objective = Preconditioned().build(task(), BUDGET)
+    records = objective.records(np.eye(3), np.ones(3))
+    asked: list[Any] = []
+    for sign in (1.0, -1.0):
+        monkeypatch.setattr(module, "_gram", lambda *_, sign=sign: sign * np.array([-1e300, 1e300] * 5))
+        source = Asked()
+        channel = Channel.open(source)
+        channel.charge(made.event(objective.facts), "test")
+        made.train(objective, records, channel)
+        asked.append(source.questions[0].query)
+    assert np.array_equal(asked[0], -asked[1])
+    assert np.abs(asked[0]).max() < 1e300
