@@ -192,6 +192,17 @@ def quiet_count(rng: np.random.Generator) -> list[ReleaseRecord]:
     return [normals(rng.normal(size=1000), "gradient"), normals(0.2 * rng.normal(size=1), "count")]
 
 
+def quiet_count_somewhere(rng: np.random.Generator) -> list[ReleaseRecord]:
+    """Of the same length as other releases, and not at one place."""
+    others = [normals(rng.normal(size=1), "sum") for _ in range(30)]
+    return [*others[: (place := int(rng.integers(31)))], normals(0.1 * rng.normal(size=1), "count"), *others[place:]]
+
+
+def quiet_minimiser_somewhere(rng: np.random.Generator) -> list[ReleaseRecord]:
+    others = [pure(ball(rng, 1), "threshold question") for _ in range(30)]
+    return [*others[: (place := int(rng.integers(31)))], pure(0.1 * ball(rng, 1)), *others[place:]]
+
+
 def quiet_questions(rng: np.random.Generator) -> list[ReleaseRecord]:
     return [pure(ball(rng, 200)), *(pure(0.3 * ball(rng, 1), "threshold question") for _ in range(3))]
 
@@ -272,6 +283,8 @@ def the_same_in_each_run(rng: np.random.Generator) -> list[ReleaseRecord]:
     ("made", "kind"),
     [
         (quiet_count, "noise"),
+        (quiet_count_somewhere, "noise"),
+        (quiet_minimiser_somewhere, "noise"),
         (quiet_questions, "noise"),
         (quiet_minimiser, "noise"),
         (half_a_path, "noise"),
