@@ -44,7 +44,6 @@ _OUTSIDE = 3e-40  # P-mass of one event outside its support
 _WIDEST_CELL = 20.0  # so that a cell beyond the largest finite loss still ends within doubles
 _MAX_POINTS = 1 << 20
 _MOST_COPIES = 1 << 12  # composed at once: √copies sets the number of points
-_DOUBLES = 10**5  # copies; of more, rounding adds up to too much without longer digits
 _SMALLEST = 1e-8  # ε that grids resolve
 _SETTLED = 1e-4  # relative part of ε that slack may be before a composition is made again
 _FALLS = 1e-3  # relative; an ε that falls by less is no better place
@@ -76,7 +75,7 @@ class _Discrete:
         # in one of those moves mass between neighbouring cells, of which tilted sums have no more than their part times 1 + λh
         size = np.abs(np.where(weights > 0, self.log_mass, 0.0)) + np.abs(tilt * self.losses)
         rounding = 4 * _EPS * (2 + tilt + float(weights @ size))
-        return _Tilted(weights, self.start, self.h, log_moment, 0.0, rounding)
+        return _Tilted(weights, self.start, self.h, log_moment, 0.0, 0.0, rounding)
 
     def log_moment(self, t: float) -> float:
         """ln Σ mass·e^{t·loss}."""
@@ -87,7 +86,8 @@ class _Discrete:
 class _Tilted:
     """A distribution multiplied by e^{λ·loss}: `weights`, summing to 1, at losses h·(start + 0, 1, …), times e^{log_moment}.
 
-    `missing`: weight that is nowhere among them, at most. `rounding`: how far logarithms of the weights may be too small.
+    `missing`: weight that is nowhere among them, at most; `digits`: about how much of that longer digits would save. `rounding`:
+    how far logarithms of the weights may be too small.
     """
 
     weights: Array
@@ -95,6 +95,7 @@ class _Tilted:
     h: float
     log_moment: float
     missing: float
+    digits: float
     rounding: float
 
     @functools.cached_property
@@ -130,7 +131,7 @@ class _Tilted:
         weights = np.asarray(lower + upper, dtype=np.float64)
         total = float(weights.sum())
         moment = self.log_moment + math.log(total)
-        return _Tilted(weights / total, start, h, moment, self.missing / total, self.rounding + 16 * _EPS)
+        return _Tilted(weights / total, start, h, moment, self.missing / total, self.digits / total, self.rounding + 16 * _EPS)
 
 
 def _log(values: Array) -> Array:
@@ -264,7 +265,8 @@ def _convolved(parts: Sequence[tuple[_Tilted, int]], aliased: float, precise: bo
     total = float(weights.sum())
     log_moment = sum(count * part.log_moment for part, count in parts) + math.log(total)
     rounding = sum(count * part.rounding for part, count in parts) + 4 * _EPS
-    return _Tilted(weights / total, first, h, log_moment, missing / total, rounding)
+    digits = sum(count * part.digits for part, count in parts) + rounded
+    return _Tilted(weights / total, first, h, log_moment, missing / total, digits / total, rounding)
 
 
 def _window(parts: Sequence[tuple[_Tilted, int]], deviation: float, side: float, aliased: float) -> tuple[float, float]:
@@ -299,11 +301,8 @@ class _Composition:
 
     def _log_delta(self, epsilon: float) -> tuple[float, float]:
         """The same, and the part of it that is slack."""
-        lam, losses = self.tilt, self.whole.losses
-        first = int(np.searchsorted(losses, epsilon, side="right"))
-        last = int(np.searchsorted(losses, epsilon + 60.0 / max(lam, 1e-12), side="right"))  # e^{−60}: below the slack
-        gap = losses[first:last] - epsilon
-        total = float(np.dot(self.whole.weights[first:last], np.exp(-lam * gap) * -np.expm1(-gap)))
+        lam = self.tilt
+        total = self._beyond(epsilon)
         slack = self.whole.missing * math.exp(_log_peak(lam)) + 1e-26
         log_total = self.whole.log_moment + self.whole.rounding - lam * epsilon + math.log(total + slack)
         log_delta = float(np.logaddexp(log_total, _log_of(self.infinite)))
@@ -311,13 +310,41 @@ class _Composition:
             return 0.0, 1.0
         return log_delta, 1.0 - total / (total + slack) * math.exp(log_total - log_delta)
 
+    def _beyond(self, epsilon: float) -> float:
+        """δ(ε) without slack, in units of e^{log-moment − tilt·ε}."""
+        lam, losses = self.tilt, self.whole.losses
+        first = int(np.searchsorted(losses, epsilon, side="right"))
+        last = int(np.searchsorted(losses, epsilon + 60.0 / max(lam, 1e-12), side="right"))  # e^{−60}: below the slack
+        gap = losses[first:last] - epsilon
+        return float(np.dot(self.whole.weights[first:last], np.exp(-lam * gap) * -np.expm1(-gap)))
+
     def loose(self, epsilon: float) -> float:
         """About how much of ε is slack, relative: what is due to rounding, to a window or to losses that count as infinite."""
         return self._log_delta(epsilon)[1] / max(self.tilt * epsilon, 1e-300)
 
+    def wants_digits(self, epsilon: float) -> bool:
+        """Whether longer digits would lower ε by more than a part of about `_FALLS`."""
+        slack = self.whole.digits * math.exp(_log_peak(self.tilt))
+        return slack > _FALLS * min(1.0, self.tilt * epsilon) * self._beyond(epsilon)
+
 
 def _log_of(value: float) -> float:
     return math.log(value) if value > 0 else -math.inf
+
+
+def _in_levels(
+    parts: Sequence[tuple[_Tilted, int]], levels: int, group: int, tilt: float, spacing: Callable[[int], float], precise: bool
+) -> _Tilted:
+    """Copies on one grid, composed in groups of so many, then groups of these, each level on a grid for as many as are left."""
+    for _ in range(levels - 1):
+        copies = sum(count // group for _, count in parts) + 1
+        aliased = _ALIASED / copies / levels
+        rest = [(part, count % group) for part, count in parts if count % group]
+        groups = [(_convolved([(part, group)], aliased, precise), count // group) for part, count in parts if count >= group]
+        groups += [(_convolved(rest, aliased, precise), 1)] if rest else []
+        h, coarser = groups[0][0].h, spacing(copies)
+        parts = [(part.relaid(coarser, tilt) if coarser > 1.5 * h else part, count) for part, count in groups]
+    return _convolved(parts, _ALIASED, precise)
 
 
 class _Direction:
@@ -341,19 +368,22 @@ class _Direction:
         if max(rough.at_zero for rough, _ in self._parts) <= delta and self.log_delta(0.0) <= log_target:
             return 0.0
         points = self._points(log_cut)
-        _, place = self._minimise(lambda t: (self._log_moment(t, points) - log_target + _log_peak(t)) / t)
-        best = math.inf
+        _, renyi = self._minimise(lambda t: (self._log_moment(t, points) - log_target + _log_peak(t)) / t)
+        place, best = renyi, math.inf
+        precise = False
         while True:
             place = max(place, _SMALLEST)
-            composition = self._compose(place, log_cut, fine=0.01)
+            composition = self._compose(place, log_cut, 0.01, precise)
             if composition.infinite >= delta:
                 return best
             found = solve_decreasing(lambda e, at=composition: at.log_delta(e) - log_target, scale=place)
             falls = found < best * (1 - _FALLS)
             best = min(best, found)
             if not falls or best <= _SMALLEST or (found > 0.5 * place and composition.loose(found) <= _SETTLED):
-                return best
-            place = best
+                if precise or best <= _SMALLEST or not composition.wants_digits(best):
+                    return best
+                precise, best = True, math.inf  # from the start again: slack led to no good place
+            place = best if best < math.inf else renyi
 
     def log_delta(self, epsilon: float) -> float:
         return self.at(epsilon, epsilon).log_delta(epsilon) if self.infinite < 0.5 else 0.0
@@ -362,12 +392,15 @@ class _Direction:
         """The composition for `epsilon`, which is good for profiles up to the ε `beyond`."""
         points = self._points(-math.inf)
         _, log_delta = self._minimise(lambda t: self._log_moment(t, points) - t * beyond + _log_peak(t))
+        precise = False
         while True:
-            composition = self._compose(epsilon, log_delta + _CUT, fine=0.1)
+            composition = self._compose(epsilon, log_delta + _CUT, 0.1, precise)
             found = composition.log_delta(beyond)
             if _log_of(composition.infinite - self._given) <= found + _CUT / 2 or found > log_delta - 1:
-                return composition
-            log_delta = found
+                if precise or not composition.wants_digits(beyond):
+                    return composition
+                precise = True
+            log_delta = min(log_delta, found)
 
     def _points(self, log_mass: float) -> list[int]:
         """Points of each part up to where losses count as infinite, which all together are met with a chance of e^log_mass."""
@@ -384,9 +417,9 @@ class _Direction:
         )
         return math.exp(float(best.x)), float(best.fun)
 
-    def _compose(self, epsilon: float, log_cut: float, fine: float) -> _Composition:
+    def _compose(self, epsilon: float, log_cut: float, fine: float, precise: bool) -> _Composition:
         """Tuned to ε, or to `fine`/tilt where ε is less: δ falls by a factor of e every 1/tilt. The largest losses count as
-        infinite: a P-mass of e^log_cut in all copies together."""
+        infinite: a P-mass of e^log_cut in all copies together. `precise`: with longer digits, at several times the work."""
         each = math.exp(log_cut) / self._copies
         cuts = [rough.beyond(each) for rough, _ in self._parts]
         points = [some for some, _ in cuts]
@@ -397,7 +430,8 @@ class _Direction:
         levels = max(1, math.ceil(math.log(self._copies) / math.log(_MOST_COPIES)))
         group = math.ceil(self._copies ** (1 / levels)) if levels > 1 else self._copies
         resolved = max(epsilon, fine / tilt)
-        h = self._spacing(self._copies, levels, variance, tilt, resolved)
+        spacing = functools.partial(self._spacing, levels=levels, variance=variance, tilt=tilt, epsilon=resolved)
+        h = spacing(self._copies)
         spans = [
             part.span(tilt, some, log_moment + math.log(_BELOW / self._copies))
             for (part, _), some, (log_moment, _, _) in zip(self._parts, points, rough, strict=True)
@@ -407,17 +441,7 @@ class _Direction:
         self.coarse = self.coarse or h < finest
         h = min(max(h, finest), _WIDEST_CELL)
         parts = [(lay(part.pair, h, *span).tilted(tilt), count) for (part, count), span in zip(self._parts, spans, strict=True)]
-        precise = self._copies > _DOUBLES
-        for _ in range(levels - 1):
-            copies = sum(count // group for _, count in parts) + 1
-            aliased = _ALIASED / copies / levels
-            rest = [(part, count % group) for part, count in parts if count % group]
-            groups = [(_convolved([(part, group)], aliased, precise), count // group) for part, count in parts if count >= group]
-            groups += [(_convolved(rest, aliased, precise), 1)] if rest else []
-            coarser = self._spacing(copies, levels, variance, tilt, resolved)
-            parts = [(part.relaid(coarser, tilt) if coarser > 1.5 * h else part, count) for part, count in groups]
-            h = parts[0][0].h
-        return _Composition(_convolved(parts, _ALIASED, precise), tilt, min(infinite, 1.0))
+        return _Composition(_in_levels(parts, levels, group, tilt, spacing, precise), tilt, min(infinite, 1.0))
 
     def _spacing(self, copies: int, levels: int, variance: float, tilt: float, epsilon: float) -> float:
         """Of a grid for so many copies, whose part of the tolerance is the same at all levels.
