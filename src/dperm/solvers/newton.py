@@ -22,7 +22,17 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import LinearOperator, cg
 
-__all__ = ["MOST_EVALUATIONS", "Solution", "SolverError", "StronglyConvex", "approach", "held", "length_of", "minimise", "residual_of"]
+__all__ = [
+    "MOST_EVALUATIONS",
+    "Solution",
+    "SolverError",
+    "StronglyConvex",
+    "approach",
+    "held",
+    "length_of",
+    "minimise",
+    "residual_of",
+]
 
 Array = NDArray[np.float64]
 Solve = Callable[[Array], Array]
@@ -31,12 +41,12 @@ _DENSE_LIMIT = 2000  # parameters; above, a Hessian would cost more than its pro
 _KEEP = 0.6  # a Hessian is kept, with BFGS updates, while a step shrinks the residual at least this much
 _AIM = 0.25  # of the tolerance: what Newton's method tries to reach by gradients whose rounding it does not know
 _EVALUATIONS = 600  # at most, of gradients whose rounding is not known, on the direct way
-_CONTINUED = 6000  # evaluations after which no other width is tried
-_STAGE = 150  # evaluations for one width
+_CONTINUED = 6000  # the same, by way of wider bends
+_STAGE = 150  # evaluations for one width, at first
 _ROUGH = 1e-3  # of its first residual: what is asked for at a width on the way
 _WIDEST = 20 * math.log(3.0)  # logarithm of the largest width, in units of the one that is there
 _FIRST_CHANGE = math.log(3.0)  # of the logarithm of the width
-_LEAST_CHANGE = 1e-3
+_LEAST_CHANGE = 1e-3  # of the same
 _POLISH = 8  # steps by gradients whose rounding is known
 _SHORTEST_STEP = 2.0**-50  # of a Newton step
 _MULTIPLIERS = 40  # tried for one model
@@ -47,7 +57,7 @@ _UNCERTAIN = 2.0**-51  # relative error of `length_of`, and more
 
 #: Evaluations of values, gradients or Hessians that `approach` may make. A step has a model, and a model at most 80 systems of
 #: equations: by Cholesky's method or, above 2,000 parameters, by 500 Hessian products each.
-MOST_EVALUATIONS = _EVALUATIONS + _CONTINUED + _STAGE + 2 * (2 * _POLISH + 2) + 1
+MOST_EVALUATIONS = _EVALUATIONS + _CONTINUED + 2 * (2 * _POLISH + 2) + 1
 
 
 class SolverError(RuntimeError):
@@ -195,13 +205,14 @@ def _polished(problem: StronglyConvex, found: Solution, tolerance: float, radius
 def _narrowed(problem: StronglyConvex, theta: Array, tolerance: float, radius: float) -> Solution:
     """The best certified point that Newton's method finds by way of wider bends, with an infinite residual where there is none.
 
-    It goes from the widest to the problem itself, each time from where it converged before. Where it does not converge in `_STAGE`
-    evaluations, the width changes by less; where it does, the next change is larger.
+    It goes from the widest to the problem itself, each time from where it converged before. Where it does not converge in
+    `_STAGE` evaluations, the width changes by less; where it does, the next change is larger. Once hardly any change is small
+    enough, more evaluations are allowed.
     """
     best = Solution(theta, math.inf, 0, 0)
-    passed, change = _WIDEST + _FIRST_CHANGE, _FIRST_CHANGE
+    passed, change, patience = _WIDEST + _FIRST_CHANGE, _FIRST_CHANGE, _STAGE
     iterations = evaluations = 0
-    while best.residual > tolerance and evaluations < _CONTINUED and change > _LEAST_CHANGE:
+    while best.residual > tolerance and evaluations < _CONTINUED:
         width = max(0.0, passed - change)
         stage = problem.smoother(math.exp(width)) if width > 0 else problem
         if stage is None:
@@ -210,7 +221,7 @@ def _narrowed(problem: StronglyConvex, theta: Array, tolerance: float, radius: f
         if width > 0:
             goal = max(goal, _ROUGH * _Point.at(stage, theta, radius)[0].residual)
             evaluations += 1
-        found = _newton(stage, theta, goal, radius, _STAGE)
+        found = _newton(stage, theta, goal, radius, min(patience, _CONTINUED - evaluations))
         if width == 0:
             found = _polished(problem, found, tolerance, radius)
             best = found if found.residual < best.residual else best
@@ -219,6 +230,8 @@ def _narrowed(problem: StronglyConvex, theta: Array, tolerance: float, radius: f
             passed, theta, change = width, found.theta, 1.5 * change
         else:
             change = min(change, passed) / 3
+        if change < _LEAST_CHANGE:
+            change, patience = _FIRST_CHANGE, 4 * patience
     return replace(best, iterations=iterations, evaluations=evaluations)
 
 
@@ -283,6 +296,7 @@ def _searched(problem: StronglyConvex, here: _Point, target: Array, radius: floa
     step = target - here.theta
     down, rounding = float(here.gradient @ step), 1e-13 * (abs(here.value) + 1)
     candidate, share, low, high = target, 1.0, 0.0, 1.0
+    at_low, at_high = down, math.inf  # slopes along the way; the one at an end that stays is halved (Illinois method)
     for tried in range(1, most + 1):
         there, _ = _Point.at(problem, candidate, radius)
         slope = float(there.gradient @ step)
@@ -290,12 +304,26 @@ def _searched(problem: StronglyConvex, here: _Point, target: Array, radius: floa
         level = slope <= -0.5 * down and (slope >= 0.5 * down or share == 1)
         if lower and (level or there.residual < _KEEP * here.residual):
             return there, tried
-        low, high = (share, high) if lower and slope < 0 else (low, share)
+        if lower and slope < 0:
+            at_high = at_high / 2 if low > 0 else at_high
+            low, at_low = share, slope
+        else:
+            at_low = at_low / 2 if high < 1 else at_low
+            high, at_high = share, slope
         if high - low < _SHORTEST_STEP:
             return (there if there.residual < here.residual else None), tried
-        share = (low + high) / 2
+        share = _crossing(low, high, at_low, at_high, tried)
         candidate = here.theta + share * step
     return None, most
+
+
+def _crossing(low: float, high: float, at_low: float, at_high: float, tried: int) -> float:
+    """Where the line from a slope `at_low` < 0 at `low` to `at_high` at `high` is 0; every other time, and where it is not, a
+    middle of both, which is the geometric one where they are far apart."""
+    if tried % 2 == 0 or not at_low < 0 < at_high < math.inf:
+        return math.sqrt(low * high) if 0 < 4 * low < high else (low + high) / 2
+    share = low + (high - low) * (at_low / (at_low - at_high))
+    return share if low < share < high else (low + high) / 2
 
 
 def _model_minimiser(solves: Callable[[float], Solve | None], theta: Array, gradient: Array, radius: float) -> Array | None:
