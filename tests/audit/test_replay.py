@@ -398,6 +398,48 @@ def test_leaks_in_any_form_are_found(spoil: Any) -> None:
     assert replay(counting(Gaussian(2.0), spoil=spoil), ONE_MORE).details["kinds"] == ["leak"]
 
 
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda noisy, data: [sums * (1 + 1e-10 * len(data[1])) for sums in noisy],
+        lambda noisy, data: [noisy, 1e-13 * len(data[1])],
+        lambda noisy, data: [noisy, 10**12 + len(data[1])],
+    ],
+    ids=["tenth digit", "tiny", "large"],
+)
+def test_10_leaks_in_the_last_digits_are_found(spoil: Any) -> None:
+    assert replay(counting(Gaussian(2.0), spoil=spoil), ONE_MORE).details["kinds"] == ["leak"]
+
+
+def test_10_sums_that_are_rounded_in_another_way_each_time_are_no_leak() -> None:
+    order = np.random.default_rng(0)
+
+    def threads(noisy: Any, data: Any) -> Any:
+        return [sums * (1 + 2e-16 * order.integers(1, 6, size=D)) for sums in noisy]
+
+    assert replay(counting(SelfComposed(Gaussian(2.0), 20), steps=20, spoil=threads), ONE_MORE).verdict == "consistent"
+
+
+@pytest.mark.parametrize("error", [ValueError, RuntimeError, KeyError])
+@pytest.mark.parametrize("both_ways", [False, True])
+@pytest.mark.parametrize("fewer", [False, True])
+def test_10_a_run_that_fails_after_the_charge_on_one_neighbour_is_found(error: Any, both_ways: bool, fewer: bool) -> None:
+    def failing_from(count: int) -> Any:
+        def spoil(noisy: Any, data: Any) -> Any:
+            if len(data[1]) >= count:
+                raise error("no convergence")
+            return noisy
+
+        return counting(Gaussian(2.0), spoil=spoil)
+
+    pair = ONE_MORE[0].reversed() if fewer else ONE_MORE[0]
+    result = replay(failing_from(6), [pair], both_ways=both_ways)
+    assert result.details["kinds"] == ["failure"], str(result)
+    assert replay(failing_from(7), [pair], both_ways=both_ways).verdict == "consistent"
+    with pytest.raises(error, match="no convergence"):
+        replay(failing_from(5), [pair], both_ways=both_ways)
+
+
 def test_what_cannot_be_compared_is_said() -> None:
     with pytest.raises(ValueError, match="Expected a training to return arrays"):
         replay(counting(Gaussian(2.0), spoil=lambda noisy, data: object()), ONE_MORE)
