@@ -23,6 +23,22 @@ def certificate(**changes: Any) -> str:
 
 
 @pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ('"noise_multiplier": 1, "noise_multiplier": 9', "once"),
+        (f'"noise_multiplier": {"9" * 4000}', "number"),
+        (f'"noise_multiplier": {"9" * 5000}', ""),
+        ('"noise_multiplier": NaN', "finite"),
+    ],
+)
+def test_an_event_says_one_thing(tmp_path: Path, fields: str, match: str) -> None:
+    path = tmp_path / "given.json"
+    path.write_text('{"type": "Gaussian", ' + fields + ', "relation": "add_or_remove_one"}')
+    done = dperm("account", "--event", path, expect=1)
+    assert len(done.stderr.strip().splitlines()) == 1 and match in done.stderr
+
+
+@pytest.mark.parametrize(
     ("text", "match"),
     [
         (json.dumps(BOMB), "as much work"),

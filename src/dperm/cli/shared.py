@@ -36,6 +36,7 @@ __all__ = [
     "VerifyKey",
     "certificate_at",
     "dataset_of",
+    "event_at",
     "event_of",
     "json_table",
     "keep",
@@ -261,6 +262,18 @@ def certificate_at(path: Path, verify_key: Path | None = None) -> Certificate | 
     certificate = Certificate.from_json(read(path), largest_cost=_LARGEST_COST)
     certificate.verify()
     return certificate
+
+
+def event_at(path: Path) -> Event:
+    """The event in a file of somebody else's, read as strictly as a certificate: no name twice in a table, no number that doubles
+    do not hold. ValueError for anything else."""
+    from dperm._json import bounded_table
+
+    try:
+        table = bounded_table(read(path))
+    except ValueError as error:
+        raise ValueError(f"Cannot read {path}: {error}.") from None
+    return event_of(table)
 
 
 def event_of(data: Any) -> Event:

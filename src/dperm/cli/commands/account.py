@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, certificate_at, event_of, json_table, probe_writable, say, stated_relation
+from dperm.cli.shared import Delta, JsonFlag, Relation, certificate_at, event_at, probe_writable, say, stated_relation
 
 __all__ = ["register"]
 
@@ -64,7 +64,7 @@ def account(
             shown = {"epsilon": None, "claim": certificate.claim, "delta": delta, "relation": certificate.relation}
             say(json.dumps(shown) if as_json else f"No ε: claimed, not certified. {certificate.claim}")
             return
-        mechanism = event_of(json_table(event)) if certificate is None else certificate.event
+        mechanism = event_at(event) if certificate is None else certificate.event
     else:
         mechanism = SelfComposed(PoissonSampled(rate, Gaussian(noise or 0.0, stated_relation(relation))), steps)
     value, accountant = best_epsilon(mechanism, delta)
