@@ -87,10 +87,10 @@ def problems(rng: np.random.Generator, modulus: tuple[float, float] = (-12, 3)) 
     ("seed", "count"), [(0, 3_000), *(pytest.param(seed, 20_000, marks=pytest.mark.slow) for seed in range(1, 6))]
 )
 def test_2_no_minimiser_in_a_ball_fails(seed: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def not_needed(problem: Any, tolerance: float, radius: float) -> Any:
+    def not_needed(problem: Any, tolerance: float, radius: float, start: Any) -> Any:
         """Newton's method ended with a certificate, or 0 is near enough."""
         assert problem.strong_convexity * radius <= tolerance
-        return descend(problem, tolerance, radius)
+        return descend(problem, tolerance, radius, start)
 
     monkeypatch.setattr(minimiser, "descend", not_needed)
     found, hard = problems(np.random.default_rng(seed)), 0
