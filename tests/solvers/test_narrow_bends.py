@@ -68,7 +68,7 @@ def problems(seed: int, narrowest: float) -> Iterator[tuple[RegularisedSum, floa
     ],
 )
 def test_most_problems_of_many_records_are_certified_without_a_descent(seed: int, count: int, narrowest: float) -> None:
-    """One in a thousand may be left to the descent, as the documentation says."""
+    """At most one in a thousand is left to the descent: none was when this was written, but no proof says so."""
     found, left = problems(seed, narrowest), 0
     for _ in range(count):
         problem, noise = next(found)
