@@ -79,13 +79,17 @@ def gaussian_log_delta(s: float, epsilon: float) -> float:
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     """Smallest δ at which noise `noise_multiplier`·sensitivity is (ε, δ)-private."""
     log_delta = gaussian_log_delta(math.nextafter(1 / noise_multiplier, math.inf), epsilon)
-    return min(1.0, math.exp(log_delta) * (1 + 2 * _EPS) + sys.float_info.min)
+    value = math.exp(log_delta) * (1 + 2 * _EPS)
+    # below the normal range a double is rounded by up to half its distance from the next
+    return min(1.0, value if value > sys.float_info.min else math.nextafter(value, math.inf))
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     """Smallest ε ≥ 0 with δ(ε) ≤ `delta`; 0 where δ(0) already suffices."""
     s = math.nextafter(1 / noise_multiplier, math.inf)
     target = math.log(delta) * (1 + _EPS)
+    if delta < sys.float_info.min:  # a double that is rounded up in `gaussian_delta` shall not exceed it
+        target -= 2.0
     return solve_decreasing(lambda epsilon: gaussian_log_delta(s, epsilon) - target, scale=s * s / 2 + s)
 
 
