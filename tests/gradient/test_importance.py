@@ -117,7 +117,7 @@ def test_against_plain_code_with_the_same_draws(kind: str) -> None:
         for _ in range(10):
             proposed, accepted = recording.thinned[draw, 0], recording.thinned[draw, 1]
             assert set(accepted) <= set(proposed) <= set(recording.inclusions[draw])
-            assert recording.draws[draw].rate == pytest.approx(40 * norm / norm_sum)
+            assert recording.drawn[draw].draw.rate == pytest.approx(40 * norm / norm_sum)
             found = gradients_at(here)
             lengths = np.linalg.norm(found, axis=1)
             known[proposed], seen[proposed] = lengths[proposed], draw
@@ -125,7 +125,7 @@ def test_against_plain_code_with_the_same_draws(kind: str) -> None:
             units = found[accepted] / np.maximum(lengths[accepted], 0.01 * norm)[:, None]
             assert np.allclose(release.query, units.sum(axis=0), atol=1e-3)
             assert 1 < release.sensitivity < 1 + 2e-6
-            assert release.sampling_rate == recording.draws[draw].rate
+            assert release.sampling_rate == recording.drawn[draw].draw.rate
             gradient = release.released * norm_sum / (SIZE * 40) + 2.0 / SIZE * here
             velocity = 0.9 * velocity + gradient
             here = here - 0.5 * velocity
