@@ -41,7 +41,7 @@ def bounded_table(text: Any) -> dict[str, Any]:
 
 
 def bounded_value(text: Any) -> Any:
-    """What `text` holds.
+    """The value that the JSON in `text` describes.
 
     All its numbers are finite, and doubles hold them; all its texts, names included, are printable and of one line; no name
     stands twice in a table. Raises ValueError for anything else, before memory or time is spent on it.

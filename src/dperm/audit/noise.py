@@ -235,7 +235,7 @@ class _Summary:
 
 
 def _stretch(size: int, length: float) -> float:
-    """What a vector of this norm, which is Gamma(size), is multiplied by so that its norm has the law of `size` normals.
+    """The factor that gives a vector whose norm is Gamma(size) the norm of a vector of `size` independent normals.
 
     The new norm g(n) of a norm n has 0 ≤ g'(n) ≤ g(n)/n ≤ c with c = (2^{d/2}·Γ(d/2 + 1)/d!)^{1/d}, its limit at 0, so that
     moving each number by x moves each new one by at most (1 + √d)·c·x, which is largest at d = 1: √(2π)·x.

@@ -86,7 +86,7 @@ class Recording:
         return [item.included for item in self.drawn]
 
     def at(self, door: int) -> Recording:
-        """What one door let through."""
+        """The releases, parts and draws of one channel."""
         places = self.places(door)
         drawn = [replace(item, releases=int(np.searchsorted(places, item.releases))) for item in self.drawn if item.door == door]
         parts = [item for item in self.parts if item[0] == door]
@@ -337,7 +337,7 @@ def _next_call(recording: Recording) -> int:
 
 
 def _among_all(drawn: Indices, members: Indices | None, slots: int = 1) -> Indices:
-    """What was drawn of some records, by their places among all; a copy. Of persons with several rows each has `slots`."""
+    """A draw from some of the records, renumbered by their places among all records; a copy. Each person has `slots` numbers."""
     return drawn.copy() if members is None else members[drawn // slots] * slots + drawn % slots
 
 

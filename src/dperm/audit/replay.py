@@ -230,7 +230,7 @@ def _patterns(made: Recording, turn: int) -> list[list[bool]]:
 def _compared(
     training: Training, pair: Pair, made: Recording, there: list[bool], *, minimisers: bool
 ) -> tuple[dict[str, float], list[Finding]]:
-    """How far queries of the two data sets are apart, with the records in which these differ in the draws that `there` says."""
+    """Compare the queries of the two data sets, whose differing records are in those draws that `there` selects."""
     findings: list[Finding] = []
     differ = np.union1d(np.flatnonzero(pair.index_map < 0), pair.changed).astype(np.intp)
     drawn = [
@@ -337,7 +337,7 @@ def _movements(first: Recording, second: Recording, solved: set[int]) -> tuple[d
 
 
 def _movement(a: ReleaseRecord, b: ReleaseRecord) -> tuple[float, float]:
-    """How far two queries of one shape are apart, in sensitivities, and how much of it may be rounding."""
+    """The distance of two queries of one shape, in sensitivities, and the part of it that may be rounding."""
     sensitivity = min(a.sensitivity, b.sensitivity)
     # scores of a choice move one by one, vectors as a whole
     movement = float(np.linalg.norm(a.query - b.query, ord=np.inf if a.kind == "choice" else None)) / sensitivity
