@@ -1,0 +1,213 @@
+"""Gradients of each record by itself, of a model that never sees two: by construction, and not by looking for records that mix."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dperm.torch.engine.draws import Draws
+from dperm.torch.engine.passes import Part, Partial, TorchPass, collected
+from dperm.torch.engine.reads import Parting, Way
+from dperm.torch.engine.runs import Alone, InStep, RefusedError, Run
+from dperm.torch.flat import FlatParameters
+from dperm.torch.forms import Dense
+from dperm.torch.scratch import Leases, Pool
+from dperm.torch.state import Snapshot
+from dperm.torch.structure import FAILURES, map_tensors, take, tensors
+from dperm.torch.tape import Tape
+
+__all__ = ["Apart"]
+
+
+class _OutsideError(ValueError):
+    """Trained parameters reach the loss in a way in which torch's functions do not see them."""
+
+
+@dataclass
+class _Batch:
+    """Records that run together: their numbers in the whole batch, inputs, targets, and how many they are."""
+
+    records: Tensor
+    inputs: Any
+    targets: Any
+
+    @property
+    def size(self) -> int:
+        return len(self.records)
+
+    def of(self, places: Tensor) -> _Batch:
+        return _Batch(self.records[places], take(self.inputs, places, self.size), take(self.targets, places, self.size))
+
+
+class Apart:
+    """Runs a model and its loss on one record at a time, all records of a batch in step where `torch.vmap` can.
+
+    `losses(inputs, targets) -> (b,)` calls both. `one_by_one` says why the model runs one record after the other, or is None;
+    `without_rule` names the functions of trained parameters that had no rule, whose records have a copy of the parameter each.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss_fn: Callable[..., Any], losses: Callable[[Any, Any], Tensor], flat: FlatParameters
+    ) -> None:
+        self.draws = Draws(flat.device)
+        self.one_by_one: str | None = None
+        self.without_rule: dict[str, None] = {}
+        self.charged = False
+        self._roots, self._losses, self._flat, self._pool = (model, loss_fn), losses, flat, Pool()
+        self._own_tensors = False
+
+    def evaluate(self, inputs: Any, targets: Any, size: int, *, norms_only: bool = False) -> TorchPass:
+        """The pass over `size` records. The model's state, and the global generators, are as they were when it ends."""
+        kept = Snapshot(self._roots, without=self._flat.parameters, light=True)
+        seed = self.draws.seed()
+        one = _Evaluation(self, kept, norms_only)
+        with self.draws.kept():
+            try:
+                one.batch(_Batch(torch.arange(size), inputs, targets), seed)
+            finally:
+                self._flat.rest()
+                kept.restore()
+        one.refuse_kept(self.charged)
+        return TorchPass(size, one.parts, self._flat, one.leases)
+
+    def slower(self, reason: str) -> None:
+        """Run one record after the other from now on."""
+        if self.one_by_one is None:
+            self.one_by_one = reason
+            warnings.warn(f"The model runs one record at a time: exact, but slower. {reason}", UserWarning, stacklevel=6)
+
+
+class _Evaluation:
+    """One evaluation of all records of a batch, in as many runs as it takes."""
+
+    def __init__(self, engine: Apart, kept: Snapshot, norms_only: bool) -> None:
+        self.parts: list[Part] = []
+        self.leases: list[Leases] = []
+        self._engine, self._kept, self._norms_only = engine, kept, norms_only
+        self._survivors: list[weakref.ref[Tensor]] = []
+
+    def batch(self, batch: _Batch, seed: int) -> None:
+        """Run all records, on whatever ways they go."""
+        engine = self._engine
+        ways = [Way(torch.arange(batch.size))]
+        while ways:
+            way = ways.pop()
+            if engine.one_by_one is not None:
+                for place in way.records:
+                    self._alone(batch.of(place[None]))
+                continue
+            self._kept.restore()
+            engine.draws.start(seed)
+            before = torch.get_rng_state()
+            try:
+                partial = self._in_step(way, batch)
+            except Parting as parting:
+                if torch.equal(before, torch.get_rng_state()):  # nothing was drawn: records may part for good
+                    for other in way.parted(parting.groups):
+                        self.batch(batch.of(other.records), engine.draws.seed())
+                else:
+                    ways += way.parted(parting.groups)
+                continue
+            except RefusedError:
+                raise
+            except FAILURES as error:
+                self._else(batch, way, error)
+                ways.append(way)
+                continue
+            self.parts.append(Part(batch.records[way.records], way.records, partial))
+
+    def _else(self, batch: _Batch, way: Way, error: Exception) -> None:
+        """After a run that failed: tensors that the model makes belong to records; else records run one after the other. Raises
+        what is wrong with the model itself."""
+        engine = self._engine
+        way.answers.clear()
+        if not engine._own_tensors and not isinstance(error, _OutsideError):
+            engine._own_tensors = True
+            return
+        self._kept.restore()
+        parts, leases = len(self.parts), len(self.leases)
+        self._alone(batch.of(way.records[:1]))  # raises where the model fails on any record
+        del self.parts[parts:], self.leases[leases:]
+        engine.slower(str(error).strip().split("\n")[0])
+
+    def _in_step(self, way: Way, batch: _Batch) -> Partial:
+        tape = self._tape(batch.size)
+        given = tensors((batch.inputs, batch.targets))
+        axes = [0 if tensor.dim() and tensor.shape[0] == batch.size else None for tensor in given]
+
+        def one(record: Tensor, *mine: Tensor) -> Tensor:
+            run = InStep(record, tape, self._engine._flat.leaves, way, self._engine.draws, own_tensors=self._engine._own_tensors)
+            whole = [tensor if axis is None else tensor[None] for tensor, axis in zip(mine, axes, strict=True)]
+            return self._loss(run, batch, whole)
+
+        # the first tensor belongs to records, whatever else does
+        with torch.enable_grad():
+            losses = torch.vmap(one, in_dims=(0, *axes), randomness="different")(torch.zeros(batch.size), *given)
+            of_way = torch.zeros_like(losses).index_fill_(0, way.records.to(losses.device), 1.0)
+            stray = self._backward(tape, losses, of_way)
+        if outside := [name for name, slope in zip(self._engine._flat.names, stray, strict=True) if slope is not None]:
+            raise _OutsideError(f"{', '.join(outside[:3])}: used where torch's functions do not see it.")
+        with torch.no_grad():
+            return collected(tape, self._engine._flat, losses.detach(), self._norms_only)
+
+    def _alone(self, batch: _Batch) -> None:
+        """One record by itself."""
+        self._kept.restore()
+        engine, flat = self._engine, self._engine._flat
+        engine.draws.start(engine.draws.seed())
+        tape = self._tape(1)
+        with torch.enable_grad():
+            run = Alone(tape, flat.leaves, Way(torch.arange(1)), engine.draws)
+            losses = self._loss(run, batch, tensors((batch.inputs, batch.targets)))[None]
+            for parameter, slope in zip(flat.leaves, self._backward(tape, losses, torch.ones_like(losses)), strict=True):
+                if slope is not None:  # nobody but this record is there
+                    tape.expect([parameter])
+                    tape.add([(parameter, Dense(slope[None]))])
+        with torch.no_grad():
+            partial = collected(tape, flat, losses.detach(), self._norms_only)
+        self.parts.append(Part(batch.records, torch.arange(1), partial))
+
+    def _tape(self, size: int) -> Tape:
+        tape = Tape(size, self._engine._flat, self._norms_only, self._engine._pool)
+        self.leases.append(tape.scratch)
+        return tape
+
+    def _loss(self, run: Run, batch: _Batch, mine: list[Tensor]) -> Tensor:
+        """The loss of one record (), as a batch of which `mine` are the tensors; the list is emptied."""
+        run.way.begin()
+        run.watch(mine)
+        source = iter(mine)
+        inputs, targets = map_tensors(lambda _: next(source), (batch.inputs, batch.targets))
+        del source
+        mine.clear()
+        with run:
+            loss = self._engine._losses(inputs, targets)[0]
+        del inputs, targets
+        self._engine.without_rule |= run.without_rule
+        self._survivors += [weakref.ref(tensor) for tensor in run.kept([loss])]
+        return loss
+
+    @staticmethod
+    def _backward(tape: Tape, losses: Tensor, weights: Tensor) -> Sequence[Tensor | None]:
+        """Runs the taps' readers; gradients that reach parameters by themselves."""
+        tape.recording = False
+        leaves = tape.flat.leaves
+        if not losses.requires_grad:
+            return [None] * len(leaves)
+        return torch.autograd.grad(losses, [tape.anchor, *leaves], weights, allow_unused=True)[1:]
+
+    def refuse_kept(self, charged: bool) -> None:
+        """ValueError where somebody outside of the model and the loss still holds what a run made of records. Once the run is
+        charged an error would be an output: then such tensors are emptied."""
+        held = [tensor for tensor in (survivor() for survivor in self._survivors) if tensor is not None]
+        if held and not charged:
+            raise ValueError(
+                f"Something outside of the model and the loss keeps {len(held)} tensors of records, such as a global list or a "
+                "closure: what it holds would leave the run without noise."
+            )

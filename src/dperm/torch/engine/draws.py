@@ -1,0 +1,55 @@
+"""The randomness of a step: of each record its own, or one for all records of the step.
+
+A draw whose shape is empty, and whatever Python's and NumPy's global generators give, is made once for a step: the same in every run
+of the model, from generators that start again in each run, which draws of records never advance. Given these coins a record changes
+its own gradient alone. All other draws of torch are made by `torch.vmap` for each record by itself, from a seed of the operating
+system: their law does not depend on who else is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from dperm.torch.guard import fresh_seed, kept_states
+
+__all__ = ["Draws"]
+
+
+class Draws:
+    """Seeds of one step. `secret` takes them from the operating system; else they come from torch's global generator, which
+    whoever wants to repeat a run can seed."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.secret = True
+        self.of_step = torch.Generator(device)
+        self._device = device
+        self._seed: int | None = None
+
+    def next_step(self) -> None:
+        """Draw anew what records of a step share."""
+        self._seed = None
+
+    def seed(self) -> int:
+        """A new seed."""
+        return fresh_seed() if self.secret else int(torch.randint(1 << 62, ()))
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """The global generators are at the end of the block as they were before it."""
+        if self._seed is None:
+            self._seed = self.seed()
+        with kept_states(self._device):
+            yield
+
+    def start(self, of_records: int) -> None:
+        """Begin a run of the model: records draw from the seed `of_records`, the step from its own."""
+        assert self._seed is not None
+        torch.manual_seed(of_records)
+        random.seed(self._seed)
+        np.random.seed(self._seed % 2**32)
+        self.of_step.manual_seed(self._seed)

@@ -1,0 +1,73 @@
+"""Numbers that Python reads of a tensor: constants where all records agree on them; else records part, and each goes its own way.
+
+Every way runs on all records of the physical batch with the same random state, and counts for the records whose way it is. A
+record's draws are then its own, also where the way hangs on them: to split the batch instead would draw again, for records that were
+chosen by what they drew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Parting", "Way", "constants"]
+
+
+class Parting(Exception):
+    """Records of a run differ in what the model reads of them. `groups` (k,) numbers those that agree."""
+
+    def __init__(self, groups: Tensor) -> None:
+        super().__init__("Records differ in what the model reads of them.")
+        self.groups = groups
+
+
+class Way:
+    """What a model read of the records `records` (k,), numbers within a physical batch, all of whom agree on it."""
+
+    def __init__(self, records: Tensor, answers: list[Tensor] | None = None) -> None:
+        self.records = records
+        self.answers = answers or []
+        self._asked = 0
+
+    def begin(self) -> None:
+        """Before each run: the first read comes first again."""
+        self._asked = 0
+
+    def parted(self, groups: Tensor) -> list[Way]:
+        """One way for each group of the records, all as far as this one came."""
+        count = int(groups.max()) + 1
+        return [Way(self.records[groups == group], list(self.answers)) for group in range(count)]
+
+    def agreed(self, tensor: Tensor, rows: Callable[[Tensor], Tensor | None]) -> Tensor:
+        """The numbers of a tensor as a constant. Raises `Parting` where records do not agree on them."""
+        self._asked += 1
+        if self._asked > len(self.answers):
+            self.answers.append(self._found(tensor, rows(tensor)))
+        return self.answers[self._asked - 1]
+
+    def _found(self, tensor: Tensor, rows: Tensor | None) -> Tensor:
+        if rows is None:
+            return tensor
+        mine = rows[self.records.to(rows.device)]
+        if len(mine) > 1 and not _alike(mine):
+            flat = mine.reshape(len(mine), -1)
+            flat = torch.view_as_real(flat).flatten(1) if flat.is_complex() else flat
+            flat = torch.nan_to_num(flat.double()) if flat.is_floating_point() else flat.long()
+            _, groups = torch.unique(flat, dim=0, return_inverse=True)
+            if int(groups.max()):
+                raise Parting(groups.cpu())
+        return mine[0].clone()
+
+
+def _alike(rows: Tensor) -> bool:
+    return bool((rows == rows[:1]).all())
+
+
+def constants(run: Any, value: Any) -> Any:
+    """`value` with the tensors in it as constants of the way."""
+    if isinstance(value, Tensor):
+        return run.agreed(value)
+    return type(value)(constants(run, item) for item in value) if type(value) in (tuple, list) else value

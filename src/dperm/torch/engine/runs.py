@@ -1,0 +1,236 @@
+"""A run of the model and its loss in which code sees one record, and what becomes of each call of torch's functions in it.
+
+`InStep` runs all records of a physical batch in step, under `torch.vmap`: the model sees one record, whatever it does, so that no
+record can influence another. `Alone` runs one record by itself, for what `torch.vmap` cannot run. In both, a function that is given
+a trained parameter goes through its rule (`dperm.torch.engine.rules`), which taps its output; where there is none, the record gets
+a copy of the parameter of its own, and the copy is tapped.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from dperm.torch.engine.draws import Draws
+from dperm.torch.engine.reads import Way
+from dperm.torch.engine.together import together
+from dperm.torch.forms import Dense
+from dperm.torch.tape import Tape
+
+__all__ = ["RULES", "SPECIAL", "Alone", "InStep", "RefusedError", "Run", "detached"]
+
+
+class RefusedError(ValueError):
+    """The model does what no record may do by itself. The message says what, and what to do instead."""
+
+
+def detached(parameter: Tensor | None) -> Any:
+    """The parameter as a constant of the graph, whose gradient is read at a tap instead."""
+    return None if parameter is None else parameter.detach()
+
+
+class Run(TorchFunctionMode):
+    """What a model's and a loss's calls of torch's functions go through, for `tape.size` records.
+
+    `tape` takes the taps, `trained` has the trained parameters, `way` the values that records of this run agree on, and `draws`
+    the randomness of the step. `used` collects the functions that had no rule.
+    """
+
+    def __init__(self, tape: Tape, trained: Iterable[nn.Parameter], way: Way, draws: Draws, *, own_tensors: bool = False) -> None:
+        super().__init__()
+        self.tape, self.way, self.draws = tape, way, draws
+        self.own_tensors = own_tensors
+        self.without_rule: dict[str, None] = {}
+        #: by the identity of a packed sequence's batch sizes, these and its lengths
+        self.packed: dict[int, tuple[Tensor, Tensor]] = {}
+        self._trained = {id(parameter) for parameter in trained}
+        self._copies: dict[int, Tensor] = {}
+        self._made: list[weakref.ref[Tensor]] = []
+
+    # What rules need
+
+    @abstractmethod
+    def together(self, body: Callable[..., Any], *tensors: Tensor | None) -> Any:
+        """`body` on the numbers of all records of this run: tensors (b, ...) with the records first, None where None is given."""
+
+    @abstractmethod
+    def rows(self, tensor: Tensor) -> Tensor | None:
+        """(b, ...) the numbers of each record, detached; None where they belong to no record."""
+
+    def trains(self, tensor: Any) -> bool:
+        """Whether it is a trained parameter."""
+        return id(tensor) in self._trained
+
+    def learned(self, *parameters: Tensor | None) -> list[Any]:
+        """Those of the parameters that are trained."""
+        return [parameter for parameter in parameters if self.trains(parameter)]
+
+    def constant(self, *tensors: Tensor | None) -> bool:
+        """Whether all are parameters, or None: the same for every record."""
+        return all(tensor is None or isinstance(tensor, nn.Parameter) for tensor in tensors)
+
+    def agreed(self, tensor: Tensor) -> Tensor:
+        """The numbers of a tensor as a constant. Raises `Parting` where the records of this run do not agree on them."""
+        return self.way.agreed(tensor, self.rows)
+
+    def own(self, parameter: Any) -> Tensor:
+        """A copy of a trained parameter for each record, tapped; the same copy in all of the run."""
+        copy = self._copies.get(id(parameter))
+        if copy is None:
+
+            def body() -> Tensor:
+                copies = parameter.detach().expand(self.tape.size, *parameter.shape)
+                return self.tape.tap(copies, [parameter], lambda gradient: [(parameter, Dense(gradient))], ())
+
+            copy = self._copies[id(parameter)] = self.together(body)
+        return copy
+
+    # Every call
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = self._called(func, args, kwargs or {})
+        if isinstance(output, Tensor):
+            self._made.append(weakref.ref(output))
+        elif type(output) in (tuple, list):
+            self.watch(part for part in output if isinstance(part, Tensor))
+        return output
+
+    def watch(self, made: Iterable[Tensor]) -> None:
+        """Tensors that nobody should hold when the run has ended."""
+        self._made += map(weakref.ref, made)
+
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        special = SPECIAL.get(func)
+        if special is not None:
+            output = special(self, func, *args, **kwargs)
+            if output is not NotImplemented:
+                return output
+        if not any(map(_is_parameter, args)) and not any(map(_is_parameter, kwargs.values())):
+            return self._of_no_record(func, args, kwargs)
+        rule = RULES.get(func)
+        if rule is not None:
+            output = rule(self, *args, **kwargs)
+            if output is not NotImplemented:
+                return output
+        if func in PROPERTIES or (func.__name__ == "__get__" and func not in VIEWS):
+            return func(*args, **kwargs)
+        if func.__name__.endswith("_") and not func.__name__.endswith("__") and args and self.trains(args[0]):
+            raise RefusedError(f"The model writes into a trained parameter ({func.__name__}) while it runs.")
+        replaced = False
+
+        def mine(value: Any) -> Any:
+            nonlocal replaced
+            if self.trains(value):
+                replaced = True
+                return self.own(value)
+            if type(value) in (tuple, list):
+                return type(value)(map(mine, value))
+            return value
+
+        args, kwargs = tuple(map(mine, args)), {name: mine(value) for name, value in kwargs.items()}
+        if replaced:
+            self.without_rule[func.__name__] = None
+        return func(*args, **kwargs)
+
+    def _of_no_record(self, func: Any, args: Any, kwargs: Any) -> Any:
+        output = func(*args, **kwargs)
+        if self.own_tensors and func in FACTORIES and isinstance(output, Tensor) and self.rows(output) is None:
+            made = output
+            return self.together(lambda: made.expand(self.tape.size, *made.shape).clone())
+        return output
+
+    def kept(self, besides: Iterable[Tensor]) -> list[Tensor]:
+        """Tensors of records, made in this run, that somebody still holds, `besides` those."""
+        known = {id(tensor) for tensor in besides} | {id(copy) for copy in self._copies.values()}
+
+        def alive() -> list[Tensor]:
+            held = [tensor for tensor in (made() for made in self._made) if tensor is not None and id(tensor) not in known]
+            return [tensor for tensor in held if self.rows(tensor) is not None]
+
+        found = alive()
+        if found:
+            gc.collect()  # cycles, such as those of frames, hold tensors a while
+            del found
+            found = alive()
+        return found
+
+
+class InStep(Run):
+    """All records of a physical batch in step, under `torch.vmap`: `record` is any tensor of the record."""
+
+    def __init__(self, record: Tensor, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._record = record
+
+    def together(self, body: Callable[..., Any], *tensors: Tensor | None) -> Any:
+        size = self.tape.size
+
+        def whole(*found: tuple[Tensor | None, int | None]) -> Any:
+            return body(*(_records_first(numbers, axis, size) for numbers, axis in found))
+
+        return together(whole, self._record, *tensors)
+
+    def rows(self, tensor: Tensor) -> Tensor | None:
+        found: list[Tensor | None] = []
+
+        def look(given: tuple[Tensor, int | None]) -> Tensor:
+            numbers, axis = given
+            found.append(None if axis is None else numbers.detach().movedim(axis, 0))
+            return torch.zeros(self.tape.size)
+
+        together(look, self._record, tensor)
+        return found[0]
+
+
+class Alone(Run):
+    """One record by itself: nothing but it is there."""
+
+    def together(self, body: Callable[..., Any], *tensors: Tensor | None) -> Any:
+        outputs = body(*(None if tensor is None else tensor[None] for tensor in tensors))
+        return tuple(output[0] for output in outputs) if isinstance(outputs, tuple) else outputs[0]
+
+    def rows(self, tensor: Tensor) -> Tensor | None:
+        return tensor.detach()[None]
+
+
+def _records_first(numbers: Tensor | None, axis: int | None, size: int) -> Tensor | None:
+    if numbers is None:
+        return None
+    return numbers.expand(size, *numbers.shape) if axis is None else numbers.movedim(axis, 0)
+
+
+def _is_parameter(value: Any) -> bool:
+    return isinstance(value, nn.Parameter) or (type(value) in (tuple, list) and any(map(_is_parameter, value)))
+
+
+# What functions are, where that matters. All are public functions of torch.
+
+#: special(run, function, *args, **kwargs) → what the call returns, or NotImplemented
+SPECIAL: dict[Any, Callable[..., Any]] = {}
+
+#: rule(run, *args, **kwargs) → what the function returns, tapped, or NotImplemented
+RULES: dict[Any, Callable[..., Any]] = {}
+
+#: They say something of a tensor that is not its numbers.
+PROPERTIES = {
+    Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.stride, Tensor.is_contiguous,
+    Tensor.is_floating_point, Tensor.is_complex, Tensor.element_size, Tensor.get_device, Tensor.__len__, Tensor.__hash__,
+    Tensor.data_ptr, torch.is_tensor, torch.is_floating_point, torch.is_complex, torch.numel, torch.result_type,
+}  # fmt: skip
+
+#: Attributes that are tensors with the same numbers.
+VIEWS = {getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag")}
+
+#: They make tensors that may be written into.
+FACTORIES = {
+    torch.zeros, torch.ones, torch.empty, torch.full, torch.eye, torch.arange, torch.linspace, torch.tensor, torch.zeros_like,
+    torch.ones_like, torch.empty_like, torch.full_like, Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty, Tensor.new_full,
+    Tensor.new_tensor, Tensor.clone, torch.clone,
+}  # fmt: skip
