@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from torch import Tensor
-
 from dperm.torch.rules import conv
 from dperm.torch.rules.conv import ConvGradient
 from dperm.torch.rules.patches import Geometry, patch_gram, patches
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 
 few = settings(max_examples=40, deadline=None)
 

@@ -242,7 +242,7 @@ def _refuse_dropout(model: Any) -> None:
 def _drops_out(model: Any, *, asleep: bool) -> bool:
     if model is None or not hasattr(model, "modules"):
         return False
-    from dperm.torch.verify import drops_out
+    from dperm.torch.reminders import drops_out
 
     return any(drops_out(module) and (asleep or module.training) for module in model.modules())
 

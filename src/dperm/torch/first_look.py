@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dperm.torch.checkpoint import to_device
 from dperm.torch.memory import physical_batch_size as measured_batch_size
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.ranks import Ranks
 from dperm.torch.records import TorchRecords
-from dperm.torch.structure import refuse_other_shapes, tensors
+from dperm.torch.structure import tensors
 
 __all__ = ["PROBED", "look_at"]
 
@@ -25,16 +24,8 @@ def look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, *, 
     What is wrong with the model, the loss or the records is raised on every rank. Where parameters are sharded, all ranks look at
     the same records.
     """
-    sample = ranks.together(lambda: records.probe(PROBED))
-    if objective.flat.sharded:  # all run the model as often
-        own = sample
-        sample = to_device(ranks.first(lambda: to_device(own, torch.device("cpu"))), objective.flat.device)
-        ranks.together(lambda: refuse_other_shapes(own, sample))
-        objective.share_sample(*sample[0])
-        records.in_step = True
-    (inputs, targets), alone = sample
+    inputs, targets = ranks.together(lambda: records.sample(PROBED))
     losses = ranks.together(lambda: _first_losses(objective, inputs, targets))
-    ranks.together(lambda: objective.check_collated(inputs, targets, alone))
     ranks.together(lambda: objective.check_targets(inputs, records.all_targets()))
     ranks.together(lambda: _refuse_infinite(losses))
     if physical_batch_size is None:
@@ -44,7 +35,6 @@ def look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, *, 
 
 def _first_losses(objective: ModuleObjective, inputs: Any, targets: Any) -> Tensor:
     try:
-        objective.prepare(inputs, targets)
         return objective.evaluate(inputs, targets, norms_only=True).losses
     except (RuntimeError, IndexError, KeyError, AttributeError) as error:
         kinds = [", ".join(dict.fromkeys(str(tensor.dtype) for tensor in tensors(part))) for part in (inputs, targets)]

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dperm.torch.engine import TorchPass
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.structure import batch_size, take
-from dperm.torch.tapped import TorchPass
 
 __all__ = ["bytes_per_record", "physical_batch_size"]
 

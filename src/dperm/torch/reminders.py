@@ -11,9 +11,16 @@ from dperm._remind import remind_of_size
 from dperm.privacy import Relation
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.planning import Planner
-from dperm.torch.verify import DROPOUTS
 
-__all__ = ["remind"]
+__all__ = ["drops_out", "remind"]
+
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_WITH_DROPOUT = (nn.MultiheadAttention, nn.LSTM, nn.GRU, nn.RNN)
+
+
+def drops_out(module: nn.Module) -> bool:
+    """Whether it drops something out when it is in training mode."""
+    return bool(module.p if isinstance(module, _DROPOUTS) else isinstance(module, _WITH_DROPOUT) and module.dropout)
 
 
 def remind(
@@ -41,7 +48,7 @@ def remind(
                 "as they are.",
                 stacklevel=stacklevel,
             )
-    asleep = any(isinstance(module, DROPOUTS) and module.p and not module.training for module in model.modules())
+    asleep = any(isinstance(module, _DROPOUTS) and module.p and not module.training for module in model.modules())
     if asleep and not model.training:
         warnings.warn(
             "The model is in eval mode: dropout is off. Call model.train() if that is not meant.", stacklevel=stacklevel

@@ -260,7 +260,7 @@ class Starter:
                 *(foreign_parts(plan) if plan is not None else ()),
                 *self._assumptions(plan, self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),
             ],
-            public_facts={**facts, **settings, "no_rule": list(self.objective.fallbacks)},
+            public_facts={**facts, **settings},
             not_charged=(*_NOT_CHARGED, *((statements.SHOWN,) if self.observe else ())),
             provenance=channel.provenance,
         )
@@ -272,7 +272,6 @@ class Starter:
         like = plan or self.planner.at(1.0, NOMINAL_SIZES[0])
         whose = [statements.ONE_RECORD] if rows is None else statements.persons(rows, not like.by_rows)
         assumptions = [*whose, statements.RECORDS_APART, statements.MASKS, statements.SINGLE_PRECISION]
-        assumptions += [statements.layer_rule(rule) for rule in self.objective.foreign_rules]
         if self.ranks.size > 1:
             assumptions.append(statements.RANKS)
         if stated_size is not None:

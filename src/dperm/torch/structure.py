@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-__all__ = ["FAILURES", "batch_size", "call_model", "local", "map_tensors", "refuse_other_shapes", "shapes", "take", "tensors"]
+__all__ = [
+    "FAILURES",
+    "batch_size",
+    "call_model",
+    "local",
+    "map_tensors",
+    "packed",
+    "padded",
+    "refuse_other_shapes",
+    "shapes",
+    "take",
+    "tensors",
+]
 
 #: What a model, or a loss, may raise on input that it was not written for
 FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -88,6 +100,37 @@ def tensors(value: Any) -> list[Tensor]:
     collected: list[Tensor] = []
     map_tensors(collected.append, value)
     return collected
+
+
+class Padded(NamedTuple):
+    """A packed sequence with its records along the first axis: values (b, T, ...), lengths (b,)."""
+
+    values: Tensor
+    lengths: Tensor
+
+
+def padded(value: Any) -> Any:
+    """`value` with `Padded` in place of packed sequences."""
+    return _replaced(PackedSequence, lambda item: Padded(*pad_packed_sequence(item, batch_first=True)), value)
+
+
+def packed(value: Any) -> Any:
+    """`value` with packed sequences in place of `Padded`."""
+
+    def pack(item: Padded) -> PackedSequence:
+        return pack_padded_sequence(item.values, item.lengths, batch_first=True, enforce_sorted=False)
+
+    return _replaced(Padded, pack, value)
+
+
+def _replaced(kind: type[Any], function: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, kind):
+        return function(value)
+    if isinstance(value, Mapping):
+        return _with(value, {key: _replaced(kind, function, item) for key, item in value.items()})
+    if type(value) in (list, tuple):
+        return type(value)(_replaced(kind, function, item) for item in value)
+    return value
 
 
 def batch_size(value: Any) -> int | None:

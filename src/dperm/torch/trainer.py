@@ -301,8 +301,6 @@ class PrivateTrainer:
         yield from self._steps(dataset, groups, resume, sharded)
 
     def _steps(self, dataset: Any, groups: Any, resume: bool, sharded: bool) -> Iterator[PrivateStep]:
-        if self.random_state is None and self.objective.masks_of_records:
-            raise ValueError("Masks made of the records' own numbers are for replay: make a new trainer.")
         self._ranks = ranks = Ranks.here()
         if ranks.size > 1:
             ranks.same(self._common(resume, sharded))
@@ -313,7 +311,8 @@ class PrivateTrainer:
         if kept is not None and run.step:  # a checkpoint was put back since
             kept = self.objective.snapshot()
         rate = run.plan.rate
-        self.objective.secret_masks = self.random_state is None
+        self.objective.engine.draws.secret = self.random_state is None
+        self.objective.engine.charged = True
         watches = [leaf.register_post_accumulate_grad_hook(_refuse_backward) for leaf in self.objective.flat.leaves]
         looking: FirstStep | None = FirstStep(self.model, self.objective.flat)
         guard = LoopGuard(self.objective.flat, self._own_loop)
@@ -331,7 +330,7 @@ class PrivateTrainer:
             if self._own_loop and self.checkpoint is not None:
                 self.save()  # the end of the run: whoever resumes gets the trained model
         finally:
-            self.objective.secret_masks, self.objective.collated = True, None
+            self.objective.engine.draws.secret, self.objective.engine.charged = True, False
             for watch in watches:
                 watch.remove()
             if kept is not None:

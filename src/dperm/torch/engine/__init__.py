@@ -1,8 +1,8 @@
 """The engine: exact gradients of each record by itself, of any model, by running it so that it sees one record.
 
-`apart` runs a batch; `runs` has what a run does with each call of torch's functions, `special` the functions that read, draw or look
-around, `rules` those that have per-example gradients in a cheap form; `reads` and `draws` say what becomes of values that Python
-reads and of randomness; `passes` is what is left.
+`apart` runs a batch; `runs` has what a run does with each call of torch's functions, `special` the functions that read, draw
+or look around, `rules` those that have per-example gradients in a cheap form; `reads` and `draws` say what becomes of values
+that Python reads and of randomness; `passes` is what is left.
 """
 
 from dperm.torch.engine import rules, special

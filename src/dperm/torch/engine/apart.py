@@ -1,16 +1,18 @@
-"""Gradients of each record by itself, of a model that never sees two: by construction, and not by looking for records that mix."""
+"""Gradients of each record by itself, of a model that never sees two: by construction, and not by looking for records that
+mix."""
 
 from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dperm.torch.engine.backward import slopes
 from dperm.torch.engine.draws import Draws
 from dperm.torch.engine.passes import Part, Partial, TorchPass, collected
 from dperm.torch.engine.reads import Parting, Way
@@ -19,7 +21,7 @@ from dperm.torch.flat import FlatParameters
 from dperm.torch.forms import Dense
 from dperm.torch.scratch import Leases, Pool
 from dperm.torch.state import Snapshot
-from dperm.torch.structure import FAILURES, map_tensors, take, tensors
+from dperm.torch.structure import FAILURES, map_tensors, packed, padded, take, tensors
 from dperm.torch.tape import Tape
 
 __all__ = ["Apart"]
@@ -49,7 +51,7 @@ class Apart:
     """Runs a model and its loss on one record at a time, all records of a batch in step where `torch.vmap` can.
 
     `losses(inputs, targets) -> (b,)` calls both. `one_by_one` says why the model runs one record after the other, or is None;
-    `without_rule` names the functions of trained parameters that had no rule, whose records have a copy of the parameter each.
+    `copied` has the trained parameters that went to a function without a rule: each record gets a copy of its own there.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class Apart:
     ) -> None:
         self.draws = Draws(flat.device)
         self.one_by_one: str | None = None
-        self.without_rule: dict[str, None] = {}
+        self.copied: dict[nn.Parameter, None] = {}
         self.charged = False
         self._roots, self._losses, self._flat, self._pool = (model, loss_fn), losses, flat, Pool()
         self._own_tensors = False
@@ -69,7 +71,7 @@ class Apart:
         one = _Evaluation(self, kept, norms_only)
         with self.draws.kept():
             try:
-                one.batch(_Batch(torch.arange(size), inputs, targets), seed)
+                one.batch(_Batch(torch.arange(size), padded(inputs), padded(targets)), seed)
             finally:
                 self._flat.rest()
                 kept.restore()
@@ -143,14 +145,14 @@ class _Evaluation:
 
         def one(record: Tensor, *mine: Tensor) -> Tensor:
             run = InStep(record, tape, self._engine._flat.leaves, way, self._engine.draws, own_tensors=self._engine._own_tensors)
-            whole = [tensor if axis is None else tensor[None] for tensor, axis in zip(mine, axes, strict=True)]
+            whole = [tensor if axis is None else tensor.clone()[None] for tensor, axis in zip(mine, axes, strict=True)]
             return self._loss(run, batch, whole)
 
         # the first tensor belongs to records, whatever else does
         with torch.enable_grad():
             losses = torch.vmap(one, in_dims=(0, *axes), randomness="different")(torch.zeros(batch.size), *given)
             of_way = torch.zeros_like(losses).index_fill_(0, way.records.to(losses.device), 1.0)
-            stray = self._backward(tape, losses, of_way)
+            stray = slopes(losses, [tape.anchor, *self._engine._flat.leaves], of_way)[1:]
         if outside := [name for name, slope in zip(self._engine._flat.names, stray, strict=True) if slope is not None]:
             raise _OutsideError(f"{', '.join(outside[:3])}: used where torch's functions do not see it.")
         with torch.no_grad():
@@ -163,12 +165,12 @@ class _Evaluation:
         engine.draws.start(engine.draws.seed())
         tape = self._tape(1)
         with torch.enable_grad():
-            run = Alone(tape, flat.leaves, Way(torch.arange(1)), engine.draws)
+            run = Alone(tape, (), Way(torch.arange(1)), engine.draws)
             losses = self._loss(run, batch, tensors((batch.inputs, batch.targets)))[None]
-            for parameter, slope in zip(flat.leaves, self._backward(tape, losses, torch.ones_like(losses)), strict=True):
-                if slope is not None:  # nobody but this record is there
+            for parameter, slope in zip(flat.leaves, slopes(losses, flat.leaves), strict=True):
+                if slope is not None:
                     tape.expect([parameter])
-                    tape.add([(parameter, Dense(slope[None]))])
+                    tape.add([(parameter, Dense((slope.to_dense() if slope.is_sparse else slope)[None]))])
         with torch.no_grad():
             partial = collected(tape, flat, losses.detach(), self._norms_only)
         self.parts.append(Part(batch.records, torch.arange(1), partial))
@@ -182,32 +184,22 @@ class _Evaluation:
         """The loss of one record (), as a batch of which `mine` are the tensors; the list is emptied."""
         run.way.begin()
         run.watch(mine)
-        source = iter(mine)
-        inputs, targets = map_tensors(lambda _: next(source), (batch.inputs, batch.targets))
-        del source
-        mine.clear()
+        inputs, targets = map_tensors(lambda _: mine.pop(0), (batch.inputs, batch.targets))
         with run:
-            loss = self._engine._losses(inputs, targets)[0]
+            loss = self._engine._losses(packed(inputs), packed(targets))[0]
         del inputs, targets
-        self._engine.without_rule |= run.without_rule
+        self._engine.copied |= run.copied
         self._survivors += [weakref.ref(tensor) for tensor in run.kept([loss])]
         return loss
-
-    @staticmethod
-    def _backward(tape: Tape, losses: Tensor, weights: Tensor) -> Sequence[Tensor | None]:
-        """Runs the taps' readers; gradients that reach parameters by themselves."""
-        tape.recording = False
-        leaves = tape.flat.leaves
-        if not losses.requires_grad:
-            return [None] * len(leaves)
-        return torch.autograd.grad(losses, [tape.anchor, *leaves], weights, allow_unused=True)[1:]
 
     def refuse_kept(self, charged: bool) -> None:
         """ValueError where somebody outside of the model and the loss still holds what a run made of records. Once the run is
         charged an error would be an output: then such tensors are emptied."""
-        held = [tensor for tensor in (survivor() for survivor in self._survivors) if tensor is not None]
+        model = self._engine._roots[0]
+        own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+        held = [tensor for tensor in (survivor() for survivor in self._survivors) if tensor is not None and id(tensor) not in own]
         if held and not charged:
-            raise ValueError(
+            raise RefusedError(
                 f"Something outside of the model and the loss keeps {len(held)} tensors of records, such as a global list or a "
                 "closure: what it holds would leave the run without noise."
             )

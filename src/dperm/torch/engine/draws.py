@@ -1,9 +1,9 @@
 """The randomness of a step: of each record its own, or one for all records of the step.
 
-A draw whose shape is empty, and whatever Python's and NumPy's global generators give, is made once for a step: the same in every run
-of the model, from generators that start again in each run, which draws of records never advance. Given these coins a record changes
-its own gradient alone. All other draws of torch are made by `torch.vmap` for each record by itself, from a seed of the operating
-system: their law does not depend on who else is there.
+A draw whose shape is empty, and whatever Python's and NumPy's global generators give, is made once for a step: the same in
+every run of the model, from generators that start again in each run, which draws of records never advance. Given these coins
+a record changes its own gradient alone. All other draws of torch are made by `torch.vmap` for each record by itself, from a
+seed of the operating system: their law does not depend on who else is there.
 """
 
 from __future__ import annotations

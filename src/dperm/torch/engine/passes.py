@@ -21,7 +21,8 @@ __all__ = ["Part", "Partial", "TorchPass", "collected"]
 
 @dataclass(frozen=True)
 class Partial:
-    """What one run leaves, of all its records: `losses` (k,), squared norms `squares` (k, groups), and the forms of gradients."""
+    """What one run leaves, of all its records: `losses` (k,), squared norms `squares` (k, groups), and the forms of
+    gradients."""
 
     losses: Tensor
     squares: Tensor

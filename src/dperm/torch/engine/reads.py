@@ -1,8 +1,9 @@
-"""Numbers that Python reads of a tensor: constants where all records agree on them; else records part, and each goes its own way.
+"""Numbers that Python reads of a tensor: constants where all records agree on them; else records part, and each goes its own
+way.
 
 Every way runs on all records of the physical batch with the same random state, and counts for the records whose way it is. A
-record's draws are then its own, also where the way hangs on them: to split the batch instead would draw again, for records that were
-chosen by what they drew.
+record's draws are then its own, also where the way hangs on them: to split the batch instead would draw again, for records
+that were chosen by what they drew.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A run of the model and its loss in which code sees one record, and what becomes of each call of torch's functions in it.
 
-`InStep` runs all records of a physical batch in step, under `torch.vmap`: the model sees one record, whatever it does, so that no
-record can influence another. `Alone` runs one record by itself, for what `torch.vmap` cannot run. In both, a function that is given
-a trained parameter goes through its rule (`dperm.torch.engine.rules`), which taps its output; where there is none, the record gets
-a copy of the parameter of its own, and the copy is tapped.
+`InStep` runs all records of a physical batch in step, under `torch.vmap`: the model sees one record, whatever it does, so
+that no record can influence another. A function that is given a trained parameter goes through its rule
+(`dperm.torch.engine.rules`), which taps its output; where there is none, the record gets a copy of the parameter of its own,
+and the copy is tapped. `Alone` runs one record by itself, for what `torch.vmap` cannot run: there the gradient is autograd's.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Run(TorchFunctionMode):
     """What a model's and a loss's calls of torch's functions go through, for `tape.size` records.
 
     `tape` takes the taps, `trained` has the trained parameters, `way` the values that records of this run agree on, and `draws`
-    the randomness of the step. `used` collects the functions that had no rule.
+    the randomness of the step. `copied` collects the parameters of which each record got a copy of its own.
     """
 
     def __init__(self, tape: Tape, trained: Iterable[nn.Parameter], way: Way, draws: Draws, *, own_tensors: bool = False) -> None:
         super().__init__()
         self.tape, self.way, self.draws = tape, way, draws
         self.own_tensors = own_tensors
-        self.without_rule: dict[str, None] = {}
+        self.copied: dict[nn.Parameter, None] = {}
         #: by the identity of a packed sequence's batch sizes, these and its lengths
         self.packed: dict[int, tuple[Tensor, Tensor]] = {}
         self._trained = {id(parameter) for parameter in trained}
@@ -58,7 +58,8 @@ class Run(TorchFunctionMode):
 
     @abstractmethod
     def together(self, body: Callable[..., Any], *tensors: Tensor | None) -> Any:
-        """`body` on the numbers of all records of this run: tensors (b, ...) with the records first, None where None is given."""
+        """`body` on the numbers of all records of this run: tensors (b, ...) with the records first, None where None is
+        given."""
 
     @abstractmethod
     def rows(self, tensor: Tensor) -> Tensor | None:
@@ -90,6 +91,7 @@ class Run(TorchFunctionMode):
                 return self.tape.tap(copies, [parameter], lambda gradient: [(parameter, Dense(gradient))], ())
 
             copy = self._copies[id(parameter)] = self.together(body)
+            self.copied[parameter] = None
         return copy
 
     # Every call
@@ -114,6 +116,9 @@ class Run(TorchFunctionMode):
                 return output
         if not any(map(_is_parameter, args)) and not any(map(_is_parameter, kwargs.values())):
             return self._of_no_record(func, args, kwargs)
+        return self._of_parameters(func, args, kwargs)
+
+    def _of_parameters(self, func: Any, args: Any, kwargs: Any) -> Any:
         rule = RULES.get(func)
         if rule is not None:
             output = rule(self, *args, **kwargs)
@@ -123,21 +128,15 @@ class Run(TorchFunctionMode):
             return func(*args, **kwargs)
         if func.__name__.endswith("_") and not func.__name__.endswith("__") and args and self.trains(args[0]):
             raise RefusedError(f"The model writes into a trained parameter ({func.__name__}) while it runs.")
-        replaced = False
 
         def mine(value: Any) -> Any:
-            nonlocal replaced
             if self.trains(value):
-                replaced = True
                 return self.own(value)
             if type(value) in (tuple, list):
                 return type(value)(map(mine, value))
             return value
 
-        args, kwargs = tuple(map(mine, args)), {name: mine(value) for name, value in kwargs.items()}
-        if replaced:
-            self.without_rule[func.__name__] = None
-        return func(*args, **kwargs)
+        return func(*map(mine, args), **{name: mine(value) for name, value in kwargs.items()})
 
     def _of_no_record(self, func: Any, args: Any, kwargs: Any) -> Any:
         output = func(*args, **kwargs)
@@ -195,6 +194,9 @@ class Alone(Run):
     def together(self, body: Callable[..., Any], *tensors: Tensor | None) -> Any:
         outputs = body(*(None if tensor is None else tensor[None] for tensor in tensors))
         return tuple(output[0] for output in outputs) if isinstance(outputs, tuple) else outputs[0]
+
+    def _of_parameters(self, func: Any, args: Any, kwargs: Any) -> Any:
+        return func(*args, **kwargs)
 
     def rows(self, tensor: Tensor) -> Tensor | None:
         return tensor.detach()[None]

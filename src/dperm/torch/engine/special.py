@@ -1,4 +1,5 @@
-"""Functions of torch that mean something else where code sees one record: those that read numbers, draw, print, or look around."""
+"""Functions of torch that mean something else where code sees one record: those that read numbers, draw, print, or look
+around."""
 
 from __future__ import annotations
 

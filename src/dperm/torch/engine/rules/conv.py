@@ -23,7 +23,7 @@ from dperm.torch.forms import Dense, Form, Outer, wide
 from dperm.torch.norms import ghost_squares
 from dperm.torch.scratch import Scratch, record_chunks
 
-__all__ = ["ConvGradient", "convolution", "kernel", "per_channel", "per_axis"]
+__all__ = ["ConvGradient", "convolution", "kernel", "per_axis", "per_channel"]
 
 _FORWARD: list[Any] = [F.conv1d, F.conv2d, F.conv3d]
 _WORTH_IT = 2.0  # times fewer products: benchmarks/convolutions.py
@@ -136,8 +136,8 @@ class ConvGradient(Form):
 
     @property
     def _pixels_are_cheaper(self) -> bool:
-        """Whether inner products of pixels are fewer than products of gradients and patches. Sizes of double precision would not
-        stay within doubles there."""
+        """Whether inner products of pixels are fewer than products of gradients and patches. Sizes of double precision would
+        not stay within doubles there."""
         if self.input.dtype == torch.float64:
             return False
         outer, inner, *kernel = self.shape

@@ -1,7 +1,7 @@
 """Transposed convolutions: the weight's gradient is that of the convolution they are the transpose of.
 
-That convolution takes outputs to inputs, so the output's gradient plays the input and the input plays the gradient. Image i of the
-output depends on image i alone.
+That convolution takes outputs to inputs, so the output's gradient plays the input and the input plays the gradient. Image i
+of the output depends on image i alone.
 """
 
 from __future__ import annotations

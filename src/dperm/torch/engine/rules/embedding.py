@@ -1,4 +1,5 @@
-"""Embeddings: rows of a table, looked up, or summed and averaged in bags. What is looked up for a record is by its own indices."""
+"""Embeddings: rows of a table, looked up, or summed and averaged in bags. What is looked up for a record is by its own
+indices."""
 
 from __future__ import annotations
 

@@ -57,6 +57,6 @@ def affine(run: Run, x: Tensor, weight: Any, bias: Any, *, turned: bool = False)
                 right = saved[0].reshape(size, -1, saved[0].shape[-1])
                 yield parameter, Outer(right, left) if turned else Outer(left, right)
             else:
-                yield parameter, Dense(left.sum(1) if left.shape[1] > 1 else left[:, 0])
+                yield parameter, Dense(left[:, 0] if left.shape[1] == 1 else left.sum(1))
 
     return run.tape.tap(output, learned, read, (x,) if run.trains(weight) else ())

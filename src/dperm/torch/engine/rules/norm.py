@@ -53,9 +53,7 @@ def _last_axes(
 
 
 @rule_for(F.group_norm, torch.group_norm)
-def group_norm(
-    run: Run, input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
-) -> Any:
+def group_norm(run: Run, input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any) -> Any:
     return _channels(run, lambda x, w, c: F.group_norm(x, num_groups, w, c, eps), input, weight, bias)
 
 

@@ -1,14 +1,14 @@
 """nn.LSTM, nn.GRU and nn.RNN: the library's fused kernel forward, one scan of our own backward.
 
-The fused kernel gives every hidden state, so all gates can be computed again at once, in two large products; what is
-left for the way back is a short loop over time that yields the gradients of the gates' inputs. These are what a linear
-layer's output gradients are: W_ih, W_hh and both biases have per-example gradients Σ_t dgates_t ⊗ (x_t, h_{t−1}, 1, 1).
-Both directions of a layer run in one scan. Sequences are padded, and the reverse direction reads each from its own end;
-padded positions come after every real one and have no gradient. Columns of the kernel's batch never meet: state t of a sequence is
-computed from its own input t and its own state t − 1.
+The fused kernel gives every hidden state, so all gates can be computed again at once, in two large products; what is left for
+the way back is a short loop over time that yields the gradients of the gates' inputs. These are what a linear layer's output
+gradients are: W_ih, W_hh and both biases have per-example gradients Σ_t dgates_t ⊗ (x_t, h_{t−1}, 1, 1). Both directions of a
+layer run in one scan. Sequences are padded, and the reverse direction reads each from its own end; padded positions come
+after every real one and have no gradient. Columns of the kernel's batch never meet: state t of a sequence is computed from
+its own input t and its own state t − 1.
 
-A packed sequence of one record keeps its padding here: its lengths are remembered beside its batch sizes, which count one sequence
-at every step.
+A packed sequence of one record keeps its padding here: its lengths are remembered beside its batch sizes, which count one
+sequence at every step.
 """
 
 from __future__ import annotations
