@@ -463,7 +463,7 @@ def test_mixing_from_any_record_is_found(which: int) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.head(x - x[which : which + 1 or None])
 
-    with pytest.raises(ValueError, match="depends on another record|not on each by itself"):
+    with pytest.raises(ValueError, match=r"depends on another record|not on each by itself"):
         ModuleObjective(Model().double(), half_squares).evaluate(inputs(4, 3), GOALS)
 
 

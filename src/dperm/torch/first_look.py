@@ -21,8 +21,8 @@ PROBED = 16  # records
 def look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, *, physical_batch_size: int | None) -> None:
     """Run the model on some records, and measure how many of them to take at once where that is not said.
 
-    What is wrong with the model, the loss or the records is raised on every rank. Where parameters are sharded, all ranks look at
-    the same records.
+    What is wrong with the model, the loss or the records is raised on every rank. Where parameters are sharded, all ranks
+    look at the same records.
     """
     inputs, targets = ranks.together(lambda: records.sample(PROBED))
     losses = ranks.together(lambda: _first_losses(objective, inputs, targets))

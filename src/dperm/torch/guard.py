@@ -1,5 +1,5 @@
-"""What must hold around a run's steps, whoever calls them: secret masks, no raw gradients beside the noisy ones, and a loop that
-uses what was paid for."""
+"""What must hold around a run's steps, whoever calls them: secret masks, no raw gradients beside the noisy ones, and a loop
+that uses what was paid for."""
 
 from __future__ import annotations
 
@@ -46,10 +46,12 @@ def global_states(device: torch.device) -> tuple[bytes, ...]:
     )
 
 
-def seed_all(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)  # a hundredth of the time of torch.manual_seed, which looks for devices
+def seed_all(seed: int, torchs: int | None = None) -> None:
+    """Start the global generators of Python, NumPy and torch from a seed; torch's from `torchs` where it is given."""
+    whole = seed if torchs is None else torchs
+    torch.default_generator.manual_seed(whole)  # a hundredth of the time of torch.manual_seed, which looks for devices
     if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)
+        torch.cuda.manual_seed_all(whole)
     random.seed(seed)
     np.random.seed(seed % 2**32)
 
@@ -70,7 +72,8 @@ def secret_masks(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fresh_masks(device: torch.device) -> Iterator[None]:
-    """Within the block torch draws from a fresh seed of the operating system, whatever a data set or a loop made of its state."""
+    """Within the block torch draws from a fresh seed of the operating system, whatever a data set or a loop made of its
+    state."""
     with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
         _seed_torch(device)
         yield
@@ -89,9 +92,9 @@ def fresh_seed() -> int:
 class LoopGuard:
     """Looks at every step of an optimiser that holds private parameters.
 
-    Gradients of whatever else it holds are cleared first: they would be raw. In a loop of the caller's own, a noisy gradient that
-    was cleared is put back, and steps that are never taken stop the run within two steps. Nothing is refunded then: the loop has
-    seen what was released, and whether it stopped because of that cannot be known.
+    Gradients of whatever else it holds are cleared first: they would be raw. In a loop of the caller's own, a noisy gradient
+    that was cleared is put back, and steps that are never taken stop the run within two steps. Nothing is refunded then: the
+    loop has seen what was released, and whether it stopped because of that cannot be known.
     """
 
     def __init__(self, flat: FlatParameters, own_loop: bool) -> None:

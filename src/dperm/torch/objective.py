@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dperm.objectives.facts import PublicFacts
 from dperm.privacy.events import Relation
+from dperm.torch.collation import Ragged
 from dperm.torch.engine import Apart, TorchPass
 from dperm.torch.engine.agreement import disagreement
 from dperm.torch.engine.refused import reason_to_refuse
@@ -87,8 +88,8 @@ class ModuleObjective:
 
     @property
     def copied(self) -> tuple[str, ...]:
-        """Parameters that go to functions without a rule, known after the first pass: there each record has a copy of its own, so
-        that memory for the gradients of all records is needed. Exact, and slower where they are large."""
+        """Parameters that go to functions without a rule, known after the first pass: there each record has a copy of its
+        own, so that memory for the gradients of all records is needed. Exact, and slower where they are large."""
         return tuple(name for name, leaf in zip(self.flat.names, self.flat.leaves, strict=True) if leaf in self.engine.copied)
 
     @property
@@ -124,15 +125,22 @@ class ModuleObjective:
         if anchor is not None:
             raise TypeError("Expected a linear model for differences of gradients: a network's are at one θ only.")
         self.flat.put(theta)
-        return self.evaluate(*batch, norms_only=norms_only)
+        return self._evaluate(batch, norms_only)
 
     def evaluate(self, inputs: Any, targets: Any, *, norms_only: bool = False) -> TorchPass:
         """The pass at the model's current parameters. With `norms_only` it has norms and losses, and holds no gradients."""
-        self.prepare(inputs, targets)
-        return self.engine.evaluate(inputs, targets, self._size(inputs, targets), norms_only=norms_only)
+        self.engine.draws.next_step()
+        return self._evaluate((inputs, targets), norms_only)
+
+    def _evaluate(self, batch: Any, norms_only: bool) -> TorchPass:
+        if isinstance(batch, Ragged):
+            return self.engine.evaluate(batch, batch.size, norms_only=norms_only)
+        self.prepare(*batch)
+        return self.engine.evaluate(batch, self._size(*batch), norms_only=norms_only)
 
     def hessian_product(self, theta: Tensor, records: TorchRecords, vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(Σ ∇²ℓ_i)·v (p,) at θ, of the model in evaluation mode; leaves the model at θ. Twice the memory of a training step."""
+        """(Σ ∇²ℓ_i)·v (p,) at θ, of the model in evaluation mode; leaves the model at θ. Twice the memory of a training
+        step."""
         if self.flat.sharded:
             raise TypeError("Expected parameters whole on one device for second derivatives, got sharded ones.")
         buffer, parameters = self.flat.buffer, self.flat.parameters
@@ -154,8 +162,8 @@ class ModuleObjective:
         return total.double().cpu().numpy()
 
     def prepare(self, inputs: Any, targets: Any) -> None:
-        """Compare losses and gradients of some of these records with those of one ordinary batch, unless that was done for these
-        modules, modes and shapes, or the run is charged.
+        """Compare losses and gradients of some of these records with those of one ordinary batch, unless that was done for
+        these modules, modes and shapes, or the run is charged.
 
         ValueError where they differ, with what to do. Leaves parameters, buffers and random state as they were.
         """
@@ -176,8 +184,8 @@ class ModuleObjective:
 
     @torch.no_grad()
     def check_targets(self, inputs: Any, chunks: Iterable[Any]) -> None:
-        """ValueError, naming the record, for a target that the loss does not take, or takes to no finite number: with the outputs
-        of the first of these inputs, whatever the record is."""
+        """ValueError, naming the record, for a target that the loss does not take, or takes to no finite number: with the
+        outputs of the first of these inputs, whatever the record is."""
         first = take(inputs, torch.tensor([0]), self._size(inputs, inputs))
         with self._in_full_precision():
             for module in self.model.modules():

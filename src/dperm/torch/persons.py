@@ -5,6 +5,7 @@ The engine that tells records apart sees the axis as it sees the positions of a 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,14 +18,14 @@ from torch import Tensor, nn
 
 from dperm._remind import remind_of_persons
 from dperm.objectives.grouped import numbered, spread_rows
+from dperm.torch.collation import Ragged, grouped
 from dperm.torch.records import TorchRecords
-from dperm.torch.structure import map_tensors, tensors
+from dperm.torch.structure import map_tensors, take, tensors
 
 __all__ = ["MeanLoss", "OfPersons", "PersonRecords"]
 
 Indices = NDArray[np.intp]
 
-_FEWEST = 3  # persons with least rows who are collated alone, too
 _HAIR = 1 - 2.0**-20  # a person's weights add up to a hair less than 1: they are single precision
 
 
@@ -68,9 +69,9 @@ class PersonRecords(TorchRecords):
     """Records as in `TorchRecords`, one a row, with `groups` (n,) telling whose each is: `len` counts persons, and draws are of
     persons. Of each at most `most` rows are used, spread evenly over that person's rows.
 
-    A batch has inputs (b, k, …) and targets ((b, k, …), weights (b, k)): k is a power of two, or `most`; who has fewer rows has
-    the first of them again, with weight 0. Where `most` is 1 there is no such axis. Without groups data are rows (persons, k, …)
-    and targets (persons, k, …).
+    A batch has inputs (b, k, …) and targets ((b, k, …), weights (b, k)), for each k by itself: the next power of two of a
+    person's rows, or `most`; who has fewer rows has the first of them again, with weight 0. Where `most` is 1 there is no
+    such axis. Without groups data are rows (persons, k, …) and targets (persons, k, …).
     """
 
     def __init__(self, data: Any, groups: Any, *, most: int, **settings: Any) -> None:
@@ -103,15 +104,16 @@ class PersonRecords(TorchRecords):
     def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._rows.device
 
-    def probe(self, count: int) -> tuple[Any, list[tuple[int, Any, Any]]]:
+    def sample(self, count: int) -> Any:
         counts = np.diff(self._starts)
         several = np.argsort(counts, kind="stable")
         chosen = np.sort(several[np.unique(np.linspace(0, self._size - 1, min(count, self._size)).round().astype(np.intp))])
-        batch = self._moved(self._fetch(chosen), len(chosen))
+        self._rows.sample(count)
+        groups = grouped(self._moved(self._fetch(chosen), len(chosen)), len(chosen))
+        _, inputs, targets = max(groups, key=lambda group: sum(tensor[0].numel() for tensor in tensors(group[1:])))
         if self.most > 1:
-            self._width = batch[1][1].shape[1]
-        fewest = np.argsort(counts[chosen], kind="stable")[:_FEWEST].tolist()
-        return batch, [(place, *self._moved(self._fetch(chosen[[place]]), 1)) for place in fewest]
+            self._width = targets[1].shape[1]
+        return inputs, targets
 
     def all_targets(self) -> Iterator[Any]:
         for chunk in self._rows.all_targets():
@@ -136,43 +138,61 @@ class PersonRecords(TorchRecords):
     def _alone(self, rows: Indices) -> Iterator[Any]:
         for start in range(0, len(rows), self.physical_batch_size):
             part = rows[start : start + self.physical_batch_size]
-            yield self._moved(self._persons(self._rows._fetch(part), _weights(np.ones((len(part), 1)))), len(part))
+            ones = [(np.arange(len(part)), np.ones((len(part), 1)))]
+            yield self._moved(self._persons(self._rows._fetch(part), ones), len(part))
 
     def _fetch(self, indices: Indices) -> Any:
-        rows, weights = self._table(indices)
-        return self._persons(self._rows._fetch(rows.ravel()), weights)
+        rows, widths = self._tables(indices)
+        return self._persons(self._rows._fetch(rows), widths)
 
     def _read(self, chunks: Iterator[list[int]]) -> Iterator[Any]:
-        waiting: deque[Tensor] = deque()
+        waiting: deque[Any] = deque()
 
         def rows() -> Iterator[list[int]]:
             for chunk in chunks:
-                table, weights = self._table(np.asarray(chunk))
-                waiting.append(weights)
-                yield table.ravel().tolist()
+                table, widths = self._tables(np.asarray(chunk))
+                waiting.append(widths)
+                yield table.tolist()
 
         for batch in self._rows._read(rows()):
             yield self._persons(batch, waiting.popleft())
 
-    def _table(self, persons: Indices) -> tuple[Indices, Tensor]:
-        """Rows (b, k) of persons, and their weights (b, k)."""
+    def _tables(self, persons: Indices) -> tuple[Indices, list[tuple[Indices, Any]]]:
+        """Rows of persons, one table (m, k) after the other; and for each the persons' places (m,) among these and the shares
+        (m, k) of rows. k is by a person's own number of rows: nobody is wider because another is."""
         counts = np.diff(self._starts)[persons]
-        widest = int(counts.max(initial=1))
-        width = min(1 << (widest - 1).bit_length(), self.most)
-        place = np.arange(width)[None]
-        there = place < counts[:, None]
-        rows = self._chosen[self._starts[persons][:, None] + np.where(there, place, 0)]
-        return rows, _weights(there / counts[:, None])
+        widths = np.minimum(2 ** np.ceil(np.log2(np.maximum(counts, 1))).astype(np.intp), self.most)
+        rows: list[Indices] = []
+        tables: list[tuple[Indices, Any]] = []
+        for width in np.unique(widths).tolist():
+            places = np.flatnonzero(widths == width)
+            place, mine = np.arange(width)[None], counts[places][:, None]
+            there = place < mine
+            rows.append(self._chosen[self._starts[persons[places]][:, None] + np.where(there, place, 0)].ravel())
+            tables.append((places, there / mine))
+        return np.concatenate(rows) if rows else np.zeros(0, dtype=np.intp), tables
 
-    def _persons(self, batch: Any, weights: Tensor) -> Any:
+    def _persons(self, batch: Any, tables: list[tuple[Indices, Any]]) -> Any:
         if self.most == 1:  # a record like any other
             return batch
-        inputs, targets = self._rows._moved(batch, weights.numel())
+        count = sum(shares.size for _, shares in tables)
+        moved = self._rows._moved(batch, count)
+        if isinstance(moved, Ragged):
+            raise ValueError("Expected rows of one shape where records are persons: pad them to one length in collate_fn.")
+        groups: list[tuple[Tensor, Any, Any]] = []
+        start = 0
+        for places, shares in tables:
+            mine = torch.arange(start, start + shares.size)
+            inputs, targets = (
+                map_tensors(functools.partial(_unflattened, shares.shape), take(part, mine, count)) for part in moved
+            )
+            groups.append((torch.from_numpy(places), inputs, (targets, _weights(shares).to(self.device))))
+            start += shares.size
+        return groups[0][1:] if len(groups) == 1 else Ragged(groups)
 
-        def several(tensor: Tensor) -> Tensor:
-            return tensor.unflatten(0, tuple(weights.shape))
 
-        return map_tensors(several, inputs), (map_tensors(several, targets), weights.to(self.device))
+def _unflattened(shape: tuple[int, ...], tensor: Tensor) -> Tensor:
+    return tensor.unflatten(0, shape)
 
 
 def _weights(shares: Any) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import bisect
 import hashlib
 import itertools
 from collections import deque
@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 from dperm._column import refuse_masked
+from dperm.torch.collation import Collation, Ragged, grouped
 from dperm.torch.guard import kept_states, seed_all
-from dperm.torch.named import Paired, label_apart, readable
+from dperm.torch.named import Paired, label_apart
 from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.share import Share
 from dperm.torch.structure import batch_size, map_tensors, take, tensors
@@ -30,8 +31,6 @@ Indices = NDArray[np.intp]
 NOBODY = object()
 
 _AT_ONCE = 8192  # targets looked at together
-_SHORTEST = 3  # records of least length that are collated alone, too
-_CANDIDATES = 4  # records looked at for each that a model is checked on
 
 
 class TorchRecords:
@@ -40,8 +39,8 @@ class TorchRecords:
     which one is called "labels" or "label": the others are keyword arguments of the model.
 
     A draw is cut into physical batches of at most `physical_batch_size` records on `device`. `collate_fn` makes a batch
-    (inputs, targets) from a list of items; `num_workers` processes read items ahead. TypeError where records cannot be
-    drawn by index.
+    (inputs, targets) from a list of items; `num_workers` processes read items ahead. Where records are `protected`, each is
+    collated by itself (`dperm.torch.collation`). TypeError where records cannot be drawn by index.
     """
 
     _share: Share | None = None
@@ -56,10 +55,11 @@ class TorchRecords:
         device: torch.device | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
+        protected: bool = True,
     ) -> None:
         self.physical_batch_size = physical_batch_size
         self.device = device or torch.device("cpu")
-        self._collate = Paired(collate_fn)
+        self._collate: Any = Collation(collate_fn) if protected else Paired(collate_fn)
         self._workers = num_workers
         self._tensors: Any = None
         self._dataset: Any = None
@@ -85,7 +85,7 @@ class TorchRecords:
                 "Poisson sampling draws each record independently and cannot read a stream. For a DataLoader pass loader.dataset."
             )
         else:
-            if _twice(data):
+            if _repeats(data):
                 raise ValueError(
                     "Expected each record once, got a Subset or ConcatDataset that holds some of them repeatedly: a record that "
                     "counts twice would cost more privacy than is charged."
@@ -119,30 +119,14 @@ class TorchRecords:
         return self.share.total
 
     def sample(self, count: int) -> Any:
-        """Up to `count` records from all over the set as one batch: for checks and measurements before a run."""
+        """Up to `count` records from all over the set as one batch (inputs, targets), for checks and measurements before a run:
+        where shapes differ, those of the largest. ValueError where records are not collated each by itself."""
         chosen = np.unique(np.linspace(0, self._size - 1, min(count, self._size)).round().astype(np.intp))
-        return self._moved(self._fetch(chosen), len(chosen))
-
-    def probe(self, count: int) -> tuple[Any, list[tuple[int, Any, Any]]]:
-        """Up to `count` records that differ in length, as one batch; and, where records are collated, some of them in batches of
-        their own: (place in the batch, inputs, targets)."""
-        several = np.unique(np.linspace(0, self._size - 1, min(_CANDIDATES * count, self._size)).round().astype(np.intp))
-        if self._tensors is not None:
-            lengths = sum(_lengths(tensor[torch.from_numpy(several)]) for tensor in tensors(self._tensors))
-            chosen = _spread(several, lengths, count)
-            return self._moved(self._fetch(chosen), len(chosen)), []
-        items = [self._dataset[int(index)] for index in several]
-        sizes = np.array([sum(float(_lengths(tensor[None])[0]) for tensor in tensors(_as_far(item))) for item in items])
-        chosen = _spread(np.arange(len(items)), sizes, count)
-        picked = [items[place] for place in chosen]
-        by_length = np.argsort(sizes[chosen], kind="stable").tolist()  # the shortest are padded most, the longest may be cut
-        places = sorted({*by_length[:_SHORTEST], by_length[len(picked) // 2], by_length[-1]})
-        if len(set(sizes)) == 1 and (longer := _longer(picked[-1])) is not None:
-            with contextlib.suppress(RuntimeError, ValueError, IndexError, TypeError):  # a length of its own may not be
-                self._moved(self._collate([*picked[:-1], longer]), len(picked))
-                picked, places = [*picked[:-1], longer], places[:-1]
-        alone = [(place, *self._moved(self._collate([picked[place]]), 1)) for place in places]
-        return self._moved(self._collate(picked), len(picked)), alone
+        if self._tensors is None and isinstance(self._collate, Collation):
+            self._collate.look([self._dataset[int(index)] for index in chosen])
+        groups = grouped(self._moved(self._fetch(chosen), len(chosen)), len(chosen))
+        _, inputs, targets = max(groups, key=lambda group: sum(tensor[0].numel() for tensor in tensors(group[1:])))
+        return inputs, targets
 
     def all_targets(self) -> Iterator[Any]:
         """All targets, by thousands; nothing where they cannot be had without reading every record."""
@@ -228,6 +212,8 @@ class TorchRecords:
         return self._collate([self._dataset[int(index)] for index in indices])
 
     def _moved(self, batch: Any, size: int) -> Any:
+        if isinstance(batch, Ragged):
+            return Ragged((places, *self._moved(tuple(group), len(places))) for places, *group in batch)
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:
             raise TypeError(
                 f"Expected a batch of (inputs, targets), got {type(batch).__name__}: give a collate_fn that makes that pair."
@@ -241,41 +227,6 @@ class TorchRecords:
         if self.device.type == "cpu":
             return tuple(batch)
         return tuple(map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), part) for part in batch)
-
-
-def _lengths(rows: Tensor) -> Any:
-    """(b,) how long records are, as far as it can be told: the numbers of integers, or truths, that are not zero, and of all
-    others."""
-    if rows.is_floating_point() or rows.dim() < 2:
-        return np.full(len(rows), float(rows[0].numel()) if len(rows) else 0.0)
-    return (rows != 0).flatten(1).sum(1).double().cpu().numpy()
-
-
-def _spread(candidates: Indices, lengths: Any, count: int) -> Indices:
-    """`count` of the candidates: the shortest, the longest, and evenly between them."""
-    order = np.argsort(np.broadcast_to(lengths, len(candidates)), kind="stable")
-    places = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(np.intp))
-    return np.sort(candidates[order[places]])
-
-
-def _as_far(item: Any) -> Any:
-    """A record's tensors, and its arrays and lists of numbers as tensors."""
-    if isinstance(item, Mapping):
-        return {name: _as_far(part) for name, part in item.items()}
-    if isinstance(item, tuple):
-        return tuple(_as_far(part) for part in item)
-    if isinstance(found := readable(item), list):
-        return tuple(_as_far(part) for part in found)
-    return found
-
-
-def _longer(item: Any) -> Any:
-    """A record whose sequences are three times as long; None where it has none, or is not a pair of tensors."""
-    if not isinstance(item, tuple) or len(item) != 2:
-        return None
-    inputs = map_tensors(lambda tensor: torch.cat([tensor] * 3) if tensor.dim() == 1 else tensor, item[0])
-    changed = [tensor.shape for tensor in tensors(inputs)] != [tensor.shape for tensor in tensors(item[0])]
-    return (inputs, item[1]) if changed and isinstance(item[0], Tensor) else None
 
 
 def _stated_targets(data: Any) -> Tensor | None:
@@ -292,15 +243,32 @@ def _stated_targets(data: Any) -> Tensor | None:
     return targets if getattr(data, "target_transform", None) is None else None
 
 
-def _twice(data: Any) -> bool:
+def _repeats(data: Any) -> bool:
     """Whether a record is there more than once, by what torch's own collections say."""
-    if isinstance(data, Subset):
-        indices = list(data.indices)
-        return len(set(indices)) < len(indices) or _twice(data.dataset)
-    if isinstance(data, ConcatDataset):
-        parts = list(data.datasets)
-        return len({id(part) for part in parts}) < len(parts) or any(_twice(part) for part in parts)
+    if not isinstance(data, (Subset, ConcatDataset)):
+        return False
+    seen = set[tuple[Any, int]]()
+    for index in range(len(data)):
+        record = _origin(data, index)
+        if record in seen:
+            return True
+        seen.add(record)
     return False
+
+
+def _origin(data: Any, index: int) -> tuple[Any, int]:
+    """The innermost collection that a record comes from, and its number there."""
+    if isinstance(data, Subset):
+        return _origin(data.dataset, int(data.indices[index]))
+    if isinstance(data, ConcatDataset):
+        index = index + len(data) if index < 0 else index
+        part = bisect.bisect_right(data.cumulative_sizes, index)
+        return _origin(data.datasets[part], index - (data.cumulative_sizes[part - 1] if part else 0))
+    index = index + len(data) if index < 0 else index
+    if isinstance(data, TensorDataset):  # two of the same tensors hold the same records
+        first = data.tensors[0]
+        return (first.data_ptr() + index * first.stride(0) * first.element_size() if first.dim() else id(first)), 0
+    return id(data), index
 
 
 class _Chunks:

@@ -83,8 +83,8 @@ def shapes(value: Any) -> list[torch.Size | None]:
 
 
 def refuse_other_shapes(own: Any, sample: Any) -> None:
-    """ValueError where records of one's own, as `TorchRecords.probe` gives them, or single ones among them, have other shapes or
-    types than those of a sample."""
+    """ValueError where records of one's own, as `TorchRecords.probe` gives them, or single ones among them, have other shapes
+    or types than those of a sample."""
     (batch, alone), ((like, _)) = own, sample
     for part in (batch, *(single for _, *single in alone)):
         for mine, theirs in zip(tensors(part), tensors(like), strict=True):

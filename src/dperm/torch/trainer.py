@@ -46,29 +46,23 @@ __all__ = ["PrivateTrainer"]
 class PrivateTrainer:
     """Trains `model` privately and certifies what it cost.
 
-    Parameters
-    ----------
-    model, loss_fn : the network, and `loss_fn(outputs, targets) -> (b,)`, one loss per record (`reduction="none"`).
-    optimizer : any torch optimiser over the model's trainable parameters. None: the plan's own update.
-    epsilon, delta : the budget; the noise is the least that keeps within it. `delta` is always needed. `epsilon` may be a `Risk`:
-        what an attacker may achieve at most.
-    noise_multiplier : instead of `epsilon`: noise standard deviation ÷ sensitivity. Not for recipes that choose their noise.
-    epochs, expected_batch_size, clipping_norm : of DP-SGD with Poisson sampling (`dperm.gradient.recipes.dp_sgd`); where they
-        and `plan` are left out, by public rule 20, 256 (at most a quarter of the records), and 1.
-    plan : another recipe, with these as its settings or bound by functools.partial; a function
-        (noise_multiplier, public_size) → `Plan`; or a `Plan` with its noise.
-    relation : "add_or_remove_one" (the number of records is private) or "replace_one" (it is public).
-    public_size : publicly known number of records. None under add/remove: released with noise, at 5 % of
-        epsilon, or as the recipe says. Of persons, where `person_rows` is given.
-    person_rows : with `groups` in `fit`, the most records that are used of a person; public. A person's loss is then the mean of
-        these, and what is said of a record is said of a person.
-    spent : certificates of earlier releases from the same records (normalisation, other models) that `epsilon` is to cover too.
-    physical_batch_size : most records at once in memory. None: measured on the first records.
-    autocast : run the forward in this type, for example `torch.bfloat16`; norms and sums stay in single precision.
-    collate_fn, num_workers : as for a DataLoader.
-    checkpoint : a folder for checkpoints, from which an interrupted run can be continued.
-    label : names the data set in the spend log.
-    random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
+    Parameters ---------- model, loss_fn : the network, and `loss_fn(outputs, targets) -> (b,)`, one loss per record
+    (`reduction="none"`). optimizer : any torch optimiser over the model's trainable parameters. None: the plan's own update.
+    epsilon, delta : the budget; the noise is the least that keeps within it. `delta` is always needed. `epsilon` may be a
+    `Risk`: what an attacker may achieve at most. noise_multiplier : instead of `epsilon`: noise standard deviation ÷
+    sensitivity. Not for recipes that choose their noise. epochs, expected_batch_size, clipping_norm : of DP-SGD with Poisson
+    sampling (`dperm.gradient.recipes.dp_sgd`); where they and `plan` are left out, by public rule 20, 256 (at most a quarter
+    of the records), and 1. plan : another recipe, with these as its settings or bound by functools.partial; a function
+    (noise_multiplier, public_size) → `Plan`; or a `Plan` with its noise. relation : "add_or_remove_one" (the number of
+    records is private) or "replace_one" (it is public). public_size : publicly known number of records. None under
+    add/remove: released with noise, at 5 % of epsilon, or as the recipe says. Of persons, where `person_rows` is given.
+    person_rows : with `groups` in `fit`, the most records that are used of a person; public. A person's loss is then the mean
+    of these, and what is said of a record is said of a person. spent : certificates of earlier releases from the same records
+    (normalisation, other models) that `epsilon` is to cover too. physical_batch_size : most records at once in memory. None:
+    measured on the first records. autocast : run the forward in this type, for example `torch.bfloat16`; norms and sums stay
+    in single precision. collate_fn, num_workers : as for a DataLoader. checkpoint : a folder for checkpoints, from which an
+    interrupted run can be continued. label : names the data set in the spend log. random_state : None for real noise. A fixed
+    seed is for tests: the certificate then says "not private".
 
     Attributes
     ----------
@@ -238,20 +232,16 @@ class PrivateTrainer:
         """Train on `dataset`: (inputs, targets) tensors or a map-style dataset of such pairs; or of records with named
         entries, such as Hugging Face's, one called "labels" or "label". What is said here costs nothing.
 
-        Parameters
-        ----------
-        groups : with `person_rows`, whose each record of `dataset` is, (n,) in its order: persons are drawn then, and their mean
-            gradients bounded. Neighbours differ in all of one person's.
-        validation : of the same kind, scored without noise after every expected epoch: keep it public or apart.
-        metrics : name → function(outputs, targets) → (b,), averaged over it. None: loss, and accuracy where targets are classes.
-        scheduler, scheduler_interval : a torch learning-rate scheduler, stepped every "epoch" or "step".
-        ema_decay : average the weights exponentially, and leave the average in the model.
-        callbacks, progress : `Callback`s; a progress bar (None: on a terminal).
-        show_private : also show each batch's loss and clipped share, which are not private; of several ranks, each its own
-            share's.
-        checkpoint_every : steps between checkpoints. None: an expected epoch.
-        resume : continue from the newest checkpoint, with fresh noise; steps lost since then are skipped, not drawn again.
-        sharded : on several ranks (`torchrun`), `dataset` is this rank's own part of the records, not all of them.
+        Parameters ---------- groups : with `person_rows`, whose each record of `dataset` is, (n,) in its order: persons are
+        drawn then, and their mean gradients bounded. Neighbours differ in all of one person's. validation : of the same kind,
+        scored without noise after every expected epoch: keep it public or apart. metrics : name → function(outputs, targets)
+        → (b,), averaged over it. None: loss, and accuracy where targets are classes. scheduler, scheduler_interval : a torch
+        learning-rate scheduler, stepped every "epoch" or "step". ema_decay : average the weights exponentially, and leave the
+        average in the model. callbacks, progress : `Callback`s; a progress bar (None: on a terminal). show_private : also
+        show each batch's loss and clipped share, which are not private; of several ranks, each its own share's.
+        checkpoint_every : steps between checkpoints. None: an expected epoch. resume : continue from the newest checkpoint,
+        with fresh noise; steps lost since then are skipped, not drawn again. sharded : on several ranks (`torchrun`),
+        `dataset` is this rank's own part of the records, not all of them.
         """
         self._refuse_again()
         self._own_loop = False
@@ -419,7 +409,7 @@ class PrivateTrainer:
     def _held_out(self, validation: Any) -> TorchRecords | None:
         ranks = Ranks.here()
         records = ranks.together(
-            lambda: None if validation is None else self._records(validation, self.physical_batch_size or 1024)
+            lambda: None if validation is None else self._records(validation, self.physical_batch_size or 1024, protected=False)
         )
         if self.objective.flat.sharded:  # scores are of passes that all run
             size = None if records is None else len(records)
@@ -430,8 +420,8 @@ class PrivateTrainer:
             ranks.together(lambda: self._scores([probed]))
         return records
 
-    def _records(self, data: Any, size: int) -> TorchRecords:
-        return TorchRecords(data, **self._reading(size))
+    def _records(self, data: Any, size: int, *, protected: bool = True) -> TorchRecords:
+        return TorchRecords(data, **self._reading(size), protected=protected)
 
     def _trained_on(self, data: Any, groups: Any, size: int) -> TorchRecords:
         """The records that are protected: persons, where these have several rows."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dperm.torch.collation import grouped
 from dperm.torch.engine.backward import slopes
 from dperm.torch.engine.draws import Draws
 from dperm.torch.engine.passes import Part, Partial, TorchPass, collected
@@ -64,14 +65,16 @@ class Apart:
         self._roots, self._losses, self._flat, self._pool = (model, loss_fn), losses, flat, Pool()
         self._own_tensors = False
 
-    def evaluate(self, inputs: Any, targets: Any, size: int, *, norms_only: bool = False) -> TorchPass:
-        """The pass over `size` records. The model's state, and the global generators, are as they were when it ends."""
+    def evaluate(self, batch: Any, size: int, *, norms_only: bool = False) -> TorchPass:
+        """The pass over `size` records, (inputs, targets) or `Ragged`. The model's state, and the global generators, are as they
+        were when it ends."""
         kept = Snapshot(self._roots, without=self._flat.parameters, light=True)
         seed = self.draws.seed()
         one = _Evaluation(self, kept, norms_only)
         with self.draws.kept():
             try:
-                one.batch(_Batch(torch.arange(size), padded(inputs), padded(targets)), seed)
+                for records, inputs, targets in grouped(batch, size):
+                    one.batch(_Batch(records, padded(inputs), padded(targets)), seed)
             finally:
                 self._flat.rest()
                 kept.restore()

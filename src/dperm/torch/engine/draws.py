@@ -9,13 +9,11 @@ seed of the operating system: their law does not depend on who else is there.
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 
-from dperm.torch.guard import fresh_seed, kept_states
+from dperm.torch.guard import fresh_seed, kept_states, seed_all
 
 __all__ = ["Draws"]
 
@@ -49,7 +47,5 @@ class Draws:
     def start(self, of_records: int) -> None:
         """Begin a run of the model: records draw from the seed `of_records`, the step from its own."""
         assert self._seed is not None
-        torch.manual_seed(of_records)
-        random.seed(self._seed)
-        np.random.seed(self._seed % 2**32)
+        seed_all(self._seed, of_records)
         self.of_step.manual_seed(self._seed)

@@ -3,9 +3,11 @@ indices."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -77,15 +79,13 @@ def _ragged(
     """Bags of several lengths as slices of a list: one bag after the other."""
     ends = offsets.tolist() if last else [*offsets.tolist(), input.shape[0]]
     bags: list[Tensor] = []
-    for start, stop in zip(ends[:-1], ends[1:], strict=True):
+    for start, stop in itertools.pairwise(ends):
         part = None if weights is None else weights[start:stop][None]
         bags.append(
             embedding_bag(run, input[start:stop][None], weight, mode=mode, per_sample_weights=part, padding_idx=padding)
             if stop > start
             else input.new_zeros(1, weight.shape[1], dtype=weight.dtype)
         )
-    import torch
-
     return torch.cat(bags)
 
 

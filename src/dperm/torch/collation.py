@@ -1,0 +1,141 @@
+"""Batches of which no record is made beside another's.
+
+A `collate_fn` that is given several people's records can mix them: it pads all to the longest, and nothing keeps it from
+adding them up. So it is given one record at a time, beside a companion that is made of the record itself: repeated to the
+next power of two of its length where the function takes that, else the record again. Whatever the function does, what it
+returns follows from one record. The companion's row is dropped.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dperm.torch.named import Paired
+from dperm.torch.structure import FAILURES, batch_size, map_tensors, take, tensors
+
+__all__ = ["Collation", "Ragged", "grouped", "joined"]
+
+
+class Ragged(list[tuple[Tensor, Any, Any]]):
+    """A batch of records whose tensors have several shapes: for each shape (places (m,) in the batch, inputs, targets)."""
+
+    @property
+    def size(self) -> int:
+        return sum(len(places) for places, _, _ in self)
+
+
+class Collation:
+    """Makes a batch (inputs, targets) of a list of records, each by itself.
+
+    `collate_fn` is a function for a DataLoader, or None for torch's own. `repeats` says whether companions are as long as the
+    next power of two, `row` which of two rows is the record's: `look` finds out, on some records, before anything is charged.
+    """
+
+    def __init__(self, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
+        self._own = collate_fn is None
+        self._whole = Paired(collate_fn)
+        self.repeats, self.row = False, 0
+
+    def __call__(self, items: list[Any]) -> Any:
+        """A pair (inputs, targets) with the records along the first axes, or `Ragged` where their shapes differ."""
+        if self._own:  # stacks each entry, and computes nothing
+            return self._whole(items)
+        return joined([self._one(item) for item in items])
+
+    def together(self, items: list[Any]) -> Any:
+        """An ordinary batch, for records that are not protected."""
+        return self._whole(items)
+
+    def look(self, items: list[Any]) -> None:
+        """Find out how the function is to be used, and whether a record has the values beside its companion that it has beside
+        these others. ValueError where it has not: the function was meant to compute across records."""
+        if self._own or not items:
+            return
+        whole = self._whole(list(items))
+        if batch_size(whole[0]) != len(items) or _same(whole, self._whole(list(items))) is False:
+            return  # the batch is refused where it is used; or the function draws, and nothing can be compared
+        for self.repeats in (True, False):
+            for self.row in (0, 1):
+                try:
+                    if all(_agree(self._one(item), whole, place, len(items)) for place, item in enumerate(items)):
+                        return
+                except FAILURES:
+                    continue
+        raise ValueError(
+            "Your collate_fn gives a record other values beside other records: it computes across records (mixing, "
+            "standardising?), or leaves their order. Compute per record, or with public statistics."
+        )
+
+    def _one(self, item: Any) -> Any:
+        """The batch (inputs, targets) of one record."""
+        companion = _repeated(item) if self.repeats else copy.copy(item)
+        pair = self._whole([copy.copy(item), companion])
+        if batch_size(pair[0]) != 2:
+            raise ValueError(
+                f"Expected collate_fn to give one row per record, got {batch_size(pair[0])} for a record and its companion."
+            )
+        return take(pair, torch.tensor([self.row]), 2)
+
+
+def joined(records: Sequence[Any]) -> Any:
+    """One batch of batches of one, or `Ragged` where their shapes differ."""
+    kinds: dict[Any, list[int]] = {}
+    for place, record in enumerate(records):
+        kinds.setdefault(tuple((tensor.shape, tensor.dtype) for tensor in tensors(record)), []).append(place)
+    groups = [(torch.tensor(places), *_stacked([records[place] for place in places])) for places in kinds.values()]
+    return groups[0][1:] if len(groups) == 1 else Ragged(groups)
+
+
+def _stacked(records: Sequence[Any]) -> Any:
+    columns = iter([torch.cat(parts) for parts in zip(*map(tensors, records), strict=True)])
+    return map_tensors(lambda _: next(columns), records[0])
+
+
+def grouped(batch: Any, size: int) -> list[tuple[Tensor, Any, Any]]:
+    """Records that can run together: (their places (m,) in the batch, inputs, targets)."""
+    return list(batch) if isinstance(batch, Ragged) else [(torch.arange(size), *batch)]
+
+
+def _repeated(item: Any) -> Any:
+    """The record with its sequences as long as the next power of two, by their own entries over again."""
+    if isinstance(item, Tensor):
+        return item[_places(len(item))] if item.dim() and len(item) else item
+    if isinstance(item, np.ndarray):
+        return item[_places(len(item))] if item.ndim and len(item) else item
+    if isinstance(item, Mapping):
+        named = cast(Mapping[str, Any], item)
+        return {name: _repeated(part) for name, part in named.items()}
+    if isinstance(item, tuple):
+        return tuple(_repeated(part) for part in cast(tuple[Any, ...], item))
+    if isinstance(item, list):
+        parts = cast(list[Any], item)
+        if parts and all(isinstance(part, bool | int | float) for part in parts):
+            return [parts[place] for place in _places(len(parts))]
+        return [_repeated(part) for part in parts]
+    return item
+
+
+def _places(length: int) -> list[int]:
+    return [place % length for place in range(1 << (length - 1).bit_length())]
+
+
+def _same(first: Any, second: Any) -> bool:
+    pairs = zip(tensors(first), tensors(second), strict=True)
+    return all(a.shape == b.shape and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in pairs)
+
+
+def _agree(one: Any, whole: Any, place: int, size: int) -> bool:
+    """Whether a record has the same values in both batches, as far as both reach; beyond is one value, the padding."""
+    for mine, theirs in zip(tensors(one), tensors(take(whole, torch.tensor([place]), size)), strict=True):
+        if mine.dim() != theirs.dim() or mine.dtype != theirs.dtype:
+            return False
+        common = tuple(slice(0, min(a, b)) for a, b in zip(mine.shape, theirs.shape, strict=True))
+        if not torch.allclose(mine[common].double(), theirs[common].double(), rtol=1e-4, atol=1e-6, equal_nan=True):
+            return False
+    return True
