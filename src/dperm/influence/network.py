@@ -96,7 +96,9 @@ class NetworkInfluence:
         self._fixed = {
             name: value.detach() for name, value in [*model.named_parameters(), *model.named_buffers()] if name not in self._names
         }
-        self.records = TorchRecords(data, physical_batch_size=check.integer("batch_size", batch_size), device=self.theta.device, protected=False)
+        self.records = TorchRecords(
+            data, physical_batch_size=check.integer("batch_size", batch_size), device=self.theta.device, protected=False
+        )
         self._draws = np.random.default_rng(random_state)
         self._progress = progress
         _load_forward_derivatives()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,25 +13,34 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dperm._family import written_here
 from dperm.objectives.facts import PublicFacts
 from dperm.privacy.events import Relation
 from dperm.torch.collation import Ragged
 from dperm.torch.engine import Apart, TorchPass
 from dperm.torch.engine.agreement import disagreement
 from dperm.torch.engine.refused import reason_to_refuse
+from dperm.torch.engine.tested import mixing
 from dperm.torch.evaluating import evaluating
 from dperm.torch.flat import FlatParameters
-from dperm.torch.records import TorchRecords
+from dperm.torch.records import NOBODY, TorchRecords
 from dperm.torch.state import Snapshot
 from dperm.torch.structure import batch_size, call_model, map_tensors, shapes, take
 
 if TYPE_CHECKING:
     from dperm.torch.sharded import ShardedParameters
 
-__all__ = ["ModuleObjective", "per_example"]
+__all__ = ["Independence", "ModuleObjective", "per_example"]
 
 _CHECKED = 16  # records on which gradients are compared with autograd's
 _REMEMBERED = 256  # shapes whose check is not repeated
+
+
+class Independence(StrEnum):
+    """What is known of records: that none influences another's gradient, by how the model runs, or as far as it was looked at."""
+
+    PROVED = "proved"
+    TESTED = "tested"
 
 
 class ModuleObjective:
@@ -45,7 +55,8 @@ class ModuleObjective:
     Before the first pass, and after every change of the model's modes, layers or input shapes, losses and gradients of up to 16
     records are compared with those of one ordinary batch: a model that was meant to mix records is told so. `relation`,
     `public_size` and `person_rows` (records are persons of so many rows at most) are public facts for plans; `autocast` names a
-    narrower type for the forward.
+    narrower type for the forward. With `independence` "tested" the model sees whole batches, and that it keeps records apart is
+    looked at and otherwise the caller's assumption.
 
     Raises TypeError or ValueError where the model has no per-example gradients, with what to do about it.
     """
@@ -62,6 +73,7 @@ class ModuleObjective:
         public_size: int | None = None,
         autocast: torch.dtype | None = None,
         person_rows: int | None = None,
+        independence: Independence | str = "proved",
     ) -> None:
         if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Expected model to be a torch.nn.Module, got {type(model).__name__}.")
@@ -77,9 +89,15 @@ class ModuleObjective:
         #: the same as `flat`, where each rank has a part of each parameter
         self.shards = _shards(model)
         self.flat: FlatParameters = self.shards or FlatParameters(model)
+        self.independence = Independence(independence)
+        if self.flat.sharded and self.independence is Independence.PROVED:
+            raise ValueError(
+                "Parameters that are sharded are gathered for a whole batch: that the model keeps records apart can only be "
+                'tested. Pass independence="tested" to take it as an assumption of yours, which the certificate states.'
+            )
         self.engine = Apart(model, loss_fn, self.ordinary_losses, self.flat)
         self._checked: set[Any] = set()
-        self._sample: tuple[Any, Any] | None = None  # that all ranks have, where parameters are sharded
+        self._shared: tuple[Any, Any] | None = None  # records that all ranks have, where parameters are sharded
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -91,6 +109,11 @@ class ModuleObjective:
         """Parameters that go to functions without a rule, known after the first pass: there each record has a copy of its
         own, so that memory for the gradients of all records is needed. Exact, and slower where they are large."""
         return tuple(name for name, leaf in zip(self.flat.names, self.flat.leaves, strict=True) if leaf in self.engine.copied)
+
+    @property
+    def foreign_rules(self) -> tuple[Any, ...]:
+        """The rules in use that dperm did not write, known after the first pass."""
+        return tuple(rule for rule in self.engine.rules if not written_here(rule))
 
     @property
     def one_by_one(self) -> str | None:
@@ -125,6 +148,11 @@ class ModuleObjective:
         if anchor is not None:
             raise TypeError("Expected a linear model for differences of gradients: a network's are at one θ only.")
         self.flat.put(theta)
+        if batch is NOBODY:  # every rank runs the model as often as the others
+            one = torch.tensor([0])
+            size = self._size(*self._shared)
+            some = tuple(take(part, one, size) for part in self._shared)
+            return self._evaluate(some, True).of_nobody()
         return self._evaluate(batch, norms_only)
 
     def evaluate(self, inputs: Any, targets: Any, *, norms_only: bool = False) -> TorchPass:
@@ -134,9 +162,17 @@ class ModuleObjective:
 
     def _evaluate(self, batch: Any, norms_only: bool) -> TorchPass:
         if isinstance(batch, Ragged):
+            if self.independence is Independence.TESTED:
+                raise ValueError("Expected records of one shape where their independence is tested only: pad them.")
             return self.engine.evaluate(batch, batch.size, norms_only=norms_only)
         self.prepare(*batch)
-        return self.engine.evaluate(batch, self._size(*batch), norms_only=norms_only)
+        return self.run(batch, self._size(*batch), norms_only=norms_only)
+
+    def run(self, batch: Any, size: int, *, norms_only: bool = False) -> TorchPass:
+        """The pass over a batch (inputs, targets) of records of one shape, without any look at them."""
+        if self.independence is Independence.TESTED:
+            return self.engine.evaluate_beside(*batch, size, norms_only=norms_only)
+        return self.engine.evaluate(batch, size, norms_only=norms_only)
 
     def hessian_product(self, theta: Tensor, records: TorchRecords, vector: NDArray[np.float64]) -> NDArray[np.float64]:
         """(Σ ∇²ℓ_i)·v (p,) at θ, of the model in evaluation mode; leaves the model at θ. Twice the memory of a training
@@ -161,6 +197,10 @@ class ModuleObjective:
             kept.restore()
         return total.double().cpu().numpy()
 
+    def share_sample(self, inputs: Any, targets: Any) -> None:
+        """Records that all ranks have, where parameters are sharded: the model is checked on them."""
+        self._shared = inputs, targets
+
     def prepare(self, inputs: Any, targets: Any) -> None:
         """Compare losses and gradients of some of these records with those of one ordinary batch, unless that was done for
         these modules, modes and shapes, or the run is charged.
@@ -168,14 +208,20 @@ class ModuleObjective:
         ValueError where they differ, with what to do. Leaves parameters, buffers and random state as they were.
         """
         self.flat.check()
+        if self.flat.sharded and self._shared is not None:
+            inputs, targets = self._shared  # all ranks look at the same records, or they would wait for each other
         key = self._key(inputs)
         if key in self._checked or self.engine.charged:
             return
         self._refuse()
         size = self._size(inputs, targets)
         chosen = torch.linspace(0, size - 1, min(size, _CHECKED)).round().long()
+        some = take(inputs, chosen, size), take(targets, chosen, size)
         with self._in_full_precision():
-            problem = disagreement(self, take(inputs, chosen, size), take(targets, chosen, size), len(chosen))
+            problem = None
+            if self.independence is Independence.TESTED:
+                problem = mixing(self, *some, len(chosen))
+            problem = problem or disagreement(self, *some, len(chosen))
         if problem is not None:
             raise ValueError(problem)
         if len(self._checked) >= _REMEMBERED:

@@ -19,7 +19,7 @@ from dperm.privacy.events import chosen_on_the_way, event_from_dict
 from dperm.release import Channel
 from dperm.release.grid import admit_noise
 from dperm.release.sizing import NOMINAL_SIZES, CountFirst
-from dperm.torch.objective import ModuleObjective
+from dperm.torch.objective import Independence, ModuleObjective
 from dperm.torch.planning import Planner
 from dperm.torch.ranks import Ranks
 from dperm.torch.records import TorchRecords
@@ -273,6 +273,9 @@ class Starter:
         like = plan or self.planner.at(1.0, NOMINAL_SIZES[0])
         whose = [statements.ONE_RECORD] if rows is None else statements.persons(rows, not like.by_rows)
         assumptions = [*whose, statements.RECORDS_APART, statements.MASKS, statements.SINGLE_PRECISION]
+        if self.objective.independence is Independence.TESTED:
+            assumptions.append(statements.RECORDS_TESTED)
+        assumptions += [statements.layer_rule(rule) for rule in self.objective.foreign_rules]
         if self.ranks.size > 1:
             assumptions.append(statements.RANKS)
         if stated_size is not None:

@@ -58,7 +58,7 @@ def disagreement(objective: ModuleObjective, inputs: Any, targets: Any, size: in
                 for module in modes:
                     module.training = modes[module] if plain is None else False
             try:
-                mine = objective.engine.evaluate((inputs, targets), size)
+                mine = objective.run((inputs, targets), size)
             except RefusedError:
                 raise
             except FAILURES as error:

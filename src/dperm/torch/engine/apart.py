@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dperm.torch.collation import grouped
 from dperm.torch.engine.backward import slopes
+from dperm.torch.engine.beside import Beside
 from dperm.torch.engine.draws import Draws
 from dperm.torch.engine.passes import Part, Partial, TorchPass, collected
 from dperm.torch.engine.reads import Parting, Way
@@ -61,6 +62,7 @@ class Apart:
         self.draws = Draws(flat.device)
         self.one_by_one: str | None = None
         self.copied: dict[nn.Parameter, None] = {}
+        self.rules: dict[Any, None] = {}
         self.charged = False
         self._roots, self._losses, self._flat, self._pool = (model, loss_fn), losses, flat, Pool()
         self._own_tensors = False
@@ -80,6 +82,31 @@ class Apart:
                 kept.restore()
         one.refuse_kept(self.charged)
         return TorchPass(size, one.parts, self._flat, one.leases)
+
+    def evaluate_beside(self, inputs: Any, targets: Any, size: int, *, norms_only: bool = False) -> TorchPass:
+        """The same in one ordinary run of all records, whose independence is the caller's assumption."""
+        kept = Snapshot(self._roots, without=self._roots[0].parameters(), light=True)
+        tape = Tape(size, self._flat, norms_only, self._pool)
+        seed = self.draws.seed()
+        with self.draws.kept(), torch.enable_grad():
+            try:
+                self.draws.start(seed)
+                run = Beside(tape, self._flat.leaves, Way(torch.arange(size)), self.draws)
+                run.mark((inputs, targets))
+                with run:
+                    losses = self._losses(inputs, targets)
+                stray = slopes(losses, [tape.anchor, *self._flat.leaves])[1:]
+            finally:
+                self._flat.rest()
+                kept.restore()
+        self.copied |= run.copied
+        self.rules |= run.rules
+        if outside := [name for name, slope in zip(self._flat.names, stray, strict=True) if slope is not None]:
+            raise RefusedError(f"{', '.join(outside[:3])}: used where torch's functions do not see it.")
+        with torch.no_grad():
+            found = collected(tape, self._flat, losses.detach(), norms_only)
+        everyone = torch.arange(size)
+        return TorchPass(size, [Part(everyone, everyone, found)], self._flat, [tape.scratch])
 
     def slower(self, reason: str) -> None:
         """Run one record after the other from now on."""
@@ -192,6 +219,7 @@ class _Evaluation:
             loss = self._engine._losses(packed(inputs), packed(targets))[0]
         del inputs, targets
         self._engine.copied |= run.copied
+        self._engine.rules |= run.rules
         self._survivors += [weakref.ref(tensor) for tensor in run.kept([loss])]
         return loss
 

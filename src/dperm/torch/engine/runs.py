@@ -11,7 +11,7 @@ from __future__ import annotations
 import gc
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -48,6 +48,7 @@ class Run(TorchFunctionMode):
         self.tape, self.way, self.draws = tape, way, draws
         self.own_tensors = own_tensors
         self.copied: dict[nn.Parameter, None] = {}
+        self.rules: dict[Any, None] = {}
         #: by the identity of a packed sequence's batch sizes, these and its lengths
         self.packed: dict[int, tuple[Tensor, Tensor]] = {}
         self._trained = {id(parameter) for parameter in trained}
@@ -57,9 +58,18 @@ class Run(TorchFunctionMode):
     # What rules need
 
     @abstractmethod
-    def together(self, body: Callable[..., Any], *tensors: Tensor | None) -> Any:
-        """`body` on the numbers of all records of this run: tensors (b, ...) with the records first, None where None is
-        given."""
+    def together(
+        self,
+        body: Callable[..., Any],
+        *tensors: Tensor | None,
+        axes: Sequence[int | None] | None = None,
+        returned: Sequence[int] | None = None,
+    ) -> Any:
+        """`body` on the numbers of all records of this run: tensors (b, ...) with the records first, None where None is given.
+
+        For a run that sees a batch, `axes` says which axis counts the batch in each of `tensors`, None where none does, and
+        `returned` in each tensor that is returned; the first where nothing is said.
+        """
 
     @abstractmethod
     def rows(self, tensor: Tensor) -> Tensor | None:
@@ -109,20 +119,23 @@ class Run(TorchFunctionMode):
         self._made += map(weakref.ref, made)
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
-        special = SPECIAL.get(func)
-        if special is not None:
-            output = special(self, func, *args, **kwargs)
-            if output is not NotImplemented:
-                return output
+        output = self._special(func, args, kwargs)
+        if output is not NotImplemented:
+            return output
         if not any(map(_is_parameter, args)) and not any(map(_is_parameter, kwargs.values())):
             return self._of_no_record(func, args, kwargs)
         return self._of_parameters(func, args, kwargs)
+
+    def _special(self, func: Any, args: Any, kwargs: Any) -> Any:
+        special = SPECIAL.get(func)
+        return NotImplemented if special is None else special(self, func, *args, **kwargs)
 
     def _of_parameters(self, func: Any, args: Any, kwargs: Any) -> Any:
         rule = RULES.get(func)
         if rule is not None:
             output = rule(self, *args, **kwargs)
             if output is not NotImplemented:
+                self.rules[rule] = None
                 return output
         if func in PROPERTIES or (func.__name__ == "__get__" and func not in VIEWS):
             return func(*args, **kwargs)
@@ -168,7 +181,7 @@ class InStep(Run):
         super().__init__(*args, **settings)
         self._record = record
 
-    def together(self, body: Callable[..., Any], *tensors: Tensor | None) -> Any:
+    def together(self, body: Callable[..., Any], *tensors: Tensor | None, **axes: Any) -> Any:
         size = self.tape.size
 
         def whole(*found: tuple[Tensor | None, int | None]) -> Any:
@@ -191,7 +204,7 @@ class InStep(Run):
 class Alone(Run):
     """One record by itself: nothing but it is there."""
 
-    def together(self, body: Callable[..., Any], *tensors: Tensor | None) -> Any:
+    def together(self, body: Callable[..., Any], *tensors: Tensor | None, **axes: Any) -> Any:
         outputs = body(*(None if tensor is None else tensor[None] for tensor in tensors))
         return tuple(output[0] for output in outputs) if isinstance(outputs, tuple) else outputs[0]
 

@@ -92,7 +92,9 @@ def attention(
         chances = chances.mean(2) if average_attn_weights else chances
         return output, chances[:, 0] if alone else chances
 
-    found = run.together(body, query, key, value, key_padding_mask, attn_mask)
+    batch = None if alone else 1
+    axes = (batch, batch, batch, 0, None)
+    found = run.together(body, query, key, value, key_padding_mask, attn_mask, axes=axes, returned=(1, 0)[: 1 + need_weights])
     return found if need_weights else (found, None)
 
 

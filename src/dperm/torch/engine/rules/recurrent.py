@@ -75,7 +75,9 @@ def recurrent(run: Run, mode: str, input: Tensor, *args: Any) -> Any:
         output = output[:, :, 0] if packed else output.transpose(1, 2) if batch_first else output
         return output, *last
 
-    return run.together(body, input, lengths, *initial)
+    batch = 0 if batch_first else 1
+    axes, returned = (batch, 0, *[1] * len(initial)), (batch, *[1] * len(initial))
+    return run.together(body, input, lengths, *initial, axes=axes, returned=returned)
 
 
 def _pack(run: Run, func: Any, input: Tensor, lengths: Tensor, batch_first: bool) -> Any:
