@@ -24,7 +24,14 @@ def look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, *, 
     What is wrong with the model, the loss or the records is raised on every rank. Where parameters are sharded, all ranks
     look at the same records.
     """
-    inputs, targets = ranks.together(lambda: records.sample(PROBED))
+    sample = ranks.together(lambda: records.sample(PROBED))
+    if objective.flat.sharded:  # all run the model as often
+        own = sample
+        sample = to_device(ranks.first(lambda: to_device(own, torch.device("cpu"))), objective.flat.device)
+        ranks.together(lambda: refuse_other_shapes(own, sample))
+        objective.share_sample(*sample)
+        records.in_step = True
+    inputs, targets = sample
     losses = ranks.together(lambda: _first_losses(objective, inputs, targets))
     ranks.together(lambda: objective.check_targets(inputs, records.all_targets()))
     ranks.together(lambda: _refuse_infinite(losses))

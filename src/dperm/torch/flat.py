@@ -19,9 +19,9 @@ class FlatParameters:
     """Trainable parameters in `named_parameters()` order, tied ones once.
 
     `group_of` and `group_index` say to which module each belongs, `groups` how the modules are called. The vector is in
-    row-major order; `formats` remembers the parameters that came with their channels last, for layers to run so. `padding`
-    marks the rows of embeddings at their `padding_idx`, which have no gradient: by number of the parameter, (rows,) of what
-    is here. TypeError or ValueError where there are none, or where they differ in type or device.
+    row-major order; `formats` remembers the parameters that came with their channels last, for layers to run so. `padding` marks
+    the rows of embeddings at their `padding_idx`, which have no gradient: by number of the parameter, (rows,) of what is here.
+    TypeError or ValueError where there are none, or where they differ in type or device.
 
     What is here is all there is; `ShardedParameters` holds a part of each parameter, and the rest is on other ranks.
     """
@@ -116,8 +116,8 @@ class FlatParameters:
             buffer.copy_(theta)
 
     def without_padding(self, gradient: Tensor) -> Tensor:
-        """The gradient (p,) with zeros, set in place, where embeddings have their `padding_idx`. No record has a gradient
-        there, so that only noise is left out: an optimiser moves these rows no more than it does without privacy."""
+        """The gradient (p,) with zeros, set in place, where embeddings have their `padding_idx`. No record has a gradient there,
+        so that only noise is left out: an optimiser moves these rows no more than it does without privacy."""
         if self.padding:
             for number, part in enumerate(self.parts(gradient)):
                 if number in self.padding:
@@ -207,8 +207,7 @@ def _padding_rows(model: nn.Module, parameters: list[nn.Parameter]) -> list[tupl
 
 
 def _channels_last(parameter: Tensor) -> torch.memory_format | None:
-    """The format of `model.to(memory_format=...)`, told by strides: is_contiguous is true of both where there is one
-    channel."""
+    """The format of `model.to(memory_format=...)`, told by strides: is_contiguous is true of both where there is one channel."""
     memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(parameter.dim())
     if memory_format is None:
         return None

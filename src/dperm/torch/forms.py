@@ -31,8 +31,7 @@ class Form(ABC):
 
     @abstractmethod
     def squares(self) -> Tensor:
-        """(b,) squared L2 norms, of the gradients as they are summed: what cancellation takes from ghost norms is added
-        back."""
+        """(b,) squared L2 norms, of the gradients as they are summed: what cancellation takes from ghost norms is added back."""
 
     @abstractmethod
     def weighted_sum(self, factors: Tensor) -> Tensor:
@@ -257,8 +256,8 @@ def total(parts: Sequence[Form]) -> Form:
 
 
 def _lengthened(squares: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """Squared norms of Σ_t left_t ⊗ right_t, with what the sum over records may add to one of them in rounding: it takes
-    another order, and where terms are huge and cancel, another result."""
+    """Squared norms of Σ_t left_t ⊗ right_t, with what the sum over records may add to one of them in rounding: it takes another
+    order, and where terms are huge and cancel, another result."""
     terms = row_lengths(left) * row_lengths(right)
     return _longer(squares, terms, left.shape[1])
 

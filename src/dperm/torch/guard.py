@@ -1,5 +1,5 @@
-"""What must hold around a run's steps, whoever calls them: secret masks, no raw gradients beside the noisy ones, and a loop
-that uses what was paid for."""
+"""What must hold around a run's steps, whoever calls them: secret masks, no raw gradients beside the noisy ones, and a loop that
+uses what was paid for."""
 
 from __future__ import annotations
 
@@ -72,8 +72,7 @@ def secret_masks(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def fresh_masks(device: torch.device) -> Iterator[None]:
-    """Within the block torch draws from a fresh seed of the operating system, whatever a data set or a loop made of its
-    state."""
+    """Within the block torch draws from a fresh seed of the operating system, whatever a data set or a loop made of its state."""
     with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
         _seed_torch(device)
         yield
@@ -92,9 +91,9 @@ def fresh_seed() -> int:
 class LoopGuard:
     """Looks at every step of an optimiser that holds private parameters.
 
-    Gradients of whatever else it holds are cleared first: they would be raw. In a loop of the caller's own, a noisy gradient
-    that was cleared is put back, and steps that are never taken stop the run within two steps. Nothing is refunded then: the
-    loop has seen what was released, and whether it stopped because of that cannot be known.
+    Gradients of whatever else it holds are cleared first: they would be raw. In a loop of the caller's own, a noisy gradient that
+    was cleared is put back, and steps that are never taken stop the run within two steps. Nothing is refunded then: the loop has
+    seen what was released, and whether it stopped because of that cannot be known.
     """
 
     def __init__(self, flat: FlatParameters, own_loop: bool) -> None:

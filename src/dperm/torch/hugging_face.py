@@ -14,8 +14,8 @@ __all__ = ["PrivateHuggingFaceTrainer"]
 
 
 class PrivateHuggingFaceTrainer(transformers.Trainer):
-    """Trains a `PrivateTrainer`'s model by its steps on `train_dataset`; `given` is what `PrivateTrainer.steps` takes beside,
-    and other arguments are those of `transformers.Trainer`.
+    """Trains a `PrivateTrainer`'s model by its steps on `train_dataset`; `given` is what `PrivateTrainer.steps` takes beside, and
+    other arguments are those of `transformers.Trainer`.
 
     One epoch of Hugging Face's is the whole run, whose batches are private steps: `num_train_epochs=1`. The charge is made when
     `train` asks for them; stopping early lowers none. Logs have "epsilon" so far, and no loss, which would be of records.

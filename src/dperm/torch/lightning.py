@@ -1,5 +1,4 @@
-"""A private run under Lightning's `Trainer`: its loggers, progress bars and checkpoint callbacks, a `PrivateTrainer`'s
-steps."""
+"""A private run under Lightning's `Trainer`: its loggers, progress bars and checkpoint callbacks, a `PrivateTrainer`'s steps."""
 
 from __future__ import annotations
 
@@ -19,9 +18,8 @@ class PrivateModule(lightning.LightningModule):
     batches are private steps. The charge is made when Lightning asks for them. ε so far is logged as "epsilon". Stopping early
     lowers no charge. ValueError for settings under which Lightning would change gradients, or train on several devices.
 
-    Validation is Lightning's own: override `validation_step`; what it sees is to be public, or apart. A learning-rate
-    schedule is yours to step, in `on_train_batch_end`. To continue a run: `PrivateTrainer(checkpoint=…)` and `resume=True`
-    here.
+    Validation is Lightning's own: override `validation_step`; what it sees is to be public, or apart. A learning-rate schedule is
+    yours to step, in `on_train_batch_end`. To continue a run: `PrivateTrainer(checkpoint=…)` and `resume=True` here.
     """
 
     def __init__(self, private: PrivateTrainer, dataset: Any, **given: Any) -> None:

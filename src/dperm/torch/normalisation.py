@@ -32,8 +32,8 @@ _COUNT_SHARE = 0.25
 class ChannelStatistics:
     """Means and standard deviations (K,) of channels, over records and places, as far as noise and clipping let them be known.
 
-    `size` is the number of records that they were divided by: public, or noisy. `certificate` says what they cost, which adds
-    to what a training costs: compose the two events.
+    `size` is the number of records that they were divided by: public, or noisy. `certificate` says what they cost, which adds to
+    what a training costs: compose the two events.
     """
 
     mean: Tensor
@@ -68,14 +68,16 @@ def private_channel_statistics(
     at most `clipping_norm`; a record with non-finite numbers has none. The noise on a channel's mean is then about
     noise_multiplier · clipping_norm · scale ÷ n.
 
-    noise_multiplier : noise standard deviation ÷ sensitivity. With 8, 60,000 records and 81 channels, means err by 1 to 3 %
-    of a standard deviation; it costs epsilon = 0.43 at delta = 1e-5. scale : typical root mean squares of the channels, one
-    number or (K,): public, for example `scattering_scale()`. Where channels differ much, one number for all leaves the small
-    ones to the noise. clipping_norm : None: 3·√K. A record as large as `scale` everywhere has at most √(2K). floor : the
-    least standard deviation ÷ scale. It never falls below the noise on the variance either. relation : "add_or_remove_one" or
-    "replace_one"; the relation of the training to come. public_size : publicly known number of records. None under
-    add/remove: a noisy count is part of the release. label : names the data set in the spend log. random_state : None for
-    real noise. A fixed seed is for tests: the certificate then says "not private".
+    noise_multiplier : noise standard deviation ÷ sensitivity. With 8, 60,000 records and 81 channels, means err by 1 to 3 % of a
+        standard deviation; it costs epsilon = 0.43 at delta = 1e-5.
+    scale : typical root mean squares of the channels, one number or (K,): public, for example `scattering_scale()`. Where
+        channels differ much, one number for all leaves the small ones to the noise.
+    clipping_norm : None: 3·√K. A record as large as `scale` everywhere has at most √(2K).
+    floor : the least standard deviation ÷ scale. It never falls below the noise on the variance either.
+    relation : "add_or_remove_one" or "replace_one"; the relation of the training to come.
+    public_size : publicly known number of records. None under add/remove: a noisy count is part of the release.
+    label : names the data set in the spend log.
+    random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
 
     Raises ValueError or TypeError for anything unusable before anything is charged.
     """

@@ -148,8 +148,8 @@ class PrivateRun:
         return min(best_epsilon(Composed(tuple(spent)), delta, _COARSE)[0], self.certificate.epsilon or math.inf)
 
     def save(self, state: Mapping[str, Any], parts: Path | None = None) -> None:
-        """A checkpoint of this moment; `state` is what the run does not know: model, updates, optimiser, settings. `parts`:
-        what the ranks have written of it, where each has a part."""
+        """A checkpoint of this moment; `state` is what the run does not know: model, updates, optimiser, settings. `parts`: what
+        the ranks have written of it, where each has a part."""
         assert self.folder is not None
         run = {
             "step": self.step,

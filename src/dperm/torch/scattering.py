@@ -96,8 +96,8 @@ class Scattering2D(nn.Module):
         return coefficients.view(*leading, *coefficients.shape[1:])
 
     def _modulus(self, spectrum: Tensor, scale: int, level: int) -> Tensor:
-        """|u ∗ ψ| for all angles of a scale, at each 2^scale-th pixel: (b, L, ·, ·), from the spectrum (b, 1, m, m') of u at
-        each 2^level-th pixel."""
+        """|u ∗ ψ| for all angles of a scale, at each 2^scale-th pixel: (b, L, ·, ·), from the spectrum (b, 1, m, m') of u at each
+        2^level-th pixel."""
         wavelets = self.get_buffer(f"wavelets_{scale}_{level}").to(spectrum.real.dtype)
         pairs = torch.view_as_real(spectrum).flatten(-2) * wavelets
         for _ in range(scale - level):  # to drop every other pixel is to add the spectrum's halves

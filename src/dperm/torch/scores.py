@@ -57,9 +57,8 @@ def refuse_mixed_scores(
     metrics: dict[str, Callable[[Any, Any], Tensor]] | None,
     batch: Any,
 ) -> None:
-    """ValueError where the loss, or a metric, does not run on this batch (inputs, targets), or has another value for the
-    first of its records beside the others than for that record alone: targets (b,) beside outputs (b, 1) are broadcast to a
-    table.
+    """ValueError where the loss, or a metric, does not run on this batch (inputs, targets), or has another value for the first of
+    its records beside the others than for that record alone: targets (b,) beside outputs (b, 1) are broadcast to a table.
     """
     inputs, targets = batch
     size = batch_size(inputs) or 0

@@ -99,8 +99,8 @@ def admit_tails(event: Event, size: int, delta: float, device: torch.device) -> 
 
 
 def open_channel(random_state: Any, device: torch.device, *, label: str = "", shards: Shards | None = None) -> Channel:
-    """A channel whose noise is made for `device`; a fixed `random_state`, or an audit's source, makes the run not private.
-    Where a run has several ranks, it is one for all; with `shards`, each has numbers of its own."""
+    """A channel whose noise is made for `device`; a fixed `random_state`, or an audit's source, makes the run not private. Where
+    a run has several ranks, it is one for all; with `shards`, each has numbers of its own."""
     ranks = Ranks.here()
     audit = random_state if isinstance(random_state, Source) else None
     randomness = Randomness.of(None if audit else random_state)

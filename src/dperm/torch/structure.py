@@ -83,16 +83,13 @@ def shapes(value: Any) -> list[torch.Size | None]:
 
 
 def refuse_other_shapes(own: Any, sample: Any) -> None:
-    """ValueError where records of one's own, as `TorchRecords.probe` gives them, or single ones among them, have other shapes
-    or types than those of a sample."""
-    (batch, alone), ((like, _)) = own, sample
-    for part in (batch, *(single for _, *single in alone)):
-        for mine, theirs in zip(tensors(part), tensors(like), strict=True):
-            if (mine.shape[1:], mine.dtype) != (theirs.shape[1:], theirs.dtype):
-                raise ValueError(
-                    "Expected records of one shape and type on all ranks where parameters are sharded, got "
-                    f"{tuple(mine.shape[1:])} of {mine.dtype} and {tuple(theirs.shape[1:])} of {theirs.dtype}: pad them."
-                )
+    """ValueError where a batch has other shapes or types than a sample, short of the number of records."""
+    for mine, theirs in zip(tensors(own), tensors(sample), strict=True):
+        if (mine.shape[1:], mine.dtype) != (theirs.shape[1:], theirs.dtype):
+            raise ValueError(
+                "Expected records of one shape and type on all ranks where parameters are sharded, got "
+                f"{tuple(mine.shape[1:])} of {mine.dtype} and {tuple(theirs.shape[1:])} of {theirs.dtype}: pad them."
+            )
 
 
 def tensors(value: Any) -> list[Tensor]:

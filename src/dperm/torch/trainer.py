@@ -28,7 +28,7 @@ from dperm.torch.first_look import PROBED, look_at
 from dperm.torch.fitting import Fitting
 from dperm.torch.guard import LoopGuard, secret_masks
 from dperm.torch.moved import FirstStep
-from dperm.torch.objective import ModuleObjective
+from dperm.torch.objective import Independence, ModuleObjective
 from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords
 from dperm.torch.planning import MakePlan, Planner, Recipe
 from dperm.torch.ranks import Ranks, share_of
@@ -46,23 +46,32 @@ __all__ = ["PrivateTrainer"]
 class PrivateTrainer:
     """Trains `model` privately and certifies what it cost.
 
-    Parameters ---------- model, loss_fn : the network, and `loss_fn(outputs, targets) -> (b,)`, one loss per record
-    (`reduction="none"`). optimizer : any torch optimiser over the model's trainable parameters. None: the plan's own update.
-    epsilon, delta : the budget; the noise is the least that keeps within it. `delta` is always needed. `epsilon` may be a
-    `Risk`: what an attacker may achieve at most. noise_multiplier : instead of `epsilon`: noise standard deviation ÷
-    sensitivity. Not for recipes that choose their noise. epochs, expected_batch_size, clipping_norm : of DP-SGD with Poisson
-    sampling (`dperm.gradient.recipes.dp_sgd`); where they and `plan` are left out, by public rule 20, 256 (at most a quarter
-    of the records), and 1. plan : another recipe, with these as its settings or bound by functools.partial; a function
-    (noise_multiplier, public_size) → `Plan`; or a `Plan` with its noise. relation : "add_or_remove_one" (the number of
-    records is private) or "replace_one" (it is public). public_size : publicly known number of records. None under
-    add/remove: released with noise, at 5 % of epsilon, or as the recipe says. Of persons, where `person_rows` is given.
-    person_rows : with `groups` in `fit`, the most records that are used of a person; public. A person's loss is then the mean
-    of these, and what is said of a record is said of a person. spent : certificates of earlier releases from the same records
-    (normalisation, other models) that `epsilon` is to cover too. physical_batch_size : most records at once in memory. None:
-    measured on the first records. autocast : run the forward in this type, for example `torch.bfloat16`; norms and sums stay
-    in single precision. collate_fn, num_workers : as for a DataLoader. checkpoint : a folder for checkpoints, from which an
-    interrupted run can be continued. label : names the data set in the spend log. random_state : None for real noise. A fixed
-    seed is for tests: the certificate then says "not private".
+    Parameters
+    ----------
+    model, loss_fn : the network, and `loss_fn(outputs, targets) -> (b,)`, one loss per record (`reduction="none"`).
+    optimizer : any torch optimiser over the model's trainable parameters. None: the plan's own update.
+    epsilon, delta : the budget; the noise is the least that keeps within it. `delta` is always needed. `epsilon` may be a `Risk`:
+        what an attacker may achieve at most.
+    noise_multiplier : instead of `epsilon`: noise standard deviation ÷ sensitivity. Not for recipes that choose their noise.
+    epochs, expected_batch_size, clipping_norm : of DP-SGD with Poisson sampling (`dperm.gradient.recipes.dp_sgd`); where they
+        and `plan` are left out, by public rule 20, 256 (at most a quarter of the records), and 1.
+    plan : another recipe, with these as its settings or bound by functools.partial; a function
+        (noise_multiplier, public_size) → `Plan`; or a `Plan` with its noise.
+    relation : "add_or_remove_one" (the number of records is private) or "replace_one" (it is public).
+    public_size : publicly known number of records. None under add/remove: released with noise, at 5 % of
+        epsilon, or as the recipe says. Of persons, where `person_rows` is given.
+    person_rows : with `groups` in `fit`, the most records that are used of a person; public. A person's loss is then the mean of
+        these, and what is said of a record is said of a person.
+    spent : certificates of earlier releases from the same records (normalisation, other models) that `epsilon` is to cover too.
+    physical_batch_size : most records at once in memory. None: measured on the first records.
+    autocast : run the forward in this type, for example `torch.bfloat16`; norms and sums stay in single precision.
+    collate_fn, num_workers : as for a DataLoader.
+    checkpoint : a folder for checkpoints, from which an interrupted run can be continued.
+    label : names the data set in the spend log.
+    random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
+    independence : "proved": the model sees one record at a time, so that none can influence another. "tested": it sees whole
+        batches, for what cannot run so (sharded parameters); that it keeps records apart is looked at, and is an assumption of
+        yours that the certificate states.
 
     Attributes
     ----------
@@ -101,10 +110,13 @@ class PrivateTrainer:
         checkpoint: str | Path | None = None,
         label: str = "",
         random_state: Any = None,
+        independence: Independence | str = "proved",
     ) -> None:
         self.person_rows = None if person_rows is None else admit_person_rows(person_rows)
         whole, mean = (model, loss_fn) if (person_rows or 1) == 1 else (OfPersons(model), MeanLoss(loss_fn))
-        self.objective = ModuleObjective(whole, mean, relation=relation, autocast=autocast, person_rows=person_rows)
+        self.objective = ModuleObjective(
+            whole, mean, relation=relation, autocast=autocast, person_rows=person_rows, independence=independence
+        )
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
         self.epsilon = epsilon if epsilon is None or isinstance(epsilon, Risk) else check.positive("epsilon", epsilon)
         self.delta = check.fraction("delta", delta)
@@ -232,16 +244,20 @@ class PrivateTrainer:
         """Train on `dataset`: (inputs, targets) tensors or a map-style dataset of such pairs; or of records with named
         entries, such as Hugging Face's, one called "labels" or "label". What is said here costs nothing.
 
-        Parameters ---------- groups : with `person_rows`, whose each record of `dataset` is, (n,) in its order: persons are
-        drawn then, and their mean gradients bounded. Neighbours differ in all of one person's. validation : of the same kind,
-        scored without noise after every expected epoch: keep it public or apart. metrics : name → function(outputs, targets)
-        → (b,), averaged over it. None: loss, and accuracy where targets are classes. scheduler, scheduler_interval : a torch
-        learning-rate scheduler, stepped every "epoch" or "step". ema_decay : average the weights exponentially, and leave the
-        average in the model. callbacks, progress : `Callback`s; a progress bar (None: on a terminal). show_private : also
-        show each batch's loss and clipped share, which are not private; of several ranks, each its own share's.
-        checkpoint_every : steps between checkpoints. None: an expected epoch. resume : continue from the newest checkpoint,
-        with fresh noise; steps lost since then are skipped, not drawn again. sharded : on several ranks (`torchrun`),
-        `dataset` is this rank's own part of the records, not all of them.
+        Parameters
+        ----------
+        groups : with `person_rows`, whose each record of `dataset` is, (n,) in its order: persons are drawn then, and their mean
+            gradients bounded. Neighbours differ in all of one person's.
+        validation : of the same kind, scored without noise after every expected epoch: keep it public or apart.
+        metrics : name → function(outputs, targets) → (b,), averaged over it. None: loss, and accuracy where targets are classes.
+        scheduler, scheduler_interval : a torch learning-rate scheduler, stepped every "epoch" or "step".
+        ema_decay : average the weights exponentially, and leave the average in the model.
+        callbacks, progress : `Callback`s; a progress bar (None: on a terminal).
+        show_private : also show each batch's loss and clipped share, which are not private; of several ranks, each its own
+            share's.
+        checkpoint_every : steps between checkpoints. None: an expected epoch.
+        resume : continue from the newest checkpoint, with fresh noise; steps lost since then are skipped, not drawn again.
+        sharded : on several ranks (`torchrun`), `dataset` is this rank's own part of the records, not all of them.
         """
         self._refuse_again()
         self._own_loop = False
