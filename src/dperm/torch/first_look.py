@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dperm.torch.checkpoint import to_device
 from dperm.torch.memory import physical_batch_size as measured_batch_size
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.ranks import Ranks
 from dperm.torch.records import TorchRecords
-from dperm.torch.structure import tensors
+from dperm.torch.structure import refuse_other_shapes, tensors
 
 __all__ = ["PROBED", "look_at"]
 

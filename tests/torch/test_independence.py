@@ -1,0 +1,287 @@
+"""Issue 43: a record cannot see another, whatever the model, the loss and the collation do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
+
+from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
+
+N, WIDTH = 6, 5
+BOUND = 1.0
+
+
+def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs[:, 0] - targets).square()
+
+
+def moved(model: nn.Module, loss: Any, x: Tensor, y: Tensor, seed: int, *, parts: tuple[int, int] = (0, 0)) -> float:
+    """How far the sum of clipped gradients moves when the last record joins, all by the same draws."""
+
+    def query(rows: Tensor, targets: Tensor, size: int) -> Tensor:
+        objective = ModuleObjective(model, loss)
+        objective.engine.charged = True  # no look at the records: nothing here rests on it
+        objective.engine.draws.secret = False
+        torch.manual_seed(seed)
+        found = objective.evaluate(rows, targets)
+        return found.weighted_sum((BOUND / found.norms).clamp(max=1.0))
+
+    return float((query(x, y, parts[0]) - query(x[:-1], y[:-1], parts[1])).norm()) / BOUND
+
+
+class Net(nn.Module):
+    """A layer, what `mix` makes of it, and a head; `scale` is that of the outputs."""
+
+    def __init__(self, mix: Callable[[nn.Module, Tensor], Tensor], scale: float = 1.0) -> None:
+        super().__init__()
+        self.first, self.head, self.mix, self.scale = nn.Linear(WIDTH, 8), nn.Linear(8, 1), mix, scale
+        self.table, self.drop = nn.Parameter(torch.randn(1, 8)), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.mix(self, self.first(x))) * self.scale
+
+
+def _shuffled(net: Any, h: Tensor) -> Tensor:
+    order = torch.randperm(len(h))
+    return torch.tanh(h[order])[order.argsort()]
+
+
+def _half_by_order(net: Any, h: Tensor) -> Tensor:
+    keep = torch.zeros(len(h), 1).index_fill(0, torch.randperm(len(h))[: len(h) // 2], 1.0)
+    return h * keep
+
+
+MIXING: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "4 minus the mean": lambda net, h: h - h.mean(0),
+    "4 attention over the batch": lambda net, h: torch.softmax(h @ h.T, 1) @ h,
+    "4 divided by the loudest": lambda net, h: h / h.abs().amax(),
+    "4 rolled": lambda net, h: h + h.roll(1, 0),
+    "6 by how many there are": lambda net, h: h / h.shape[0],
+    "7 half of the batch, by order": _half_by_order,
+    "7 scaled by the batch": lambda net, h: F.dropout(h, 0.5) * len(h),
+    "8 shuffled and back": _shuffled,
+}
+SHARED: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "3 dropout on a table": lambda net, h: h * F.dropout(net.table, 0.5),
+    "3 dropout on a constant": lambda net, h: h * net.drop(torch.ones(8)),
+    "3 one mask for a batch": lambda net, h: h * torch.bernoulli(torch.full((1, 8), 0.5)),
+    "3 a layer dropped by a coin of torch": lambda net, h: h if torch.rand(()) < 0.5 else torch.tanh(3 * h),
+    "3 a layer dropped by a drawn number": lambda net, h: h if torch.rand(1).item() < 0.5 else torch.tanh(3 * h),
+    "3 a layer dropped by a coin of Python": lambda net, h: h if random.random() < 0.5 else torch.tanh(3 * h),
+    "3 a layer dropped by a coin of NumPy": lambda net, h: h if np.random.rand() < 0.5 else torch.tanh(3 * h),  # noqa: NPY002
+    "3 noise for all": lambda net, h: h + torch.randn(8),
+}
+
+
+@pytest.mark.parametrize("constant", [0.0, 17_034.0])
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+@pytest.mark.parametrize("name", [*MIXING, *SHARED])
+def test_43_what_mixes_records_moves_a_query_by_one_record(name: str, scale: float, constant: float) -> None:
+    """Small losses, and a large constant in them, hid mixing from every look."""
+    torch.manual_seed(0)
+    model = Net((MIXING | SHARED)[name], scale)
+    x, y = torch.randn(N, WIDTH), torch.randn(N) * scale
+    x[-1] *= 30.0
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return squared(outputs, targets) + constant
+
+    found = [moved(model, loss, x, y, seed) for seed in range(4)]
+    assert max(found) <= 1 + 1e-4, name
+    assert max(found) > 0 or scale < 1, name
+
+
+@pytest.mark.parametrize("name", [name for name in MIXING if name[0] in "46"])
+def test_43_4_who_meant_to_mix_is_told(name: str) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match="depends on another record|on each by itself"):
+        ModuleObjective(Net(MIXING[name]), squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
+
+
+def test_43_3_masks_of_records_are_their_own_and_coins_are_of_the_step() -> None:
+    """Equal records: with masks of their own their losses differ, with a coin of the step they are equal."""
+    x, y = torch.ones(40, WIDTH), torch.zeros(40)
+    for name, own in (("3 dropout on a table", True), ("3 noise for all", True), ("3 a layer dropped by a coin of Python", False)):
+        objective = ModuleObjective(Net(SHARED[name]), squared)
+        assert (len(set(objective.evaluate(x, y).losses.tolist())) > 1) == own, name
+
+
+@pytest.mark.parametrize("coin", [name for name in SHARED if "layer" in name])
+def test_43_5_a_coin_of_the_step_is_the_same_in_all_its_physical_batches(coin: str) -> None:
+    """And another in the next step; a coin that a record draws for itself is its own."""
+    x, y = torch.ones(30, WIDTH), torch.zeros(30)
+    objective = ModuleObjective(Net(SHARED[coin]), squared)
+    objective.evaluate(x, y)
+    theta, seen = objective.theta, set[float]()
+    for _ in range(12):
+        objective.engine.draws.next_step()
+        losses = torch.cat([objective.per_example(theta, (x[part], y[part])).losses for part in (slice(0, 7), slice(7, 30))])
+        kinds = set(losses.round(decimals=4).tolist())
+        assert len(kinds) == (2 if "number" in coin else 1)
+        seen |= kinds
+    assert len(seen) == 2
+
+
+def test_43_5_ways_that_hang_on_coins_keep_coins_apart() -> None:
+    """Records that part by what they drew draw no second time: whether two records go one way is as likely as not."""
+
+    class Ways(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(1, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            first = torch.rand(1)
+            if first.item() < 0.5:
+                x = x + 1
+            second = (torch.rand(1) < 0.5).float()
+            return self.head(x + 10 * second)
+
+    objective = ModuleObjective(Ways(), lambda out, y: out[:, 0])
+    x, y = torch.zeros(400, 1), torch.zeros(400)
+    with torch.no_grad():
+        objective.model.head.weight.fill_(1.0)
+        objective.model.head.bias.fill_(0.0)
+    losses = objective.evaluate(x, y).losses.round()
+    counts = [int((losses == value).sum()) for value in (0, 1, 10, 11)]
+    assert sum(counts) == 400
+    assert min(counts) > 60  # a hundred each; 60 is 4.6 standard deviations below
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        (lambda h: h + torch.randn(8, generator=torch.Generator().manual_seed(0)), "generator"),
+        (lambda h: [h.register_hook(lambda g: g), h][1], "hooks a tensor's gradient"),
+        (lambda h: [str(h), h][1], "prints a tensor"),
+        (lambda h: [h.untyped_storage(), h][1], "reaches beyond"),
+    ],
+    ids=["generator", "hook", "text", "storage"],
+)
+def test_43_what_looks_around_is_refused_by_name(what: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ModuleObjective(Net(lambda net, h: what(h)), squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
+
+
+def test_43_9_what_a_hook_keeps_outside_is_refused() -> None:
+    kept: list[Any] = []
+    model = Net(lambda net, h: torch.tanh(h))
+    model.first.register_forward_hook(lambda module, args, output: kept.append(output))
+    with pytest.raises(ValueError, match="keeps 1 tensors of records"):
+        ModuleObjective(model, squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
+    kept.clear()
+
+
+def _twice(kind: str) -> Any:
+    one = TensorDataset(torch.randn(N, WIDTH), torch.randn(N))
+    again = TensorDataset(*one.tensors)
+    return {
+        "subset": lambda: Subset(one, [0, 1, 1]),
+        "negative": lambda: Subset(one, [0, N - 1, -1]),
+        "nested": lambda: Subset(Subset(one, [2, 3, 4]), [0, -3]),
+        "overlapping": lambda: ConcatDataset([Subset(one, [0, 1]), Subset(one, [1, 2])]),
+        "whole and part": lambda: ConcatDataset([one, Subset(one, [4])]),
+        "same tensors": lambda: ConcatDataset([one, again]),
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", ["subset", "negative", "nested", "overlapping", "whole and part", "same tensors"])
+def test_43_10_records_that_are_there_twice_are_found(kind: str) -> None:
+    with pytest.raises(ValueError, match="each record once"):
+        TorchRecords(_twice(kind))
+    one = TensorDataset(torch.randn(N, WIDTH), torch.randn(N))
+    assert len(TorchRecords(ConcatDataset([Subset(one, [0, -1]), Subset(one, [1, 2, 3])]))) == 5
+
+
+class Texts(torch.utils.data.Dataset[Any]):
+    """Texts of 2 to 9 words."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.arange(1, 3 + index % 8), index % 2
+
+
+def padded(items: list[Any]) -> tuple[Tensor, Tensor]:
+    rows = nn.utils.rnn.pad_sequence([words for words, _ in items], batch_first=True)
+    return rows, torch.tensor([label for _, label in items])
+
+
+def sorted_by_length(items: list[Any]) -> tuple[Tensor, Tensor]:
+    return padded(sorted(items, key=lambda item: -len(item[0])))
+
+
+def mixed(items: list[Any]) -> tuple[Tensor, Tensor]:
+    rows, labels = padded(items)
+    return (rows.float() + rows.float().roll(1, 0)) / 2, labels
+
+
+def standardised(items: list[Any]) -> tuple[Tensor, Tensor]:
+    rows, labels = padded(items)
+    return (rows - rows.float().mean(0)) / (rows.float().std(0) + 1), labels
+
+
+@pytest.mark.parametrize("collate", [padded, sorted_by_length])
+@pytest.mark.parametrize("size", [1, 3, 40])
+def test_43_2_a_record_is_collated_the_same_whoever_is_beside_it(collate: Any, size: int) -> None:
+    records = TorchRecords(Texts(), collate_fn=collate, physical_batch_size=size)
+    records.sample(16)
+    alone = [records._collate([item]) for item in Texts()]
+    seen = 0
+    for places, words, labels in (group for batch in records.batches() for group in _groups(batch)):
+        assert words.shape[1] in (2, 4, 8, 16)  # by its own length, whatever the others'
+        for place, row, label in zip(places, words, labels, strict=True):
+            mine = next(one for one in alone if one[0].shape[1:] == row.shape and torch.equal(one[0][0], row))
+            assert int(mine[1]) in (0, 1) and int(label) in (0, 1) and place < size
+            seen += 1
+    assert seen == 40
+
+
+def _groups(batch: Any) -> Any:
+    from dperm.torch.collation import Ragged
+
+    return batch if isinstance(batch, Ragged) else [(torch.arange(len(batch[1])), *batch)]
+
+
+@pytest.mark.parametrize("collate", [mixed, standardised])
+def test_43_2_a_collation_that_computes_across_records_is_refused_before_the_charge(collate: Any) -> None:
+    model = nn.Sequential(nn.Embedding(20, 4), nn.Flatten(), nn.LazyLinear(2))
+    model[2] = nn.Linear(4, 2)
+
+    class Summed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(1, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(x.float().sum(1, keepdim=True))
+
+    trainer = PrivateTrainer(
+        Summed(), nn.CrossEntropyLoss(reduction="none"), epsilon=1.0, delta=1e-5, public_size=40, epochs=1, collate_fn=collate
+    )
+    with pytest.raises(ValueError, match="computes across records"):
+        trainer.fit(Texts(), progress=False)
+    assert trainer.certificate is None
+
+
+@pytest.mark.parametrize("people", [3, 40])
+def test_43_persons_are_as_wide_as_their_own_rows(people: int) -> None:
+    from dperm.torch.persons import PersonRecords
+
+    rows = torch.arange(60.0)[:, None]
+    groups = np.minimum(np.arange(60) // 2, people)
+    records = PersonRecords((rows, torch.zeros(60)), groups, most=16)
+    for batch in records.batches():
+        for _, inputs, (_, weights) in _groups(batch):
+            counts = (weights > 0).sum(1)
+            assert (2 ** torch.ceil(torch.log2(counts.float())) == inputs.shape[1]).all()
+            assert torch.allclose(weights.sum(1), torch.ones(len(weights)), atol=1e-4)
