@@ -17,10 +17,10 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from dperm.privacy import FilteredRdp, Gaussian, PoissonSampled, SelfComposed
 from dperm.release import SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer
+from dperm.torch.engine.rules.conv import ConvGradient
+from dperm.torch.engine.rules.patches import Geometry
 from dperm.torch.forms import Dense, Outer, Rows, Total
 from dperm.torch.guard import secret_masks
-from dperm.torch.rules.conv import ConvGradient
-from dperm.torch.rules.patches import Geometry
 from dperm.torch.source import admit_tails
 
 N = 60

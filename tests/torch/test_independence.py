@@ -102,14 +102,18 @@ def test_43_what_mixes_records_moves_a_query_by_one_record(name: str, scale: flo
 @pytest.mark.parametrize("name", [name for name in MIXING if name[0] in "46"])
 def test_43_4_who_meant_to_mix_is_told(name: str) -> None:
     torch.manual_seed(0)
-    with pytest.raises(ValueError, match="depends on another record|on each by itself"):
+    with pytest.raises(ValueError, match=r"depends on another record|on each by itself"):
         ModuleObjective(Net(MIXING[name]), squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
 
 
 def test_43_3_masks_of_records_are_their_own_and_coins_are_of_the_step() -> None:
     """Equal records: with masks of their own their losses differ, with a coin of the step they are equal."""
     x, y = torch.ones(40, WIDTH), torch.zeros(40)
-    for name, own in (("3 dropout on a table", True), ("3 noise for all", True), ("3 a layer dropped by a coin of Python", False)):
+    for name, own in (
+        ("3 dropout on a table", True),
+        ("3 noise for all", True),
+        ("3 a layer dropped by a coin of Python", False),
+    ):
         objective = ModuleObjective(Net(SHARED[name]), squared)
         assert (len(set(objective.evaluate(x, y).losses.tolist())) > 1) == own, name
 
@@ -235,7 +239,7 @@ def standardised(items: list[Any]) -> tuple[Tensor, Tensor]:
 def test_43_2_a_record_is_collated_the_same_whoever_is_beside_it(collate: Any, size: int) -> None:
     records = TorchRecords(Texts(), collate_fn=collate, physical_batch_size=size)
     records.sample(16)
-    alone = [records._collate([item]) for item in Texts()]
+    alone = [records._collate([Texts()[index]]) for index in range(40)]
     seen = 0
     for places, words, labels in (group for batch in records.batches() for group in _groups(batch)):
         assert words.shape[1] in (2, 4, 8, 16)  # by its own length, whatever the others'
@@ -285,3 +289,61 @@ def test_43_persons_are_as_wide_as_their_own_rows(people: int) -> None:
             counts = (weights > 0).sum(1)
             assert (2 ** torch.ceil(torch.log2(counts.float())) == inputs.shape[1]).all()
             assert torch.allclose(weights.sum(1), torch.ones(len(weights)), atol=1e-4)
+
+
+class WithVmap(torch.autograd.Function):
+    """Subtracts the batch's mean in its own batching rule."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0] * 2
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> Any:
+        return WithVmap.apply(x - x.mean(0)), 0
+
+
+class Generated(torch.autograd.Function):
+    """The same, batched by PyTorch."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0] * 2
+
+
+@torch.library.custom_op("tests::doubled", mutates_args=())
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@doubled.register_vmap
+def _(info: Any, in_dims: Any, x: Tensor) -> Any:
+    return doubled(x - x.mean(0)), in_dims[0]
+
+
+@pytest.mark.parametrize("op", [doubled, WithVmap.apply])
+def test_43_3_a_batching_rule_of_a_stranger_is_refused_unless_it_is_taken_as_an_assumption(op: Any) -> None:
+    torch.manual_seed(0)
+    model, x, y = Net(lambda net, h: torch.tanh(h) + op(h).detach()), torch.randn(N, WIDTH), torch.randn(N)
+    with pytest.raises(ValueError, match="batching rule"):
+        ModuleObjective(model, squared).evaluate(x, y)
+    found = ModuleObjective(model, squared, independence="tested").evaluate(x, y)
+    generated = Net(lambda net, h: torch.tanh(h) + Generated.apply(h).detach())  # type: ignore[no-untyped-call]
+    generated.load_state_dict(model.state_dict())
+    assert torch.allclose(found.norms, ModuleObjective(generated, squared).evaluate(x, y).norms, rtol=1e-4)

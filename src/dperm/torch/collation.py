@@ -63,7 +63,7 @@ class Collation:
         for self.repeats in (True, False):
             for self.row in (0, 1):
                 try:
-                    if all(_agree(self._one(item), whole, place, len(items)) for place, item in enumerate(items)):
+                    if all(_among(self._one(item), whole, len(items)) for item in items):
                         return
                 except FAILURES:
                     continue
@@ -78,7 +78,8 @@ class Collation:
         pair = self._whole([copy.copy(item), companion])
         if batch_size(pair[0]) != 2:
             raise ValueError(
-                f"Expected collate_fn to give one row per record, got {batch_size(pair[0])} for a record and its companion."
+                f"Expected collate_fn to give two rows for a record and its companion, got {batch_size(pair[0])}: a record that "
+                "counts more than once would cost more privacy than is charged. Average its views within its loss instead."
             )
         return take(pair, torch.tensor([self.row]), 2)
 
@@ -130,12 +131,21 @@ def _same(first: Any, second: Any) -> bool:
     return all(a.shape == b.shape and torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in pairs)
 
 
-def _agree(one: Any, whole: Any, place: int, size: int) -> bool:
-    """Whether a record has the same values in both batches, as far as both reach; beyond is one value, the padding."""
-    for mine, theirs in zip(tensors(one), tensors(take(whole, torch.tensor([place]), size)), strict=True):
+def _among(one: Any, whole: Any, size: int) -> bool:
+    """Whether a record has the same values in one of the rows of a batch."""
+    return any(_agree(one, take(whole, torch.tensor([place]), size)) for place in range(size))
+
+
+def _agree(one: Any, other: Any) -> bool:
+    """Whether a record has the same values in both batches of one, as far as both reach; beyond is one value, the padding."""
+    for mine, theirs in zip(tensors(one), tensors(other), strict=True):
         if mine.dim() != theirs.dim() or mine.dtype != theirs.dtype:
             return False
         common = tuple(slice(0, min(a, b)) for a, b in zip(mine.shape, theirs.shape, strict=True))
         if not torch.allclose(mine[common].double(), theirs[common].double(), rtol=1e-4, atol=1e-6, equal_nan=True):
             return False
+        for axis, length in enumerate(theirs.shape):
+            beyond = mine.narrow(axis, length, mine.shape[axis] - length) if mine.shape[axis] > length else mine[:0]
+            if beyond.numel() and bool((beyond != beyond.flatten()[0]).any()):
+                return False
     return True

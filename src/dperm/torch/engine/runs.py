@@ -189,6 +189,10 @@ class InStep(Run):
 
         return together(whole, self._record, *tensors)
 
+    def _special(self, func: Any, args: Any, kwargs: Any) -> Any:
+        _refuse_foreign_batching(func, args)
+        return super()._special(func, args, kwargs)
+
     def rows(self, tensor: Tensor) -> Tensor | None:
         found: list[Tensor | None] = []
 
@@ -219,6 +223,26 @@ def _records_first(numbers: Tensor | None, axis: int | None, size: int) -> Tenso
     if numbers is None:
         return None
     return numbers.expand(size, *numbers.shape) if axis is None else numbers.movedim(axis, 0)
+
+
+def _refuse_foreign_batching(func: Any, args: Any) -> None:
+    """RefusedError for a function whose batching rule neither PyTorch nor dperm wrote: it would see all records."""
+    module = getattr(func, "__module__", None) or ""
+    if module.startswith("torch._ops.") and module.rpartition(".")[2] not in _OWN_OPERATORS:
+        raise RefusedError(
+            f"The operator {module.removeprefix('torch._ops.')}::{func.__name__} may have a batching rule of its own, which would "
+            'see all records. Pass independence="tested" to take it as an assumption of yours that it keeps them apart.'
+        )
+    function = args[0] if args and func.__name__ == "custom_function_call" else None
+    if function is not None and function.vmap is not torch.autograd.Function.vmap:
+        if not function.__module__.startswith(("torch.", "dperm.")):
+            raise RefusedError(
+                f"{function.__name__} has a batching rule of its own (vmap), which sees all records: set generate_vmap_rule = True "
+                'in its place, or pass independence="tested" to take it as an assumption of yours that it keeps them apart.'
+            )
+
+
+_OWN_OPERATORS = ("aten", "prims", "torchvision")
 
 
 def _is_parameter(value: Any) -> bool:
