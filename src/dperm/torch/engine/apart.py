@@ -64,7 +64,9 @@ class Apart:
         self.copied: dict[nn.Parameter, None] = {}
         self.rules: dict[Any, None] = {}
         self.charged = False
-        self._roots, self._losses, self._flat, self._pool = (model, loss_fn), losses, flat, Pool()
+        # of a loss that is a method, its object may keep what it sees, too
+        self._roots = (model, loss_fn, getattr(loss_fn, "__self__", None))
+        self._losses, self._flat, self._pool = losses, flat, Pool()
         self._own_tensors = False
 
     def evaluate(self, batch: Any, size: int, *, norms_only: bool = False) -> TorchPass:
