@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 import warnings
 from typing import Any
@@ -16,7 +15,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from dperm.privacy import FilteredRdp, Gaussian, PoissonSampled, SelfComposed
 from dperm.release import SpendLog
-from dperm.torch import ModuleObjective, PrivateTrainer
+from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
 from dperm.torch.engine.rules.conv import ConvGradient
 from dperm.torch.engine.rules.patches import Geometry
 from dperm.torch.forms import Dense, Outer, Rows, Total
@@ -515,7 +514,7 @@ def test_defect_7_mixing_that_only_a_rare_record_shows_moves_nobody() -> None:
 
 def test_defect_9_repeated_records_are_refused() -> None:
     words = Words([4] * N)
-    for data in (Subset(words, [0, 1, 2, 2]), ConcatDataset([words, words]), Subset(ConcatDataset([words, words]), range(5))):
+    for data in (Subset(words, [0, 1, 2, 2]), ConcatDataset([words, words]), Subset(ConcatDataset([words, words]), range(N + 1))):
         refused_before_any_charge(MeanOverTime(masked=True), "each record once", data, collate_fn=padded)
     trainer(MeanOverTime(masked=True), collate_fn=padded).fit(Subset(words, range(0, N, 2)))
 

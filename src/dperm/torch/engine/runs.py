@@ -230,16 +230,16 @@ def _refuse_foreign_batching(func: Any, args: Any) -> None:
     module = getattr(func, "__module__", None) or ""
     if module.startswith("torch._ops.") and module.rpartition(".")[2] not in _OWN_OPERATORS:
         raise RefusedError(
-            f"The operator {module.removeprefix('torch._ops.')}::{func.__name__} may have a batching rule of its own, which would "
-            'see all records. Pass independence="tested" to take it as an assumption of yours that it keeps them apart.'
+            f"The operator {module.removeprefix('torch._ops.')}::{func.__name__} may have a batching rule of its own, which would see "
+            'all records. Pass independence="tested" to take it as an assumption of yours that it keeps them apart.'
         )
     function = args[0] if args and func.__name__ == "custom_function_call" else None
-    if function is not None and function.vmap is not torch.autograd.Function.vmap:
-        if not function.__module__.startswith(("torch.", "dperm.")):
-            raise RefusedError(
-                f"{function.__name__} has a batching rule of its own (vmap), which sees all records: set generate_vmap_rule = True "
-                'in its place, or pass independence="tested" to take it as an assumption of yours that it keeps them apart.'
-            )
+    if function is None or function.vmap is torch.autograd.Function.vmap or function.__module__.startswith(("torch.", "dperm.")):
+        return
+    raise RefusedError(
+        f"{function.__name__} has a batching rule of its own (vmap), which sees all records: set generate_vmap_rule = True in its "
+        'place, or pass independence="tested" to take it as an assumption of yours that it keeps them apart.'
+    )
 
 
 _OWN_OPERATORS = ("aten", "prims", "torchvision")
