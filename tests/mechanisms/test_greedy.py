@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -204,3 +205,28 @@ def test_42_a_step_and_its_mirror_image_move_coordinates_alike_and_no_further_th
         moved = _moves(place, gradient, theta, penalties, edge, reach)
         assert np.array_equal(moved, _moves(-place, -gradient, -theta, penalties, edge, reach))
         assert moved.max() <= min(edge, 2 * reach) + reach
+
+
+def moved_exactly(place: float, gradient: float, theta: float, penalty: float, edge: float, reach: float) -> Fraction:
+    """|argmin (x − (place − gradient))²/2 + penalty·|x| over |x| ≤ edge, − θ|: the least of where it can be, and exactly."""
+    before, place_cut, gradient_cut = (Fraction(min(max(each, -reach), reach)) for each in (theta, place, gradient))
+    wanted, weight = place_cut - gradient_cut, Fraction(penalty)
+    found = [Fraction(0), wanted - weight, wanted + weight]
+    if edge < math.inf:
+        found = [each for each in found if abs(each) <= edge] + [Fraction(edge), -Fraction(edge)]
+    after = min(found, key=lambda x: (x - wanted) ** 2 / 2 + weight * abs(x))
+    return abs(after - before)
+
+
+def test_42_scores_are_those_of_a_proximal_step_but_for_the_rounding_that_is_charged() -> None:
+    """In sensitivities of 1: numbers of all sizes, also beyond where they are cut, whose rounding would otherwise be above 1."""
+    rng, reach = np.random.default_rng(0), module._REACH
+    sizes = [1.0, 1e3, reach / 3, reach, 1e12, 1e200]
+    for _ in range(1000):
+        place, gradient, theta = (float(rng.normal()) * rng.choice(sizes) for _ in range(3))
+        penalty = float(rng.choice([0.0, 0.3, 1e3, 1e12]))
+        edge = float(rng.choice([0.5, 2e3, 1e9, math.inf]))
+        given = (np.array([each]) for each in (place, gradient, theta, penalty))
+        (found,) = _moves(*given, edge, reach).tolist()  # type: ignore[call-arg]
+        # of two neighbours each may be rounded the other way
+        assert abs(Fraction(found) - moved_exactly(place, gradient, theta, penalty, edge, reach)) <= (module._ROUNDED - 1) / 2
