@@ -16,6 +16,7 @@ from dperm.mechanisms import (
     Budget,
     Coordinate,
     FrankWolfe,
+    Gradient,
     GreedyCoordinate,
     LastIterate,
     Method,
@@ -42,6 +43,7 @@ METHODS: dict[str, Method] = {
     "greedy": GreedyCoordinate(steps=10),
     "accuracy first": AccuracyFirst(accuracy=0.9, stops=5, strong_convexity=5.0),
     "preconditioned": Preconditioned(),
+    "gradient": Gradient(sampling="full", epochs=3),
 }
 REPLACED = ("bolt-on", "last iterate")
 PURE = ("output", "bolt-on", "accuracy first", "vertices")  # choices alone are pure
@@ -86,7 +88,9 @@ def test_item_8_shares_that_are_rounded_up_do_not_add_up_to_more() -> None:
 
 
 @pytest.mark.parametrize("models", [1, 3])
-@pytest.mark.parametrize(("name", "delta"), [("output", 0.0), ("output", 1e-5), ("coordinates", 1e-5), ("greedy", 1e-5)])
+@pytest.mark.parametrize(
+    ("name", "delta"), [("output", 0.0), ("output", 1e-5), ("coordinates", 1e-5), ("greedy", 1e-5), ("gradient", 1e-5)]
+)
 def test_item_8_a_size_that_is_released_is_paid_from_the_same_budget(name: str, delta: float, models: int) -> None:
     """A twentieth of ε is the count's. Of several models, one is trained for each class."""
     facts = facts_for(name, None)
@@ -95,6 +99,27 @@ def test_item_8_a_size_that_is_released_is_paid_from_the_same_budget(name: str, 
     counts = [leaf for leaf in leaves(event) if isinstance(leaf, PureDP) and leaf.epsilon == pytest.approx(0.1)]
     assert len(counts) == 1 and 1.98 < epsilon(event, delta) <= 2.0
     assert mechanism.classes == (3 if models == 3 else 0)
+
+
+@pytest.mark.parametrize(("sampling", "rows"), [("balls_and_bins", None), ("balls_and_bins", 7), ("rows", 7), ("poisson", 7)])
+def test_42_no_size_that_may_be_released_refuses_a_batch(sampling: str, rows: int | None) -> None:
+    """A refusal after the release would be one more output. Batches stay as they are stated, but for sizes that have no room for
+    two of them in three: then they are larger than half of all."""
+    facts = LinearObjective(Logistic(), 3, person_rows=rows).facts
+    method = Gradient(sampling=sampling, expected_batch_size=90.0, epochs=2)
+    for size in (1, 2, 13, 60, 89, 134, 135, 136, 1000):
+        sized = replace(facts, public_size=size)
+        batch = method._for_noisy(sized).expected_batch_size
+        assert batch is not None
+        whole = size * (7 if sampling == "rows" else 1)
+        if sampling == "poisson" or whole >= 135:
+            assert batch == 90
+        else:
+            assert whole / 2 < batch < 90
+            method._for_noisy(sized).at(sized, Budget(1e-5, 2.0), 1, 1.0)
+    assert method._for_noisy(facts) == method
+    left_open = Gradient(sampling=sampling, epochs=2)
+    assert left_open._for_noisy(replace(facts, public_size=10)) == left_open
 
 
 def test_item_8_settings_left_open_follow_from_public_facts() -> None:
