@@ -19,7 +19,7 @@ from dperm.audit.recording import Recorder
 from dperm.estimators import DPLogisticRegression, model_from_json, model_to_json
 from dperm.mechanisms import Budget, FrankWolfe, GreedyCoordinate, GreedyDescent
 from dperm.mechanisms.entrywise import entry_limit, entrywise_gradient
-from dperm.mechanisms.greedy import _moves
+from dperm.mechanisms.greedy import _scores
 from dperm.objectives import Logistic, Softmax, Squared, Task
 from dperm.privacy import Composed, ExponentialMechanism, Gaussian, Relation, SelfComposed, epsilon
 from dperm.release import Channel, SpendLog
@@ -81,7 +81,7 @@ def test_a_record_moves_a_score_no_further_than_its_gradient(
 ) -> None:
     first, change, place = np.array(gradient), np.array(moved), np.array(theta)
     penalties = np.array([penalty, penalty, 0.0])
-    scores = [module._moves(0.7 * place, each, place, penalties, edge, 2.0**28) for each in (first, first + change)]
+    scores = [_scores(0.7 * place, each, place, penalties, edge, 1.0)[0] for each in (first, first + change)]
     assert np.all(abs(scores[0] - scores[1]) <= abs(change).max() * (1 + 2.0**-20) + 1e-9)
 
 
@@ -181,8 +181,7 @@ def test_the_noise_of_adding_where_a_record_is_replaced_is_found(monkeypatch: py
 
 
 def test_scores_by_the_square_of_a_move_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    moves = module._moves
-    monkeypatch.setattr(module, "_moves", lambda *given: moves(*given) ** 2)
+    monkeypatch.setattr(module, "_scores", lambda *given: (_scores(*given)[0] ** 2, _scores(*given)[1]))
     assert "moved by" in refuted()
 
 
@@ -202,8 +201,8 @@ def test_42_a_step_and_its_mirror_image_move_coordinates_alike_and_no_further_th
     theta, place, gradient = (each.ravel() for each in np.meshgrid(values, values, values))
     penalties = np.full(theta.shape, 0.25)
     for edge, reach in ((3.0, 5.0), (math.inf, 5.0)):
-        moved = _moves(place, gradient, theta, penalties, edge, reach)
-        assert np.array_equal(moved, _moves(-place, -gradient, -theta, penalties, edge, reach))
+        moved, _ = _scores(place, gradient, theta, penalties, edge, reach / module._REACH)
+        assert np.array_equal(moved, _scores(-place, -gradient, -theta, penalties, edge, reach / module._REACH)[0])
         assert moved.max() <= min(edge, 2 * reach) + reach
 
 
@@ -227,6 +226,6 @@ def test_42_scores_are_those_of_a_proximal_step_but_for_the_rounding_that_is_cha
         penalty = float(rng.choice([0.0, 0.3, 1e3, 1e12]))
         edge = float(rng.choice([0.5, 2e3, 1e9, math.inf]))
         given = (np.array([each]) for each in (place, gradient, theta, penalty))
-        (found,) = _moves(*given, edge, reach).tolist()  # type: ignore[call-arg]
+        (found,), charged = _scores(*given, edge, 1.0)  # type: ignore[call-arg]
         # of two neighbours each may be rounded the other way
-        assert abs(Fraction(found) - moved_exactly(place, gradient, theta, penalty, edge, reach)) <= (module._ROUNDED - 1) / 2
+        assert abs(Fraction(found) - moved_exactly(place, gradient, theta, penalty, edge, reach)) <= (charged - 1) / 2

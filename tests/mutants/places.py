@@ -34,7 +34,7 @@ SCOPE = (
     ("privacy/certificate.py", _PAYS),
     ("privacy/*.py", f"{_PAYS}|epsilon|delta"),
     ("mechanisms/tuning.py", "strong_convexity"),
-    ("mechanisms/*.py", f"{_PAYS}|_std|_scales|rates"),
+    ("mechanisms/*.py", f"{_PAYS}|_std|_scales|_scores|rates"),
     ("gradient/recipes/*.py", _PAYS),
     ("gradient/*.py", f"{_PAYS}|__call__|epsilon|check"),
     ("objectives/facts.py", ""),

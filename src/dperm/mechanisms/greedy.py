@@ -110,8 +110,8 @@ class GreedyDescent(Mechanism):
         for _ in range(self.steps):
             gradient = entrywise_gradient(objective, records, theta, limit, self.noise_multiplier)
             place = (curvature - n * self.strong_convexity) * theta
-            scores = _moves(place, gradient, curvature * theta, penalties, edge, _REACH * moved)
-            chosen = channel.choose(scores, moved * _ROUNDED, self.choice_epsilon, "choice of a coordinate")
+            scores, sensitivity = _scores(place, gradient, curvature * theta, penalties, edge, moved)
+            chosen = channel.choose(scores, sensitivity, self.choice_epsilon, "choice of a coordinate")
             noisy = float(channel.release(gradient[[chosen]], moved, self.noise_multiplier, what="slope of a coordinate")[0])
             wanted = float(place[chosen]) - noisy
             wanted = math.copysign(max(abs(wanted) - float(penalties[chosen]), 0.0), wanted)
@@ -133,15 +133,17 @@ class GreedyDescent(Mechanism):
         }
 
 
-def _moves(place: Array, gradient: Array, theta: Array, penalties: Array, edge: float, reach: float) -> Array:
-    """(p,): how far a proximal step moves each coordinate, all in units of the gradient: 1-Lipschitz in each entry of it.
+def _scores(place: Array, gradient: Array, theta: Array, penalties: Array, edge: float, moved: float) -> tuple[Array, float]:
+    """(p,): how far a proximal step moves each coordinate, all in units of the gradient: 1-Lipschitz in each entry of it; and how
+    far one record moves a score, which moves an entry of the gradient by `moved`.
 
-    Numbers beyond `reach` are cut, for all data sets alike.
+    Numbers beyond `_REACH` times that are cut, for all data sets alike, so that rounding is bounded.
     """
+    reach = _REACH * moved
     before, place, gradient = (np.clip(each, -reach, reach) for each in (theta, place, gradient))
     wanted = place - gradient
     wanted = np.sign(wanted) * np.maximum(np.abs(wanted) - penalties, 0.0)
-    return np.abs(np.clip(wanted, -edge, edge) - before)
+    return np.abs(np.clip(wanted, -edge, edge) - before), moved * _ROUNDED
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
