@@ -130,6 +130,9 @@ def test_item_8_settings_left_open_follow_from_public_facts() -> None:
     assert bolt_on.learning_rate == pytest.approx(0.1)
     steep: Any = BoltOn().calibrated(replace(facts, smoothness=100.0), Budget(1e-5, 2.0), 1)
     assert steep.learning_rate == pytest.approx(0.02)
+    for chosen in (BoltOn(strong_convexity=20.0), BoltOn(learning_rate=0.05), BoltOn(learning_rate=0.05, strong_convexity=2.0)):
+        made: Any = chosen.calibrated(facts, Budget(1e-5, 2.0), 1)
+        assert (made.learning_rate, made.strong_convexity) == (chosen.learning_rate, chosen.strong_convexity or 0.0)
     last: Any = LastIterate(strong_convexity=50.0, epochs=4, random_stop=False).calibrated(facts, Budget(1e-5, 2.0), 1)
     assert last.learning_rate == pytest.approx(1 / (facts.smoothness + 0.5))
     assert last.radius == 20.0

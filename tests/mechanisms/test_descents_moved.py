@@ -83,6 +83,9 @@ def test_item_8_rates_of_bolt_on_by_hand() -> None:
             bolt_on(**changes).rates(facts, 5)
     falling = bolt_on(learning_rate=None, strong_convexity=12.0, passes=2).rates(facts, 4)  # γ = 3, β = 13
     assert falling == pytest.approx([1 / 13, 1 / 13, 1 / 13, 1 / 13])
+    alone = bolt_on(learning_rate=None, strong_convexity=13.0)  # γ = 13, β = 23, of one record, and of none
+    assert alone.event(replace(facts, public_size=None)) == alone.event(facts)  # of a number of records that is not yet stated
+    assert alone.rates(facts, 1) == pytest.approx([1 / 23, 1 / 26, 1 / 39])
     assert bolt_on(learning_rate=None, strong_convexity=80.0, passes=2).rates(facts, 4) == pytest.approx(
         [1 / 30, 1 / 40, 1 / 60, 1 / 80]
     )

@@ -227,5 +227,6 @@ def test_42_scores_are_those_of_a_proximal_step_but_for_the_rounding_that_is_cha
         edge = float(rng.choice([0.5, 2e3, 1e9, math.inf]))
         given = (np.array([each]) for each in (place, gradient, theta, penalty))
         (found,), charged = _scores(*given, edge, 1.0)  # type: ignore[call-arg]
+        assert 1 < charged <= 1 + 2.0**-19
         # of two neighbours each may be rounded the other way
         assert abs(Fraction(found) - moved_exactly(place, gradient, theta, penalty, edge, reach)) <= (charged - 1) / 2

@@ -91,7 +91,8 @@ class BoltOnPerturbation(Mechanism):
 
     def event(self, facts: PublicFacts) -> Event:
         _refuse_other_facts(facts)
-        self.rates(facts, facts.public_size or 1)  # refused here, before any charge
+        if facts.public_size is not None:
+            self.rates(facts, facts.public_size)  # refused here as soon as it is known, and by `refuse` before any charge
         if self.pure_epsilon is not None:
             return PureDP(self.pure_epsilon, facts.relation)
         assert self.noise_multiplier is not None
