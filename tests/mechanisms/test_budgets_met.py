@@ -23,6 +23,7 @@ from dperm.mechanisms import (
     Objective,
     Output,
     Preconditioned,
+    PublishedPidp,
 )
 from dperm.objectives import LinearObjective, Logistic, PublicFacts, SmoothedHinge, Squared
 from dperm.privacy import PureDP, Relation, epsilon
@@ -191,3 +192,14 @@ def test_item_8_the_noise_that_is_told_is_the_noise_that_was_added(name: str) ->
         added = [1 / math.sqrt(sum(1 / std**2 for std in added))]
     told = trace["output_noise_std" if name == "objective" else "noise_std"]
     assert added == pytest.approx([told], rel=1e-5)
+
+
+def test_42_each_of_several_models_by_pidp_sgd_is_claimed_at_its_share() -> None:
+    """And makes so many times as many steps as there are records, one at the least."""
+    facts = replace(facts_for("output"), public_size=40)
+    several: Any = PublishedPidp(epochs=0.5).calibrated(facts, Budget(3e-5, 3.0), 3)
+    one: Any = PublishedPidp(epochs=0.5).calibrated(facts, Budget(1e-5, 1.0), 1)
+    assert several.mechanism.plan == one.plan
+    assert (one.plan.steps, one.plan.epsilon, one.plan.delta) == (20, 1.0, 1e-5)
+    shortest: Any = PublishedPidp(epochs=1e-3).calibrated(facts, Budget(1e-5, 1.0), 1)
+    assert shortest.plan.steps == 1
