@@ -13,15 +13,21 @@ import pytest
 from dperm.mechanisms import (
     AccuracyFirst,
     BoltOn,
+    BoltOnPerturbation,
     Budget,
     Coordinate,
+    CoordinateDescent,
     FrankWolfe,
+    FrankWolfeDescent,
     Gradient,
     GreedyCoordinate,
+    GreedyDescent,
     LastIterate,
+    LastIterateDescent,
     Method,
     Objective,
     Output,
+    OutputPerturbation,
     Preconditioned,
     PublishedPidp,
 )
@@ -203,3 +209,30 @@ def test_42_each_of_several_models_by_pidp_sgd_is_claimed_at_its_share() -> None
     assert (one.plan.steps, one.plan.epsilon, one.plan.delta) == (20, 1.0, 1e-5)
     shortest: Any = PublishedPidp(epochs=1e-3).calibrated(facts, Budget(1e-5, 1.0), 1)
     assert shortest.plan.steps == 1
+
+
+UNBOUNDED = [
+    (OutputPerturbation(budget=Budget(1e-5), strong_convexity=1.0, noise_multiplier=1.0), ("lipschitz", "smoothness")),
+    (BoltOnPerturbation(budget=Budget(1e-5), learning_rate=0.1, noise_multiplier=1.0), ("lipschitz", "smoothness")),
+    (
+        LastIterateDescent(
+            budget=Budget(1e-5), passes=1, batch_size=1, learning_rate=0.1, radius=1.0, noise_multiplier=1.0, random_stop=True
+        ),
+        ("lipschitz", "smoothness"),
+    ),
+    (GreedyDescent(budget=Budget(1e-5), steps=1, noise_multiplier=1.0, public_size=9), ("lipschitz", "smoothness")),
+    (FrankWolfeDescent(budget=Budget(1e-5), radius=1.0, steps=1, step_epsilon=1.0), ("lipschitz",)),
+    (
+        CoordinateDescent(budget=Budget(1e-5), passes=1, clipping_norm=1.0, noise_multiplier=1.0, public_size=9),
+        ("smoothness",),
+    ),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "needed"), UNBOUNDED, ids=lambda given: getattr(given, "name", ""))
+def test_42_a_mechanism_has_no_event_for_a_loss_without_the_bounds_that_it_needs(mechanism: Any, needed: tuple[str, ...]) -> None:
+    facts = facts_for("bolt-on")
+    mechanism.event(facts)
+    for name in needed:
+        with pytest.raises(ValueError, match="Expected"):
+            mechanism.event(replace(facts, **{name: math.inf}))
