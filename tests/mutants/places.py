@@ -34,7 +34,8 @@ SCOPE = (
     ("privacy/certificate.py", _PAYS),
     ("privacy/*.py", f"{_PAYS}|epsilon|delta"),
     ("mechanisms/tuning.py", "strong_convexity"),
-    ("mechanisms/*.py", f"{_PAYS}|_std|_scales|_scores|rates"),
+    ("mechanisms/entrywise.py", _PAYS),
+    ("mechanisms/[!e]*.py", f"{_PAYS}|_std|_scales|_scores|rates"),  # but extremes.py: records for audits alone
     ("gradient/recipes/*.py", _PAYS),
     ("gradient/*.py", f"{_PAYS}|__call__|epsilon|check"),
     ("objectives/facts.py", ""),
