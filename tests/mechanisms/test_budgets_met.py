@@ -105,7 +105,18 @@ def test_item_8_a_size_that_is_released_is_paid_from_the_same_budget(name: str, 
     event = mechanism.event(facts)
     counts = [leaf for leaf in leaves(event) if isinstance(leaf, PureDP) and leaf.epsilon == pytest.approx(0.1)]
     assert len(counts) == 1 and 1.98 < epsilon(event, delta) <= 2.0
-    assert mechanism.classes == (3 if models == 3 else 0)
+    assert mechanism.target_classes == (3 if models == 3 else 0)
+
+
+@pytest.mark.parametrize("method", [GreedyCoordinate(), GreedyCoordinate(steps=7), Output(), OUTPUT], ids=repr)
+def test_42_what_runs_after_a_size_was_released_costs_the_same_whatever_the_size_is(method: Method) -> None:
+    facts = facts_for("greedy", None)
+    mechanism: Any = method.size_released(facts, Budget(1e-5, 2.0), 1)
+    sized = [replace(facts, public_size=size) for size in (2, 300, 10**6)]
+    first, *others = [mechanism.made_for(each).event(each) for each in sized]
+    assert others == [first] * 2
+    if isinstance(method, GreedyCoordinate):
+        assert set(leaves(first).values()) == {method.steps or 50}
 
 
 @pytest.mark.parametrize(("sampling", "rows"), [("balls_and_bins", None), ("balls_and_bins", 7), ("rows", 7), ("poisson", 7)])

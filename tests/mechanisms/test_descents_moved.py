@@ -121,6 +121,7 @@ def test_item_8_hidden_steps_bring_others_together_as_is_charged() -> None:
         steps = [abs(1 - rate * (curvature + modulus / 6)) for curvature in np.linspace(0, 100, 1001)]
         charged = last_iterate(learning_rate=rate, strong_convexity=modulus).contraction(facts, 6)
         assert max(steps) <= charged <= min(1.0, max(steps) * (1 + 1e-11))
+    assert last_iterate(strong_convexity=60.0).contraction(facts, 1) == pytest.approx(0.94, rel=1e-11)  # γ = 60, of one record
     assert last_iterate(strong_convexity=60.0).contraction(facts, 0) == last_iterate(strong_convexity=60.0).contraction(facts, 1)
     for changes in ({"learning_rate": 0.0200001}, {"learning_rate": 0.02, "strong_convexity": 1e-3}):
         with pytest.raises(ValueError, match="at most 2/β"):

@@ -232,7 +232,6 @@ class Gradient(Method):
             facts,
             budget,
             label=label,
-            classes=models if models > 1 else 0,
         )
 
     def _for_noisy(self, facts: PublicFacts) -> Gradient:

@@ -215,5 +215,4 @@ class GreedyCoordinate(Method):
             facts,
             budget,
             label="greedy coordinate descent",
-            classes=models if models > 1 else 0,
         )
