@@ -319,8 +319,9 @@ def test_42_a_try_s_score_is_the_released_number_at_the_noise_that_was_charged(m
     best = found.best_estimator_
     assert found.best_score_ - 0.25 == np.sum(best.predict(HELD[0]) == HELD[1])
     asked.clear()
-    search(epsilon=4.0, how="each once").fit(X, Y, held_out=HELD)
+    found = search(epsilon=4.0, how="each once").fit(X, Y, held_out=HELD)
     assert not asked
+    assert found.best_score_ == found.score(*HELD)
 
 
 def test_42_a_try_has_its_share_of_the_budget() -> None:

@@ -27,7 +27,7 @@ FACTS = PublicFacts(
     smoothness=1e-30,
     relation=Relation.ADD_OR_REMOVE_ONE,
     size_limit=10**12,
-    loss_at_zero=0.0,
+    loss_at_zero=1.0,
     radius=1e-30,
 )
 
@@ -36,15 +36,15 @@ PROBLEMS: dict[str, tuple[dict[str, Any], float, float]] = {
     "slopes": ({"lipschitz": 2.0}, 1.0, 0.0),
     "slopes of several rows each": ({"lipschitz": 2.0, "person_rows": 100}, 1.0, 0.0),
     "the loss's own shift": ({"smoothness": 2.0, "loss_at_zero": 50.0, "data_norm": 1e-6}, 1.0, 0.0),
-    "a loss that is 0 at 0": ({"smoothness": 2.0, "data_norm": 1e-6, "radius": 1e-30}, 1.0, 0.0),
+    "a loss that is 0 at 0": ({"smoothness": 2.0, "data_norm": 1e-6, "loss_at_zero": 0.0}, 1.0, 0.0),
     "predictions": ({"smoothness": 2.0, "dimension": 10**6, "radius": 10.0}, 1e-30, 0.0),
     "predictions of few features": ({"smoothness": 2.0, "radius": 10.0, "size_limit": 100}, 1e-30, 0.0),
     "the regulariser": ({"radius": 1e3}, 3.0, 0.0),
     "the regulariser of rough weights": ({"radius": 1e3, "roughness": 100.0}, 3.0, 0.0),
-    "one record's curvature and the regulariser's": ({"smoothness": 1.0, "radius": 1e3, "size_limit": 1}, 1.0, 0.0),
-    "curvatures far above the regulariser's": ({"smoothness": 1.0, "radius": 1e3, "size_limit": 10**3}, 1e-2, 0.0),
-    "the linear term": ({"dimension": 4}, 1e40, 5.0),
-    "a linear term of many features": ({"dimension": 10**6}, 1e40, 5.0),
+    "one record's curvature and the regulariser's": ({"smoothness": 1.0, "radius": 1.0, "size_limit": 1}, 1.0, 0.0),
+    "curvatures far above the regulariser's": ({"smoothness": 1.0, "radius": 400.0, "size_limit": 10**3}, 1e-2, 0.0),
+    "the linear term": ({"dimension": 4}, 1e20, 5.0),
+    "a linear term of many features": ({"dimension": 10**6}, 1e20, 5.0),
     "as far as the losses at 0 let the minimiser be": ({"radius": None, "loss_at_zero": 50.0, "smoothness": 1e-4}, 1e-3, 0.0),
 }
 
