@@ -231,6 +231,7 @@ UNBOUNDED = [
         ),
         ("lipschitz", "smoothness"),
     ),
+    (METHODS["accuracy first"].calibrated(facts_for("output"), Budget(1e-5, 2.0), 1), ("lipschitz", "smoothness")),
     (GreedyDescent(budget=Budget(1e-5), steps=1, noise_multiplier=1.0, public_size=9), ("lipschitz", "smoothness")),
     (FrankWolfeDescent(budget=Budget(1e-5), radius=1.0, steps=1, step_epsilon=1.0), ("lipschitz",)),
     (

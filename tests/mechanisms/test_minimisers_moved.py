@@ -224,6 +224,15 @@ def test_item_8_a_record_of_half_the_weight_moves_the_excess_by_half(goal: Any, 
     assert excess(0.5) == pytest.approx((excess(0.0) + excess(1.0)) / 2, rel=1e-12)
 
 
+@pytest.mark.parametrize(("target", "reached"), [(0.5, True), (0.5 + 1e-9, False)])
+def test_42_public_records_that_just_reach_a_target_reach_it(target: float, reached: bool) -> None:
+    rows, targets = np.ones((4, 1)), np.array([1.0, 1.0, -1.0, -1.0])
+    objective = LinearObjective(Logistic(), 1, data_norm=1.0)
+    stopping = LookAtOthers(goal="accuracy", target=target, rows=rows, targets=targets)
+    enough = stopping.test(objective, objective.records(rows[:0], targets[:0]), Channel.open(Asked()), None)
+    assert enough(np.ones(1)) == reached
+
+
 class AnyWeight(Weighted):
     """A stranger's weights, which are clipped to [0, 1] wherever they are used, but not where they are admitted."""
 
