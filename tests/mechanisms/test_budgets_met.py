@@ -248,3 +248,9 @@ def test_42_a_mechanism_has_no_event_for_a_loss_without_the_bounds_that_it_needs
     for name in needed:
         with pytest.raises(ValueError, match="Expected"):
             mechanism.event(replace(facts, **{name: math.inf}))
+
+
+@pytest.mark.parametrize("models", [2, 3])
+def test_42_accuracy_first_stops_one_model_alone(models: int) -> None:
+    with pytest.raises(ValueError, match="stops one model"):
+        METHODS["accuracy first"].calibrated(facts_for("output"), Budget(1e-5, 2.0), models)
