@@ -153,8 +153,14 @@ def test_item_8_settings_left_open_follow_from_public_facts() -> None:
         assert (made.learning_rate, made.strong_convexity) == (chosen.learning_rate, chosen.strong_convexity or 0.0)
     last: Any = LastIterate(strong_convexity=50.0, epochs=4, random_stop=False).calibrated(facts, Budget(1e-5, 2.0), 1)
     assert last.learning_rate == pytest.approx(1 / (facts.smoothness + 0.5))
-    assert last.radius == 20.0
-    assert last.passes == 4
+    assert (last.radius, last.passes, last.strong_convexity) == (20.0, 4, 50.0)
+    said: Any = LastIterate(epochs=1, learning_rate=0.5, radius=7.0, batch_size=100).calibrated(facts, Budget(1e-5, 2.0), 1)
+    assert (said.learning_rate, said.radius, said.batch_size, said.strong_convexity) == (0.5, 7.0, 100, 0.0)
+    wide: Any = LastIterate(epochs=1).calibrated(replace(facts, radius=30.0), Budget(1e-5, 2.0), 1)
+    assert wide.radius == 20.0
+    for wrong, size, message in ((LastIterate(epochs=1, batch_size=101), 100, "at most"), (LastIterate(epochs=1), None, "size")):
+        with pytest.raises(ValueError, match=message):
+            wrong.calibrated(replace(facts, public_size=size), Budget(1e-5, 2.0), 1)
     ball: Any = LastIterate(epochs=1).calibrated(replace(facts, radius=3.0), Budget(1e-5, 2.0), 1)
     assert ball.radius == 3.0
     stopped: Any = LastIterate(random_stop=True).calibrated(facts, Budget(1e-5, 2.0), 1)

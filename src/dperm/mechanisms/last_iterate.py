@@ -21,7 +21,7 @@ from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.tuning import TYPICAL_NORM
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.constraints import project_l2_ball
-from dperm.privacy import Composed, Event, HiddenIterates, RandomStop, Relation, SelfComposed, calibrate
+from dperm.privacy import Event, HiddenIterates, RandomStop, Relation, SelfComposed, calibrate
 from dperm.privacy.gaussian import gaussian_mu
 from dperm.release import Channel
 
@@ -242,7 +242,7 @@ class LastIterate(Method):
             )
 
         def cost(noise: float) -> Event:
-            return SelfComposed(at(noise).event(facts), models) if models > 1 else Composed((at(noise).event(facts),))
+            return SelfComposed(at(noise).event(facts), models)
 
         return one_for_each(at(calibrate(cost, epsilon, budget.delta)), models)
 
