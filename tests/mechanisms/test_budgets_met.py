@@ -32,7 +32,7 @@ from dperm.mechanisms import (
     PublishedPidp,
 )
 from dperm.objectives import LinearObjective, Logistic, PublicFacts, SmoothedHinge, Squared
-from dperm.privacy import PureDP, Relation, epsilon
+from dperm.privacy import Composed, PureDP, Relation, epsilon
 from dperm.privacy.events import leaves
 from dperm.release import Channel
 from helpers.asked import Asked
@@ -92,6 +92,10 @@ def test_item_8_shares_that_are_rounded_up_do_not_add_up_to_more() -> None:
         for budget in np.linspace(0.5, 3.0, 40).tolist():
             spent = epsilon(OUTPUT.calibrated(facts, Budget(0.0, budget), models).event(facts), 0.0)
             assert budget * (1 - 1e-12) < spent <= budget
+    for budget in np.linspace(0.5, 3.0, 200).tolist():
+        count = PureDP(budget / 20, ADD)
+        rest = OutputPerturbation.calibrate(facts, budget, 0.0, strong_convexity=5.0, beside=count).event(facts)
+        assert budget * (1 - 1e-12) < epsilon(Composed((count, rest)), 0.0) <= budget
 
 
 @pytest.mark.parametrize("models", [1, 3])
@@ -144,6 +148,9 @@ def test_item_8_settings_left_open_follow_from_public_facts() -> None:
     """Bolt-on: 1/√n, or the largest that is allowed, 2/β. A last iterate: 1/β with the quadratic term's, radius 20 or the loss's
     own, and with a random stop one pass of batches of √n."""
     facts = replace(facts_for("bolt-on"), public_size=100)
+    for delta in (0.0, 1e-5):
+        output: Any = OUTPUT.calibrated(facts, Budget(delta, 2.0), 1)
+        assert output.strong_convexity == 5.0
     bolt_on: Any = BoltOn().calibrated(facts, Budget(1e-5, 2.0), 1)
     assert bolt_on.learning_rate == pytest.approx(0.1)
     steep: Any = BoltOn().calibrated(replace(facts, smoothness=100.0), Budget(1e-5, 2.0), 1)

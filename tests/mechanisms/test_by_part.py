@@ -53,6 +53,14 @@ def test_22_a_record_moves_one_model_by_no_more_than_is_charged() -> None:
     assert result.details["largest_movement"] > 0.02
 
 
+def test_42_parts_have_no_event_for_facts_of_another_objective() -> None:
+    mechanism = ByPart.of(PARTS, (0, 1))
+    mechanism.event(OBJECTIVE.facts)
+    for changes in ({"relation": Relation.REPLACE_ONE}, {"data_norm": 2.0}, {"dimension": 5}):
+        with pytest.raises(ValueError, match="facts of the objectives"):
+            mechanism.event(replace(OBJECTIVE.facts, **changes))
+
+
 @dataclass(frozen=True, kw_only=True)
 class InAllThatItNames(ByPart):
     """Planted: a record with two positive entries is in two parts."""

@@ -114,9 +114,13 @@ def test_item_8_coordinates_move_by_the_sensitivity(relation: Relation) -> None:
     (_, scales), *steps = moved(mechanism, objective, (EVEN, 1.0), (EVEN, -1.0))
     assert scales <= 1 and len(steps) == 6
     assert all(0.9999 < distance <= 1 for _, distance in steps)
+    once = [question.sensitivity for question, _ in steps[:3]]  # coordinates share the clip of the whole gradient
+    assert math.hypot(*once) == pytest.approx(0.05 * (1 if relation is ADD else 2), rel=1e-5)
     found = moved(mechanism, objective, (ALONG, 1.0), (ACROSS, 1.0))
     assert charged_as_asked(mechanism, objective, found)
     assert 0.9999 < found[0][1] <= 1
+    # the longest vector of squares: its one entry is that of the whole row, and is not cut
+    assert found[0][0].sensitivity == pytest.approx(NORM**2 * (1 if relation is ADD else math.sqrt(2)), rel=1e-5)
 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
