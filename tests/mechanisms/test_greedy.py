@@ -117,6 +117,9 @@ def test_no_record_has_an_entry_above_the_limit(sparse: bool, loss: Any) -> None
                 records = objective.records(sp.csr_array(given) if sparse else given, np.array([target]))
             assert abs(entrywise_gradient(objective, records, theta, limit, 1.0)).max() <= limit
     assert entry_limit(objective, None) == entry_limit(objective, 1e9) == objective.facts.lipschitz
+    if loss.name == "logistic":  # whose slope is at most 1, of an entry of the row or of the constant feature 0.5
+        assert entry_limit(objective, 0.2) == 0.5
+        assert entry_limit(objective, 0.8) == 0.8
 
 
 def test_steps_by_rule_grow_with_records_and_epsilon() -> None:
