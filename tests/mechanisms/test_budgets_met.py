@@ -267,3 +267,10 @@ def test_42_a_mechanism_has_no_event_for_a_loss_without_the_bounds_that_it_needs
 def test_42_accuracy_first_stops_one_model_alone(models: int) -> None:
     with pytest.raises(ValueError, match="stops one model"):
         METHODS["accuracy first"].calibrated(facts_for("output"), Budget(1e-5, 2.0), models)
+
+
+@pytest.mark.parametrize("sampling", ["fixed_size", "truncated_poisson", "rows"])
+def test_42_samplings_that_need_a_public_fact_have_no_released_size(sampling: str) -> None:
+    """A number of records, that batches or what is charged tell; or persons of several rows."""
+    with pytest.raises(ValueError, match="Expected"):
+        Gradient(sampling=sampling, expected_batch_size=9.0).size_released(facts_for("output", None), Budget(1e-5, 2.0), 1)
