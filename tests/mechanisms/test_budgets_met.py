@@ -110,6 +110,8 @@ def test_item_8_a_size_that_is_released_is_paid_from_the_same_budget(name: str, 
     counts = [leaf for leaf in leaves(event) if isinstance(leaf, PureDP) and leaf.epsilon == pytest.approx(0.1)]
     assert len(counts) == 1 and 1.98 < epsilon(event, delta) <= 2.0
     assert mechanism.target_classes == (3 if models == 3 else 0)
+    with pytest.raises(ValueError, match="Expected facts under"):
+        mechanism.event(replace(facts, relation=REPLACE))
 
 
 @pytest.mark.parametrize("method", [GreedyCoordinate(), GreedyCoordinate(steps=7), Output(), OUTPUT], ids=repr)
@@ -269,8 +271,14 @@ def test_42_accuracy_first_stops_one_model_alone(models: int) -> None:
         METHODS["accuracy first"].calibrated(facts_for("output"), Budget(1e-5, 2.0), models)
 
 
-@pytest.mark.parametrize("sampling", ["fixed_size", "truncated_poisson", "rows"])
-def test_42_samplings_that_need_a_public_fact_have_no_released_size(sampling: str) -> None:
-    """A number of records, that batches or what is charged tell; or persons of several rows."""
-    with pytest.raises(ValueError, match="Expected"):
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        ("fixed_size", "its share tells how many records are"),
+        ("truncated_poisson", "what is charged depends on it"),
+        ("rows", "persons of several rows"),
+    ],
+)
+def test_42_samplings_that_need_a_public_fact_have_no_released_size(sampling: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Gradient(sampling=sampling, expected_batch_size=9.0).size_released(facts_for("output", None), Budget(1e-5, 2.0), 1)
