@@ -31,8 +31,8 @@ from dperm.mechanisms import (
     Preconditioned,
     PublishedPidp,
 )
-from dperm.objectives import LinearObjective, Logistic, PublicFacts, SmoothedHinge, Squared
-from dperm.privacy import Composed, PureDP, Relation, epsilon
+from dperm.objectives import LinearObjective, Logistic, PublicFacts, SmoothedHinge, Squared, Task
+from dperm.privacy import Composed, PureDP, Relation, Risk, epsilon
 from dperm.privacy.events import leaves
 from dperm.release import Channel
 from helpers.asked import Asked
@@ -282,3 +282,17 @@ def test_42_accuracy_first_stops_one_model_alone(models: int) -> None:
 def test_42_samplings_that_need_a_public_fact_have_no_released_size(sampling: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Gradient(sampling=sampling, expected_batch_size=9.0).size_released(facts_for("output", None), Budget(1e-5, 2.0), 1)
+
+
+def test_42_importance_sampling_of_a_stated_batch_that_is_too_large_is_refused() -> None:
+    facts = replace(facts_for("output"), public_size=100)
+    with pytest.raises(ValueError, match="nothing is left of sampling"):
+        Gradient(sampling="importance", expected_batch_size=90.0, epochs=2).calibrated(facts, Budget(1e-5, 2.0), 1)
+
+
+def test_42_a_risk_is_kept_without_a_delta() -> None:
+    """Of a pure mechanism: an advantage of 0.1 is that of ε with (e^ε − 1)/(e^ε + 1) = 0.1."""
+    task = Task(loss=Logistic(), features=3, classes=2, public_size=100)
+    budget = OUTPUT.budget(task, 0.0, Risk(advantage=0.1))
+    assert budget.delta == 0.0
+    assert budget.epsilon == pytest.approx(math.log(1.1 / 0.9), rel=1e-3)
