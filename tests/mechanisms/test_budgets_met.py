@@ -296,3 +296,12 @@ def test_42_a_risk_is_kept_without_a_delta() -> None:
     budget = OUTPUT.budget(task, 0.0, Risk(advantage=0.1))
     assert budget.delta == 0.0
     assert budget.epsilon == pytest.approx(math.log(1.1 / 0.9), rel=1e-3)
+
+
+def test_42_importance_sampling_is_made_for_the_least_size_that_may_be_released_before_the_charge() -> None:
+    made: list[int | None] = []
+    objective = LinearObjective(Logistic(), 3)
+    mechanism: Any = Gradient(sampling="importance", epochs=2).size_released(objective.facts, Budget(1e-5, 2.0), 1)
+    watched = replace(mechanism, make=lambda facts: (made.append(facts.public_size), mechanism.make(facts))[1])
+    watched.refuse(objective, 50)
+    assert made == [1]
