@@ -305,7 +305,7 @@ def _larger(one: LossBound, other: LossBound) -> LossBound:
     """The larger of two bounds, both of a normal variable."""
     breaks = np.union1d(one.breaks, other.breaks)
     (slopes, intercepts), (others, constants) = (_lines(bound, breaks) for bound in (one, other))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # nearly parallel lines cross beyond all pieces
         crossings = (constants - intercepts) / (slopes - others)
     ends = np.concatenate([[-np.inf], breaks, [np.inf]])
     breaks = np.union1d(breaks, crossings[(crossings > ends[:-1]) & (crossings < ends[1:])])
