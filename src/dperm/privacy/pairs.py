@@ -94,6 +94,11 @@ class _SampledGaussian:
         reach = TAIL * self.sigma
         return self._loss(-reach), self._loss(1 + reach)
 
+    @property
+    def least(self) -> float:
+        """No loss is less."""
+        return math.log1p(-self.q) if self.q < 1 else -math.inf
+
     def _loss(self, x: float) -> float:
         return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + (2 * x - 1) / (2 * self.sigma**2)))
 
@@ -136,6 +141,11 @@ class _RowsSampled:
     def lost(self) -> float:
         """P-mass that is left out."""
         return float(np.exp(_log_binomial(np.arange(len(self._parts[0]), self.m + 1, dtype=np.float64), self.m, self.q)).sum())
+
+    @property
+    def least(self) -> float:
+        """No loss is less: that of nobody's rows in the sum."""
+        return float(self._parts[1][0])
 
     @property
     def support(self) -> tuple[float, float]:
