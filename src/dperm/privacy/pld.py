@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ _MOST_COPIES = 1 << 12  # composed at once: √copies sets the number of points
 _COUNTLESS = 1e14  # copies: what rounding of each may add to ln δ is more than 1 for all of them
 _SMALLEST = 1e-8  # ε that grids resolve
 _SETTLED = 1e-4  # relative part of ε that slack may be before a composition is made again
+_MOST_PLACES = 8  # that losses are composed at
 _FALLS = 1e-3  # relative; an ε that falls by less is no better place
 _ANCHORS = (0.02, 0.3, 0.9)  # where `deltas` composes, in units of the largest ε
 _JUMPS = (1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 64.0)  # places of cuts, in units of ε, that are tried
@@ -415,6 +416,8 @@ def _in_levels(
         rest = [(part, count % group) for part, count in parts if count % group]
         groups = [(_convolved([(part, group)], aliased), count // group) for part, count in parts if count >= group]
         groups += [(_convolved(rest, aliased), 1)] if rest else []
+        if hopeless := [part for part, _ in groups if part.missing >= 1]:
+            return replace(hopeless[0], missing=math.inf)
         h, coarser = groups[0][0].h, spacing(copies)
         parts = [(part.relaid(coarser, tilt) if coarser > 1.5 * h else part, count) for part, count in groups]
     return _convolved(parts, _ALIASED)
@@ -443,7 +446,7 @@ class _Direction:
         points = self._points(log_cut)
         _, renyi = self._minimise(lambda t: (self._log_moment(t, points) - log_target + _log_peak(t)) / t)
         place, best = renyi, math.inf
-        while True:
+        for _ in range(_MOST_PLACES):
             place = max(place, _SMALLEST)
             composition = self._compose(place, log_cut, 0.01)
             if composition.infinite >= delta:
@@ -452,8 +455,9 @@ class _Direction:
             falls = found < best * (1 - _FALLS)
             best = min(best, found)
             if not falls or best <= _SMALLEST or (found > 0.5 * place and composition.loose(found) <= _SETTLED):
-                return best
+                break
             place = best
+        return best
 
     def log_delta(self, epsilon: float) -> float:
         return self.at(epsilon, epsilon).log_delta(epsilon) if self.infinite < 0.5 and self._copies <= _COUNTLESS else 0.0
@@ -462,12 +466,13 @@ class _Direction:
         """The composition for `epsilon`, which is good for profiles up to the ε `beyond`."""
         points = self._points(-math.inf)
         _, log_delta = self._minimise(lambda t: self._log_moment(t, points) - t * beyond + _log_peak(t))
-        while True:
+        for _ in range(_MOST_PLACES - 1):
             composition = self._compose(epsilon, log_delta + _CUT, 0.1, max(epsilon, beyond))
             found = composition.log_delta(beyond)
             if _log_of(composition.infinite - self._given) <= found + _CUT / 2 or found > log_delta - 1:
                 return composition
             log_delta = min(log_delta, found)
+        return self._compose(epsilon, log_delta + _CUT, 0.1, max(epsilon, beyond))
 
     def _points(self, log_mass: float) -> list[int]:
         """Points of each part up to where losses count as infinite, which all together are met with a chance of e^log_mass."""

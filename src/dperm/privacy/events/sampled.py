@@ -24,10 +24,18 @@ __all__ = [
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
 
 
-def _cost(event: Event) -> float:
-    """Of a sample of this event: see `Event.accounting_cost`."""
-    far = isinstance(event, Gaussian) and not _LEAST_NOISE <= event.noise_multiplier <= _MOST_NOISE
-    return math.inf if far else 1.0
+#: Samples rarer than that, and noise less than that, make losses of sizes far apart, which more points must hold.
+_RARE, _LITTLE_NOISE = 1e-4, 0.7
+
+
+def _cost(event: Event, rate: float = 1.0) -> float:
+    """The cost of a sample of this event at this rate: see `Event.accounting_cost`."""
+    if not isinstance(event, Gaussian):
+        return 1.0
+    if not _LEAST_NOISE <= event.noise_multiplier <= _MOST_NOISE:
+        return math.inf
+    rare = 5.0 if rate < _RARE else 1.0
+    return rare * (3.0 if rate < _RARE and event.noise_multiplier < _LITTLE_NOISE else 1.0)
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class PoissonSampled(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return _cost(self.event)
+        return _cost(self.event, self.rate)
 
     def counts(self) -> Counter[Event]:
         return leaves(self.event) if self.rate == 1.0 else super().counts()
@@ -86,7 +94,7 @@ class RowsSampled(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return _cost(self.event) + self.rows / 250
+        return _cost(self.event, self.rate) + self.rows / 250
 
 
 @dataclass(frozen=True)
@@ -118,7 +126,7 @@ class TruncatedPoisson(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return _cost(self.event)
+        return _cost(self.event, self.rate)
 
     @property
     def astray(self) -> float:
@@ -159,7 +167,7 @@ class SampledWithoutReplacement(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return _cost(self.event)
+        return _cost(self.event, self.rate)
 
 
 @dataclass(frozen=True)
