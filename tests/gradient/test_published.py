@@ -197,8 +197,8 @@ def test_noise_and_limits_of_pidp_sgd_are_the_papers() -> None:
     steep, n = facts.lipschitz, 400
     assert plan.epsilon_steps == first
     sigma = 2 * steep * math.sqrt(50 * math.log(1 / half)) / (n * first)
-    for relation, moves in ((Relation.ADD_OR_REMOVE_ONE, 1), (Relation.REPLACE_ONE, 2)):
-        assert plan.noise_multiplier(relation) * moves * steep == pytest.approx(sigma)
+    for relation, ends in ((Relation.ADD_OR_REMOVE_ONE, 1), (Relation.REPLACE_ONE, 2)):
+        assert plan.noise_multiplier(relation) * ends * steep == pytest.approx(sigma)
     contributions = 2 * math.sqrt(2) * math.sqrt(math.log(1.25 * 4 / half)) * steep * 4 / (n * 0.2 * second)
     assert plan.contribution_noise(steep) == pytest.approx(contributions)
     assert plan.limit == pytest.approx(2 * 3.0 * math.exp(first) * half / (math.exp(first) - 1))
