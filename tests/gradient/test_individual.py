@@ -78,7 +78,8 @@ def test_a_part_of_a_run_costs_no_more_than_its_steps() -> None:
     assert PLAN.event(add) == IndividualGaussian(3.0, 12, 3.5)
     assert PLAN.event(add, 0, 2) == IndividualGaussian(3.0, 2, 2.0)
     assert PLAN.event(add, 4) == IndividualGaussian(3.0, 8, 3.5)
-    assert PLAN.event(add, 5, 5) == Composed(())
+    assert PLAN.event(add, 11) == PLAN.event(add, 6, 7) == IndividualGaussian(3.0, 1, 1.0)
+    assert PLAN.event(add, 5, 5) == PLAN.event(add, 6, 5) == Composed(())
 
 
 def test_the_channel_is_open_for_all_steps_and_no_more() -> None:

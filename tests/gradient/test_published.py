@@ -292,6 +292,22 @@ def test_item_8_a_noisy_step_of_pidp_sgd_moves_by_what_its_record_may(relation: 
     assert (plan.rate, pidp(public_size=400).rate, plan.expected_batch_size) == (1.0, 1 / 400, 1.0)
 
 
+def test_item_8_pidp_sgd_inverts_h_where_it_is_refreshed() -> None:
+    """At the θ of every third step, although θ is changed in place between them."""
+    problem = LinearObjective(Logistic(), 1, public_size=400)
+    channel = Channel.open(0)
+    plan = pidp(steps=7, refreshes=3)
+    channel.charge(plan.event(problem.relation), "test")
+    run: Any = plan.gradients(problem, problem.records(np.ones((5, 1)), np.ones(5)), channel)
+    theta, inverted = np.zeros(1), []
+    for _ in range(7):
+        run(theta)
+        inverted.append((float(run._global[0]), run._inverse))
+        theta += 1.0
+    assert [at for at, _ in inverted] == [0, 0, 0, 3, 3, 3, 6]
+    assert len({id(inverse) for _, inverse in inverted}) == 3
+
+
 @pytest.mark.slow
 def test_a_network_of_one_neuron_is_logistic_regression_step_by_step() -> None:
     linear, model, loss = one_neuron()
