@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from typing import Any
 
@@ -55,6 +56,14 @@ def test_item_8_an_epoch_that_is_begun_is_charged_as_a_whole() -> None:
     for start, stop, snapshots in ((0, 1, 1), (0, 5, 2), (3, 5, 2), (4, 8, 1), (5, 6, 1)):
         found = leaves(svrg.event(ADD, start, stop))
         assert found == {Gaussian(5.0): snapshots, PoissonSampled(0.5, Gaussian(2.0)): stop - start}
+
+
+def test_item_8_an_epoch_is_charged_at_the_noise_that_falls_with_the_epochs() -> None:
+    """Two epochs at each level; those that are begun as a whole."""
+    policy = plan(BallsAndBins(4), ExponentialDecay(2.0, 0.5, 8), 16)
+    high, low = (RandomAllocation(4, Gaussian(2.0 * math.exp(-0.5 * epoch))) for epoch in range(2))
+    for start, stop, first, second in ((0, 16, 2, 2), (7, 9, 1, 1), (3, 16, 2, 2), (7, 8, 1, 0), (3, 5, 2, 0), (11, 13, 0, 2)):
+        assert leaves(policy.event(ADD, start, stop)) == +Counter({high: first, low: second})
 
 
 def test_item_8_a_batch_of_all_records_is_not_sampled() -> None:

@@ -192,10 +192,10 @@ def pidp(**settings: Any) -> PidpPlan:
 
 
 def test_noise_and_limits_of_pidp_sgd_are_the_papers() -> None:
-    plan, facts = pidp(refreshes=4, modulus=0.2, space=3.0), TASK.objective().facts
-    first, second, half = 0.75, 0.25, 5e-6
-    steep, n = facts.lipschitz, 400
-    assert plan.epsilon_steps == first
+    plan, smoothness = pidp(epsilon=1.6, refreshes=4, modulus=0.2, space=3.0), 0.4
+    first, second, half = 1.2, 0.4, 5e-6
+    steep, n = 0.7, 400
+    assert plan.epsilon_steps == pytest.approx(first)
     sigma = 2 * steep * math.sqrt(50 * math.log(1 / half)) / (n * first)
     for relation, ends in ((Relation.ADD_OR_REMOVE_ONE, 1), (Relation.REPLACE_ONE, 2)):
         assert plan.noise_multiplier(relation) * ends * steep == pytest.approx(sigma)
@@ -203,8 +203,8 @@ def test_noise_and_limits_of_pidp_sgd_are_the_papers() -> None:
     assert plan.contribution_noise(steep) == pytest.approx(contributions)
     assert plan.limit == pytest.approx(2 * 3.0 * math.exp(first) * half / (math.exp(first) - 1))
     bend = 0.3
-    expected = (2 * facts.smoothness * steep + bend * steep**2 / 0.2) / (0.2**2 * n**2)
-    assert plan.error(steep, facts.smoothness, bend) == pytest.approx(expected)
+    expected = (2 * smoothness * steep + bend * steep**2 / 0.2) / (0.2**2 * n**2)
+    assert plan.error(steep, smoothness, bend) == pytest.approx(expected)
 
 
 def test_steps_are_noiseless_where_both_tests_pass_and_nowhere_else() -> None:
