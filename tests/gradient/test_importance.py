@@ -50,6 +50,7 @@ from dperm.privacy import (
 from dperm.privacy.events import leaves
 from dperm.privacy.filters import excess
 from dperm.release import Channel, Source, SpendLog, SystemSource, UnpaidReleaseError
+from helpers.asked import Asked
 
 RNG = np.random.default_rng(0)
 SIZE = 400
@@ -274,6 +275,52 @@ def test_records_are_included_as_often_as_their_norms_say() -> None:
     deviations = (counts - expected) / np.sqrt(expected)
     assert np.abs(deviations).max() < 6
     assert abs((deviations**2).mean() - 1) < 0.4  # Poisson-like: independent from step to step
+
+
+class OneOfTwo:
+    """Records of which another process has every second one, as those of a trainer are; an empty draw has no batches."""
+
+    def __init__(self, records: Any, mine: int) -> None:
+        self._records, self._mine = records, mine
+        self.share = self
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def mine(self, numbers: Any) -> Any:
+        return numbers % 2 == self._mine
+
+    def stream(self, draws: Any) -> Iterator[Any]:
+        for drawn in draws:
+            here = np.arange(len(self)) if drawn is None else drawn
+            here = here[self.mine(here)]
+            yield next(self._records.stream([here])) if len(here) else ()
+
+
+@pytest.mark.parametrize("size", [SIZE, 1])
+def test_item_8_processes_that_share_the_records_sum_up_to_one_that_has_them_all(size: int) -> None:
+    """Each record counts in one of them: in K, and where it was drawn, proposed and accepted."""
+    made = ImportancePlan(PrivacyProfile((0.0,), (0.5,)), 40, 2, 0.3, SGD(0.5), SIZE, norm_floor=0.5, norm_noise=20.0)
+    records = OBJECTIVE.records(ROWS[:size], LABELS[:size])
+    theta = np.array([1.0, -2.0, 0.5, 0.0])
+    first = Asked()
+
+    def run(source: Asked, given: Any) -> list[Any]:
+        channel = Channel.open(source)
+        channel.charge(made.event(OBJECTIVE.relation), "test")
+        gradients = made.gradients(OBJECTIVE, given, channel)
+        for _ in range(made.steps):
+            gradients(theta)
+        return [question.query for question in source.questions]
+
+    whole = run(first, records)
+    parts = [run(Asked(answers=first.given), OneOfTwo(records, rank)) for rank in (0, 1)]
+    assert len(whole) == made.steps + 2
+    for total, *each in zip(whole, *parts, strict=True):
+        assert sum(each) == pytest.approx(total, rel=1e-9, abs=1e-6)
+        assert size == 1 or all(np.any(part) for part in each)
+    norms = np.linalg.norm(gradients_at(theta), axis=1)[:size]
+    assert whole[0] == pytest.approx([np.minimum(norms, 0.3).sum()], rel=1e-5)
 
 
 # The budget
