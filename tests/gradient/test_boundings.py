@@ -115,6 +115,14 @@ def test_item_8_factors_of_a_normalised_vector_by_hand() -> None:
     assert PerLayer(2.0).factors(np.array([[0.5, 1.0, 2.0, 4.0]])).tolist() == [[1.0, 1.0, 0.5, 0.25]]
 
 
+def test_item_8_factors_are_made_in_the_library_of_the_norms() -> None:
+    """Also in a type that NumPy does not have."""
+    torch = pytest.importorskip("torch")
+    for bounding in BOUNDINGS:
+        norms = torch.ones((3, 2) if isinstance(bounding, PerLayer) else 3, dtype=torch.bfloat16)
+        assert bounding.factors(norms).dtype == torch.bfloat16
+
+
 def test_item_8_a_model_of_one_layer_is_clipped_as_a_whole() -> None:
     objective = LinearObjective(Logistic(), 3, data_norm=2.0)
     records = objective.records(np.random.default_rng(0).normal(size=(5, 3)), np.array([1.0, -1.0, 1.0, 1.0, -1.0]))

@@ -141,6 +141,54 @@ def test_item_8_rates_however_small_draw_next_to_nobody() -> None:
         assert [len(included) for included in drawn(Poisson(rate), 1000, 5)] == [0] * 5
 
 
+class Told:
+    """Hands out given numbers in place of exponential ones, in their order."""
+
+    def __init__(self, numbers: np.ndarray) -> None:
+        self.numbers, self.place = numbers, 0
+
+    def standard_exponential(self, count: int) -> np.ndarray:
+        self.place += count
+        assert self.place <= len(self.numbers)
+        return self.numbers[self.place - count : self.place]
+
+
+@pytest.mark.parametrize("longest", [3.0, 2.0**44])
+@pytest.mark.parametrize("at_once", [1, 20, 1 << 16])
+@pytest.mark.parametrize(("records", "rate"), [(1, 0.3), (1, 1e-3), (7, 0.9), (40, 0.02), (500, 0.5), (3, 1.0), (0, 0.3)])
+def test_item_8_poisson_draws_are_one_long_run_of_trials(
+    records: int, rate: float, at_once: int, longest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exponential numbers say how many trials fail before one succeeds (Devroye 1986, chapter X.2), or that a great number fail,
+    and no more; each step has so many trials as there are records, however many numbers are asked for at a time."""
+    monkeypatch.setattr("dperm.gradient.sampling.poisson._SAMPLED_AT_ONCE", at_once)
+    monkeypatch.setattr("dperm.gradient.sampling.poisson._LONGEST_GAP", longest)
+    steps = 30
+    numbers = np.random.default_rng(4).standard_exponential(40_000)
+    expected: list[list[int]] = [[] for _ in range(steps)]
+    place = 0
+    for fails in numbers / -np.log1p(-min(rate, 1 - 1e-16)):
+        place += int(min(fails, longest))
+        if place >= steps * records:
+            break
+        if fails < longest:
+            expected[place // records].append(place % records)
+            place += 1
+    generator: Any = Told(numbers)
+    found = list(Poisson(rate).indices(generator, records, steps))
+    assert [included.tolist() for included in found] == expected
+    assert all(included.dtype == np.intp for included in found)
+
+
+def test_item_8_what_an_epoch_of_balls_and_bins_tells_of_a_record() -> None:
+    """The mean over the steps that it may have joined of what each would tell; steps that did not run tell nothing."""
+    told = np.random.default_rng(5).normal(size=(7, 50))
+    epochs = [told[:3], told[3:6], np.vstack([told[6:], np.zeros((2, 50))])]
+    expected = np.sum([np.log(np.mean(np.exp(epoch), axis=0)) for epoch in epochs], axis=0)
+    assert BallsAndBins(3).log_ratio(told) == pytest.approx(expected, rel=1e-12)
+    assert BallsAndBins(3).rate == pytest.approx(1 / 3)
+
+
 # Charges
 
 
