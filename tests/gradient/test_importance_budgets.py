@@ -127,6 +127,14 @@ def test_item_8_an_epoch_and_those_to_come_take_what_is_left_of_a_filter() -> No
     assert 14 * cost(0.3, noise) + share(60.0, 2) * BUDGET == pytest.approx(BUDGET, rel=1e-6)
 
 
+def test_item_8_four_fifths_of_the_epochs_look_at_the_worst_case_unless_told_otherwise() -> None:
+    held = RdpFilter(FilteredRdp(ORDER, BUDGET))
+    noise = [renyi(epochs=10).noise_multiplier(held, epoch, 10, 0.4) for epoch in (7, 8)]
+    for share_of_epochs, alike in ((0.8, [True, True]), (0.7, [False, True]), (0.9, [True, False])):
+        other = renyi(epochs=10, worst_case_share=share_of_epochs)
+        assert [other.noise_multiplier(held, epoch, 10, 0.4) == at for epoch, at in zip((7, 8), noise, strict=True)] == alike
+
+
 # Privacy profiles
 
 
