@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -173,10 +174,17 @@ class _Coins(SystemSource):
         super().__init__(Randomness.fixed(5))
         self.tossed: list[tuple[Any, np.ndarray, tuple[int, int]]] = []
         self.rates: list[float] = []
+        self.stayed: dict[tuple[int, int], Any] = {}
+        self.queries: list[np.ndarray] = []
 
     def thin(self, indices: Any, keep: np.ndarray, coin: tuple[int, int]) -> Any:
         self.tossed.append((indices, np.array(keep), coin))
-        return super().thin(indices, keep, coin)
+        self.stayed[coin] = super().thin(indices, keep, coin)
+        return self.stayed[coin]
+
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+        self.queries.append(np.array(query))
+        return super().gaussian(query, sensitivity, std, step)
 
     def draw(self, draw: Any, records: int, steps: int) -> Iterator[Any]:
         for drawn in super().draw(draw, records, steps):
@@ -184,7 +192,6 @@ class _Coins(SystemSource):
             yield drawn
 
 
-@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(
     st.lists(st.one_of(st.floats(0, 1e9), st.just(0.0), st.floats(1e-300, 1e-200)), min_size=1, max_size=12),
@@ -192,7 +199,9 @@ class _Coins(SystemSource):
     st.floats(1e-6, 0.9),
 )
 def test_no_memory_makes_a_record_likelier_than_is_charged(memory: list[float], k: float, floor: float) -> None:
-    made = plan(proposal_factor=k, norm_floor=floor, epochs=1)
+    """And what is released is the sum of unit vectors of those who stayed, of gradients below the floor shorter ones."""
+    profile = PrivacyProfile((0.0,), (0.9,))
+    made = ImportancePlan(profile, 40, 1, 0.3, SGD(0.5), SIZE, proposal_factor=k, norm_floor=floor, norm_noise=20.0)
     source = _Coins()
     gradients = started(made, source)
     theta = np.array([0.5, 0.0, -3.0, 1.0])
@@ -203,7 +212,12 @@ def test_no_memory_makes_a_record_likelier_than_is_charged(memory: list[float], 
     source.tossed.clear()
     for _ in range(3):
         gradients(theta)
-    norms = np.linalg.norm(gradients_at(theta), axis=1)
+    every = gradients_at(theta)
+    norms = np.linalg.norm(every, axis=1)
+    for draw, query in enumerate(source.queries[-3:], start=1):
+        accepted = source.stayed[draw, 1]
+        units = every[accepted] / np.maximum(norms[accepted], floor * 0.3)[:, None]
+        assert np.allclose(query, units.sum(axis=0), atol=1e-3)
     epoch = gradients.epochs[-1]
     assert set(source.rates) == {epoch.rate} and epoch.rate == pytest.approx(40 * 0.3 / epoch.norm_sum)
     proposals = {coin[0]: (indices, keep) for indices, keep, coin in source.tossed if coin[1] == 0}
@@ -285,7 +299,8 @@ def test_records_are_included_as_often_as_their_norms_say() -> None:
 
 
 class OneOfTwo:
-    """Records of which another process has every second one, as those of a trainer are; an empty draw has no batches."""
+    """Records of which another process has every second one, in batches of seven, as those of a trainer are: an empty draw has
+    none."""
 
     def __init__(self, records: Any, mine: int) -> None:
         self._records, self._mine = records, mine
@@ -301,7 +316,7 @@ class OneOfTwo:
         for drawn in draws:
             here = np.arange(len(self)) if drawn is None else drawn
             here = here[self.mine(here)]
-            yield next(self._records.stream([here])) if len(here) else ()
+            yield itertools.chain.from_iterable(self._records.stream([here[at : at + 7] for at in range(0, len(here), 7)]))
 
 
 @pytest.mark.parametrize("size", [SIZE, 1])

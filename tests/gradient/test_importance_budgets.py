@@ -194,6 +194,22 @@ def test_item_8_a_run_by_profiles_has_spent_nothing_before_its_first_release() -
     assert leaves(made.spending.spent(held) or Composed(())) == {Gaussian(5.0): 1}
 
 
+def test_item_8_rates_follow_k_within_what_it_can_be() -> None:
+    """bC/K̃ for K̃ up to N·C, and never above 0.8."""
+    made = renyi()
+    for released, rate in ((1e9, 0.1), (400 * 0.3, 0.1), (200 * 0.3, 0.2), (100 * 0.3, 0.4), (15.0, 0.8), (-1e9, 0.8)):
+        assert made.draw_rate(released, 0.3) == pytest.approx(rate, rel=1e-12)
+    assert made.draw_rate(100 * 0.6, 0.6) == pytest.approx(0.4)  # the norm of another epoch
+    assert made.draw_rate(1e9, 0.6) == pytest.approx(0.1)
+
+
+def test_item_8_a_released_number_of_records_takes_no_stated_ones_place() -> None:
+    made = renyi(public_size=None)
+    sized = made.with_released_size(200)
+    assert (sized.public_size, sized.steps, sized.spending.size_noise) == (200, 15, made.spending.size_noise)
+    assert sized.with_released_size(300) == sized
+
+
 def test_item_8_an_unknown_number_of_records_makes_no_rate() -> None:
     assert renyi(public_size=None).rate == 0.0
     assert renyi().rate == 1 / 10

@@ -145,8 +145,8 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         return at_theta.weighted_sum(unit.factors(device_norms) * mask, unit.bound)
 
     def _counted(self, norms: Array) -> Array:
-        """nᵢ: norms as they count, between the floor and C."""
-        return np.clip(norms, self.policy.norm_floor * self._clipping_norm, self._clipping_norm)
+        """Norms as they count below C, which proposals are cut at: none is shorter than the floor."""
+        return np.maximum(norms, self.policy.norm_floor * self._clipping_norm)
 
     def _proposals(self, rate: float, steps: int) -> Iterator[Indices]:
         """For each step the proposed records, of those that Poisson sampling at `rate` drew."""
