@@ -75,6 +75,12 @@ def _made(settings: tuple[tuple[str, Any], ...]) -> ImportancePlan:
     return dpis(**dict(settings))
 
 
+def profiled(epochs: int, **changes: Any) -> ImportancePlan:
+    """One whose noise no budget was searched for."""
+    profile = PrivacyProfile((0.0,), (0.9,))
+    return ImportancePlan(profile, 40, epochs, 0.3, SGD(0.5), SIZE, **({"norm_noise": 20.0} | changes))
+
+
 def renyi(**changes: Any) -> ImportancePlan:
     return plan(**({"filter": "renyi"} | changes))
 
@@ -154,7 +160,7 @@ class _NoNoise(SystemSource):
 @pytest.mark.parametrize("k", [1.0, 2.0, 5.0])
 def test_the_update_is_unbiased_for_the_clipped_mean(k: float) -> None:
     """At one θ over many epochs: whatever K̃ says, and for norms below the floor and above C alike."""
-    made = plan(epochs=400, proposal_factor=k, norm_floor=0.2, norm_noise=30.0, epsilon=20.0)
+    made = profiled(400, proposal_factor=k, norm_floor=0.2)
     gradients = started(made, _NoNoise(Randomness.fixed(7)))
     theta = np.array([1.0, -2.0, 0.5, 0.0])
     seen = np.array([gradients(theta) for _ in range(made.steps)])
@@ -200,8 +206,7 @@ class _Coins(SystemSource):
 )
 def test_no_memory_makes_a_record_likelier_than_is_charged(memory: list[float], k: float, floor: float) -> None:
     """And what is released is the sum of unit vectors of those who stayed, of gradients below the floor shorter ones."""
-    profile = PrivacyProfile((0.0,), (0.9,))
-    made = ImportancePlan(profile, 40, 1, 0.3, SGD(0.5), SIZE, proposal_factor=k, norm_floor=floor, norm_noise=20.0)
+    made = profiled(1, proposal_factor=k, norm_floor=floor)
     source = _Coins()
     gradients = started(made, source)
     theta = np.array([0.5, 0.0, -3.0, 1.0])
@@ -284,7 +289,7 @@ def test_a_pass_leaves_out_what_was_seen_in_the_last_half_epoch(chunk: int, monk
 
 
 def test_records_are_included_as_often_as_their_norms_say() -> None:
-    made = plan(epochs=200, epsilon=20.0)
+    made = profiled(200)
     recorder = Recorder(_NoNoise(Randomness.fixed(11)))
     gradients = started(made, recorder)
     theta = np.array([1.0, -2.0, 0.5, 0.0])
@@ -322,7 +327,7 @@ class OneOfTwo:
 @pytest.mark.parametrize("size", [SIZE, 1])
 def test_item_8_processes_that_share_the_records_sum_up_to_one_that_has_them_all(size: int) -> None:
     """Each record counts in one of them: in K, and where it was drawn, proposed and accepted."""
-    made = ImportancePlan(PrivacyProfile((0.0,), (0.5,)), 40, 2, 0.3, SGD(0.5), SIZE, norm_floor=0.5, norm_noise=20.0)
+    made = profiled(2, norm_floor=0.5)
     records = OBJECTIVE.records(ROWS[:size], LABELS[:size])
     theta = np.array([1.0, -2.0, 0.5, 0.0])
     first = Asked()

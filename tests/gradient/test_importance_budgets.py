@@ -14,6 +14,7 @@ from dperm.gradient import SGD, AdaptiveNorm, ImportancePlan
 from dperm.gradient.importance import sum_noise_by_rule
 from dperm.gradient.importance.spending import ByProfile
 from dperm.privacy import (
+    BudgetExceeded,
     Composed,
     FilteredRdp,
     Gaussian,
@@ -125,6 +126,15 @@ def test_item_8_an_epoch_and_those_to_come_take_what_is_left_of_a_filter() -> No
     hopeful = replace(made, worst_case_share=0.0)
     noise = hopeful.noise_multiplier(RdpFilter(FilteredRdp(ORDER, BUDGET)), 1, 4, 0.3)
     assert 14 * cost(0.3, noise) + share(60.0, 2) * BUDGET == pytest.approx(BUDGET, rel=1e-6)
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_item_8_a_filter_that_is_spent_pays_for_no_step(epoch: int) -> None:
+    made = renyi()
+    held = RdpFilter(FilteredRdp(ORDER, BUDGET))
+    held.know({f"order {ORDER:g}": BUDGET})
+    with pytest.raises(BudgetExceeded, match="Nothing is left"):
+        made.noise_multiplier(held, epoch, 10, 0.2)
 
 
 def test_item_8_four_fifths_of_the_epochs_look_at_the_worst_case_unless_told_otherwise() -> None:
