@@ -167,6 +167,20 @@ def test_item_8_an_epoch_that_is_begun_is_paid_for_as_a_whole_by_profiles() -> N
         assert leaves(made.event(ADD, start, stop)) == {PROFILE: epochs, Gaussian(5.0): sums}
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"public_size": None}, "public_size and norm_noise"),
+        ({"norm_noise": None}, "public_size and norm_noise"),
+        ({"size_noise": 5.0}, "no size_noise and no worst_case_share"),
+        ({"worst_case_share": 0.5}, "no size_noise and no worst_case_share"),
+    ],
+)
+def test_item_8_settings_of_a_renyi_filter_are_refused_beside_a_profile(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        profiled(**changes)
+
+
 def test_item_8_a_charge_of_other_places_pays_for_no_run_by_profiles() -> None:
     made = profiled()
     event = made.event(ADD)
