@@ -176,7 +176,7 @@ def test_item_8_an_epoch_that_is_begun_is_paid_for_as_a_whole_by_profiles() -> N
         ({"worst_case_share": 0.5}, "no size_noise and no worst_case_share"),
     ],
 )
-def test_item_8_settings_of_a_renyi_filter_are_refused_beside_a_profile(changes: dict[str, Any], message: str) -> None:
+def test_item_8_a_profile_needs_a_size_and_a_noise_and_refuses_a_filters_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         profiled(**changes)
 
