@@ -13,6 +13,7 @@ import pytest
 from dperm.gradient import SGD, AdaptiveNorm, ImportancePlan
 from dperm.gradient.importance import sum_noise_by_rule
 from dperm.gradient.importance.spending import ByProfile
+from dperm.gradient.recipes import dpis
 from dperm.privacy import (
     BudgetExceeded,
     Composed,
@@ -24,6 +25,7 @@ from dperm.privacy import (
     RdpFilter,
     Relation,
     SelfComposed,
+    epsilon,
 )
 from dperm.privacy.events import Event, leaves
 from dperm.privacy.filters import excess
@@ -146,6 +148,20 @@ def test_item_8_four_fifths_of_the_epochs_look_at_the_worst_case_unless_told_oth
 
 
 # Privacy profiles
+
+
+@pytest.mark.parametrize(("adaptive", "earlier"), [(None, None), (AdaptiveNorm(), Gaussian(4.0))])
+def test_item_8_plans_of_dpis_spend_their_budget_and_no_more(adaptive: AdaptiveNorm | None, earlier: Event | None) -> None:
+    """Together with all K and K*, and with what was released before."""
+    made = dpis(
+        epsilon=2.0, delta=1e-5, public_size=400, expected_batch_size=40, epochs=3, clipping_norm=0.3, norm_noise=12.0,
+        adaptive=adaptive, earlier=earlier,
+    )  # fmt: skip
+    whole = Composed((made.event(ADD), *([earlier] if earlier else [])))
+    assert 1.995 < epsilon(whole, 1e-5) <= 2.0
+    assert {leaf: count for leaf, count in leaves(made.event(ADD)).items() if isinstance(leaf, Gaussian)} == {
+        Gaussian(12.0): 5 if adaptive else 3
+    }
 
 
 @pytest.mark.parametrize("adaptive", [None, AdaptiveNorm()])
