@@ -92,9 +92,9 @@ def _drawn(sampling: str, size: int, batch: float, epochs: float, person_rows: i
 def capacity(rate: float, largest: int, steps: int) -> int:
     """A size that all of `steps` Poisson draws of `largest` records stay below but for a chance of 1e-15: the least, by
     Chernoff's bound."""
-    low, high = 0, largest
+    low, high = 1, largest
     while low < high:
         middle = (low + high) // 2
         beyond = steps * TruncatedPoisson.overflow(rate, middle, largest) > _OVERFLOW
         low, high = (middle + 1, high) if beyond else (low, middle)
-    return max(1, low)
+    return low
