@@ -3,6 +3,7 @@ counterparts."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from pathlib import Path
@@ -172,6 +173,24 @@ def test_item_8_published_m_ngp_sums_all_records_in_whatever_batches(monkeypatch
     channel.charge(plan.event(problem.relation), "test")
     found = plan.gradients(problem, problem.records(sizes[:, None], np.ones(150)), channel)(np.zeros(1))
     assert found == pytest.approx([-np.minimum(sizes / 2, 3.0).mean()], rel=1e-5)
+
+
+class Uncharged(PublishedNormalisedPlan):
+    """Planted: says that it is not private, and charges what would be certified."""
+
+    def event(self, *of: Any) -> Any:
+        return super().event(*of).events[0]
+
+
+def test_item_8_what_is_only_claimed_is_refused_where_its_event_would_be_certified() -> None:
+    problem = LinearObjective(Logistic(), 1, public_size=20)
+    records = problem.records(np.ones((20, 1)), np.ones(20))
+    for kind, refused in ((Uncharged, True), (PublishedNormalisedPlan, False)):
+        plan = kind(0.5, 3.0, 4, SGD(0.1), 20)
+        mechanism = GradientPerturbation(budget=BUDGET, plan=plan)
+        with pytest.raises(TypeError, match="but not in its event") if refused else contextlib.nullcontext():
+            mechanism.release(problem, records, Channel.open(0))
+        assert len(SpendLog.current().charges()) == (0 if refused else 1)
 
 
 @pytest.mark.parametrize("policy", [PublishedNormalisedPlan(0.5, 3.0, 12, SGD(0.1), 20), None], ids=["m-NGP", "PIDP-SGD"])

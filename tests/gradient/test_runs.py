@@ -22,11 +22,14 @@ from dperm.gradient import (
     PublishedNormalisedPlan,
     SvrgPlan,
 )
+from dperm.gradient.policy import runs_by_parts
 from dperm.gradient.query import PerExampleGradient
 from dperm.objectives import LinearObjective, Logistic
+from dperm.objectives.parts import PartedRecords
 from dperm.privacy import Gaussian, PrivacyProfile, Relation, SelfComposed
 from dperm.release import Channel
 from helpers.asked import Asked
+from helpers.engines import LocalEngine
 
 ADD = Relation.ADD_OR_REMOVE_ONE
 SIZE = 150
@@ -145,3 +148,44 @@ def test_item_8_a_run_says_at_which_norm_it_cuts() -> None:
     adaptive = started(policies[1][0], Asked())
     adaptive(np.zeros(3))
     assert adaptive.clipping_norm == adaptive.public()["clipping_norm"] != 0.4
+
+
+def test_item_8_an_adaptive_bound_of_a_run_is_the_one_that_it_came_to() -> None:
+    source = Asked()
+    run = started(Plan(FullBatch(), bounding := AdaptiveClip(0.4), Constant(2.0), SGD(0.1), 4, SIZE), source)
+    (batch,) = PROBLEM.records(ROWS, SIGNS).batches()
+    at_theta = PROBLEM.per_example(np.zeros(3), batch)
+    for question in range(3):
+        state = {"clipping_norm": run.clipping_norm}
+        run(np.zeros(3))
+        assert source.questions[question].query == pytest.approx(bounding.query(at_theta, state), abs=1e-5)
+    assert state["clipping_norm"] < 0.35
+
+
+class Silent(Plan):
+    """A stranger's, which does not say how its sums may be computed."""
+
+
+class Parting(Plan):
+    """A stranger's that says it."""
+
+    by_parts = True
+
+
+class Whole(Plan):
+    by_parts = False
+
+
+def test_item_8_sums_are_computed_by_parts_where_a_policy_says_so_itself() -> None:
+    for kind, expected in ((Plan, True), (Silent, False), (Parting, True), (Whole, False)):
+        assert runs_by_parts(kind(FullBatch(), Clip(0.2), Constant(2.0), SGD(0.1), 4, SIZE)) == expected
+    assert not runs_by_parts(INDIVIDUAL)
+
+
+def test_item_8_a_draw_of_nobody_is_released_where_records_are_in_parts() -> None:
+    plan = Plan(Poisson(1e-12), Clip(0.2), Constant(2.0), SGD(0.1), 2, SIZE)
+    channel = Channel.open(source := Asked())
+    channel.charge(plan.event(ADD), "test")
+    parted: Any = PartedRecords(PROBLEM, LocalEngine(), [(ROWS[:70], SIGNS[:70]), (ROWS[70:], SIGNS[70:])])
+    assert plan.gradients(PROBLEM, parted, channel)(np.zeros(3)).tolist() == [0, 0, 0]
+    assert len(source.questions) == 1
