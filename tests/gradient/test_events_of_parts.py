@@ -70,8 +70,9 @@ def test_item_8_a_batch_of_all_records_is_not_sampled() -> None:
     step = Gaussian(2.0, REPLACE)
     assert FixedSize(4, 10).event(step, 0, 3) == SelfComposed(SampledWithoutReplacement(0.4, step), 3)
     assert FixedSize(10, 10).event(step, 0, 3) == SelfComposed(step, 3)
-    with pytest.raises(ValueError, match="replace_one"):
-        FixedSize(4, 10).event(Gaussian(2.0), 0, 3)
+    for size in (4, 10):
+        with pytest.raises(ValueError, match="for batches of fixed size: their share tells how many records are"):
+            FixedSize(size, 10).event(Gaussian(2.0), 0, 3)
 
 
 def test_item_8_a_run_has_spent_its_steps_so_far() -> None:
