@@ -19,6 +19,7 @@ from dperm.gradient.recipes.dp_sgd import SAMPLINGS, capacity
 from dperm.gradient.sampling.rows import PoissonRows
 from dperm.mechanisms import Gradient, GradientPerturbation
 from dperm.privacy import Gaussian, Relation, SelfComposed, TruncatedPoisson, calibrate, epsilon
+from dperm.privacy.events import RowsSampled, leaves
 from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
 from dperm.release.draws import Draw
 from helpers.catalogue.common import ADD, BUDGET, DELTA, REPLACE, SIZE, objective, plan
@@ -178,6 +179,17 @@ def test_item_8_poisson_draws_are_one_long_run_of_trials(
     found = list(Poisson(rate).indices(generator, records, steps))
     assert [included.tolist() for included in found] == expected
     assert all(included.dtype == np.intp for included in found)
+
+
+def test_item_8_rows_of_all_persons_are_drawn_and_charged_each_by_itself() -> None:
+    sampler, step = PoissonRows(0.5, 3), Gaussian(2.0)
+    counts = np.bincount(np.concatenate(drawn(sampler, 10, 400)))
+    assert len(counts) == 30
+    assert np.abs(counts - 200).max() < 60
+    assert leaves(sampler.event(step, 2, 4)) == {RowsSampled(0.5, step, 3): 4}
+    assert (sampler.rate, sampler.slots) == (0.5, 3)
+    with pytest.raises(ValueError, match="draw persons"):
+        sampler.event(Gaussian(2.0, REPLACE), 0, 1)
 
 
 def test_item_8_what_an_epoch_of_balls_and_bins_tells_of_a_record() -> None:

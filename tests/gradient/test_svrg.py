@@ -116,7 +116,9 @@ def test_item_8_against_plain_code_with_the_same_draws() -> None:
 
     seen, releases = [], iter(recorder.recording.releases)
     for step, theta in enumerate(thetas):
-        found = run(theta)
+        given = theta.copy()
+        found = run(given)
+        given[:] = 7.0  # an optimiser moves its parameters in place
         if step % 6 == 0:
             anchor, release = theta, next(releases)
             assert np.allclose(release.query, cut(gradients(theta), 0.2).sum(0), atol=1e-3)
@@ -134,6 +136,16 @@ def test_item_8_against_plain_code_with_the_same_draws() -> None:
     assert next(releases, None) is None
     assert {2e-7, 0.4} < set(seen) and sum(2e-7 < near < 0.4 for near in seen) > 4
     assert (plan.rate, plan.expected_batch_size, run.step) == (0.2, 12.0, 18)
+
+
+def test_item_8_a_run_that_is_continued_within_an_epoch_takes_a_snapshot_of_its_own() -> None:
+    problem = objective()
+    channel = Channel(recorder := Recorder(SystemSource(Randomness.fixed(2))))
+    channel.charge(PLAN.event(problem.relation, 8, 12), "test")
+    run = PLAN.gradients(problem, problem.records(np.ones((N, 4)), np.ones(N)), channel, first=8)
+    for _ in range(4):
+        run(np.ones(4))
+    assert [release.sampling_rate for release in recorder.recording.releases] == [1.0, 0.2, 0.2, 0.2, 0.2]
 
 
 def test_it_trains() -> None:
