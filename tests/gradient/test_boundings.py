@@ -123,6 +123,15 @@ def test_item_8_factors_are_made_in_the_library_of_the_norms() -> None:
         assert bounding.factors(norms).dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("first", [1, 3])
+def test_item_8_parts_of_two_layers_are_clipped_each_by_itself(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At C/√2 each: of either layer the long part is cut, and the other stays."""
+    monkeypatch.setitem(globals(), "GROUPS", (slice(0, first), slice(first, 6)))
+    long_first = np.array([3.0, 0, 0, 0, 0, 0.1])
+    found = query(PerLayer(2.0), [long_first, long_first[::-1]])
+    assert found == pytest.approx([math.sqrt(2) + 0.1, 0, 0, 0, 0, math.sqrt(2) + 0.1])
+
+
 def test_item_8_a_model_of_one_layer_is_clipped_as_a_whole() -> None:
     objective = LinearObjective(Logistic(), 3, data_norm=2.0)
     records = objective.records(np.random.default_rng(0).normal(size=(5, 3)), np.array([1.0, -1.0, 1.0, 1.0, -1.0]))
