@@ -123,6 +123,20 @@ def test_item_8_factors_are_made_in_the_library_of_the_norms() -> None:
         assert bounding.factors(norms).dtype == torch.bfloat16
 
 
+class Telling(Vectors):
+    """Says how long a vector may be."""
+
+    def weighted_sum(self, factors: Any, bound: float | None = None) -> Any:
+        return super().weighted_sum(factors, bound), bound
+
+
+@pytest.mark.parametrize("bounding", [each for each in BOUNDINGS if not isinstance(each, AdaptiveClip)], ids=repr)
+def test_item_8_a_pass_is_told_the_length_of_the_longest_vector(bounding: Bounding) -> None:
+    made: Any = Telling(FAR * directions()[0][None])
+    total, told = bounding.query(made, bounding.init())
+    assert np.linalg.norm(total) == pytest.approx(told, rel=1e-9)
+
+
 @pytest.mark.parametrize("first", [1, 3])
 def test_item_8_parts_of_two_layers_are_clipped_each_by_itself(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At C/√2 each: of either layer the long part is cut, and the other stays."""
