@@ -31,7 +31,6 @@ from dperm.gradient import (
 )
 from dperm.mechanisms import (
     Budget,
-    Gradient,
     GradientPerturbation,
     Mechanism,
     ObjectivePerturbation,
@@ -562,100 +561,6 @@ def test_single_precision_sums_may_round() -> None:
     mine = plan(sampler=FullBatch(), steps=2, public_size=20_000)
     result = replay(Training.of_plan(mine, objective, TorchRecords, delta=1e-6, pairs=[pair]))
     assert result.verdict == "consistent", str(result)
-
-
-@pytest.mark.fast_cases("False")
-@pytest.mark.parametrize("trainer", [True, False])
-def test_masks_are_aligned_by_record(trainer: bool) -> None:
-    """A record more at the front shifts everybody's place, and nobody's mask; a query that moves too far is still seen."""
-    import torch
-    from torch import nn
-
-    from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
-
-    torch.manual_seed(0)
-    data = (torch.randn(40, 4), torch.randint(0, 3, (40,)))
-    more = torch.cat([torch.ones(1, 4), data[0]]), torch.cat([torch.zeros(1, dtype=torch.int64), data[1]])
-    pair = Pair("one more at the front", data, more, np.arange(1, 41), np.array([0]))
-    state = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)).state_dict()
-
-    def model() -> nn.Module:
-        made = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
-        made.load_state_dict(state)
-        return made
-
-    loss = nn.CrossEntropyLoss(reduction="none")
-
-    def make(source: Any) -> Any:
-        network = model()
-        settings = {
-            "epsilon": 1.0,
-            "delta": 1e-5,
-            "epochs": 3,
-            "expected_batch_size": 20,
-            "clipping_norm": 0.1,
-            "public_size": 40,
-        }
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
-        return PrivateTrainer(network, loss, optimizer, **settings, random_state=source)
-
-    if trainer:
-        training = Training.of_trainer(make, data, pairs=[pair])
-    else:
-        mine = plan(sampler=FullBatch(), steps=2, public_size=40, bounding=Clip(0.1))
-        training = Training.of_plan(mine, ModuleObjective(model(), loss), TorchRecords, delta=1e-5, pairs=[pair])
-    sound = replay(training)
-    assert sound.verdict == "consistent", str(sound)
-    assert sound.details["largest_movement"] > 0.5
-
-
-def test_masks_of_records_are_drawn_and_are_the_records_own() -> None:
-    import torch
-    from torch import nn
-
-    from dperm.torch import ModuleObjective
-
-    torch.manual_seed(0)
-    objective = ModuleObjective(
-        nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)), nn.CrossEntropyLoss(reduction="none")
-    )
-    objective.draw_masks_of_records()
-    x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
-    norms = objective.evaluate(x, y).norms
-    assert torch.allclose(objective.evaluate(x.flip(0), y.flip(0)).norms.flip(0), norms)
-    assert torch.allclose(objective.evaluate(x[4:5], y[4:5]).norms, norms[4:5])
-    objective.model.eval()
-    assert not torch.allclose(objective.evaluate(x, y).norms, norms, rtol=0.05)
-
-
-def test_masks_of_records_are_not_for_training() -> None:
-    import torch
-    from torch import nn
-
-    from dperm.torch import PrivateTrainer
-
-    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
-    settings = {"epsilon": 1.0, "delta": 1e-5, "epochs": 1, "expected_batch_size": 5, "clipping_norm": 1.0, "public_size": 20}
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = PrivateTrainer(model, nn.CrossEntropyLoss(reduction="none"), optimizer, **settings)
-    trainer.objective.draw_masks_of_records()
-    with pytest.raises(ValueError, match="are for replay"):
-        trainer.fit((torch.randn(20, 4), torch.randint(0, 3, (20,))))
-    assert SpendLog.current().charges() == []
-
-
-def test_dropout_within_an_estimator_is_refused() -> None:
-    from torch import nn
-
-    from dperm.estimators import DPTorchClassifier
-
-    estimator = DPTorchClassifier(
-        nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), mechanism=Gradient(epochs=1), public_size=40, random_state=0
-    )
-    data = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32), np.arange(40) % 3
-    training = Training.of_estimator(estimator, data)
-    with pytest.raises(ValueError, match="Dropout draws at random"):
-        replay(training, [Pair.adding("one more", data, np.ones(4, dtype=np.float32), 0)])
 
 
 def test_records_that_do_not_fit_are_refused() -> None:

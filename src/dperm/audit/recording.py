@@ -139,6 +139,10 @@ class Recorder(Source):
         self._members: Indices | None = None
         self._door = 0
 
+    def names(self, numbers: Sequence[int]) -> Sequence[int]:
+        """Records by their own numbers: see `Alignment`."""
+        return numbers
+
     def within(self, members: Indices) -> Source:
         view = copy.copy(self)  # which shares the recording
         view._members, view.source, view._door = members, self.source.within(members), _next_door(self.recording)
@@ -247,6 +251,12 @@ class Forced(Source):
         self.recording = Recording()
         self._members: Indices | None = None
         self._door = 0
+        here = {int(mine): number for number, mine in enumerate(index_map) if mine >= 0}
+        self._names = here | {int(more): -1 - number for number, more in enumerate(extra)}
+
+    def names(self, numbers: Sequence[int]) -> Sequence[int]:
+        """Records by their numbers in the recorded data set; those that it lacks by negative ones: see `Alignment`."""
+        return [self._names[number] for number in numbers]
 
     def within(self, members: Indices) -> Source:
         view = copy.copy(self)  # which shares the recording

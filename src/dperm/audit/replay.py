@@ -36,6 +36,7 @@ from dperm.privacy.events import (
 )
 from dperm.privacy.filters import BudgetExceeded, filter_of
 from dperm.release import UnpaidReleaseError
+from dperm.release.alignment import aligned
 from dperm.release.draws import Draw
 
 __all__ = ["ReplayedPair", "replay", "replay_pair"]
@@ -76,7 +77,7 @@ def replay(
     or releases that the certificate's event does not state; noise smaller than stated, or used twice; draws that were not made
     at the rate charged, and releases of other records than those of their draw; minimisers further from the minimum than
     assumed. Raises ValueError without neighbours, for neighbours of another relation than the certificate's, and for a training
-    that is random beyond its source (dropout, initial weights).
+    that is random beyond its source (initial weights, generators that are not torch's).
     """
     pairs = list(training.replay_pairs if pairs is None else pairs)
     if not pairs:
@@ -142,7 +143,7 @@ def _refused_unpaid(training: Training, data: Any) -> bool:
     """Whether the training refuses these records before it is charged: an error that speaks to the data holder only."""
     with unlogged() as log:
         try:
-            training.run(data, Recorder())
+            _run(training, data, Recorder())
         except Exception as error:
             return not log.charges() and isinstance(error, ValueError | TypeError)
     return False
@@ -158,12 +159,19 @@ def _fails_on_the_first(training: Training, pair: Pair, turn: int) -> ReplayedPa
     return replayed if any(finding.kind == "failure" for finding in replayed.findings) else None
 
 
+def _run(training: Training, data: Any, source: Recorder | Forced) -> Any:
+    """What leaves a training whose models and data sets draw for each record what they drew for it in the run that it is compared
+    with."""
+    with aligned(source.names):
+        return training.run(data, source)
+
+
 def _refuse_other_randomness(training: Training, pair: Pair) -> None:
     """The same records, releases and draws must give the same queries: otherwise nothing can be compared."""
     with unlogged():
         recorder = Recorder()
         try:
-            training.run(pair.first, recorder)
+            _run(training, pair.first, recorder)
         except Exception:
             return  # met again, and reported or raised, where the pair is replayed
         reference = recorder.recording
@@ -174,7 +182,7 @@ def _refuse_other_randomness(training: Training, pair: Pair) -> None:
             )
         again = Forced(reference, np.arange(len(pair.first[1]), dtype=np.intp), np.array([], dtype=np.intp))
         try:
-            training.run(pair.first, again)
+            _run(training, pair.first, again)
             same = len(reference.releases) == len(again.recording.releases)
         except UnpaidReleaseError:  # more releases than before
             same = False
@@ -185,7 +193,7 @@ def _refuse_other_randomness(training: Training, pair: Pair) -> None:
     if not same:
         raise ValueError(
             "The training is random beyond its source: the same records, noise and draws gave another query. Fix its initial "
-            "weights, and turn dropout and augmentation off."
+            "weights, and let models and data sets draw by torch's own generators (an augmentation also by NumPy's global one)."
         )
 
 
@@ -196,10 +204,10 @@ def replay_pair(training: Training, pair: Pair, turn: int = 0) -> ReplayedPair:
     with unlogged() as log:
         try:
             recorder = Recorder()
-            training.run(pair.first, recorder)
+            _run(training, pair.first, recorder)
             charged = Composed(tuple(charge.event for charge in log.charges()))
             again = Recorder()
-            training.run(pair.first, again)
+            _run(training, pair.first, again)
         except UnpaidReleaseError as error:
             return ReplayedPair({}, (Finding("unpaid", f"a release was not paid for ({error})"),))
     if leaves(charged) != leaves(training.event):
@@ -243,7 +251,7 @@ def _compared(
 
     def run(data: Any, index_map: NDArray[np.intp], extra: NDArray[np.intp]) -> tuple[Forced, list[Any]]:
         source = Forced(reference, index_map, extra, differ, there)
-        return source, leaving(training.run(data, source))
+        return source, leaving(_run(training, data, source))
 
     try:
         with unlogged():

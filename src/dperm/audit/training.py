@@ -112,7 +112,6 @@ class Training:
 
         `make_records(data)` gives what the descent loop reads: `TorchRecords`.
         """
-        _align_masks(objective)
         relation = objective.facts.relation
         event = plan.event(relation)
         theta = getattr(objective, "theta", None)
@@ -149,7 +148,6 @@ class Training:
 
         def run(records: Data, source: Source) -> Any:
             trainer = make(source)
-            _align_masks(trainer.objective)
             trainer.fit(records)
             weights = {name: tensor.detach() for name, tensor in trainer.model.state_dict().items()}
             facts = dict(trainer.certificate.public_facts)
@@ -182,7 +180,6 @@ class Training:
             model = fitted(records, source)
             facts = dict(model.certificate_.public_facts)
             if hasattr(model, "module_"):
-                _refuse_dropout(model.module_)
                 weights = {name: tensor.detach() for name, tensor in model.module_.state_dict().items()}
                 return {"weights": weights, "history": model.history_, "trace": dict(model.trace_), "facts": facts}
             if by_part:
@@ -222,29 +219,6 @@ def _admits(mechanism: Mechanism, objective: LinearObjective, pair: Pair) -> boo
     except ValueError:
         return False
     return True
-
-
-def _align_masks(objective: Any) -> None:
-    """Dropout that is awake draws by record: by a generator of the batch, neighbours would see other masks."""
-    if _drops_out(getattr(objective, "model", None), asleep=False):
-        objective.draw_masks_of_records()
-
-
-def _refuse_dropout(model: Any) -> None:
-    """ValueError for a network that has dropout in training: an estimator makes it inside, where its masks cannot be aligned."""
-    if _drops_out(model, asleep=True):
-        raise ValueError(
-            "Dropout draws at random, and differently for neighbours: what it does cannot be told from what a record does. "
-            "Audit the network with dropout off (p = 0), or as a PrivateTrainer."
-        )
-
-
-def _drops_out(model: Any, *, asleep: bool) -> bool:
-    if model is None or not hasattr(model, "modules"):
-        return False
-    from dperm.torch.verify import drops_out
-
-    return any(drops_out(module) and (asleep or module.training) for module in model.modules())
 
 
 def open_for(theta: Any, source: Source, shards: Any = None, more: int = 0) -> Channel:

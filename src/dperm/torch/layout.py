@@ -12,7 +12,7 @@ from torch import nn
 from dperm.torch.structure import FAILURES, call_model, map_tensors, shapes, take
 from dperm.torch.tape import PACKED, Axis, CallLayout, RecordsLostError, repeated
 
-__all__ = ["Layouts", "find_layouts", "overridden"]
+__all__ = ["Layouts", "axis_of", "find_layouts", "overridden"]
 
 Layouts = dict[nn.Module, list[CallLayout]]
 #: number of records → what is entered around a run on that many
@@ -111,14 +111,16 @@ def _call_layouts(module: nn.Module, two: list[_Shapes], three: list[_Shapes]) -
 
 
 def _call_layout(module: nn.Module, two: _Shapes, three: _Shapes) -> CallLayout:
-    arguments = tuple(_axis(module, a, b) for a, b in zip(two[0], three[0], strict=True))
-    outputs = tuple(_axis(module, a, b) for a, b in zip(two[1], three[1], strict=True))
+    arguments = tuple(axis_of(type(module).__name__, a, b) for a, b in zip(two[0], three[0], strict=True))
+    outputs = tuple(axis_of(type(module).__name__, a, b) for a, b in zip(two[1], three[1], strict=True))
     first = two[1][0] if two[1] else None
     shared = not any(arguments)
     return CallLayout(arguments, outputs, shared and bool(first) and first[0] == 1)
 
 
-def _axis(module: nn.Module, two: torch.Size | None, three: torch.Size | None) -> Axis | None:
+def axis_of(what: str, two: torch.Size | None, three: torch.Size | None) -> Axis | None:
+    """Where the records are in a tensor that `what` sees, of these shapes with two records and with three; None where it
+    belongs to none. RecordsLostError where they are not along one axis."""
     if two is None or three is None:
         return PACKED
     if len(two) == len(three):
@@ -131,6 +133,6 @@ def _axis(module: nn.Module, two: torch.Size | None, three: torch.Size | None) -
                 return Axis(dim, two[dim] // 2)
             return PACKED
     raise RecordsLostError(
-        f"{type(module).__name__} sees a tensor of shape {tuple(two)} with two records and {tuple(three)} with three: "
+        f"{what} sees a tensor of shape {tuple(two)} with two records and {tuple(three)} with three: "
         "records do not stay apart along one axis."
     )

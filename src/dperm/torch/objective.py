@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from dperm._family import written_here
 from dperm.objectives.facts import PublicFacts
 from dperm.privacy.events import Relation
+from dperm.torch.coins import AlignedPass
 from dperm.torch.cuts import Cut, calls_watched
 from dperm.torch.evaluating import evaluating
 from dperm.torch.flat import FlatParameters
 from dperm.torch.guard import fresh_masks
 from dperm.torch.records import NOBODY, TorchRecords
-from dperm.torch.rules import fallback, reason_to_refuse, record_by_record, with_masks_of_records
+from dperm.torch.rules import fallback, reason_to_refuse, record_by_record
 from dperm.torch.scratch import Pool
 from dperm.torch.state import Snapshot
 from dperm.torch.structure import FAILURES, batch_size, call_model, map_tensors, shapes, take
@@ -93,7 +94,6 @@ class ModuleObjective:
         self.collated: tuple[Any, Any, Sequence[tuple[int, Any, Any]]] | None = None
         #: whether each pass draws its masks from a seed of its own, by the operating system: not in tests and audits
         self.secret_masks = True
-        self.masks_of_records = False  # see `draw_masks_of_records`
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -104,12 +104,12 @@ class ModuleObjective:
     def fallbacks(self) -> tuple[str, ...]:
         """Modules without a rule of their own, known after the first evaluation: exact, and slower. They run under vmap, or one
         record at a time where vmap cannot run them."""
-        return self._run_by(fallback, record_by_record, with_masks_of_records)
+        return self._run_by(fallback, record_by_record)
 
     @property
     def record_by_record(self) -> tuple[str, ...]:
         """The fallbacks that run one record at a time."""
-        return self._run_by(record_by_record, with_masks_of_records)
+        return self._run_by(record_by_record)
 
     @property
     def foreign_rules(self) -> tuple[Any, ...]:
@@ -182,10 +182,17 @@ class ModuleObjective:
         """The pass at the model's current parameters. With `norms_only` it has norms and losses, and holds no gradients."""
         self.prepare(inputs, targets)
         kept = Snapshot((self.model, self.loss_fn), without=self.model.parameters(), light=True)
+        begun = AlignedPass.begun(inputs, self._size(inputs, targets))
+
+        def evaluated() -> TorchPass:
+            if begun is None:
+                return self._evaluate(inputs, targets, norms_only)
+            return self._evaluate_aligned(begun, inputs, targets, norms_only, kept)
+
         try:
             with fresh_masks(self.flat.device) if self.secret_masks else contextlib.nullcontext():
                 try:
-                    return self._evaluate(inputs, targets, norms_only)
+                    return evaluated()
                 except RecordsLostError:
                     if self.flat.sharded:
                         raise
@@ -193,13 +200,25 @@ class ModuleObjective:
                     self._known.pop(self._key(inputs), None)
                     self.prepare(inputs, targets)
                     try:
-                        return self._evaluate(inputs, targets, norms_only)
+                        return evaluated()
                     except RecordsLostError as error:  # and not the records that were looked at
                         self._take_apart(inputs, targets, str(error))
-                        return self._evaluate(inputs, targets, norms_only)
+                        return evaluated()
         finally:
             self.flat.rest()
             kept.restore()  # what the pass left behind is of records
+
+    def _evaluate_aligned(self, begun: AlignedPass, inputs: Any, targets: Any, norms_only: bool, kept: Snapshot) -> TorchPass:
+        """The pass of a replayed run. What it draws is seen on a few records first, which leaves the model as it was `kept`."""
+        size = self._size(inputs, targets)
+
+        def run_on(count: int) -> None:
+            some = torch.arange(count) % size
+            self._evaluate(take(inputs, some, size), take(targets, some, size), norms_only)
+            kept.restore()
+
+        with begun.drawing(self.flat.device, run_on):
+            return self._evaluate(inputs, targets, norms_only)
 
     def hessian_product(self, theta: Tensor, records: TorchRecords, vector: NDArray[np.float64]) -> NDArray[np.float64]:
         """(Σ ∇²ℓ_i)·v (p,) at θ, of the model in evaluation mode; leaves the model at θ. Twice the memory of a training step."""
@@ -222,14 +241,6 @@ class ModuleObjective:
         finally:
             kept.restore()
         return total.double().cpu().numpy()
-
-    def draw_masks_of_records(self) -> None:
-        """From now on a record's masks are made of its own numbers: the same at every step and beside any other records.
-
-        For replay, which compares the queries of neighbours: whoever knows a record knows its masks. One record at a time.
-        """
-        self.secret_masks, self.masks_of_records = False, True
-        self._known.clear()
 
     def prepare(self, inputs: Any, targets: Any) -> None:
         """Find where the records are, and check the model on some of them, unless that was done for these modules, modes and
@@ -385,7 +396,7 @@ class ModuleObjective:
 
     def _settle(self, sample: Sample, verifier: Verifier) -> None:
         """Find a cut of the model whose gradients agree with autograd's. ValueError where there is none."""
-        cut: Cut | None = Cut.last(self.model) if self.masks_of_records else Cut.finest(self.model)
+        cut: Cut | None = Cut.finest(self.model)
         problem, anew = "", verifier.anew(sample)
         while cut is not None:
             if problem or cut.copied:
@@ -400,8 +411,7 @@ class ModuleObjective:
                     if wrong is None and anew is not None:
                         wrong = self._mismatch(verifier, cut, anew)
                     if wrong is None:
-                        if not self.masks_of_records:
-                            _say_what_is_slow(cut, problem)
+                        _say_what_is_slow(cut, problem)
                         return
                     problem, cut = wrong, cut.after_mismatch()
                 except UsedElsewhereError as error:
@@ -445,7 +455,7 @@ class ModuleObjective:
         return [module for module in self.model.modules() if not chosen.isdisjoint(module.parameters(recurse=False))]
 
     def _tapped_at(self, cut: Cut, sample: Sample) -> Tapped:
-        return Tapped.at(self.model, cut, sample, masks_of_records=self.masks_of_records)
+        return Tapped.at(self.model, cut, sample)
 
     @property
     def _current(self) -> Tapped:

@@ -77,6 +77,7 @@ class PersonRecords(TorchRecords):
         if groups is None:
             data, groups = _flattened(data)
         self._rows = TorchRecords(data, **settings)
+        self._rows.named = False
         number, self._size = numbered(groups, len(self._rows))
         self.most = most
         if most > 1:
@@ -130,13 +131,15 @@ class PersonRecords(TorchRecords):
             persons, row = np.divmod(drawn, self.most)
             mine = self.share.mine(persons)
             persons, row = persons[mine] - self.share.held, row[mine]
-            rows = self._chosen[(self._starts[persons] + row)[row < counts[persons]]]
-            yield self._alone(rows)
+            known = row < counts[persons]
+            yield self._alone(persons[known], row[known])
 
-    def _alone(self, rows: Indices) -> Iterator[Any]:
+    def _alone(self, persons: Indices, row: Indices) -> Iterator[Any]:
+        rows = self._chosen[self._starts[persons] + row]
         for start in range(0, len(rows), self.physical_batch_size):
-            part = rows[start : start + self.physical_batch_size]
-            yield self._moved(self._persons(self._rows._fetch(part), _weights(np.ones((len(part), 1)))), len(part))
+            part = slice(start, start + self.physical_batch_size)
+            batch = self._persons(self._rows._fetch(rows[part]), _weights(np.ones((len(rows[part]), 1))))
+            yield self._handed_out(batch, persons[part].tolist(), row[part].tolist())
 
     def _fetch(self, indices: Indices) -> Any:
         rows, weights = self._table(indices)

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 from dperm._column import refuse_masked
+from dperm.release import alignment
+from dperm.torch.coins import drawing_for
 from dperm.torch.guard import kept_states, seed_all
 from dperm.torch.named import Paired, label_apart, readable
 from dperm.torch.ranks.group import Ranks
@@ -47,6 +49,8 @@ class TorchRecords:
     _share: Share | None = None
     #: whether every rank gets as many batches as the one that has most, the last ones of `NOBODY`
     in_step = False
+    #: whether its items are the run's records, by their numbers: not rows of persons
+    named = True
 
     def __init__(
         self,
@@ -178,7 +182,7 @@ class TorchRecords:
         """For each draw its physical batches (inputs, targets); an empty draw has none. RankError where ranks drew
         other records than each other, and must not: draws are dealt out, or batches are `in_step`."""
         counts: deque[tuple[Indices | None, int, int]] = deque()
-        sizes: deque[int] = deque()
+        chosen: deque[list[int]] = deque()
         ready: deque[Any] = deque()
         exhausted = False
 
@@ -190,7 +194,7 @@ class TorchRecords:
                 counts.append((drawn, len(starts), max(0, others - len(starts))))
                 for start in starts:
                     chunk = indices[start : start + self.physical_batch_size].tolist()
-                    sizes.append(len(chunk))
+                    chosen.append(chunk)
                     yield chunk
 
         source = self._read(chunks())
@@ -206,11 +210,18 @@ class TorchRecords:
             drawn, expected, rest = counts.popleft()
             if (self.share.dealt or self.in_step) and drawn is not None:  # places in it, or its length, must be the same
                 Ranks.here().keep_draw(drawn, self.device)
-            batches = (self._moved(ready.popleft() if ready else next(source), sizes.popleft()) for _ in range(expected))
+            batches = (self._handed_out(ready.popleft() if ready else next(source), chosen.popleft()) for _ in range(expected))
             yield itertools.chain(batches, itertools.repeat(NOBODY, rest))
 
+    def _handed_out(self, batch: Any, numbers: list[int], rows: list[int] | None = None) -> Any:
+        moved = self._moved(batch, len(numbers))
+        if (replayed := alignment.current()) is not None:
+            replayed.hands_out(moved[0], numbers, rows)
+        return moved
+
     def _read(self, chunks: Iterator[list[int]]) -> Iterator[Any]:
-        if self._dataset is None or not self._workers:
+        # in a replay what a record draws is its own, which processes that read ahead would not know
+        if self._dataset is None or not self._workers or alignment.current() is not None:
             return (self._fetch(np.asarray(chunk)) for chunk in chunks)
         return iter(
             DataLoader(
@@ -225,7 +236,11 @@ class TorchRecords:
     def _fetch(self, indices: Indices) -> Any:
         if self._tensors is not None:
             return take(self._tensors, torch.from_numpy(indices), self._size)
-        return self._collate([self._dataset[int(index)] for index in indices])
+        return self._collate([self._item(index) for index in indices.tolist()])
+
+    def _item(self, index: int) -> Any:
+        with drawing_for(index, self.device) if self.named else contextlib.nullcontext():
+            return self._dataset[index]
 
     def _moved(self, batch: Any, size: int) -> Any:
         if not isinstance(batch, (tuple, list)) or len(batch) != 2:

@@ -16,7 +16,6 @@ from dperm.torch.cuts import Cut
 from dperm.torch.flat import FlatParameters
 from dperm.torch.forms import Dense, Form
 from dperm.torch.layout import find_layouts, overridden
-from dperm.torch.rules import with_masks_of_records
 from dperm.torch.scratch import Leases, Pool
 from dperm.torch.tape import Call, CallLayout, RecordsLostError, Tape, repeated
 from dperm.torch.verify import Sample, UsedElsewhereError, gradients
@@ -92,7 +91,7 @@ class Tapped:
     layouts: dict[nn.Module, list[CallLayout]]
 
     @classmethod
-    def at(cls, model: nn.Module, cut: Cut, sample: Sample, *, masks_of_records: bool = False) -> Tapped:
+    def at(cls, model: nn.Module, cut: Cut, sample: Sample) -> Tapped:
         """Rules and layouts of this cut, as the model runs on a sample."""
 
         def shadowed(count: int) -> contextlib.AbstractContextManager[None]:
@@ -100,7 +99,7 @@ class Tapped:
 
         layouts = find_layouts(model, list(cut.pieces), sample.inputs, sample.size, shadowed)
         rules = {module: cut.rule(module, layouts[module]) for module in cut.pieces}
-        return cls(model, cut, {model: with_masks_of_records} if masks_of_records else rules, layouts)
+        return cls(model, cut, rules, layouts)
 
     def evaluate(
         self, run: Callable[[], Tensor], size: int, flat: FlatParameters, pool: Pool, norms_only: bool = False

@@ -8,10 +8,10 @@ new rule is one file.
 import importlib
 import pkgutil
 
-from dperm.torch.rules.fallback import fallback, record_by_record, with_masks_of_records
+from dperm.torch.rules.fallback import fallback, record_by_record
 from dperm.torch.rules.registry import Rule, reason_to_refuse, rule_of, weight_by_hook
 
-__all__ = ["Rule", "fallback", "reason_to_refuse", "record_by_record", "rule_of", "weight_by_hook", "with_masks_of_records"]
+__all__ = ["Rule", "fallback", "reason_to_refuse", "record_by_record", "rule_of", "weight_by_hook"]
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")

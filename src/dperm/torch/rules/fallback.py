@@ -6,7 +6,6 @@ exact for whatever runs on one record, at the price of b calls as well.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,12 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from dperm.torch.coins import drawing_alone
 from dperm.torch.forms import Dense, Form
 from dperm.torch.state import Snapshot
 from dperm.torch.structure import map_tensors, tensors
 from dperm.torch.tape import Axis, Call, RecordsLostError
 
-__all__ = ["fallback", "record_by_record", "with_masks_of_records"]
+__all__ = ["fallback", "record_by_record"]
 
 #: (copies of parameters, one record's tensors) → one record's outputs
 _One = Callable[..., list[Tensor]]
@@ -37,28 +37,6 @@ def fallback(module: nn.Module, call: Call, *args: Any, **kwargs: Any) -> Any:
 def record_by_record(module: nn.Module, call: Call, *args: Any, **kwargs: Any) -> Any:
     """The same with one call per record. Each starts from the module's state as it is, and leaves it so: what a record adds must
     not hang on who came before."""
-    return _in_turn(_no_seed, module, call, args, kwargs)
-
-
-def with_masks_of_records(module: nn.Module, call: Call, *args: Any, **kwargs: Any) -> Any:
-    """`record_by_record`, where each record draws from a seed that is made of its own numbers: it has the same masks whoever else
-    is there, so that the queries of neighbours can be compared. Not for training: whoever knows a record knows its masks."""
-    with torch.random.fork_rng([]):
-        return _in_turn(_seed_by, module, call, args, kwargs)
-
-
-def _no_seed(mine: Sequence[Tensor]) -> None:
-    pass
-
-
-def _seed_by(mine: Sequence[Tensor]) -> None:
-    hasher = hashlib.sha256()
-    for tensor in mine:
-        hasher.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    torch.manual_seed(int.from_bytes(hasher.digest()[:7], "little"))
-
-
-def _in_turn(seed: Callable[[Sequence[Tensor]], None], module: nn.Module, call: Call, args: Any, kwargs: Any) -> Any:
     kept = Snapshot([module], without=module.parameters(), light=True)
     handed = Snapshot([args, kwargs], without=tensors((args, kwargs)), light=True)
 
@@ -68,10 +46,10 @@ def _in_turn(seed: Callable[[Sequence[Tensor]], None], module: nn.Module, call: 
         outputs: list[list[Tensor]] = []
         for record in range(call.size):
             mine = [whole if parts is None else parts[record] for whole, parts in zip(moved, own, strict=True)]
-            seed(mine)
             # of its own: what one call writes into them must not reach what another saved for its way back
             buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-            outputs.append(one(buffers | {name: parts[record] for name, parts in apart.items()}, *mine))
+            with drawing_alone(record):
+                outputs.append(one(buffers | {name: parts[record] for name, parts in apart.items()}, *mine))
             kept.restore()
             if handed.apart(Snapshot([args, kwargs], without=tensors((args, kwargs)), light=True)):
                 raise RecordsLostError(
