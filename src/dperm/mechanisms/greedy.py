@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.entrywise import entry_limit, entrywise_gradient, entrywise_moved
-from dperm.mechanisms.extremes import Extreme, against_others_alike
+from dperm.mechanisms.extremes import Extreme, against_others_alike, pulled_along
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.objectives import LinearObjective, PublicFacts, Records
@@ -121,7 +121,7 @@ class GreedyDescent(Mechanism):
     curved = False
 
     def extremes(self, objective: LinearObjective) -> list[Extreme]:
-        return against_others_alike(objective)
+        return [*against_others_alike(objective), *pulled_along(objective, self.public_size - 1)]
 
     def settings(self) -> Mapping[str, Any]:
         return {
