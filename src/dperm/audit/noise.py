@@ -35,11 +35,13 @@ __all__ = [
     "ReleaseSeen",
     "noise_findings",
     "noise_tests",
+    "visible_noise",
 ]
 
 Array = NDArray[np.float64]
 
 FALSE_ALARM = 1e-9  # probability with which one family refutes sound noise, at most
+_OFTEN = 0.95  # of audits see noise that is as small as `visible_noise` says
 _SAME = 1e-5  # two numbers that agree to this distance, in standard deviations, count as one number
 _COARSEST = 2.0**-6  # standard deviations: a grid with wider cells hides the noise's law
 _COARSEST_STEP = 2.0**-10  # the same of a step of a path, of which some are very short
@@ -345,6 +347,33 @@ def _coordinate_sizes(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
             return NoiseTest("noise", p_value, f"coordinate {least + 1} of {len(each)} has less noise than stated")
         least -= len(each)
     raise AssertionError
+
+
+def visible_noise(seen: Sequence[NoiseSeen]) -> dict[str, float]:
+    """How small noise must be for the tests of its size to see it.
+
+    Parameters
+    ----------
+    seen : sequence of NoiseSeen
+        Independent runs.
+
+    Returns
+    -------
+    dict of str to float
+        For each kind of release with noise that can be seen, the largest r < 1 such that noise of r times the stated size is
+        refuted in 19 of 20 audits, by the sum of squares (of pure noise: of norms) of this kind alone.
+    """
+    shares: dict[str, float] = {}
+    for law, parts, power in (("gaussian", 0.5, 0.5), ("pure", 1.0, 1.0)):
+        level = FALSE_ALARM / max(1, len(_groups(seen, law)))
+        numbers: dict[str, int] = {}
+        for release in (release for run in seen for release in run.releases if release.law == law):
+            numbers[release.what] = numbers.get(release.what, 0) + release.size
+        for what, count in numbers.items():
+            # half a chi-squared sum is Gamma(count/2), a sum of norms is Gamma(count)
+            refuted, usual = (float(gammaincinv(parts * count, share)) for share in (level, _OFTEN))
+            shares[what] = min((refuted / usual) ** power, shares.get(what, 1.0))
+    return shares
 
 
 def _pure_sizes(seen: Sequence[NoiseSeen]) -> NoiseTest | None:

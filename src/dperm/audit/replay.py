@@ -7,7 +7,7 @@ the same θ before every query, so that any difference is the neighbour's (cf. R
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.audit.distinguish import same_relation
-from dperm.audit.noise import Finding, NoiseSeen, noise_findings
+from dperm.audit.noise import Finding, NoiseSeen, noise_findings, visible_noise
 from dperm.audit.outputs import leaving, unlogged
 from dperm.audit.pairs import Pair
 from dperm.audit.recording import DrawRecord, Forced, Recorder, Recording, ReleaseRecord
-from dperm.audit.result import REPLAY, AuditResult, finite
+from dperm.audit.result import HALF, REPLAY, AuditResult, finite
 from dperm.audit.training import Training
 from dperm.mechanisms import Stage
 from dperm.objectives import RegularisedSum
@@ -76,8 +76,9 @@ def replay(
     that depend on records though all releases were equal, and runs that fail after the charge on one of two neighbours; a charge
     or releases that the certificate's event does not state; noise smaller than stated, or used twice; draws that were not made
     at the rate charged, and releases of other records than those of their draw; minimisers further from the minimum than
-    assumed. Raises ValueError without neighbours, for neighbours of another relation than the certificate's, and for a training
-    that is random beyond its source (initial weights, generators that are not torch's).
+    assumed. It says of kinds of release that no pair moved by half of their sensitivity, and of noise that could not be seen:
+    `AuditResult.limits`. Raises ValueError without neighbours, for neighbours of another relation than the certificate's, and for
+    a training that is random beyond its source (initial weights, generators that are not torch's).
     """
     pairs = list(training.replay_pairs if pairs is None else pairs)
     if not pairs:
@@ -129,8 +130,19 @@ def replay(
             "pairs": [pair.name for pair in pairs],
             "kinds": list(findings),
             "refused": list(dict.fromkeys(refused)),
+            # each residual is compared with γ itself
+            "unseen": {kind: most for kind, most in movement.items() if most <= HALF * (1 + _ROUNDING) and kind != _SOLVER},
+            "noise": visible_noise(seen),
+            "hidden": _added_up(run.hidden for run in seen),
         },
     )
+
+
+def _added_up(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
 
 
 def _raise_to(largest: dict[str, float], others: Mapping[str, float]) -> None:

@@ -22,6 +22,10 @@ VERDICT_CONFIDENCE = 1 - 5e-7
 
 REPLAY, MEMBERSHIP, WHITE_BOX = "replay", "membership inference", "the white-box audit"
 
+#: Where a query moves by no more than this of its sensitivity, half of the sensitivity would not have been noticed.
+HALF = 0.5
+_SEEN = 0.9  # of the stated noise: where less is not noticed before it is below this, that is said
+
 _FORMAT = 1
 _SHOWN = 5  # findings in a sentence
 
@@ -63,6 +67,32 @@ class AuditResult:
     def refuted(self) -> bool:
         return self.verdict == "refuted"
 
+    @property
+    def unseen(self) -> Mapping[str, float]:
+        """Kinds of release whose queries moved by no more than half of their sensitivity, and by how much of it: had half of that
+        sensitivity been charged, this replay would not have noticed."""
+        return self.details.get("unseen", {})
+
+    def limits(self) -> list[str]:
+        """What the attack could not have seen, one sentence each; nothing where the claim is refuted."""
+        if self.refuted or self.attack != REPLAY:
+            return []
+        lines: list[str] = []
+        if self.unseen:
+            kinds = ", ".join(f"{kind} ({most:.2g})" for kind, most in self.unseen.items())
+            lines.append(
+                "This audit could not have seen half of the sensitivity of these kinds of release, which no pair of neighbours "
+                f"moved by more than half of what is charged: {kinds}."
+            )
+        faint = {kind: share for kind, share in self.details.get("noise", {}).items() if share < _SEEN}
+        if faint:
+            kinds = ", ".join(f"{kind} ({share:.2g})" for kind, share in faint.items())
+            lines.append(f"Too little noise would have been seen only below this share of what is stated: {kinds}.")
+        if hidden := self.details.get("hidden", {}):
+            kinds = ", ".join(f"{kind} ({count})" for kind, count in hidden.items())
+            lines.append(f"Noise was not tested where the grid of a release is too wide to see it: {kinds}.")
+        return lines
+
     def __str__(self) -> str:
         """Plain sentences."""
         return " ".join(self.sentences())
@@ -78,7 +108,8 @@ class AuditResult:
             if len(self.findings) > _SHOWN:
                 lines.append(f"{len(self.findings) - _SHOWN} more findings like these.")
         elif self.verdict == "consistent":
-            lines.append(f"{_capital(self.attack)} did not refute {claim or 'the claim'}.")
+            within = ", within the limits below" if self.unseen else ""
+            lines.append(f"{_capital(self.attack)} did not refute {claim or 'the claim'}{within}.")
         elif self.attack == MEMBERSHIP:
             lines.append("What a simple attacker achieves who holds records and the model; it does not test the claim.")
         else:
@@ -89,6 +120,7 @@ class AuditResult:
             if len(by_kind) > 1:
                 shown = {kind: "without bound" if most is None else f"{most:.3g}" for kind, most in by_kind.items()}
                 lines.append("By kind: " + ", ".join(f"{kind} {most}" for kind, most in shown.items()) + ".")
+        lines += self.limits()
         if self.epsilon_lower is not None:
             counted = f"{self.trials:,} trials"
             if "guesses" in self.details:
@@ -219,6 +251,12 @@ def _details(value: Any) -> Mapping[str, Any]:
         raise ValueError(f"expected the movement by kind to be a table, got {movement!r:.80}")
     for name, number in {**movement, "largest_movement": value.get("largest_movement")}.items():
         _number_or_none(f"the movement {name!r}", number)
+    for name in ("unseen", "noise", "hidden"):
+        table = value.get(name, {})
+        if not isinstance(table, Mapping):
+            raise ValueError(f"expected {name!r} by kind to be a table, got {table!r:.80}")
+        for kind, number in table.items():
+            check.non_negative(f"{name} of {kind!r}", number)
     if "guesses" in value:
         for name in ("guesses", "correct"):
             check.integer(name, value.get(name), minimum=0)
@@ -231,6 +269,8 @@ def learned(results: Sequence[AuditResult]) -> str:
         return "What was learned: the mechanism gives away more than its certificate states."
     replayed = any(result.attack == REPLAY for result in results)
     found = "all queries stayed within what they were charged for on worst-case neighbours" if replayed else ""
+    if unseen := list(dict.fromkeys(kind for result in results for kind in result.unseen)):
+        found += f", though none moved more than half of what is charged for {', '.join(unseen)}"
     bounds = [result.epsilon_lower for result in results if result.epsilon_lower is not None]
     if bounds and max(bounds) > 0:
         game = f"an attacker with all other records proved that at least ε = {max(bounds):.2g} is given away"

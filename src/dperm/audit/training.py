@@ -17,7 +17,7 @@ from dperm.audit.linear import (
     trained_at_once,
 )
 from dperm.audit.outputs import Progress, one_at_a_time, unlogged
-from dperm.audit.pairs import Data, Pair, extreme_pairs, game_pairs, worst_pairs
+from dperm.audit.pairs import Data, Pair, admits, extreme_pairs, game_pairs, records_for, worst_pairs
 from dperm.audit.recording import Recording
 from dperm.gradient import Policy, descend
 from dperm.gradient.policy import BatchSource
@@ -76,7 +76,8 @@ class Training:
     @classmethod
     def of_mechanism(cls, mechanism: Mechanism, objective: LinearObjective) -> Training:
         """A mechanism on a linear objective, with worst-case neighbours for both."""
-        classes = mechanism.target_classes
+        classes, records = mechanism.target_classes, records_for(mechanism, objective)
+        demanded = not admits(mechanism, objective, records - 1)
         certificate = mechanism.certificate(objective.facts, Provenance.audit())
 
         def train(data: Data, source: Source) -> tuple[Array, dict[str, Any]]:
@@ -93,8 +94,12 @@ class Training:
             run=train,
             many=trained_at_once(train, objective, curved=mechanism.curved) if mechanism.vectorises(objective) else None,
             minimisations=lambda data, recording: minimisations_of(mechanism, objective, data, recording),
-            replay_pairs=[*extreme_pairs(objective, classes=classes), *worst_pairs(mechanism, objective)],
-            candidate_pairs=[pair for pair in game_pairs(objective, classes=classes) if _admits(mechanism, objective, pair)],
+            replay_pairs=[*extreme_pairs(objective, records, classes), *worst_pairs(mechanism, objective, records)],
+            candidate_pairs=[
+                pair
+                for pair in game_pairs(objective, classes, records if demanded else None)
+                if admits(mechanism, objective, len(pair.first[1]), len(pair.second[1]))
+            ],
             likelihood_ratio=lambda pair: likelihood_ratio_of(mechanism, objective, pair),
         )
 
@@ -209,16 +214,6 @@ class Training:
 
             named = minimisations
         return cls(type(estimator).__name__, certificate, run, minimisations=named, replay_pairs=pairs, candidate_pairs=pairs)
-
-
-def _admits(mechanism: Mechanism, objective: LinearObjective, pair: Pair) -> bool:
-    """Whether it trains on as many records."""
-    try:
-        for _, targets in (pair.first, pair.second):
-            mechanism.refuse(objective, len(targets))
-    except ValueError:
-        return False
-    return True
 
 
 def open_for(theta: Any, source: Source, shards: Any = None, more: int = 0) -> Channel:

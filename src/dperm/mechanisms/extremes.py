@@ -268,9 +268,7 @@ def _held_along_rows(objective: LinearObjective, modulus: float) -> _Held:
     they say of the intercept cancels. The record is at several angles to the axis."""
     bound, intercept = objective.data_norm, objective.intercept_scale
     ends, angles = objective.loss.extremes, _ANGLES if objective.features > 1 else (1.0,)
-    size, sign, target, along, near, turned = _candidates(
-        _predictions(objective), (-1.0, 1.0), ends, angles, _NEAR, (0.0, 1.0)
-    )
+    size, sign, target, along, near, turned = _candidates(_predictions(objective), (-1.0, 1.0), ends, angles, _NEAR, (0.0, 1.0))
     across = np.sqrt(np.maximum(0.0, 1 - along**2))
     distance = size / (along * bound)  # of θ from zero
     length = np.minimum(near / distance, bound)
@@ -336,16 +334,20 @@ def _curvature(objective: LinearObjective, predictions: Array, targets: Array) -
     return objective.loss.plain.curvature(predictions.ravel(), targets.ravel()).reshape(predictions.shape)
 
 
-def pulled_along(objective: LinearObjective, others: int, places: Sequence[int | None] = (None,)) -> list[Extreme]:
+def pulled_along(
+    objective: LinearObjective, others: int, places: Sequence[int | None] = (None,), beside: int = 0
+) -> list[Extreme]:
     """Where descent brings θ: the others pull all one way, so that a record across them is soon misclassified by much, and so is
-    its mirror image, which pulls nearly the opposite way. Of one feature others pull on the intercept."""
+    its mirror image, which pulls nearly the opposite way. Of one feature others pull on the intercept. `beside` of the others
+    pull across instead, so that the length of a sum moves as far as the sum."""
     (first, second), (one, other) = _axes(objective), _ends(objective, 0)
     crowd, angles = first, _ACROSS
     if objective.features < 2:
         crowd, first, second, angles = 0 * first, 0 * first, first, (0.0,)
     if not objective.features or (not crowd.any() and not objective.intercept_scale):
         return []
-    rows, targets = np.tile(crowd, (others, 1)), np.full(others, other)
+    rows = np.concatenate([np.tile(crowd, (others - beside, 1)), np.tile(second, (beside, 1))])
+    targets = np.append(np.full(others - beside, other), np.full(beside, one))
     return [
         Extreme(
             f"a record at a cosine of {along:g} to others who all pull one way",

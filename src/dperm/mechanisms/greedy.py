@@ -32,6 +32,7 @@ Array = NDArray[np.float64]
 _REACH = 2.0**28  # scores, in sensitivities: their rounding is far below one
 _ROUNDED = 1 + 2.0**-20  # what it may add to a sensitivity
 _FEWEST, _MOST = 10, 500  # steps of the rule
+_PULLING = 1000  # records that an audit puts beside another one
 _UNKNOWN = 50  # where the number of records is private
 
 
@@ -121,7 +122,7 @@ class GreedyDescent(Mechanism):
     curved = False
 
     def extremes(self, objective: LinearObjective) -> list[Extreme]:
-        return [*against_others_alike(objective), *pulled_along(objective, self.public_size - 1)]
+        return [*against_others_alike(objective), *pulled_along(objective, _PULLING, beside=_PULLING // 100)]
 
     def settings(self) -> Mapping[str, Any]:
         return {

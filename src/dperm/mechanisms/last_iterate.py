@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.extremes import Extreme, pulled_along
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.tuning import TYPICAL_NORM
 from dperm.objectives import LinearObjective, PublicFacts, Records
@@ -162,6 +163,11 @@ class LastIterateDescent(Mechanism):
     def places(self, records: int) -> Sequence[int]:
         order = np.random.default_rng(records).permutation(records)
         return order[:: self.batch_size].tolist()  # one of each batch
+
+    def extremes(self, objective: LinearObjective) -> list[Extreme]:
+        size = self._stated(objective.facts)
+        *_, last = self._order(size, self.batches(size))
+        return pulled_along(objective, size - 1, [int(last[0])])
 
     curved = False
 
