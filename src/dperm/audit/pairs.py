@@ -9,6 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj, to_device
 from numpy.typing import NDArray
 
+from dperm.gradient.foreign import is_stranger
 from dperm.influence import LinearInfluence
 from dperm.mechanisms import Mechanism
 from dperm.mechanisms.extremes import Extreme, opposites
@@ -190,15 +191,19 @@ def worst_pairs(mechanism: Mechanism, objective: LinearObjective, records: int |
     """Neighbours on which queries move nearly as far as is charged, for replay.
 
     Records that pull as far as they can, and opposite ways, and what the mechanism's own proofs add, `Mechanism.extremes`; where
-    a record's place may matter, at several places (`Mechanism.places`). `records`: how many there are; None: `records_for`.
+    a record's place may matter, at several places (`Mechanism.audited_places`), and these all where dperm did not write the
+    mechanism. `records`: how many there are; None: `records_for`.
     """
     records = records_for(mechanism, objective) if records is None else records
     if objective.person_rows is not None:
         alone = replace(objective, person_rows=None)
         return [of_persons(pair, objective.person_rows, alike=True) for pair in worst_pairs(mechanism, alone, records)]
     relation, usual = objective.relation, opposites(objective, mechanism.target_classes, records - 1)
-    pairs = [_pair_of(item, relation) for item in [*usual, *mechanism.extremes(objective)]]
-    elsewhere = [place for place in mechanism.places(records) if place != records - 1]
+    extremes = mechanism.extremes(objective)
+    pairs = [_pair_of(item, relation) for item in [*usual, *extremes]]
+    if is_stranger(mechanism):
+        usual = [*usual, *(item for item in extremes if len(item.targets) >= records - 1)]
+    elsewhere = [place for place in mechanism.audited_places(records) if place != records - 1]
     return pairs + [_pair_of(replace(item, place=place), relation) for place in elsewhere for item in usual]
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "against_others_alike",
     "beside_others_alike",
     "curved",
+    "every_place",
     "instead_of_none",
     "opposites",
     "pulled_along",
@@ -49,7 +50,7 @@ _ANGLES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)  # of a record to what holds θ
 _ACROSS = (0.25, 0.6)  # the same, where others pull it
 _NEAR = (0.05, 0.1, 0.2, 0.4, 0.8, 1.25)  # predictions of those who hold θ, in absolute value
 _HALVINGS = 40
-_SOME_PLACES = 6
+_SOME_PLACES, _EVERY = 6, 100
 _OTHERS_THERE = 39
 _ALIKE = 1000
 _SHORT = 0.2
@@ -77,6 +78,13 @@ class Extreme:
 
         (row, target), (other, instead) = self.record, self.instead
         return replace(self, rows=lifted(self.rows), record=(lifted(row), target), instead=(lifted(other), instead))
+
+
+def every_place(records: int) -> Sequence[int]:
+    """All of so many, or 100 that are spread at random, the first and the last among them."""
+    if records <= _EVERY:
+        return range(records)
+    return sorted({0, records - 1, *np.random.default_rng(0).permutation(records)[: _EVERY - 2].tolist()})
 
 
 def some_places(records: int) -> Sequence[int]:

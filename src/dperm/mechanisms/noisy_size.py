@@ -113,7 +113,7 @@ class NoisySize(Mechanism):
         return mechanism.stages(sized, records, released, first + 1)
 
     def places(self, records: int) -> Sequence[int]:
-        return self.example.places(records)
+        return self.example.audited_places(records)
 
     def extremes(self, objective: LinearObjective) -> list[Extreme]:
         found: list[Extreme] = []
