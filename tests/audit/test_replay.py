@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -437,6 +438,35 @@ def test_10_a_run_that_fails_after_the_charge_on_one_neighbour_is_found(error: A
     assert replay(failing_from(7), [pair], both_ways=both_ways).verdict == "consistent"
     with pytest.raises(error, match="no convergence"):
         replay(failing_from(5), [pair], both_ways=both_ways)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("both_ways", [False, True])
+@pytest.mark.parametrize("where", ["one neighbour", "both", "none", "the first run alone", "before the charge", "other words"])
+def test_10_a_run_that_warns_after_the_charge_on_one_neighbour_is_found(where: str, both_ways: bool) -> None:
+    runs: list[int] = []
+
+    def warns(count: int) -> None:
+        runs.append(count)
+        if (where == "one neighbour" and count == 6) or where == "both" or (where == "the first run alone" and len(runs) == 4):
+            warnings.warn("overflow", RuntimeWarning, stacklevel=1)
+        if where == "other words":
+            warnings.warn(f"overflow of {count}", RuntimeWarning, stacklevel=1)
+
+    def spoil(noisy: Any, data: Any) -> Any:
+        warns(len(data[1]))
+        return noisy
+
+    sound = counting(Gaussian(2.0), spoil=spoil)
+
+    def early(data: Any, source: Any) -> Any:
+        if len(data[1]) == 6:
+            warnings.warn("overflow", RuntimeWarning, stacklevel=1)
+        return sound.run(data, source)
+
+    training = replace(sound, run=early) if where == "before the charge" else sound
+    result = replay(training, ONE_MORE, both_ways=both_ways)
+    assert result.details["kinds"] == (["warning"] if where in ("one neighbour", "other words") else []), str(result)
 
 
 def test_what_cannot_be_compared_is_said() -> None:

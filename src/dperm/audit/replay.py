@@ -6,8 +6,10 @@ the same θ before every query, so that any difference is the neighbour's (cf. R
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +37,7 @@ from dperm.privacy.events import (
     relation_of,
 )
 from dperm.privacy.filters import BudgetExceeded, filter_of
-from dperm.release import UnpaidReleaseError
+from dperm.release import SpendLog, UnpaidReleaseError
 from dperm.release.alignment import aligned
 from dperm.release.draws import Draw
 
@@ -73,9 +75,9 @@ def replay(
     Each is replayed in both directions, unless `both_ways` is false.
 
     Refutes a query that moves by more than its sensitivity; sensitivities or noise levels that depend on records; outputs
-    that depend on records though all releases were equal, and runs that fail after the charge on one of two neighbours; a charge
-    or releases that the certificate's event does not state; noise smaller than stated, or used twice; draws that were not made
-    at the rate charged, and releases of other records than those of their draw; minimisers further from the minimum than
+    that depend on records though all releases were equal; runs that fail, or warn, after the charge on one of two neighbours; a
+    charge or releases that the certificate's event does not state; noise smaller than stated, or used twice; draws that were not
+    made at the rate charged, and releases of other records than those of their draw; minimisers further from the minimum than
     assumed. It says of kinds of release that no pair moved by half of their sensitivity, and of noise that could not be seen:
     `AuditResult.limits`. Raises ValueError without neighbours, for neighbours of another relation than the certificate's, and for
     a training that is random beyond its source (initial weights, generators that are not torch's).
@@ -261,16 +263,24 @@ def _compared(
     everyone = np.arange(len(pair.first[1]), dtype=np.intp)
     nobody = np.array([], dtype=np.intp)
 
-    def run(data: Any, index_map: NDArray[np.intp], extra: NDArray[np.intp]) -> tuple[Forced, list[Any]]:
+    def run(log: SpendLog, data: Any, index_map: NDArray[np.intp], extra: NDArray[np.intp]) -> tuple[Forced, list[Any], set[str]]:
         source = Forced(reference, index_map, extra, differ, there)
-        return source, leaving(_run(training, data, source))
+        with _warnings_after_charge(log) as warned:
+            left = leaving(_run(training, data, source))
+        return source, left, warned
+
+    def both_again() -> list[tuple[Forced, list[Any], set[str]]]:
+        with unlogged() as log:
+            first = run(log, pair.first, everyone, nobody)
+        with unlogged() as log:
+            return [first, run(log, pair.second, pair.index_map, pair.extra)]
 
     try:
-        with unlogged():
-            same, one = run(pair.first, everyone, nobody)
+        with unlogged() as log:
+            same, one, mine_warned = run(log, pair.first, everyone, nobody)
         with unlogged() as log:
             try:
-                forced, other = run(pair.second, pair.index_map, pair.extra)
+                forced, other, theirs_warned = run(log, pair.second, pair.index_map, pair.extra)
             except UnpaidReleaseError:
                 raise
             except Exception as error:
@@ -295,12 +305,15 @@ def _compared(
     leaks = not _equal(one, other)
     if leaks and _equal(one, other, rounding=True):
         # the last digits alone: sums of several threads may come in another order, but then they do so on the same data, too
-        with unlogged():
-            repeated = run(pair.first, everyone, nobody)[1], run(pair.second, pair.index_map, pair.extra)[1]
-        leaks = _equal(one, repeated[0]) and _equal(other, repeated[1])
+        (_, one_again, _), (_, other_again, _) = both_again()
+        leaks = _equal(one, one_again) and _equal(other, other_again)
     if leaks:
         text = "what leaves differs though all releases are the same: it depends on records without noise"
         findings.append(Finding("leak", text))
+    if mine_warned != theirs_warned and [warned for *_, warned in both_again()] == [mine_warned, theirs_warned]:
+        # not of a library that warns once a process
+        text = "the run warns after the charge on one of two neighbours, though all releases are the same"
+        findings.append(Finding("warning", f"{text} ({min(mine_warned ^ theirs_warned)})"))
     for a, b in zip(mine, theirs, strict=True):
         ratios, more = _minimiser_findings(a, b, same.recording, forced.recording)
         findings += more
@@ -309,6 +322,26 @@ def _compared(
             if ratios.get(kind, 0.0) > 1 + _ROUNDING:
                 findings.append(Finding("movement", f"the {kind} moved by {ratios[kind]:.6g} times what is charged"))
     return moved, findings
+
+
+@contextmanager
+def _warnings_after_charge(log: SpendLog) -> Iterator[set[str]]:
+    """The warnings of a run after its charge, which are an output; those before it speak to the data holder alone. All of them
+    are shown as they would have been."""
+    after: set[str] = set()
+    shown: list[tuple[Warning, type[Warning], str, int]] = []
+
+    def note(message: Warning, category: type[Warning], filename: str, line: int, *rest: Any) -> None:
+        shown.append((message, category, filename, line))
+        if log.charges():
+            after.add(f"{category.__name__}: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = note  # pyright: ignore[reportAttributeAccessIssue] - it is told a Warning
+        yield after
+    for each in shown:
+        warnings.warn_explicit(*each)
 
 
 def _moved_undrawn(first: Recording, second: Recording, there: Sequence[bool]) -> list[Finding]:
