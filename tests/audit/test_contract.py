@@ -58,8 +58,9 @@ def kinds_of(mechanism: Any) -> set[str]:
     if isinstance(mechanism, GradientPerturbation):
         plan: Any = mechanism.plan
         if isinstance(plan, ImportancePlan):
-            adaptive = {"sum of norms C"} if plan.adaptive is not None else set[str]()
-            return {"sum of unit gradients", "sum of norms K"} | adaptive
+            adaptive = {"sum of norms K*"} if plan.adaptive is not None else set[str]()
+            size = {"number of records"} if plan.public_size is None else set[str]()
+            return {"sum of unit gradients", "sum of norms K"} | adaptive | size
         return {"sum of gradients"} | ({"sum of gradient differences"} if isinstance(plan, SvrgPlan) else set())
     asks = isinstance(getattr(mechanism, "stopping", None), AskRecords)
     return KINDS[type(mechanism)] | ({"threshold question"} if asks else set())

@@ -487,6 +487,25 @@ def test_what_cannot_be_compared_is_said() -> None:
         replay(replace(Training.of_mechanism(OBJECTIVE, linear(Logistic())), minimisations=None))
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_7_noise_that_depends_on_records_on_the_way_of_a_path_is_found(place: int) -> None:
+    def releasing(depends: bool) -> Training:
+        def run(data: Any, source: Any) -> Any:
+            channel = Channel.open(source)
+            channel.charge(PureDP(2.0), "path")
+            epsilons = [0.5, 1.0, 1.5, 2.0]
+            if depends and len(data[1]) > 5:
+                epsilons[place] *= 1.01
+            return channel.release_gradually(np.zeros(3), 1.0, epsilons)
+
+        return training_of(run, PureDP(2.0))
+
+    assert replay(releasing(False), ONE_MORE).verdict == "consistent"
+    result = replay(releasing(True), ONE_MORE)
+    assert result.refuted and set(result.details["kinds"]) <= {"sensitivity", "leak"}, str(result)
+    assert any("on the way of release 1" in finding or "sensitivity or noise" in finding for finding in result.findings)
+
+
 class _Quiet(SystemSource):
     """Too little noise in places."""
 

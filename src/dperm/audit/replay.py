@@ -45,6 +45,8 @@ __all__ = ["ReplayedPair", "replay", "replay_pair"]
 
 Array = NDArray[np.float64]
 
+#: trainings for one direction of one pair, at most: two that are recorded, and two for each of two patterns of draws
+RUNS = 6
 _ROUNDING = 1e-7  # relative: queries are sums in floating point
 #: kinds of movement of objective perturbation
 _GRADIENT, _LOG_DETERMINANT, _SOLVER = "gradient of the objective", "log-determinant", "error of the solver"
@@ -377,6 +379,9 @@ def _movements(first: Recording, second: Recording, solved: set[int]) -> tuple[d
                 f"the sensitivity or noise of release {number + 1} depends on records ({a.sensitivity:.6g}, {a.noise:.6g} "
                 f"became {b.sensitivity:.6g}, {b.noise:.6g})"
             )
+            findings.append(Finding("sensitivity", text))
+        if len(a.epsilons) != len(b.epsilons) or not np.allclose(a.epsilons, b.epsilons, rtol=1e-9, atol=0.0):
+            text = f"the noise on the way of release {number + 1} depends on records"
             findings.append(Finding("sensitivity", text))
         if number in solved or a.kind == "objective":
             continue
