@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dperm.audit import AuditResult, Training, noise, replay, worst_pairs
-from dperm.audit.noise import NoiseSeen, noise_findings, visible_noise
+from dperm.audit import AuditResult, Training, replay, worst_pairs
+from dperm.audit.noise import NoiseSeen, noise_findings, summary, visible_noise
 from dperm.audit.recording import Recording, ReleaseRecord
 from dperm.audit.result import learned
 from dperm.estimators import DPLogisticRegression, DPPoissonRegressor, DPRidge
@@ -91,7 +91,7 @@ def test_7_noise_that_no_test_sees_is_listed(monkeypatch: pytest.MonkeyPatch) ->
     mechanism, objective = SETTINGS["output, one feature"][0]().mechanism_for(1)
     faint = replayed(mechanism, objective)
     assert any("Too little noise" in line and "minimiser (0." in line for line in faint.limits())
-    monkeypatch.setattr(noise, "_COARSEST", 0.0)  # every grid is too wide
+    monkeypatch.setattr(summary, "COARSEST", 0.0)  # every grid is too wide
     hidden = replayed(mechanism, objective)
     assert hidden.details["hidden"] == {"minimiser": 2 * hidden.trials}
     assert any("too wide to see it: minimiser" in line for line in hidden.limits())
