@@ -22,7 +22,7 @@ from dperm.torch.guard import kept_states, seed_all, seed_torch
 from dperm.torch.layout import axis_of
 from dperm.torch.tape import PACKED, Axis, RecordsLostError
 
-__all__ = ["AlignedPass", "drawing_alone", "drawing_for"]
+__all__ = ["AlignedPass", "axes_of", "drawing_alone", "drawing_for"]
 
 
 class _Drawing(TorchDispatchMode):
@@ -177,13 +177,18 @@ class AlignedPass:
         return cls(alignment.names_of(inputs) or tuple(range(size)), alignment.next_pass())
 
     @contextlib.contextmanager
-    def drawing(self, device: torch.device, run_on: Callable[[int], object]) -> Iterator[None]:
-        """Within the block the pass draws as `_Coins` do. `run_on(count)` makes the same pass over so many records, to see what
-        it draws. ValueError where that does not say whose it is."""
-        with kept_states(device):
-            two, three = (_shapes_of(run_on, count) for count in (2, 3))
-        with _entered(_Coins(self.names, self.number, _axes(two, three), device)):
+    def drawing(self, device: torch.device, axes: list[Axis | None]) -> Iterator[None]:
+        """Within the block the pass draws as `_Coins` do, by these axes of its operations."""
+        with _entered(_Coins(self.names, self.number, axes, device)):
             yield
+
+
+def axes_of(run_on: Callable[[int], object], device: torch.device) -> list[Axis | None]:
+    """Where the records are in what each operation of a pass draws, as far as passes over two records and over three draw alike.
+    `run_on(count)` makes the pass over so many. ValueError where that does not say whose it is."""
+    with kept_states(device):
+        two, three = (_shapes_of(run_on, count) for count in (2, 3))
+    return _axes(two, three)
 
 
 def _shapes_of(run_on: Callable[[int], object], count: int) -> list[torch.Size]:

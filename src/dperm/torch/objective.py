@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dperm._family import written_here
 from dperm.objectives.facts import PublicFacts
 from dperm.privacy.events import Relation
-from dperm.torch.coins import AlignedPass
+from dperm.torch.coins import AlignedPass, axes_of
 from dperm.torch.cuts import Cut, calls_watched
 from dperm.torch.evaluating import evaluating
 from dperm.torch.flat import FlatParameters
@@ -27,7 +27,7 @@ from dperm.torch.rules import fallback, reason_to_refuse, record_by_record
 from dperm.torch.scratch import Pool
 from dperm.torch.state import Snapshot
 from dperm.torch.structure import FAILURES, batch_size, call_model, map_tensors, shapes, take
-from dperm.torch.tape import RecordsLostError
+from dperm.torch.tape import Axis, RecordsLostError
 from dperm.torch.tapped import Tapped, TorchPass
 from dperm.torch.verify import BackwardError, Sample, UsedElsewhereError, Verifier
 
@@ -88,6 +88,7 @@ class ModuleObjective:
         self._pool = Pool()
         self._known: dict[Any, Tapped] = {}
         self._tapped: Tapped | None = None
+        self._drawn: dict[Any, list[Axis | None]] = {}  # by key, what a pass of a replayed run draws: of the last shapes seen
         self._passes = 0
         self._sample: tuple[Any, Any] | None = None  # that all ranks have, where parameters are sharded
         #: a batch (inputs, targets) and some of its records collated alone, see `check_collated`; None: nothing to compare
@@ -217,7 +218,10 @@ class ModuleObjective:
             self._evaluate(take(inputs, some, size), take(targets, some, size), norms_only)
             kept.restore()
 
-        with begun.drawing(self.flat.device, run_on):
+        key = self._key(inputs)
+        if key not in self._drawn:
+            self._drawn = {key: axes_of(run_on, self.flat.device)}
+        with begun.drawing(self.flat.device, self._drawn[key]):
             return self._evaluate(inputs, targets, norms_only)
 
     def hessian_product(self, theta: Tensor, records: TorchRecords, vector: NDArray[np.float64]) -> NDArray[np.float64]:
