@@ -1834,7 +1834,7 @@ def budget_of_a_try(epsilon: float, delta: float, mean: float, law: Law = 'geome
 
 def calibrate(make_event: Callable[[float], Event], epsilon: float | Risk, delta: float | None = None, *, start: float = 1.0, draft: bool = False) -> float: ...  # Smallest noise x, to about 1e-5 relative, for which `make_event(x)` is (ε, δ)-private, or keeps a `Risk`, which needs no δ.
 
-def calibrate_steps(make_event: Callable[[int], Event], epsilon: float | Risk, delta: float | None = None, *, limit: int = 1000000000) -> int: ...  # Largest number of steps for which `make_event(steps)` is (ε, δ)-private, or keeps a `Risk`; 0 where one is too much.
+def calibrate_steps(make_event: Callable[[int], Event], epsilon: float | Risk, delta: float | None = None, *, limit: int = 1000000000) -> int: ...  # Largest number of steps for which `make_event(steps)` is (ε, δ)-private, or keeps a `Risk`; 0 where one is too much, and
 
 def delta(event: Event, epsilon: float, tolerance: float = 2e-05) -> float: ...  # Upper bound on the smallest δ for which `event` is (`epsilon`, δ)-private. Raises as `epsilon` does.
 

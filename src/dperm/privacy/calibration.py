@@ -11,6 +11,7 @@ from dperm import _validate as check
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.events import Event, PrivacyProfile
 from dperm.privacy.filters import BudgetExceeded, excess
+from dperm.privacy.pld import TOLERANCE
 from dperm.privacy.risk import Risk
 
 __all__ = ["calibrate", "calibrate_below", "calibrate_steps"]
@@ -41,13 +42,12 @@ def calibrate(
     check.positive("epsilon", epsilon)
     delta = _stated(delta)
 
-    def spent(log_x: float, tolerance: float | None = None) -> float:
-        event = make_event(math.exp(log_x))
-        return best_epsilon(event, delta, tolerance)[0] if tolerance else best_epsilon(event, delta)[0]
+    def spent(log_x: float, tolerance: float = TOLERANCE) -> float:
+        return best_epsilon(make_event(math.exp(log_x)), delta, tolerance)[0]
 
     def excess(log_x: float) -> float:
         value = spent(log_x, _COARSE)
-        return math.log(value / epsilon) if 0 < value < math.inf else (math.inf if value else -math.inf)
+        return math.log(value / epsilon) if value else -math.inf
 
     low, high = _bracket(excess, math.log(start), epsilon, delta)
     log_x, slope = _secant(excess, low, high)
@@ -150,11 +150,7 @@ def _certify(spent: Callable[[float], float], log_x: float, slope: float, epsilo
         if not 0 < value < math.inf:
             log_x += 0.01 if value > epsilon else -0.01
             continue
-        # Aim just below the target; a safe iterate that cannot be improved any more ends the walk.
-        step = math.log(value / (epsilon * (1 - _SLACK / 2))) / -slope
-        if best < math.inf and abs(step) < 1e-9:
-            break
-        log_x += step
+        log_x += math.log(value / (epsilon * (1 - _SLACK / 2))) / -slope  # aim just below the target
     while best == math.inf:
         log_x += 1e-4
         best = log_x if spent(log_x) <= epsilon else math.inf
@@ -164,7 +160,8 @@ def _certify(spent: Callable[[float], float], log_x: float, slope: float, epsilo
 def calibrate_steps(
     make_event: Callable[[int], Event], epsilon: float | Risk, delta: float | None = None, *, limit: int = 10**9
 ) -> int:
-    """Largest number of steps for which `make_event(steps)` is (ε, δ)-private, or keeps a `Risk`; 0 where one is too much."""
+    """Largest number of steps for which `make_event(steps)` is (ε, δ)-private, or keeps a `Risk`; 0 where one is too much, and
+    never more than `limit`."""
     if isinstance(epsilon, Risk):
         fits = _kept(make_event, epsilon)
     else:
@@ -175,6 +172,7 @@ def calibrate_steps(
     low, high = 1, 2
     while high <= limit and fits(high):
         low, high = high, 2 * high
+    high = min(high, limit + 1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

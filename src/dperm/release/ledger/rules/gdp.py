@@ -82,8 +82,7 @@ class GdpFilter(Rule):
         return f"a μ of {math.sqrt(amount):.4g}" if kind == MU_SQUARED else super().told(kind, amount)
 
     def _of(self, bound: GaussianBound) -> Amounts:
-        astray = (1 + math.exp(min(self.epsilon, 700.0))) * bound.astray
-        return {MU_SQUARED: bound.mu_squared, MASS: bound.mass + astray}
+        return {MU_SQUARED: bound.mu_squared, MASS: bound.mass}
 
 
 @functools.lru_cache(maxsize=256)
