@@ -289,7 +289,8 @@ def _one_direction(rising: Gain, falling: Gain, speed: float) -> LossBound:
     elif rising.edge < math.inf:
         beyond = gaussian**2 / 2 + gaussian * (rising.edge - TAIL)  # what it is at the edge, and it increases
     else:
-        beyond = speed * (rising.steepest + rising.factor * speed * rising.fastest)  # the integral of slopes along the way
+        # the integral of slopes along the way, which began at most speed·fastest further out, and came nearer no faster
+        beyond = speed * (rising.steepest + rising.factor * speed * rising.fastest / 2)
     beyond = max(beyond, float(values[-1]) - gaussian * high)
     densities = np.minimum(-np.square(nodes[1:]), -np.square(nodes[:-1])) / 2 - math.log(_ROOT)
     steepness = (flow.slopes(before[:-1]) - flow.slopes(nodes[1:])) * np.exp(densities - np.maximum(logs[1:], logs[:-1]))
