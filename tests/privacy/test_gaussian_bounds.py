@@ -129,3 +129,11 @@ def test_42_where_nothing_may_be_set_aside_is_said() -> None:
         gdp_bounds(Laplace(5.0), 0.0)
     with pytest.raises(UnsupportedEventError, match=r"with δ = 1e-06 set aside"):
         gdp_bounds(ApproximateDP(0.1, 1e-5), 1e-6)
+
+
+def test_42_bounds_are_numbers_where_nearly_everything_is_given_away() -> None:
+    """Up to where doubles end: what no finite μ bounds is left out."""
+    for event, mass in ((PureDP(400.0), 1e-3), (PureDP(590.0), 1e-6), (ApproximateDP(40.0, 5e-5), 1e-3), (Laplace(0.003), 1e-6)):
+        for bound in gdp_bounds(event, mass):
+            assert math.isfinite(bound.mu_squared)
+            assert bound.mass <= mass

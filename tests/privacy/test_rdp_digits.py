@@ -12,10 +12,10 @@ from dperm.privacy import FilteredRdp, Gaussian, HiddenIterates, Laplace, Poisso
 from dperm.privacy.rdp import ORDERS, orders_for, rdp, rdp_delta, rdp_epsilon, rdp_to_epsilon
 
 
-def log_moment(q: float, sigma: float, order: float) -> mpmath.mpf:
-    """ln E[(1 − q + q·e^{(2z − 1)/2σ²})^α], z ~ N(0, σ²), by the rule of trapezoids in 40 digits: of functions without poles in a
+def log_moment(q: float, sigma: float, order: float, digits: int = 40) -> mpmath.mpf:
+    """ln E[(1 − q + q·e^{(2z − 1)/2σ²})^α], z ~ N(0, σ²), by the rule of trapezoids: of functions without poles in a
     strip of half-width w, as here of πσ², its error falls as e^{−2πw/h}."""
-    with mpmath.workdps(40):
+    with mpmath.workdps(digits):
         rate, noise, a = mpmath.mpf(q), mpmath.mpf(sigma), mpmath.mpf(order)
         h = min(noise**2, noise) / 4
         first, count = -14 * noise, int((order + 28 * sigma) / float(h))
@@ -42,6 +42,15 @@ def test_42_curves_of_samples_are_the_integral_at_any_order(q: float, sigma: flo
             assert exact <= moment <= exact * (1 + mpmath.mpf(cut_off + 2e-13))
 
 
+def test_42_where_the_moment_is_nearly_one_a_chord_between_whole_orders_is_left() -> None:
+    """Whose slope is α's at the next whole order: at most 2/α as much again."""
+    for q, sigma, order in ((1e-9, 1.0, 1.5), (1e-20, 0.4, 1.2), (1e-9, 3.0, 2.5)):
+        with mpmath.workdps(70):
+            exact = log_moment(q, sigma, order, digits=70) / (mpmath.mpf(order) - 1)
+            found = mpmath.mpf(float(rdp(PoissonSampled(q, Gaussian(sigma)), np.array([order]))[0]))
+            assert exact <= found <= exact * 2.002 / min(order, 1.9)
+
+
 @pytest.mark.parametrize("order", [1.01, 1.9, 2.0, 40.0, 16384.0])
 @pytest.mark.parametrize("sigma", [0.01, 0.7, 30.0, 1e4])
 def test_42_conversions_round_up_at_each_order(sigma: float, order: float) -> None:
@@ -54,7 +63,7 @@ def test_42_conversions_round_up_at_each_order(sigma: float, order: float) -> No
             exact = curve + (mpmath.log(1 / mpmath.mpf(target)) + (a - 1) * mpmath.log(1 - 1 / a) - mpmath.log(a)) / (a - 1)
             found = rdp_epsilon(Gaussian(sigma), target, orders)
             assert exact <= found <= max(exact, mpmath.mpf(0)) * (1 + mpmath.mpf(1e-12)) + mpmath.mpf(1e-12)
-            for size in (0.0, 0.4, float(curve), float(curve) * 1.5):
+            for size in (0.0, 0.4, *(float(curve) * share for share in (1.0, 1.0007, 1.003, 1.01, 1.07, 1.5))):
                 log_delta = (a - 1) * (curve - mpmath.mpf(size) + mpmath.log(1 - 1 / a)) - mpmath.log(a)
                 value = rdp_delta(Gaussian(sigma), size, orders)
                 if log_delta > -700:

@@ -77,26 +77,20 @@ def _bounds(losses: PrivacyLossDistribution, mass: float) -> list[tuple[float, f
     if not math.isfinite(largest):
         return []
     points = np.unique(largest * np.concatenate([(np.arange(_POINTS) / _POINTS) ** 1.5, _ENDS]))
-    deltas = losses.deltas(list(points))
-    ends = points >= largest
-    deltas[ends] = np.minimum(deltas[ends], [losses.delta(point) for point in points[ends]])  # where δ may end abruptly
-    slopes, deltas = _lower_hull(np.exp(points), deltas * (1 + _LAST_DIGITS))
-    found = [(_mu(slopes[: last + 1], deltas[: last + 1], aside), float(aside)) for last, aside in enumerate(deltas)]
-    return [(mu**2, aside) for mu, aside in found if aside <= mass and math.isfinite(mu)]
+    slopes, deltas = _lower_hull(np.exp(points), losses.deltas(list(points)) * (1 + _LAST_DIGITS))
+    found = [(_mu(slopes[:end], deltas[:end]) ** 2, float(deltas[end - 1])) for end in np.flatnonzero(deltas <= mass) + 1]
+    return [(mu_squared, aside) for mu_squared, aside in found if math.isfinite(mu_squared)]
 
 
-def _mu(slopes: Array, deltas: Array, aside: float) -> float:
-    """The least μ at which a Gaussian's trade-off lies below the polygon of these lines and their mirror images, once its atoms
-    are set aside. Both are their own mirror images: corners with α ≤ β tell, and where the polygon meets the diagonal."""
-    middle = float(np.max((1 - deltas) / (1 + slopes)))
-    if middle <= 0:
-        return math.inf  # rounding left nothing of it
+def _mu(slopes: Array, deltas: Array) -> float:
+    """The least μ at which a Gaussian's trade-off lies below the polygon of these lines and their mirror images, once atoms of
+    the last δ are set aside. Both are their own mirror images: corners with α ≤ β tell, and where the polygon meets the
+    diagonal."""
+    middle, aside = float(np.max((1 - deltas) / (1 + slopes))), deltas[-1]
     corners = (deltas[:-1] - deltas[1:]) / np.diff(slopes)  # α where a line meets the next; β there is 1 − met
-    met = deltas[:-1] + slopes[:-1] * corners
+    met = deltas[:-1] + slopes[:-1] * corners  # above `aside`, where α is above 0
     kept = (corners > 0) & (corners + met <= 1) & (corners < middle)  # others lie below the mirror images
     false, true = corners[kept] / (1 - aside), (met[kept] - aside) / (1 - aside)
-    if np.any(true <= 0):
-        return math.inf
     return float(np.max(ndtri(true) - ndtri(false), initial=max(0.0, -2 * float(ndtri(middle / (1 - aside))))))
 
 
