@@ -43,12 +43,12 @@ def test_42_curves_of_samples_are_the_integral_at_any_order(q: float, sigma: flo
 
 
 def test_42_where_the_moment_is_nearly_one_a_chord_between_whole_orders_is_left() -> None:
-    """Whose slope is α's at the next whole order: at most 2/α as much again."""
+    """Where a divergence grows as its order does, chords lie above it by 2/α below an order of 2, and by 7 % at most from there."""
     for q, sigma, order in ((1e-9, 1.0, 1.5), (1e-20, 0.4, 1.2), (1e-9, 3.0, 2.5)):
         with mpmath.workdps(70):
             exact = log_moment(q, sigma, order, digits=70) / (mpmath.mpf(order) - 1)
             found = mpmath.mpf(float(rdp(PoissonSampled(q, Gaussian(sigma)), np.array([order]))[0]))
-            assert exact <= found <= exact * 2.002 / min(order, 1.9)
+            assert exact <= found <= exact * 1.07 * 2 / min(order, 2.0)
 
 
 @pytest.mark.parametrize("order", [1.01, 1.9, 2.0, 40.0, 16384.0])
