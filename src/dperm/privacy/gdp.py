@@ -84,14 +84,14 @@ def _bounds(losses: PrivacyLossDistribution, mass: float) -> list[tuple[float, f
 
 def _mu(slopes: Array, deltas: Array) -> float:
     """The least μ at which a Gaussian's trade-off lies below the polygon of these lines and their mirror images, once atoms of
-    the last δ are set aside. Both are their own mirror images: corners with α ≤ β tell, and where the polygon meets the
+    the last δ are set aside. Both are their own mirror images: corners with α < β tell, and where the polygon meets the
     diagonal."""
     middle, aside = float(np.max((1 - deltas) / (1 + slopes))), deltas[-1]
     corners = (deltas[:-1] - deltas[1:]) / np.diff(slopes)  # α where a line meets the next; β there is 1 − met
     met = deltas[:-1] + slopes[:-1] * corners  # above `aside`, where α is above 0
-    kept = (corners > 0) & (corners + met <= 1) & (corners < middle)  # others lie below the mirror images
+    kept = (corners > 0) & (corners < middle)  # others lie below the mirror images
     false, true = corners[kept] / (1 - aside), (met[kept] - aside) / (1 - aside)
-    return float(np.max(ndtri(true) - ndtri(false), initial=max(0.0, -2 * float(ndtri(middle / (1 - aside))))))
+    return float(np.max(ndtri(true) - ndtri(false), initial=-2 * float(ndtri(middle / (1 - aside)))))
 
 
 def _lower_hull(slopes: Array, deltas: Array) -> tuple[Array, Array]:
