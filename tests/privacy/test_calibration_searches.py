@@ -10,7 +10,7 @@ import pytest
 from dperm.privacy import ApproximateDP, Event, Gaussian, PureDP, Risk, SelfComposed, calibrate, calibrate_steps
 from dperm.privacy.calibration import _certify, calibrate_below  # pyright: ignore[reportPrivateUsage]
 from dperm.privacy.events import PrivacyProfile
-from dperm.privacy.filters import BudgetExceeded
+from dperm.privacy.filters import BudgetExceeded, ProfileFilter
 from dperm.privacy.gaussian import gaussian_mu
 
 JUMP = 1.2345
@@ -93,17 +93,19 @@ def test_42_certifying_goes_on_until_something_is_safe() -> None:
 def test_42_a_gaussian_below_a_profile_is_below_its_points(points: tuple[tuple[float, ...], tuple[float, ...]]) -> None:
     """The least noise at which it is (ε, δ)-private at each, from any start."""
     exact = max(1 / gaussian_mu(size, delta) for size, delta in zip(*points, strict=True))
-    for start in (0.4, exact, 12.0):
-        edge = calibrate_below(asked(Gaussian, 30), PrivacyProfile(*points), start=start)
+    profile = PrivacyProfile(*points)
+    for start in (0.4, 0.8, 1.5, exact, 12.0):
+        edge = calibrate_below(asked(Gaussian, 40), profile, start=start)
         assert exact * (1 - 1e-12) <= edge <= exact * (1 + 3e-5)
+        ProfileFilter(profile).charge(Gaussian(edge))
 
 
 def test_42_a_profile_that_noise_does_not_matter_to_is_told_from_one_that_none_keeps() -> None:
     profile = PrivacyProfile((0.5, 3.0), (1e-2, 1e-6))
     with pytest.raises(ValueError, match="noise matters to"):
-        calibrate_below(asked(lambda x: Gaussian(50.0), 200), profile)
+        calibrate_below(asked(lambda x: Gaussian(50.0), 300), profile)
     with pytest.raises(BudgetExceeded, match="No noise keeps"):
-        calibrate_below(asked(lambda x: Gaussian(0.5), 200), profile)
+        calibrate_below(asked(lambda x: Gaussian(0.5), 300), profile)
 
 
 def test_42_the_most_steps_and_not_one_more() -> None:

@@ -66,14 +66,14 @@ def calibrate_below(make_event: Callable[[float], Event], profile: PrivacyProfil
     def beyond(log_x: float) -> float:
         return max(excess(make_event(math.exp(log_x)), profile), -_FAR)  # a finite number, for the search
 
-    low, high = math.log(start) - 0.05, math.log(start) + 0.05
+    low = high = math.log(start)
     while beyond(low) <= 0:
-        low, high = low - 0.4, low
-        if low < -25:
+        low, high = low - 0.2, low
+        if low < -25.0:
             raise ValueError(f"Expected a profile that noise matters to, got {profile}.")
     while beyond(high) > 0:
-        low, high = high, high + 0.4
-        if high > 25:
+        low, high = high, high + 0.2
+        if high > 25.0:
             raise BudgetExceeded(f"No noise keeps a part within {profile}.")
     root = float(brentq(beyond, low, high, xtol=1e-5))
     while beyond(root) > 0:
@@ -148,8 +148,7 @@ def _certify(spent: Callable[[float], float], log_x: float, slope: float, epsilo
             if value >= epsilon * (1 - _SLACK):
                 break
         if not 0 < value < math.inf:
-            log_x += 0.01 if value > epsilon else -0.01
-            continue
+            break  # ε jumps here
         log_x += math.log(value / (epsilon * (1 - _SLACK / 2))) / -slope  # aim just below the target
     while best == math.inf:
         log_x += 1e-4
