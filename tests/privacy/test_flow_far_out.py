@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
+from scipy.special import ndtr
 
 from dperm.privacy.flow import BothGains, Gain, GaussianGain, HingeGain, TiedGain, TwoSidedGain, _Half, flow_bound  # pyright: ignore[reportPrivateUsage]
 from dperm.privacy.loss_bound import TAIL
@@ -21,24 +22,47 @@ GAINS: list[tuple[Gain, Gain]] = [
 ]
 
 
-def lost(gain: Gain, speed: float, end: float) -> float:
-    """ln F'(α) at the quantile `end`: slopes of the gain, added up on the way back to where an event came from."""
+def way_back(rising: Gain, falling: Gain, speed: float, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The quantiles where events came from that are at `ends`, and ln F'(α), slopes of the gains added up along the way."""
 
     def back(time: float, state: np.ndarray) -> np.ndarray:
-        z = state[:1]
-        density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-        return speed * np.concatenate([gain.value(z) / density, gain.slope(z)])
+        z = state[: len(ends)]
+        paces, slopes = np.zeros_like(z), np.zeros_like(z)
+        for gain, sign in ((rising, 1.0), (falling, -1.0)):
+            at = np.maximum(sign * z, 0.0)
+            density = np.exp(-(at**2) / 2) / math.sqrt(2 * math.pi)
+            inside, near = at <= gain.edge, np.minimum(at, gain.edge)
+            mine = z >= 0 if sign > 0 else z < 0
+            paces += mine * np.where(inside, gain.value(near) / density, gain.factor)
+            slopes += mine * sign * np.where(inside, gain.slope(near), gain.factor * at)
+        return speed * np.concatenate([paces, slopes])
 
-    return float(solve_ivp(back, (0, 1), [end, 0.0], rtol=1e-10, atol=1e-12).y[1, -1])
+    found = solve_ivp(back, (0, 1), np.concatenate([ends, np.zeros_like(ends)]), rtol=1e-9, atol=1e-11)
+    return found.y[: len(ends), -1], found.y[len(ends) :, -1]
 
 
 @pytest.mark.parametrize("speed", [0.4, 3.0])
 @pytest.mark.parametrize(("rising", "falling"), GAINS)
 def test_42_losses_beyond_the_last_quantile_are_bounded_and_nearly_so(rising: Gain, falling: Gain, speed: float) -> None:
-    bound = flow_bound(rising, falling, speed)
-    for z in (TAIL + 1e-6, TAIL + 0.5, TAIL + 3.0):
-        truth = max(lost(rising, speed, z), lost(falling, speed, z))
-        assert truth * (1 - 1e-9) <= float(bound(np.array([z]))[0]) <= truth * 1.012
+    bound, ends = flow_bound(rising, falling, speed), np.array([TAIL + 1e-6, TAIL + 0.5, TAIL + 3.0])
+    truth = np.maximum(way_back(rising, falling, speed, ends)[1], way_back(falling, rising, speed, ends)[1])
+    assert np.all(truth * (1 - 1e-9) <= bound(ends))
+    assert np.all(bound(ends) <= truth * 1.012)
+
+
+@pytest.mark.parametrize(
+    ("rising", "falling", "speed"), [(HingeGain(8.0), GaussianGain(), 1.5), (TiedGain(6.0), GaussianGain(), 0.3)]
+)
+def test_42_delta_is_bounded_in_both_directions_below_zero_too(rising: Gain, falling: Gain, speed: float) -> None:
+    """A pair that composes bounds δ(ε) = max P(S) − e^ε·Q(S) at every real ε, and each direction is the larger one somewhere."""
+    bound, ends = flow_bound(rising, falling, speed), np.linspace(-5.0, 5.0, 61)
+    starts = [way_back(*gains, speed, ends)[0] for gains in ((rising, falling), (falling, rising))]
+    larger: set[int] = set()
+    for size in (-3.0, -1.0, -0.3, -0.1, 0.1, 0.5, 2.0):
+        each = [float(np.max(ndtr(-ends) - math.exp(size) * ndtr(-start))) for start in starts]
+        larger.add(int(np.argmax(each)))
+        assert max(each) <= bound.delta(size) + 1e-8
+    assert larger == {0, 1}
 
 
 @pytest.mark.parametrize(
