@@ -42,7 +42,7 @@ CASES: list[tuple[Event, float, Callable[[float], float]]] = [
     (PureDP(3.0), 1e-6, lambda size: approximate(3.0, 0.0, size)),
     (ApproximateDP(8.0, 4e-7), 1e-3, lambda size: approximate(8.0, 4e-7, size)),
     (Laplace(2.0), 1e-6, lambda size: laplace(2.0, size)),
-    (PoissonSampled(0.3, Gaussian(1.0)), 1e-3, lambda size: sampled(0.3, 1.0, size)),
+    (PoissonSampled(0.3, Gaussian(1.0)), 0.05, lambda size: sampled(0.3, 1.0, size)),
     (PoissonSampled(0.001, Gaussian(0.7)), 1e-6, lambda size: sampled(0.001, 0.7, size)),
     (PoissonSampled(0.9, Gaussian(0.3)), 0.3, lambda size: sampled(0.9, 0.3, size)),
 ]

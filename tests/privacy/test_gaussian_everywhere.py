@@ -37,6 +37,7 @@ def test_42_log_delta_of_no_noise_and_of_endless_noise() -> None:
     assert gaussian_log_delta(0.0, 0.0) == gaussian_log_delta(0.0, 3.0) == -math.inf
     # without a signal the loss is 0: δ(−ε) = 1 − e^{−ε}
     assert gaussian_log_delta(0.0, -1.0) == pytest.approx(math.log(-math.expm1(-1.0)), rel=1e-14)
+    assert gaussian_log_delta(1e200, 1.0) == 0.0
     assert gaussian_log_delta(1e3, 1.0) == gaussian_log_delta(1e3, -1.0) == 0.0
     assert -math.inf < gaussian_log_delta(1e-290, 1.0) < -1e190
     assert gaussian_delta(1e290, 1.0) == 5e-324
