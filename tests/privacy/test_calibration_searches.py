@@ -41,6 +41,16 @@ def test_42_the_noise_of_a_gaussian_has_a_closed_form(target: float, start: floa
         assert draft == pytest.approx(exact, rel=2e-3)
 
 
+def test_42_noise_is_found_from_a_billionth_to_a_billion_and_refused_beyond() -> None:
+    exact = 1 / gaussian_mu(1.0, 1e-5)
+    for at in (1.01e-9, 0.99e9):
+        noise = calibrate(lambda x, at=at: Gaussian(x / at * exact), 1.0, 1e-5)
+        assert at * (1 - 1e-12) <= noise <= at * (1 + 3e-5)
+    for at, message in ((0.99e-9, "stays below target"), (1.01e9, "noise can reach")):
+        with pytest.raises(ValueError, match=message):
+            calibrate(lambda x, at=at: Gaussian(x / at * exact), 1.0, 1e-5)
+
+
 def test_42_the_scale_of_pure_privacy_is_its_inverse() -> None:
     for target in (0.02, 1.0, 30.0):
         noise = calibrate(lambda x: PureDP(1 / x), target, 0.0)

@@ -96,26 +96,24 @@ def _bracket(
     excess: Callable[[float], float], at: float, epsilon: float, delta: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Points (log x, excess) on both sides of the root, at most a factor e apart."""
-    value = excess(at)
+    end, value = math.log(_LARGEST), excess(at)
     if value > 0:
         low = (at, value)
-        while True:
-            point = low[0] + (1.0 if not 0 < low[1] < math.inf else min(max(0.9 * low[1], 0.05), 2.0))
-            if point > math.log(_LARGEST):
-                raise _unreachable(epsilon, delta)
+        while low[0] < end:
+            point = min(low[0] + (1.0 if low[1] == math.inf else min(max(0.9 * low[1], 0.05), 2.0)), end)
             value = excess(point)
             if value <= 0:
                 return low, (point, value)
             low = (point, value)
+        raise _unreachable(epsilon, delta)
     high = (at, value)
-    while True:
-        point = high[0] - (1.0 if value == -math.inf else min(max(-0.9 * value, 0.05), 2.0))
-        if point < -math.log(_LARGEST):
-            raise _insensitive()
+    while high[0] > -end:
+        point = max(high[0] - (1.0 if value == -math.inf else min(max(-0.9 * value, 0.05), 2.0)), -end)
         value = excess(point)
         if value > 0:
             return (point, value), high
         high = (point, value)
+    raise _insensitive()
 
 
 def _secant(excess: Callable[[float], float], low: tuple[float, float], high: tuple[float, float]) -> tuple[float, float]:
