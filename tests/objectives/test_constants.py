@@ -1,0 +1,210 @@
+"""Constants of losses against what they bound, by grids of predictions and targets: each holds, and none is needlessly loose."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+
+from dperm.objectives import (
+    Hinge,
+    Huber,
+    LinearObjective,
+    Logistic,
+    Loss,
+    PoissonLoss,
+    PublicFacts,
+    QNormHinge,
+    QuantileLoss,
+    Roughness,
+    SmoothedHinge,
+    Softmax,
+    Squared,
+    Weighted,
+)
+from dperm.objectives.constraints import project_l2_ball
+from dperm.objectives.grouped import GroupedRecords
+from dperm.objectives.sums import RunningSum, exact_sum
+from dperm.privacy import Relation
+from dperm.release.grid import Grid
+
+FAR = 40.0  # predictions of losses that hold everywhere
+
+PLAIN: list[Loss] = [
+    Logistic(),
+    Logistic(2.0),
+    Huber(0.1),
+    Huber(1.5),
+    SmoothedHinge(0.1),
+    SmoothedHinge(2.0),
+    Hinge(),
+    QNormHinge(1.5, 2.0),
+    QNormHinge(2.0, 2.0),
+    Squared(3.0, 2.0),
+    QuantileLoss(0.8, 2.0),
+    QuantileLoss(0.1, 1.0, 0.5),
+    PoissonLoss(5.0, 1.5),
+    PoissonLoss(30.0, 0.4),
+]
+LOSSES = [*PLAIN, *(Weighted(loss) for loss in (Logistic(), SmoothedHinge(0.3), Squared(3.0, 2.0)))]
+
+
+def predictions(loss: Loss, norm: float) -> np.ndarray:
+    reach = FAR if loss.ball is None else loss.ball * norm
+    return np.linspace(-reach, reach, 100_001)
+
+
+def close(found: float, constant: float) -> bool:
+    """Whether a supremum, found on a grid, is within its constant, which is no larger than it must be."""
+    return constant * (1 - 1e-3) <= found <= constant * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("norm", [0.7, 3.0])
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_item_8_constants_of_a_loss_are_what_its_derivatives_reach(loss: Loss, norm: float) -> None:
+    t = predictions(loss, norm)
+    slopes, curvatures = [], []
+    for target in loss.extremes:
+        y = np.full_like(t, target)
+        slopes.append(np.abs(loss.slope(t, y)).max())
+        curvatures.append(loss.curvature(t, y))
+    assert close(norm * max(slopes), loss.lipschitz(norm))
+    if loss.smoothness(norm) < math.inf:
+        assert close(norm**2 * float(np.max(curvatures)), loss.smoothness(norm))
+    else:
+        assert isinstance(loss, (Hinge, QNormHinge))
+        assert loss != QNormHinge(2.0, 2.0)
+    if loss.bend(norm) < math.inf:
+        assert close(norm**3 * float(np.abs(np.diff(curvatures)).max() / (t[1] - t[0])), loss.bend(norm))
+    else:
+        assert not isinstance(loss, (Logistic, SmoothedHinge, Squared, PoissonLoss, Weighted))
+
+
+@pytest.mark.parametrize("radius", [60.0, 400.0])
+def test_item_8_counts_that_are_far_off_have_constants_that_hold(radius: float) -> None:
+    """From predictions of 50 on the loss is a straight line: no slope and no curvature is larger than there."""
+    loss, t = PoissonLoss(5.0, radius), np.linspace(-radius, radius, 200_001)
+    slopes, curvature = loss.slope(t, np.zeros_like(t)), loss.curvature(t, np.zeros_like(t))
+    assert close(float(slopes.max()), loss.lipschitz(1.0))
+    assert close(float(curvature.max()), loss.smoothness(1.0) * (1 + 1e-12))
+    assert loss.bend(1.0) == loss.smoothness(1.0)
+
+
+def test_item_8_slopes_of_counts_are_bounded_to_the_last_digit() -> None:
+    """Those of a large count, at the lowest prediction, to 40 digits: rounding never makes the bound less, and hardly more."""
+    rng = np.random.default_rng(0)
+    for bound, radius in zip(rng.uniform(20, 50, 200), rng.uniform(0.01, 2.5, 200), strict=True):
+        with mpmath.workdps(40):
+            lowest = mpmath.exp(-mpmath.mpf(radius))
+            steepest = mpmath.mpf(bound) - lowest
+            above = mpmath.mpf(PoissonLoss(bound, radius).lipschitz(1.0)) - steepest
+            assert 0 <= above <= 1e-12 * lowest + 2.0**-53 * steepest
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_item_8_constants_of_cross_entropy_are_reached(classes: int) -> None:
+    loss, norm = Softmax(classes), 3.0
+    t = np.zeros((1, classes))
+    t[0, 1] = 60.0
+    assert close(norm * float(np.linalg.norm(loss.slope(t, np.zeros(1)))), loss.lipschitz(norm))
+    t[0, :2] = 60.0
+    assert close(norm**2 * float(np.linalg.eigvalsh(loss.curvatures(t, np.zeros(1))[0]).max()), loss.smoothness(norm))
+    rng = np.random.default_rng(0)
+    t, y = rng.normal(size=(2000, classes)) * 10.0 ** rng.uniform(-1, 2, (2000, 1)), rng.integers(0, classes, 2000) * 1.0
+    assert norm * np.linalg.norm(loss.slope(t, y), axis=1).max() <= loss.lipschitz(norm) * (1 + 1e-12)
+    assert norm**2 * np.linalg.eigvalsh(loss.curvatures(t, y)).max() <= loss.smoothness(norm) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("loss", "low", "high"), [(Squared(3.0, 2.0), -3.0, 3.0), (QuantileLoss(0.8, 2.0), -2.0, 2.0), (PoissonLoss(5.0), 0.0, 5.0)]
+)
+def test_item_8_targets_are_cut_at_both_ends_of_what_constants_assume(loss: Loss, low: float, high: float) -> None:
+    assert loss.admit(np.array([-1e9, low, 0.5, high, 1e9])).tolist() == [low, low, 0.5, high, high]
+    targets = np.array([[-1e9, -1e9], [0.5, 0.25], [1e9, 1e9]])
+    assert Weighted(loss).admit(targets).tolist() == [[low, 0.0], [0.5, 0.25], [high, 1.0]]
+
+
+def test_item_8_loss_scales_end_where_doubles_do() -> None:
+    for factor in (1.0, 10.0):
+        assert QuantileLoss(half_width=1e100).smoother(factor) == QuantileLoss(half_width=1e100)
+    assert Roughness(((0, 1),), 1e6).weight == 1e6
+    with pytest.raises(ValueError, match="up to 1e"):
+        Roughness(((0, 1),), 1e6 * (1 + 1e-12))
+
+
+# Facts
+
+
+class Foreign(Logistic):
+    """A loss that dperm did not write."""
+
+
+def test_item_8_facts_say_of_a_loss_what_is_proved_of_it() -> None:
+    own, foreign = LinearObjective(Logistic(), 3).facts, LinearObjective(Foreign(), 3).facts
+    assert (own.loss, own.foreign_loss) == ("logistic", None)
+    assert (foreign.loss, foreign.foreign_loss) == (None, f"{__name__}.Foreign")
+    assert (own.target_bound, own.roughness) == (None, 0.0)
+    assert LinearObjective(Squared(3.0, 2.0), 3, radius=2.0).facts.target_bound == 3.0
+    assert LinearObjective(PoissonLoss(7.0), 3, radius=2.0).facts.target_bound == 7.0
+    rough = Roughness(((0, 1), (1, 2)), 2.0)
+    assert LinearObjective(Logistic(), 3, roughness=rough).facts.roughness >= np.linalg.eigvalsh(rough.matrix(3).toarray()).max()
+
+
+@pytest.mark.parametrize(("data_norm", "intercept"), [(3.0, 0.0), (3.0, 4.0), (0.5, 9.0)])
+def test_item_8_rows_are_no_longer_than_their_bound_and_the_longest_is_as_long(data_norm: float, intercept: float) -> None:
+    objective = LinearObjective(Logistic(), 2, data_norm=data_norm, intercept_scale=intercept)
+    longest = np.append(data_norm * np.array([0.6, 0.8]), intercept)
+    assert objective.row_norm == pytest.approx(float(np.linalg.norm(longest)), rel=1e-12)
+
+
+@pytest.mark.parametrize(("rows", "grouped"), [(None, False), (1, False), (2, True), (9, True)])
+def test_item_8_a_record_is_a_mean_where_persons_may_have_several_rows(rows: int | None, grouped: bool) -> None:
+    facts = PublicFacts(1, 1.0, 1.0, math.inf, Relation.ADD_OR_REMOVE_ONE, person_rows=rows)
+    assert facts.grouped is grouped
+
+
+def test_item_8_weights_of_a_person_add_up_to_at_most_one() -> None:
+    """In exact arithmetic, for every number of rows; and to no less than a trillionth under it."""
+    for count in (*range(1, 400), 1023, 4095, 8192):
+        starts = np.array([0, count])
+        (weight,) = set(GroupedRecords(np.ones((count, 1)), np.ones(count), 1.0, 0.0, starts=starts, most=count).weights.tolist())
+        assert 1 - Fraction(1, 10**12) <= count * Fraction(weight) <= 1
+
+
+# Balls and sums
+
+
+@pytest.mark.parametrize("shape", [(1,), (3,), (1, 3), (7, 3), (7, 1)])
+@pytest.mark.parametrize("radius", [0.4, 2.5])
+def test_item_8_a_projection_is_the_nearest_point_of_the_ball(shape: tuple[int, ...], radius: float) -> None:
+    rng = np.random.default_rng(0)
+    for scale in (1e-3, 0.3, 1.0, 50.0):
+        theta = scale * rng.normal(size=shape)
+        found = project_l2_ball(theta.copy(), radius)
+        lengths = np.linalg.norm(theta, axis=-1, keepdims=True)
+        assert np.array_equal(project_l2_ball(theta, None), theta)
+        assert found.shape == theta.shape
+        assert np.linalg.norm(found, axis=-1) == pytest.approx(np.minimum(lengths, radius)[..., 0], rel=1e-12)
+        assert found / np.minimum(lengths, radius) == pytest.approx(theta / lengths, rel=1e-9)  # in the same direction
+
+
+def test_item_8_exact_sums_are_cut_where_the_grid_ends() -> None:
+    """At both ends, and only a sum that doubles do not hold: cutting brings no two of them further apart."""
+    largest = Grid.of(1.0, 2.0, 2).largest
+    total = RunningSum()
+    for part in (np.array([largest, -largest]), np.array([2.0**-30, -(2.0**-30)]), np.array([largest, -largest])):
+        total.add(part)
+    assert total.query(1.0, 2.0).tolist() == [largest, -largest]
+    small = RunningSum()
+    for part in (np.array([0.5, -0.25]), np.array([2.0**-60, 0.0])):
+        small.add(part)
+    assert small.query(1.0, 2.0).tolist() == [0.5, -0.25]
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_item_8_each_value_of_an_exact_sum_is_cut_to_its_bound(sign: float) -> None:
+    assert exact_sum(sign * np.array([5.0, 0.25]), 0.5)[0] == sign * 0.75
+    assert exact_sum(sign * np.array([math.inf, math.nan, 0.25]), 0.5)[0] == sign * 0.75
