@@ -46,7 +46,7 @@ SCOPE = (
     ("release/ledger/*.py", "^$"),
     ("release/*.py", _PAYS),
     ("estimators/search.py", "_planned|_score|_certificate"),
-    ("report/released.py", "release|_share|_numbers|_counted"),
+    ("report/released.py", "release|_numbers|_counted"),
     ("report/card.py", "_charged|_not_added_up|_up$"),
     ("torch/normalisation.py", f"{_PAYS}|normalise"),
     ("torch/source.py", "gaussian|tails"),
