@@ -27,6 +27,8 @@ from dperm.objectives import (
 )
 from dperm.objectives.constraints import project_l2_ball
 from dperm.objectives.grouped import GroupedRecords
+from dperm.objectives.linear import _exact_product
+from dperm.objectives.records import EXACT_ROWS, ROW_BITS
 from dperm.objectives.sums import RunningSum, exact_sum
 from dperm.privacy import Relation
 from dperm.release.grid import Grid
@@ -208,3 +210,40 @@ def test_item_8_exact_sums_are_cut_where_the_grid_ends() -> None:
 def test_item_8_each_value_of_an_exact_sum_is_cut_to_its_bound(sign: float) -> None:
     assert exact_sum(sign * np.array([5.0, 0.25]), 0.5)[0] == sign * 0.75
     assert exact_sum(sign * np.array([math.inf, math.nan, 0.25]), 0.5)[0] == sign * 0.75
+
+
+# Digits
+
+
+@pytest.mark.parametrize("features", [3, 200])
+def test_item_8_predictions_have_no_rounding(features: int) -> None:
+    """Products of rows with parameters as records see them, added in any order: what fractions say."""
+    objective, rng = LinearObjective(Logistic(), features), np.random.default_rng(0)
+    rows = rng.normal(size=(40, features)) * 10.0 ** rng.uniform(-6, 0, (40, 1))
+    (batch,) = objective.records(rows, np.ones(40)).batches()
+    for scale in (1e-9, 1.0, 1e9):
+        theta = objective.seen(scale * rng.normal(size=features))
+        for found, row, unit in zip(objective.predict(theta, batch), batch.rows, batch.units, strict=True):
+            exact = sum(Fraction(float(x)) * Fraction(float(weight)) for x, weight in zip(row, theta, strict=True))
+            assert Fraction(float(found)) == exact * Fraction(float(unit))
+
+
+def test_item_8_sums_of_products_with_many_rows_have_no_rounding() -> None:
+    """Of the longest rows and as many as there may be: what is missing is what was left out of each coefficient."""
+    rng = np.random.default_rng(0)
+    rows = np.full((EXACT_ROWS, 1), 2.0**ROW_BITS - 1)
+    coefficients = rng.uniform(0.9, 1.0, EXACT_ROWS)
+    parts, left = _exact_product(coefficients, rows)
+    exact = sum(map(Fraction, coefficients.tolist())) * Fraction(float(rows[0, 0]))
+    missing = exact - sum(Fraction(float(part[0])) for part in parts)
+    assert 0 <= missing <= Fraction(left) * EXACT_ROWS * Fraction(float(rows[0, 0]))
+    assert left <= 2.0**-50
+
+
+@pytest.mark.parametrize("reach", [40.0, 200.0])
+def test_item_8_a_gradient_of_slopes_that_nearly_vanish_is_as_certain_as_its_predictions(reach: float) -> None:
+    """What is left out of slopes is counted in their own units, not in those of ordinary ones."""
+    objective = LinearObjective(Logistic(), 1, strong_convexity=2.0)
+    records = objective.records(np.ones((5, 1)), np.ones(5))
+    found, error = objective.exact_gradient(np.array([reach]), records)
+    assert abs(found[0] + 5 * math.exp(-reach)) <= error <= 1e-15 * reach

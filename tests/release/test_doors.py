@@ -288,6 +288,66 @@ def test_item_8_a_release_beside_epochs_begins_none_of_them_in_a_run_that_goes_o
         pytest.fail("Expected no second epoch to be begun.")
 
 
+def test_item_8_epochs_that_are_reserved_one_by_one_are_all_released_whoever_goes_on(tmp_path: Path) -> None:
+    """Four epochs of three steps: two by a first run, of which the second is not ended, and the other two by one that goes on."""
+    sampler = BallsAndBins(3)
+    log, event = SpendLog(tmp_path / "log.db"), sampler.event(Gaussian(1.0), 0, 12)
+    first = Channel.open(log=log)
+    first.keep_reservations()
+    charge = first.charge(event, "test")
+
+    def epoch(channel: Channel, steps: int = 3) -> None:
+        draws = iter(channel.draw(sampler, 10, 3))
+        for _ in range(steps):
+            next(draws)
+            channel.release(QUERY, 1.0, 1.0, 1 / 3)
+
+    for start, steps in ((0, 3), (3, 1)):
+        assert first.reserve(steps, 12) == (start, start + steps)
+        epoch(first, steps)
+    again = continued(log, charge, event)
+    for start in (4, 7):
+        assert again.reserve(3, 12) == (start, start + 3)
+        epoch(again)
+        with pytest.raises(UnpaidReleaseError, match="reserved"):
+            epoch(again, 1)
+    assert again.reserve(3, 12) == (10, 12)
+    with pytest.raises(UnpaidReleaseError, match="drawn anew"):
+        epoch(again)
+
+
+def test_item_8_a_run_that_goes_on_after_more_steps_than_epochs_have_begins_none(tmp_path: Path) -> None:
+    """Which steps were those of an epoch nobody knows: all epochs may have been begun."""
+    sampler = BallsAndBins(4)
+    log = SpendLog(tmp_path / "log.db")
+    event = Composed((sampler.event(Gaussian(1.0), 0, 8), SelfComposed(Gaussian(9.0), 100)))
+    first = Channel.open(log=log)
+    first.keep_reservations()
+    charge = first.charge(event, "test")
+    first.reserve(60, 108)
+    again = continued(log, charge, event)
+    again.reserve(20, 108)
+    next(iter(again.draw(sampler, 10, 4)))
+    with pytest.raises(UnpaidReleaseError, match="drawn anew"):
+        again.release(QUERY, 1.0, 1.0, 0.25)
+    again.release(QUERY, 1.0, 9.0)
+
+
+def test_item_8_what_the_log_does_not_hold_is_not_reserved(tmp_path: Path) -> None:
+    channel = Channel.open(log=SpendLog(tmp_path / "log.db"))
+    channel.keep_reservations()
+    channel.charge(SelfComposed(Gaussian(2.0), 9), "test")
+    channel.charge_id = "another"
+    with pytest.raises(UnpaidReleaseError, match="no longer holds"):
+        channel.reserve(1, 9)
+
+
+def test_item_8_a_budget_is_no_part_of_a_budget() -> None:
+    channel, _ = opened(FilteredRdp(8.0, 2.0))
+    with pytest.raises(UnpaidReleaseError, match="cannot be a budget itself"):
+        channel.allow(FilteredRdp(8.0, 0.1))
+
+
 def test_item_8_parts_of_a_split_and_linear_terms_are_not_released_again_by_a_run_that_goes_on(tmp_path: Path) -> None:
     """Nobody knows what of them was released before."""
     log, whole = SpendLog(tmp_path / "log.db"), FilteredRdp(8.0, 2.0)

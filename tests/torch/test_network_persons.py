@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from dperm.mechanisms import Gradient
 from dperm.privacy import Certificate
 from dperm.release import SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
-from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords
+from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords, _weights
 
 RNG = np.random.default_rng(0)
 PERSONS, MOST = 200, 4
@@ -238,3 +239,11 @@ def test_a_record_and_a_person_of_one_row_are_the_same() -> None:
     plain, persons = TorchRecords((INPUTS, TARGETS)), PersonRecords((INPUTS, TARGETS), np.arange(len(INPUTS)), most=1)
     for (a, b), (c, d) in zip(plain.batches(), persons.batches(), strict=True):
         assert torch.equal(a, c) and torch.equal(b, d)
+
+
+def test_item_8_weights_of_a_person_s_rows_add_up_to_a_millionth_less_than_one() -> None:
+    """In exact arithmetic, for every number of rows: of weights in single precision, which are rounded, none makes it more."""
+    for count in range(1, 600):
+        weights = _weights(np.full((1, count), 1 / count))
+        assert weights.dtype == torch.float32
+        assert 1 - 1.2e-6 < math.fsum(weights.ravel().tolist()) <= 1

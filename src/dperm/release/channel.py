@@ -217,9 +217,9 @@ class Channel:
         if taken is None:
             raise UnpaidReleaseError(f"The spend log no longer holds the charge {self.charge_id}.")
         self._granted += taken[1] - taken[0]
-        if self._resumed and self._together and self._periods is None:  # those that were begun before are gone
-            period = max(leaf.releases for leaf in leaves(self.event))
-            self._periods = sum(self._together.values()) - -(-taken[0] // period)
+        if self._resumed and self._periods is None:  # those that were begun before are gone
+            period = max((leaf.releases for leaf in leaves(self.event)), default=1)
+            self._periods = max(0, sum(self._together.values()) - -(-taken[0] // period))
         return taken
 
     def allow(self, event: Event, note: Mapping[str, Any] | None = None) -> None:
