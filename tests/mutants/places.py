@@ -231,8 +231,8 @@ class _Finder:
         old = children if place is None else children[place]
         shown = ast.unparse(old)
         after = "" if new is None else ast.unparse(new)
-        if shown == after or (operator == "scale" and shown.endswith("* 0.0")):
-            return
+        if shown == after or (operator == "scale" and (shown.endswith("* 0.0") or shown == "math.inf")):
+            return  # what changes nothing: less than nothing, or than the infinite, is the same
         if not self._pays and operator not in _EVERYWHERE and not (operator == "branch" and "relation" in shown):
             return
 

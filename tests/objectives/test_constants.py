@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from dperm.objectives import (
     Hinge,
@@ -26,7 +28,7 @@ from dperm.objectives import (
     Weighted,
 )
 from dperm.objectives.constraints import project_l2_ball
-from dperm.objectives.grouped import GroupedRecords
+from dperm.objectives.grouped import GroupedRecords, MeanPass
 from dperm.objectives.linear import _exact_product
 from dperm.objectives.records import EXACT_ROWS, ROW_BITS
 from dperm.objectives.sums import RunningSum, exact_sum
@@ -247,3 +249,61 @@ def test_item_8_a_gradient_of_slopes_that_nearly_vanish_is_as_certain_as_its_pre
     records = objective.records(np.ones((5, 1)), np.ones(5))
     found, error = objective.exact_gradient(np.array([reach]), records)
     assert abs(found[0] + 5 * math.exp(-reach)) <= error <= 1e-15 * reach
+
+
+# Bounded sums of persons
+
+
+def squared_length(vector: np.ndarray) -> Fraction:
+    return sum((Fraction(float(number)) ** 2 for number in vector), Fraction(0))
+
+
+def bounded(vectors: np.ndarray, factors: Any, bound: float, sparse: bool) -> np.ndarray:
+    table = sp.csr_array(vectors) if sparse else vectors
+    return MeanPass(table, np.zeros(len(vectors))).weighted_sum(np.asarray(factors, dtype=np.float64), bound)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("bound", [1e-15, 0.37, 1e6])
+def test_item_8_no_factor_makes_a_person_s_part_longer_than_the_bound(bound: float, sparse: bool) -> None:
+    """In exact arithmetic; those that are to be as long as the bound are so to nine digits, and a factor that is no number adds
+    nothing."""
+    rng = np.random.default_rng(0)
+    for features in (1, 3, 60):
+        for factor in (1.0, -1.0, 0.5, 1e300, -1e300, np.inf, -np.inf, np.nan):
+            vector = bound * rng.normal(size=(1, features))
+            found = bounded(vector, [factor], bound, sparse)
+            assert squared_length(found) <= Fraction(bound) ** 2
+            wanted = min(bound, abs(factor) * np.linalg.norm(vector)) if np.isfinite(factor) else 0.0
+            assert np.linalg.norm(found) == pytest.approx(wanted, rel=1e-9)
+            if wanted:
+                assert found / wanted == pytest.approx(np.sign(factor) * vector[0] / np.linalg.norm(vector), abs=1e-9)
+
+
+def test_item_8_a_length_that_is_rounded_down_is_within_the_bound_too() -> None:
+    """Whole numbers lie on the grid. Their length, rounded, is the bound: what is longer by its last digit is made shorter."""
+    rng = np.random.default_rng(0)
+    longer = 0
+    for _ in range(60):
+        vector = rng.integers(1, 1 << 20, (1, 5)).astype(np.float64)
+        bound = float(np.linalg.norm(vector))
+        longer += squared_length(vector[0]) > Fraction(bound) ** 2
+        assert squared_length(bounded(vector, [1.0], bound, sparse=False)) <= Fraction(bound) ** 2
+    assert longer > 10
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_item_8_as_many_parts_as_a_batch_has_rows_add_up_without_rounding(sparse: bool) -> None:
+    bound = 1.9  # nearly twice a power of two: as many steps of the grid as there may be
+    vectors = bound * np.random.default_rng(0).uniform(0.99, 1.2, (EXACT_ROWS, 1))
+    alone = [Fraction(float(bounded(vector[None], [1.0], bound, sparse=False)[0])) for vector in vectors[:200]]
+    several = bounded(vectors[:200], np.ones(200), bound, sparse)
+    assert Fraction(float(several[0])) == sum(alone)
+    whole = Fraction(float(bounded(vectors, np.ones(EXACT_ROWS), bound, sparse)[0]))
+    parts = [Fraction(float(bounded(part, np.ones(len(part)), bound, sparse)[0])) for part in np.split(vectors, 64)]
+    assert whole == sum(parts)
+
+
+def test_item_8_sums_without_a_bound_are_what_they_say() -> None:
+    vectors, factors = np.array([[1.0, 2.0], [3.0, -4.0]]), np.array([0.5, 2.0])
+    assert MeanPass(vectors, np.zeros(2)).weighted_sum(factors).tolist() == [6.5, -7.0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,25 +110,46 @@ def test_item_8_a_door_hands_on_the_rounded_query_s_sensitivity_and_lets_out_wha
     assert said == (noise * told if door in ("gaussian", "unveiled") else noise)
 
 
-@pytest.mark.parametrize("door", ["pure", "falling", "undisclosed", "choose"])
+FINE = 2.0**-13
+
+#: of each door: what pays for it, the call, and the noise's spread in units of the sensitivity
+GRIDS: dict[str, tuple[Event, Callable[[Channel, float], Any], float]] = {
+    "gaussian": (Gaussian(1 / FINE), lambda channel, s: channel.release(QUERY, s, 1 / FINE), 1 / FINE),
+    "unveiled": (replace(HIDDEN, noise_multiplier=1 / FINE), lambda channel, s: channel.unveil(QUERY, s, 1 / FINE), 1 / FINE),
+    "pure": (PureDP(FINE), lambda channel, s: channel.release_pure(QUERY, s, FINE), SIZE / FINE),
+    "falling": (PureDP(FINE), lambda channel, s: channel.release_gradually(QUERY, s, (FINE / 8, FINE)), SIZE / (FINE / 8)),
+    "undisclosed": (AboveThreshold(3 * FINE), lambda channel, s: channel.undisclosed(QUERY, s, FINE), SIZE / FINE),
+    "choose": (ExponentialMechanism(FINE), lambda channel, s: channel.choose(QUERY, s, FINE), 1 / FINE),
+}
+
+
+@pytest.mark.parametrize("door", GRIDS)
 def test_item_8_a_door_s_grid_is_that_of_its_noise(door: str) -> None:
-    """Noise of p·Δ/ε in p numbers, of the least ε where it falls, keeps 34 digits."""
-    epsilon, asked = 2.0**-13, AboveThreshold(3 * 2.0**-13)
-    channel, source = opened({"choose": ExponentialMechanism(epsilon), "undisclosed": asked}.get(door, PureDP(epsilon)))
-    sensitivity, numbers = 3.0, SIZE
-    match door:
-        case "pure":
-            channel.release_pure(QUERY, sensitivity, epsilon)
-        case "falling":
-            channel.release_gradually(QUERY, sensitivity, (epsilon / 8, epsilon))
-            epsilon /= 8
-        case "undisclosed":
-            channel.undisclosed(QUERY, sensitivity, asked.rate)
-        case _:
-            channel.choose(QUERY, sensitivity, epsilon)
-            numbers = 1
+    """Which has a standard deviation, p·Δ/ε in p numbers, or of noise that falls that of the least ε: it keeps 34 digits."""
+    event, ask, spread = GRIDS[door]
+    channel, source = opened(event)
+    ask(channel, 3.0)
     ((_, _, _, step),) = source.asked
-    assert 2.0**-35 < step / (numbers * sensitivity / epsilon) <= 2.0**-34
+    assert 2.0**-35 < step / (3.0 * spread) <= 2.0**-34
+
+
+@pytest.mark.parametrize("rate", [0.25, 0.75])
+def test_item_8_a_rate_is_claimed_of_draws_at_that_rate_alone(rate: float) -> None:
+    channel, _ = opened(SelfComposed(PoissonSampled(rate, Gaussian(2.0)), 2))
+    with pytest.raises(UnpaidReleaseError, match="drawn at None"):
+        channel.release(QUERY, 1.0, 2.0, rate)
+    for other in (0.2, 0.9, 1.0):
+        channel.draw(Poisson(other), 20, 1)
+        with pytest.raises(UnpaidReleaseError, match="but records were drawn at"):
+            channel.release(QUERY, 1.0, 2.0, rate)
+    channel.draw(FixedSize(round(20 * rate), 20), 20, 1)
+    with pytest.raises(UnpaidReleaseError, match="not paid for"):
+        channel.release(QUERY, 1.0, 2.0, rate)  # as often, and drawn in another way
+    channel.draw(Poisson(rate), 20, 1)
+    channel.release(QUERY, 1.0, 2.0, rate)
+    with pytest.raises(UnpaidReleaseError, match="not paid for"):
+        channel.release(QUERY, 1.0, 2.0)
+    channel.release(QUERY, 1.0, 2.0, rate)
 
 
 def test_item_8_hidden_steps_and_linear_terms_are_handed_on_as_they_are() -> None:
@@ -267,51 +289,55 @@ def continued(log: SpendLog, charge: str, event: Event) -> Channel:
     return again
 
 
-def test_item_8_a_release_beside_epochs_begins_none_of_them_in_a_run_that_goes_on(tmp_path: Path) -> None:
-    """Two epochs of four steps, and a count of records: once the first epoch was begun, one is left."""
+BESIDE: list[Event] = [PureDP(0.1), ASKED, Gaussian(9.0), SelfComposed(PoissonSampled(0.25, Gaussian(7.0)), 5)]
+
+
+@pytest.mark.parametrize("beside", BESIDE, ids=lambda event: type(event).__name__)
+def test_item_8_a_release_beside_epochs_begins_none_of_them_in_a_run_that_goes_on(beside: Event, tmp_path: Path) -> None:
+    """Two epochs of four steps, and something else: once the first epoch was begun, one is left."""
     sampler = BallsAndBins(4)
-    log, event = SpendLog(tmp_path / "log.db"), Composed((PureDP(0.1), sampler.event(Gaussian(1.0), 0, 8), Gaussian(9.0)))
+    log, event = SpendLog(tmp_path / "log.db"), Composed((beside, sampler.event(Gaussian(1.0), 0, 8)))
     first = Channel.open(log=log)
     first.keep_reservations()
     charge = first.charge(event, "test")
     first.reserve(3, 8)
     again = continued(log, charge, event)
     assert again.reserve(5, 8) == (3, 8)
-    for _ in range(4):
+
+    def begin() -> None:
         next(iter(again.draw(sampler, 10, 4)))
-        try:
-            again.release(QUERY, 1.0, 1.0, 0.25)
-        except UnpaidReleaseError as error:
-            assert "drawn anew" in str(error)
-            break
-    else:
-        pytest.fail("Expected no second epoch to be begun.")
+        again.release(QUERY, 1.0, 1.0, 0.25)
+
+    begin()
+    with pytest.raises(UnpaidReleaseError, match="drawn anew"):
+        begin()
 
 
-def test_item_8_epochs_that_are_reserved_one_by_one_are_all_released_whoever_goes_on(tmp_path: Path) -> None:
-    """Four epochs of three steps: two by a first run, of which the second is not ended, and the other two by one that goes on."""
-    sampler = BallsAndBins(3)
-    log, event = SpendLog(tmp_path / "log.db"), sampler.event(Gaussian(1.0), 0, 12)
+@pytest.mark.parametrize("length", [2, 3])
+def test_item_8_epochs_that_are_reserved_one_by_one_are_all_released_whoever_goes_on(length: int, tmp_path: Path) -> None:
+    """Four epochs: two by a first run, of which the second is not ended, and the other two by one that goes on."""
+    sampler, limit = BallsAndBins(length), 4 * length
+    log, event = SpendLog(tmp_path / "log.db"), sampler.event(Gaussian(1.0), 0, limit)
     first = Channel.open(log=log)
     first.keep_reservations()
     charge = first.charge(event, "test")
 
-    def epoch(channel: Channel, steps: int = 3) -> None:
-        draws = iter(channel.draw(sampler, 10, 3))
+    def epoch(channel: Channel, steps: int = length) -> None:
+        draws = iter(channel.draw(sampler, 10, length))
         for _ in range(steps):
             next(draws)
-            channel.release(QUERY, 1.0, 1.0, 1 / 3)
+            channel.release(QUERY, 1.0, 1.0, 1 / length)
 
-    for start, steps in ((0, 3), (3, 1)):
-        assert first.reserve(steps, 12) == (start, start + steps)
+    for start, steps in ((0, length), (length, 1)):
+        assert first.reserve(steps, limit) == (start, start + steps)
         epoch(first, steps)
     again = continued(log, charge, event)
-    for start in (4, 7):
-        assert again.reserve(3, 12) == (start, start + 3)
+    for start in (length + 1, 2 * length + 1):
+        assert again.reserve(length, limit) == (start, start + length)
         epoch(again)
         with pytest.raises(UnpaidReleaseError, match="reserved"):
             epoch(again, 1)
-    assert again.reserve(3, 12) == (10, 12)
+    assert again.reserve(length, limit) == (3 * length + 1, limit)
     with pytest.raises(UnpaidReleaseError, match="drawn anew"):
         epoch(again)
 
@@ -377,3 +403,35 @@ def test_item_8_linear_terms_are_not_drawn_again_by_a_run_that_goes_on(tmp_path:
     again = continued(log, charge, event)
     with pytest.raises(UnpaidReleaseError, match="objective perturbation"):
         again.objective_noise(SIZE, QUADRATIC)
+
+
+# Filters
+
+
+def test_item_8_parts_are_written_where_they_are_kept_and_only_there(tmp_path: Path) -> None:
+    for keeps in (False, True):
+        log = SpendLog(tmp_path / f"{keeps}.db")
+        channel = Channel.open(log=log)
+        if keeps:
+            channel.keep_parts()
+        charge = channel.charge(FilteredRdp(8.0, 2.0), "test")
+        for _ in range(2):
+            channel.allow(Gaussian(5.0))
+        for _ in range(2):
+            channel.release(QUERY, 1.0, 5.0)
+        assert [event for event, _ in log.parts(charge)] == ([Gaussian(5.0)] * 2 if keeps else [])
+
+
+def test_item_8_what_is_charged_beside_a_filter_needs_no_part_of_it() -> None:
+    channel, _ = opened(Composed((Gaussian(2.0), FilteredRdp(8.0, 2.0))))
+    channel.release(QUERY, 1.0, 2.0)
+    with pytest.raises(UnpaidReleaseError, match="not paid for"):
+        channel.release(QUERY, 1.0, 2.0)
+
+
+def test_item_8_a_run_of_no_steps_goes_on_with_none(tmp_path: Path) -> None:
+    log, nothing = SpendLog(tmp_path / "log.db"), Composed(())
+    first = Channel.open(log=log)
+    first.keep_reservations()
+    again = continued(log, first.charge(nothing, "test"), nothing)
+    assert again.reserve(1, 0) == (0, 0)

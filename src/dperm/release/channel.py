@@ -217,8 +217,8 @@ class Channel:
         if taken is None:
             raise UnpaidReleaseError(f"The spend log no longer holds the charge {self.charge_id}.")
         self._granted += taken[1] - taken[0]
-        if self._resumed and self._periods is None:  # those that were begun before are gone
-            period = max((leaf.releases for leaf in leaves(self.event)), default=1)
+        if self._resumed and self._together and self._periods is None:  # those that were begun before are gone
+            period = max(leaf.releases for leaf in leaves(self.event))
             self._periods = max(0, sum(self._together.values()) - -(-taken[0] // period))
         return taken
 
@@ -239,9 +239,10 @@ class Channel:
     def _filtered(self, held: Filter, event: Event, note: Mapping[str, Any]) -> None:
         if chosen_on_the_way(event):
             raise UnpaidReleaseError(f"A part of a filter's budget cannot be a budget itself: {event}.")
-        if not self._keeps_parts or self.charge_id is None:
+        if not self._keeps_parts:
             held.charge(event)
             return
+        assert self.charge_id is not None
         log = self.log
         refused: Price | None = None
         while True:
@@ -280,10 +281,9 @@ class Channel:
         """Open the door for what `event` pays for; `again`: for what may have been released already, by whom it was paid for."""
         held = filter_of(event)
         if held is not None:
-            if self.filter is not None:
-                raise UnpaidReleaseError("A channel holds one filter; open a new one for another run.")
             self.filter = held
-            if self._resumed and self.charge_id is not None:
+            if self._resumed:
+                assert self.charge_id is not None
                 held.know(self.log.accounts(self.charge_id))
                 self.keep_parts()
             if isinstance(held, ProfileFilter):
