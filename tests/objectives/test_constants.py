@@ -307,3 +307,58 @@ def test_item_8_as_many_parts_as_a_batch_has_rows_add_up_without_rounding(sparse
 def test_item_8_sums_without_a_bound_are_what_they_say() -> None:
     vectors, factors = np.array([[1.0, 2.0], [3.0, -4.0]]), np.array([0.5, 2.0])
     assert MeanPass(vectors, np.zeros(2)).weighted_sum(factors).tolist() == [6.5, -7.0]
+
+
+# Bounded sums of records
+
+
+def passes(outputs: int, intercept: float, sparse: bool, rows: np.ndarray, theta_scale: float = 1.0) -> Any:
+    """The pass of records at a θ, and many models' at once."""
+    loss: Loss = Logistic() if outputs == 1 else Softmax(outputs)
+    objective = LinearObjective(loss, rows.shape[1], intercept_scale=intercept)
+    targets = np.ones(len(rows))
+    records = objective.records(sp.csr_array(rows) if sparse else rows, targets)
+    (batch,) = records.batches()
+    theta = theta_scale * np.random.default_rng(1).normal(size=(2, objective.dimension))
+    return objective.per_example(theta[0], batch), objective.per_example(theta, batch)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("intercept", [0.0, 0.7])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_item_8_no_factor_makes_a_record_s_part_longer_than_the_bound(outputs: int, intercept: float, sparse: bool) -> None:
+    """In exact arithmetic; those that are to be as long as the bound are nearly so, a factor that is no number adds nothing, and
+    of two models at once the first adds what it adds alone."""
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        rows = rng.normal(size=(1, 4)) * 10.0 ** rng.uniform(-2, 1)
+        alone, both = passes(outputs, intercept, sparse, rows)
+        plain = alone.weighted_sum(np.ones(1))
+        length = float(np.linalg.norm(plain))
+        for factor in (1.0, -1.0, 0.1, 1e100, np.inf, -np.inf, np.nan):
+            for bound in (1e-15, 0.3 * length, length, 20 * length):
+                found = alone.weighted_sum(np.array([factor]), bound)
+                assert squared_length(found) <= Fraction(bound) ** 2
+                if np.isfinite(factor):
+                    wanted = np.sign(factor) * min(bound, abs(factor) * length) * plain / length
+                    assert found == pytest.approx(wanted, rel=0, abs=2.0**-16 * bound)  # rows have 21 binary digits
+                assert np.array_equal(both.weighted_sum(np.full((2, 1), factor), bound)[0], found)
+        for factor in (np.nan, np.inf, -np.inf):
+            assert not alone.weighted_sum(np.array([factor]), 1.0).any()
+        assert np.array_equal(both.weighted_sum(np.ones((2, 1)))[0], plain)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("intercept", [0.0, 0.7])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_item_8_parts_of_records_add_up_without_rounding(outputs: int, intercept: float, sparse: bool) -> None:
+    """As many as there may be in a batch, all nearly as long as the bound: what 64 parts of them add up to, in fractions."""
+    rng, bound = np.random.default_rng(0), 1.9
+    rows = np.full((EXACT_ROWS, 2), 0.6) + rng.uniform(0, 0.05, (EXACT_ROWS, 2))
+
+    def total(part: np.ndarray) -> list[Fraction]:
+        found, _ = passes(outputs, intercept, sparse, part)
+        return [Fraction(float(number)) for number in found.weighted_sum(np.full(len(part), 1e3), bound)]
+
+    parts = [total(part) for part in np.split(rows, 64)]
+    assert total(rows) == [sum(numbers) for numbers in zip(*parts, strict=True)]

@@ -435,3 +435,30 @@ def test_item_8_a_run_of_no_steps_goes_on_with_none(tmp_path: Path) -> None:
     first.keep_reservations()
     again = continued(log, first.charge(nothing, "test"), nothing)
     assert again.reserve(1, 0) == (0, 0)
+
+
+# Draws
+
+
+class Drawn(Poisson):
+    """A draw that dperm did not write."""
+
+
+def test_item_8_a_stranger_s_draws_are_none() -> None:
+    channel, _ = opened(PoissonSampled(0.25, Gaussian(2.0)))
+    with pytest.raises(TypeError, match="a draw of dperm's own, got Drawn"):
+        channel.draw(Drawn(0.25), 20, 1)
+
+
+@pytest.mark.parametrize("draw", [None, FixedSize(5, 20), BallsAndBins(2), BallsAndBins(4), Poisson(0.25)], ids=repr)
+def test_item_8_poisson_draws_alone_are_thinned(draw: Any) -> None:
+    channel = Channel.open()
+    channel.charge(Gaussian(2.0), "test")
+    indices, keep = np.arange(20), np.ones(20)
+    if draw is not None:
+        list(channel.draw(draw, 20, 4))
+    if isinstance(draw, Poisson):
+        assert channel.thin(indices, keep, (0, 0)).tolist() == indices.tolist()
+    else:
+        with pytest.raises(UnpaidReleaseError, match="Only Poisson draws"):
+            channel.thin(indices, keep, (0, 0))
