@@ -422,6 +422,23 @@ def test_item_8_parts_are_written_where_they_are_kept_and_only_there(tmp_path: P
         assert [event for event, _ in log.parts(charge)] == ([Gaussian(5.0)] * 2 if keeps else [])
 
 
+def test_item_8_a_run_that_goes_on_reserves_what_was_paid_before_and_nothing_else(tmp_path: Path) -> None:
+    """One part that was taken before, and the same part once more, which is new."""
+    log, whole = SpendLog(tmp_path / "log.db"), FilteredRdp(8.0, 2.0)
+    first = Channel.open(log=log)
+    first.keep_parts()
+    charge = first.charge(whole, "test")
+    first.allow(Gaussian(5.0))
+    again = continued(log, charge, whole)
+    again.reopen(Gaussian(5.0))
+    with pytest.raises(UnpaidReleaseError, match="call reserve first"):
+        again.release(QUERY, 1.0, 5.0)
+    again.reserve(1, 2)
+    again.release(QUERY, 1.0, 5.0)
+    again.allow(Gaussian(5.0))
+    again.release(QUERY, 1.0, 5.0)
+
+
 def test_item_8_what_is_charged_beside_a_filter_needs_no_part_of_it() -> None:
     channel, _ = opened(Composed((Gaussian(2.0), FilteredRdp(8.0, 2.0))))
     channel.release(QUERY, 1.0, 2.0)

@@ -63,6 +63,12 @@ def test_item_8_noise_is_refused_from_where_rounding_adds_half_of_a_sensitivity(
     admit_noise(made(1.0, 0), 0)
 
 
+def test_item_8_little_gaussian_noise_is_held_and_little_epsilon_is_not() -> None:
+    admit_noise(Gaussian(1e-20), 4)
+    with pytest.raises(ValueError, match="epsilon"):
+        admit_noise(PureDP(1e-20), 4)
+
+
 def test_item_8_refused_noise_is_told_with_the_largest_that_is_not() -> None:
     with pytest.raises(ValueError, match=r"noise below 8\.8e\+10 sensitivities, that doubles hold, got 1e\+15"):
         admit_noise(Gaussian(1e15), 10_000)

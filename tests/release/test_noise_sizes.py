@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dperm.privacy import AboveThreshold, Event, Gaussian, PureDP
+from dperm.privacy import AboveThreshold, Event, ExponentialMechanism, Gaussian, PureDP, SelfComposed
 from dperm.privacy.events import ObjectivePerturbationEvent
 from dperm.release import Channel
 
@@ -41,3 +41,14 @@ def test_item_8_the_linear_term_of_an_objective_has_its_deviation() -> None:
     event = ObjectivePerturbationEvent(3.0, 1.0, 0.25, 7.0)
     drawn = paid(event).objective_noise(SIZE, event)
     assert np.std(drawn) == pytest.approx(3.0, rel=0.04)
+
+
+def test_item_8_choices_have_their_odds() -> None:
+    """Of two scores, ln of the odds is ε·(their difference)/(2Δ)."""
+    trials = 3000
+    channel = paid(SelfComposed(ExponentialMechanism(2.0), trials))
+    scores = np.array([0.3, 0.3 + 0.35, 0.3 + 0.85])
+    counts = np.bincount([channel.choose(scores, 0.5, 2.0) for _ in range(trials)], minlength=3)
+    expected = np.exp(2.0 * scores)
+    expected *= trials / expected.sum()
+    assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()

@@ -139,6 +139,15 @@ def test_item_8_probabilities_are_binned_within_their_ends_and_on_their_answer_s
         assert asked(run).query.reshape(2, 20).tolist() == expected.tolist()
 
 
+def test_item_8_two_classes_without_probabilities_have_a_cell_each() -> None:
+    truth, answers = np.array([0, 1, 1, 0, 1]), np.array([0, 0, 1, 0, 1])
+
+    def run(source: Asked) -> None:
+        release_class_scores(truth, answers, None, ["a", "b"], epsilon=1.0, random_state=source)
+
+    assert asked(run).query.tolist() == [2.0, 0.0, 1.0, 2.0]
+
+
 def test_item_8_classes_and_groups_have_a_cell_each() -> None:
     """Three classes whose probabilities are not asked for; groups that are named, of which one is empty."""
     likely, groups = np.linspace(0, 1, 7), np.array([0, 2, 2, 0, 0, 2, 2])

@@ -14,6 +14,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from dperm._random import Randomness
+from dperm.gradient import BallsAndBins
 from dperm.privacy import Composed, Event, FilteredRdp, Gaussian, PoissonSampled, PureDP, SelfComposed
 from dperm.release import SystemSource
 from dperm.release.source import in_earnest
@@ -198,6 +199,12 @@ def test_item_8_a_tensor_s_noise_has_its_deviation_and_lies_on_the_grid(make: Ca
     assert float(off.square().mean()) == pytest.approx(std**2, rel=6 * math.sqrt(2 / SIZE))
 
 
+def test_item_8_a_device_s_noise_is_its_generator_s() -> None:
+    noisy = on_a_device().gaussian(torch.zeros(SIZE, dtype=torch.float64), 0.5, 1.5, 2.0**-6)
+    drawn = torch.randn(SIZE, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    assert torch.equal(noisy, (1.5 * 2.0**6 * drawn).round() / 2.0**6)
+
+
 class Elsewhere(Tensor):
     """A tensor whose numbers the CPU has a copy of, as of a device's."""
 
@@ -234,12 +241,13 @@ EVENTS: list[tuple[Event, float]] = [
     (Gaussian(2.0), 1 / 2.0),
     (SelfComposed(PoissonSampled(0.1, Gaussian(1.5)), 30), 30 / 1.5),
     (Composed((Gaussian(50.0), SelfComposed(Gaussian(4.0), 7), PureDP(1e-3))), 1 / 50 + 7 / 4),
+    (BallsAndBins(4).event(Gaussian(2.0), 0, 8), 8 / 2.0),
     (FilteredRdp(8.0, 1.0), 100_000 / 0.5),
 ]
 
 
 @pytest.mark.parametrize("size", [1, 10_000])
-@pytest.mark.parametrize(("event", "moves"), EVENTS, ids=["one", "sampled", "several", "chosen on the way"])
+@pytest.mark.parametrize(("event", "moves"), EVENTS, ids=["one", "sampled", "several", "epochs", "chosen on the way"])
 def test_item_8_what_short_tails_may_cost_is_a_hundredth_of_delta(event: Event, moves: float, size: int) -> None:
     """Normals that are made of 53 bits end at √(2·53·ln 2). A query whose coordinates each move by `moves`/√size of a deviation
     reaches, at both ends, what its neighbour cannot: the least δ is a hundred times the probability of that, within some percent,
