@@ -134,9 +134,24 @@ def test_item_8_targets_are_cut_at_both_ends_of_what_constants_assume(loss: Loss
 def test_item_8_loss_scales_end_where_doubles_do() -> None:
     for factor in (1.0, 10.0):
         assert QuantileLoss(half_width=1e100).smoother(factor) == QuantileLoss(half_width=1e100)
+    assert Logistic(100.0).margin == 100.0
+    with pytest.raises(ValueError, match="at most 100"):
+        Logistic(100.0 * (1 + 1e-12))
     assert Roughness(((0, 1),), 1e6).weight == 1e6
     with pytest.raises(ValueError, match="up to 1e"):
         Roughness(((0, 1),), 1e6 * (1 + 1e-12))
+
+
+@pytest.mark.parametrize("loss", [Huber(0.1), QuantileLoss(0.8, 2.0), PoissonLoss(5.0), Hinge()], ids=repr)
+def test_item_8_losses_far_away_are_numbers(loss: Loss) -> None:
+    t = np.array([-1e200, 1e200])
+    for target in loss.extremes:
+        for found in (
+            loss.value(t, np.full(2, target)),
+            loss.slope(t, np.full(2, target)),
+            loss.curvature(t, np.full(2, target)),
+        ):
+            assert np.isfinite(found).all()
 
 
 # Facts

@@ -383,7 +383,7 @@ def test_item_8_parts_of_a_split_and_linear_terms_are_not_released_again_by_a_ru
     first.keep_parts()
     charge = first.charge(whole, "test")
     first.allow(split)
-    assert len(first.split(split, members)) == 2
+    assert [door.parts() for door in first.split(split, members)] == [[], []]  # what they are charged is the whole's
     with pytest.raises(UnpaidReleaseError, match="are not paid for"):
         first.split(split, members)
     again = continued(log, charge, whole)
@@ -437,6 +437,7 @@ def test_item_8_a_run_that_goes_on_reserves_what_was_paid_before_and_nothing_els
     again.release(QUERY, 1.0, 5.0)
     again.allow(Gaussian(5.0))
     again.release(QUERY, 1.0, 5.0)
+    assert [part for part, _ in log.parts(charge)] == [Gaussian(5.0)] * 2
 
 
 def test_item_8_what_is_charged_beside_a_filter_needs_no_part_of_it() -> None:
