@@ -119,7 +119,7 @@ GRIDS: dict[str, tuple[Event, Callable[[Channel, float], Any], float]] = {
     "pure": (PureDP(FINE), lambda channel, s: channel.release_pure(QUERY, s, FINE), SIZE / FINE),
     "falling": (PureDP(FINE), lambda channel, s: channel.release_gradually(QUERY, s, (FINE / 8, FINE)), SIZE / (FINE / 8)),
     "undisclosed": (AboveThreshold(3 * FINE), lambda channel, s: channel.undisclosed(QUERY, s, FINE), SIZE / FINE),
-    "choose": (ExponentialMechanism(FINE), lambda channel, s: channel.choose(QUERY, s, FINE), 1 / FINE),
+    "choose": (ExponentialMechanism(FINE / 8), lambda channel, s: channel.choose(QUERY, s, FINE / 8), 8 / FINE),
 }
 
 

@@ -245,5 +245,5 @@ def test_item_8_weights_of_a_person_s_rows_add_up_to_a_millionth_less_than_one()
     """In exact arithmetic, for every number of rows: of weights in single precision, which are rounded, none makes it more."""
     for count in range(1, 600):
         weights = _weights(np.full((1, count), 1 / count))
-        assert weights.dtype == torch.float32
+        assert (weights.dtype, weights.shape) == (torch.float32, (1, count))
         assert 1 - 1.2e-6 < math.fsum(weights.ravel().tolist()) <= 1

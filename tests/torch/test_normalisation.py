@@ -173,6 +173,8 @@ def test_replacing_may_move_twice_as_far() -> None:
         data = features()
         data[0] = 0.1 * sign * SCALE[:, None, None]
         statistics(data, random_state=recorder, relation="replace_one", clipping_norm=0.1)
+    found = statistics(relation="replace_one").certificate
+    assert not any("The number" in item.text for item in found.assumptions)  # it is no secret
     before, after = recorder.recording.releases
     assert before.sensitivity == pytest.approx(0.2, rel=2e-6)
     assert before.noise == 2 * before.sensitivity
