@@ -33,10 +33,10 @@ DELTA = 1e-5
 
 @pytest.mark.parametrize("signal", [0.01, 0.3, 2.0])
 def test_one_stop_is_the_gaussian_mechanism(signal: float) -> None:
-    for epsilon in (0.01, 0.5 * signal, 3 * signal):
-        exact = gaussian_delta(1 / signal, epsilon)
+    for level in (0.01, 0.5 * signal, 3 * signal):
+        exact = gaussian_delta(1 / signal, level)
         if exact > 1e-9:
-            assert exact * (1 - 1e-9) <= stopping_delta([signal], [epsilon]) <= exact * 1.01 + 1e-12
+            assert exact * (1 - 1e-9) <= stopping_delta([signal], [level]) <= exact * 1.01 + 1e-12
     assert stopping_epsilons([signal], DELTA)[0] == pytest.approx(gaussian_epsilon(1 / signal, DELTA), rel=2e-3)
 
 
@@ -113,9 +113,9 @@ def test_a_statement_is_checked_against_its_path() -> None:
 
 
 def two_stops(signals: tuple[float, float], levels: tuple[float, float]) -> float:
-    """E max(1 − e^{ε_1 − L_1}, δ of what comes after L_1) over L_1, by Gauss–Legendre quadrature. After L_1 one release is left: a
+    """E max(1 − e^{ε_1 − L_1}, δ of what follows) over L_1, by Gauss–Legendre quadrature. After L_1 one release is left, a
     Gaussian of its own, whose δ is a closed form (Balle & Wang 2018, Theorem 8)."""
-    (first, second), left = signals, math.sqrt(signals[1] ** 2 - signals[0] ** 2)
+    first, left = signals[0], math.sqrt(signals[1] ** 2 - signals[0] ** 2)
     nodes, weights = np.polynomial.legendre.leggauss(20)
     kink = np.clip((levels[0] - first**2 / 2) / first, -9.5, 9.5)
     edges = np.sort(np.append(np.linspace(-9.5, 9.5, 1001), kink))
