@@ -69,9 +69,9 @@ _SETS = re.compile(r"sensitivity|\bmoves?\b|moved|noise|\bstd\b|tolerance|residu
 #: Noted in every function of these files, whatever it is called.
 _EVERYWHERE = ("handed", "part", "count", "clip", "end", "unnoised", "tolerance")
 
-#: Functions that only describe: their results are texts or pages, and pay for nothing.
+#: Functions that only describe: their results are texts or pages, or say how long an accountant takes, and pay for nothing.
 _DESCRIBES = re.compile(
-    r"__str__|__repr__|name|title|paper|kind|words|settings|describe|description|summary|assumptions|strangers|trace|public_facts"
+    r"accounting_cost|__str__|__repr__|name|title|paper|kind|words|settings|describe|description|summary|assumptions|strangers|trace|public_facts"
 )
 _TEXTS = re.compile(r"(str|list\[str\]|tuple\[str, \.\.\.\]|Mapping\[str, Any\]|dict\[str, Any\]|(Sequence|list)\[Assumption\])$")
 
