@@ -127,6 +127,8 @@ def test_42_item_8_the_share_of_a_budget_is_that_of_the_kind_most_was_taken_of()
 def test_42_item_8_an_account_is_full_when_one_of_its_limits_is_reached(rule: GdpFilter | RenyiFilter) -> None:
     """A quarter at a time, exact in binary: four fit, of each kind, and not a hair more."""
     spending = next(iter(rule.limits))
+    budget = Budget("stays", rule)
+    assert (budget.epsilon, budget.delta, budget.relation) == (1.0, 1e-5, ADD)
     for kind, limit in rule.limits.items():
         account = Account(Budget("stays", rule, owner="Ada"))
         for number in range(4):
