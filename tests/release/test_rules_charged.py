@@ -129,6 +129,9 @@ def test_42_item_8_an_account_is_full_when_one_of_its_limits_is_reached(rule: Gd
     spending = next(iter(rule.limits))
     budget = Budget("stays", rule)
     assert (budget.epsilon, budget.delta, budget.relation) == (1.0, 1e-5, ADD)
+    with pytest.raises(ValueError, match="protects by add_or_remove_one, this release by replace_one"):
+        budget.cost(Gaussian(9.0, REPLACE))
+    assert Account(budget, {kind: 2 * limit for kind, limit in rule.limits.items()}).left == 0.0  # of a budget made smaller
     for kind, limit in rule.limits.items():
         account = Account(Budget("stays", rule, owner="Ada"))
         for number in range(4):
@@ -189,3 +192,19 @@ def test_42_item_8_a_log_adds_up_in_both_ways_where_composing_is_coarse() -> Non
         together = epsilon(Composed(tuple(SelfComposed(event, count) for event, count in many.items())), 1e-6)
         assert together > 100
         assert _composed_epsilon(many, 1e-6) == min(apart, together)
+
+
+def test_42_item_8_what_is_left_is_told_and_an_expired_budget_takes_nothing() -> None:
+    rule = GdpFilter(1.0, 1e-5, ADD, 0.5, 1e-6)
+    account = Account(Budget("stays", rule, expires="2027-12-31"))
+    with pytest.raises(BudgetExceeded, match=r"costs a μ of 1, left is a μ of 0\.7071\."):
+        account.charged({"mu_squared": 1.0}, "2027-12-31")
+    account = account.charged({"mu_squared": 0.125}, "2027-12-31", 3)
+    with pytest.raises(BudgetExceeded, match=r"costs a μ of 0\.5, left is a μ of 0\.3536\."):
+        account.charged({"mu_squared": 0.125}, "2027-01-01", 2)
+    full = Account(account.budget, {"mu_squared": 0.6})  # of a budget made smaller
+    with pytest.raises(BudgetExceeded, match=r"left is a μ of 0\."):
+        full.charged({"mu_squared": 0.125}, "2027-12-31")
+    for cost in ({}, {"mu_squared": 0.125}):
+        with pytest.raises(BudgetExceeded, match="expired on 2027-12-31"):
+            account.charged(cost, "2028-01-01")
