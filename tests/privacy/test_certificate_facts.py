@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from dperm.privacy import Certificate, Gaussian, Relation, SelfComposed, epsilon
+from dperm.privacy import Certificate, Composed, Gaussian, Relation, epsilon
 from dperm.privacy.signing import digest_of
 from dperm.privacy.statements import disjoint_releases
 
@@ -63,13 +63,19 @@ def test_42_item_8_numbers_that_a_file_states_are_read_as_they_stand() -> None:
         ("target_epsilon", -5.0),
         ("not_charged", [3]),
         ("versions", {"dperm": 1}),
+        ("further", 1),
     ):
         stated = {**json.loads(issued.to_json()), name: wrong}
         stated["digest"] = digest_of({key: value for key, value in stated.items() if key != "digest"})
         with pytest.raises(ValueError, match=f"Not a dperm certificate.*({name}|texts)"):
             Certificate.from_json(json.dumps(stated))
-    many = Certificate.issue(mechanism="m", event=SelfComposed(Gaussian(9.0), 3), delta=1e-5)
-    assert Certificate.from_json(many.to_json()) == many
+    for count, fits in ((3, True), (1999, True), (2001, False)):
+        many = Certificate.issue(mechanism="m", event=Composed((Gaussian(99.0),) * count), delta=1e-5)
+        if fits:
+            assert Certificate.from_json(many.to_json()) == many
+        else:
+            with pytest.raises(ValueError, match="composed of 2,002 events; 2,000 is the limit"):
+                Certificate.from_json(many.to_json())
 
 
 def test_42_item_8_who_lies_in_one_part_is_said_of_records_and_of_persons() -> None:

@@ -18,6 +18,7 @@ from dperm.privacy.events import (
     SampledWithoutReplacement,
     TruncatedPoisson,
     Unsupported,
+    event_from_dict,
     leaves,
     relation_of,
 )
@@ -57,6 +58,22 @@ def test_42_item_8_what_events_cannot_be(make: Callable[[Any], Event], right: li
     for value in wrong:
         with pytest.raises((ValueError, TypeError)):
             make(value)
+
+
+def test_42_item_8_tables_that_are_no_events() -> None:
+    for wrong in ([], "Gaussian", 5, None, {}, {"type": None}, {"type": "Normal"}, {"type": "Event"}):
+        with pytest.raises(ValueError, match="Expected an event named"):
+            event_from_dict(wrong)
+    assert event_from_dict({"type": "Gaussian", "noise_multiplier": 2.0}) == ONE
+    with pytest.raises(ValueError, match="noise_multiplier is missing"):
+        event_from_dict({"type": "Gaussian"})
+    with pytest.raises(ValueError, match="got 'more' as well"):
+        event_from_dict({"type": "Gaussian", "noise_multiplier": 2.0, "more": 1.0})
+    deep = ONE.to_dict()
+    for _ in range(5000):
+        deep = {"type": "SelfComposed", "event": deep, "count": 1}
+    with pytest.raises(ValueError, match="nested at most 100 deep"):
+        event_from_dict(deep)
 
 
 def test_42_item_8_several_places_of_a_record_are_one_in_each_block() -> None:

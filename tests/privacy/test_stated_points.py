@@ -102,12 +102,14 @@ def test_42_item_8_rounding_of_chords_is_allowed_for() -> None:
             first, second = np.sort(10 ** rng.uniform(-6, 1) * rng.uniform(0, 1, 2))
             deltas = 10 ** -np.sort(rng.uniform(0, rng.choice([0.1, 6.0]), 2))
             one, two = PrivacyProfile((second,), (deltas[1],)), PrivacyProfile((first, second), tuple(deltas))
-            for profile, share in ((one, rng.uniform()), (two, rng.uniform())):
-                corners = exact_hull(profile)
-                place = first + share * (second - first)
+            far = PrivacyProfile((rng.uniform(40, 500),), (deltas[1],))  # its chord begins at (−inf, 1)
+            for profile in (one, two, far):
+                corners, share = exact_hull(profile), rng.uniform()
+                end = profile.epsilons[-1]
+                place = end - share * (end - profile.epsilons[0] if profile is two else min(end, 1.0))
                 found, truth = delta(profile, place), exact_delta(corners, place)
                 assert truth <= found <= truth * (1 + mpmath.mpf(1e-13))
-                target = deltas[1] + share * ((1.0 if profile is one else deltas[0]) - deltas[1])
+                target = deltas[1] + share * ((deltas[0] if profile is two else 1.0) - deltas[1])
                 if deltas[1] < target < 1:
                     found, truth = epsilon(profile, target), exact_epsilon(corners, target)
                     assert truth <= found <= truth + 1e-12 * (1 + truth)

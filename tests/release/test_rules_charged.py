@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from dperm.privacy import AboveThreshold, ApproximateDP, Composed, Gaussian, PureDP, Relation, SelfComposed, epsilon
-from dperm.privacy.events import PoissonSampled, TruncatedPoisson
+from dperm.privacy.events import PoissonSampled, TruncatedPoisson, Unsupported
 from dperm.privacy.filters import BudgetExceeded
 from dperm.privacy.gdp import GaussianBound
+from dperm.release import SpendLog
 from dperm.release.ledger import Account, Budget, GdpFilter, Plan, RenyiFilter
-from dperm.release.ledger.log import _composed_epsilon
+from dperm.release.ledger.log import _composed_epsilon, only_claimed
 from dperm.release.ledger.rules import added
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
@@ -208,3 +210,29 @@ def test_42_item_8_what_is_left_is_told_and_an_expired_budget_takes_nothing() ->
     for cost in ({}, {"mu_squared": 0.125}):
         with pytest.raises(BudgetExceeded, match="expired on 2027-12-31"):
             account.charged(cost, "2028-01-01")
+
+
+def test_42_item_8_a_log_adds_up_persons_and_records_apart(tmp_path: Path) -> None:
+    log = SpendLog(tmp_path / "spend.db")
+    one, other = Gaussian(3.0), PureDP(0.2)
+    charges = [(one, "a", False), (one, "a", False), (one, "b", True), (other, "b", False), (Composed(()), "a", False)]
+    for event, label, persons in charges:
+        (one, "a", False),
+        (one, "a", False),
+        (one, "b", True),
+        (other, "b", False),
+        (Composed(()), "a", False),
+    ):
+        log.charge(event, mechanism="m", label=label, persons=persons)
+    assert log.total(1e-6) == {ADD: epsilon(Composed((one, one, other)), 1e-6)}
+    assert log.total(1e-6, persons=True) == {ADD: epsilon(one, 1e-6)}
+    assert log.total(1e-6, "a") == {ADD: epsilon(Composed((one, one)), 1e-6)}
+    assert log.total(1e-6, "b") == {ADD: epsilon(other, 1e-6)}
+    assert log.total(1e-6, "nobody") == {}
+    log.charge(Gaussian(4.0, REPLACE), mechanism="m", label="a")
+    with only_claimed("somebody says so"):
+        log.charge(one, mechanism="m", label="a")
+    assert log.total(1e-6, "a") == {ADD: math.inf, REPLACE: epsilon(Gaussian(4.0), 1e-6)}
+    log.charge(Composed((one, Unsupported("they say"))), mechanism="m", label="b")
+    assert log.total(1e-6, "b") == {ADD: math.inf}
+    assert SpendLog(tmp_path / "none.db").total(1e-6) == {}
