@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import math
 from types import MappingProxyType
@@ -14,6 +15,10 @@ from dperm.privacy.signing import digest_of
 from dperm.privacy.statements import disjoint_releases
 
 
+class Colour(enum.Enum):
+    RED = 3
+
+
 def test_42_item_8_facts_of_all_kinds_go_to_json_and_back() -> None:
     given = {
         "table": MappingProxyType({"inner": np.float64(0.25), 3: "three"}),
@@ -22,6 +27,7 @@ def test_42_item_8_facts_of_all_kinds_go_to_json_and_back() -> None:
         "array": np.array([[1.0, 2.0], [3.0, 4.0]]),
         "flag": np.bool_(False),
         "relation": Relation.REPLACE_ONE,
+        "colour": Colour.RED,
         "beyond": math.inf,
         "none": math.nan,
         "whole": 12,
@@ -39,6 +45,7 @@ def test_42_item_8_facts_of_all_kinds_go_to_json_and_back() -> None:
         "array": [[1.0, 2.0], [3.0, 4.0]],
         "flag": False,
         "relation": "replace_one",
+        "colour": 3,
         "beyond": None,
         "none": None,
         "whole": 12,

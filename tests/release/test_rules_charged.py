@@ -217,12 +217,6 @@ def test_42_item_8_a_log_adds_up_persons_and_records_apart(tmp_path: Path) -> No
     one, other = Gaussian(3.0), PureDP(0.2)
     charges = [(one, "a", False), (one, "a", False), (one, "b", True), (other, "b", False), (Composed(()), "a", False)]
     for event, label, persons in charges:
-        (one, "a", False),
-        (one, "a", False),
-        (one, "b", True),
-        (other, "b", False),
-        (Composed(()), "a", False),
-    ):
         log.charge(event, mechanism="m", label=label, persons=persons)
     assert log.total(1e-6) == {ADD: epsilon(Composed((one, one, other)), 1e-6)}
     assert log.total(1e-6, persons=True) == {ADD: epsilon(one, 1e-6)}
