@@ -77,7 +77,7 @@ def test_42_item_8_masses_larger_than_a_budget_are_refused() -> None:
 def test_42_item_8_what_may_go_astray_is_charged_in_both_directions(limit: float) -> None:
     """Another mechanism runs with this chance, under either neighbour: e^ε + 1 times it is added to δ (Event.astray)."""
     sampled = (
-        TruncatedPoisson(0.01, Gaussian(2.0), 60, 1000) if limit == 1.0 else TruncatedPoisson(1e-3, Gaussian(2.0), 150, 10**5)
+        TruncatedPoisson(0.01, Gaussian(2.0), 25, 1000) if limit == 1.0 else TruncatedPoisson(1e-3, Gaussian(2.0), 150, 10**5)
     )
     log_astray = math.log(sampled.astray)
     promise = ApproximateDP(0.01, 1e-9)
