@@ -49,7 +49,7 @@ class GdpFilter(Rule):
             raise ValueError(f"Expected a larger epsilon or a smaller mass than {mass:g}.")
 
         def beyond(log_mu: float) -> float:
-            return math.log(max(gaussian_delta(math.exp(-log_mu), left), 1e-300) / (delta - mass))
+            return math.log(gaussian_delta(math.exp(-log_mu), left) / (delta - mass))  # which is never rounded to 0
 
         least = math.log(1e-12)
         if beyond(least) > 0:
