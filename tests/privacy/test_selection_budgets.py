@@ -6,7 +6,17 @@ import math
 
 import pytest
 
-from dperm.privacy import BestOfTries, Gaussian, PureDP, Relation, budget_of_a_try, delta, epsilon, selection_epsilon
+from dperm.privacy import (
+    ApproximateDP,
+    BestOfTries,
+    Gaussian,
+    PureDP,
+    Relation,
+    budget_of_a_try,
+    delta,
+    epsilon,
+    selection_epsilon,
+)
 from dperm.privacy.events import Event
 from dperm.privacy.gaussian import gaussian_delta
 from dperm.privacy.selection import share_within
@@ -58,5 +68,6 @@ def test_42_item_8_numbers_of_tries_that_cannot_be() -> None:
         BestOfTries((Gaussian(1.0),), 600.1, "poisson")
     event = BestOfTries((PureDP(0.5),), 20.0)
     assert delta(event, 2000.0) < 1e-11  # e^2000 is no double
+    assert selection_epsilon(BestOfTries((ApproximateDP(0.1, 1e-3),), 20.0), 1e-6) == math.inf  # its δ stays, at any ε
     assert selection_epsilon(event, 1e-10) <= 1.5 * (1 + 1e-3)
     assert 0.9999 < delta(BestOfTries((PureDP(30.0),), 20.0), 0.0) <= 1.0
