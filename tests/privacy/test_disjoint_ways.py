@@ -142,11 +142,12 @@ def test_42_item_8_events_are_as_many_and_as_deep_as_may_be() -> None:
             SelfComposed(more, 10**60)
     assert SelfComposed(Gaussian(1.0), 10**60).count > 0.9999 * 10**60
     event = Gaussian(1.0)
-    for _ in range(DEEPEST - 1):
-        event = SelfComposed(event, 1)
+    for depth in range(1, DEEPEST):
+        event = Composed((Gaussian(5.0), event)) if depth % 2 else SelfComposed(event, 1)
     assert event_from_dict(event.to_dict()) == event
-    with pytest.raises(ValueError, match="at most 100 deep"):
-        SelfComposed(event, 1)
+    for deeper in (lambda: SelfComposed(event, 1), lambda: Composed((event,))):
+        with pytest.raises(ValueError, match="at most 100 deep"):
+            deeper()
     with pytest.raises(ValueError, match="at most 100 deep"):
         event_from_dict({"type": "SelfComposed", "event": event.to_dict(), "count": 1})
     with pytest.raises(ValueError, match="Expected an event named"):

@@ -60,6 +60,13 @@ def test_42_item_8_what_events_cannot_be(make: Callable[[Any], Event], right: li
             make(value)
 
 
+def test_42_item_8_a_relation_is_one_of_two_by_name() -> None:
+    assert Gaussian(2.0, "replace_one") == REPLACED  # type: ignore[arg-type]
+    for wrong in (5, None, ADD.name.encode()):
+        with pytest.raises(ValueError, match="Expected relation to be one of 'add_or_remove_one', 'replace_one'"):
+            Gaussian(2.0, wrong)  # type: ignore[arg-type]
+
+
 def test_42_item_8_tables_that_are_no_events() -> None:
     for wrong in ([], "Gaussian", 5, None, {}, {"type": None}, {"type": "Normal"}, {"type": "Event"}):
         with pytest.raises(ValueError, match="Expected an event named"):

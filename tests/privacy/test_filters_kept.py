@@ -42,11 +42,13 @@ def test_42_item_8_a_budget_is_what_the_conversion_leaves(epsilon: float, delta:
 
 
 def test_42_item_8_what_was_released_earlier_is_paid_from_the_same_budget() -> None:
-    earlier = SelfComposed(Gaussian(20.0), 3)
+    earlier = SelfComposed(Gaussian(200.0), 3)
     for order in (None, 15.0):
         whole, rest = rdp_budget(2.0, 1e-6, order=order), rdp_budget(2.0, 1e-6, order=order, earlier=earlier)
         assert rest.order == whole.order
-        assert rest.rdp_budget == pytest.approx(whole.rdp_budget - 3 * whole.order / (2 * 20**2), rel=1e-9)
+        assert rest.rdp_budget == pytest.approx(whole.rdp_budget - 3 * whole.order / (2 * 200**2), rel=1e-9)
+    small = rdp_budget(0.3, 1e-6, earlier=earlier)
+    assert small.rdp_budget == pytest.approx(rdp_budget(0.3, 1e-6).rdp_budget - 3 * small.order / (2 * 200**2), rel=1e-9)
     dear = math.sqrt(whole.order / (2 * whole.rdp_budget))  # a Gaussian that takes all of it
     with pytest.raises(ValueError, match="all of the budget"):
         rdp_budget(2.0, 1e-6, order=15.0, earlier=Gaussian(dear * (1 - 1e-6)))
