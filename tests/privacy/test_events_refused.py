@@ -12,6 +12,7 @@ from dperm.privacy.events import (
     Event,
     HiddenIterates,
     IndividualGaussian,
+    Laplace,
     RandomAllocation,
     RandomStop,
     RowsSampled,
@@ -99,6 +100,7 @@ def test_42_item_8_several_places_of_a_record_are_one_in_each_block() -> None:
             assert sum(sizes.values()) == selected
             assert sum(size * count for size, count in sizes.items()) == steps
             assert max(sizes) - min(sizes) <= 1
+    assert PoissonSampled(0.5, Laplace(1.0)).pays_for is None
     assert relation_of(PoissonSampled(0.5, REPLACED)) is REPLACE
     assert relation_of(TruncatedPoisson(0.1, REPLACED, 5, 9)) is REPLACE
     assert leaves(PoissonSampled(0.75, one)) == {PoissonSampled(0.75, one): 1}

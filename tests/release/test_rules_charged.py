@@ -171,6 +171,8 @@ def test_42_item_8_a_plan_counts_and_composes_what_is_in_it() -> None:
     for event, message in ((Gaussian(3.0), "no release like it"), (SelfComposed(other, 2), "no release like it")):
         with pytest.raises(ValueError, match=message):
             rule.cost(event)
+    with pytest.raises(ValueError, match="at least one release"):
+        Plan.of(5.0, 1e-6, [])
     with pytest.raises(ValueError, match="planned releases by replace_one"):
         Plan.of(5.0, 1e-6, [(one, 1)], relation=REPLACE)
     assert Plan.of(rule.planned, 1e-6, rule.releases).planned == rule.planned
