@@ -90,5 +90,9 @@ def test_42_item_8_the_flow_is_asked_where_it_is_the_less() -> None:
                 )
                 assert (delta(event, s) != delta(plain, s)) == flows
                 assert delta(event, s) <= delta(plain, s) * (1 + 1e-9)
-    many = ObjectivePerturbationEvent(9.0, 1.0, 0.25, 2.0, ADD, "logistic", True)
-    assert delta(many, 0.3) >= delta(ObjectivePerturbationEvent(9.0, 1.0, 0.25, 2.0, ADD, "logistic"), 0.3)
+    settings = (9.0, 1.0, 0.25, 2.0)
+    one, two, generic_many = (
+        delta(ObjectivePerturbationEvent(*settings, relation, loss, True), 0.3)
+        for relation, loss in ((ADD, "logistic"), (REPLACE, "logistic"), (ADD, None))
+    )
+    assert delta(ObjectivePerturbationEvent(*settings, ADD, "logistic"), 0.3) < one < generic_many < two
