@@ -161,7 +161,8 @@ def test_42_item_8_one_stop_is_exact_from_hardly_anything_to_all() -> None:
             exact = gaussian_delta(1 / signal, level)
             found = stopping_delta([signal], [level])
             assert exact * (1 - 1e-9) <= found <= min(1.0, exact * 1.03 + 1e-12)
-    assert 0 < stopping_delta([1.0], [700.0]) < 1e-13  # rounding is allowed for where nothing is left
+    assert 1e-15 <= stopping_delta([1.0], [700.0]) < 1e-13  # rounding is allowed for where nothing is left
+    assert 1 - 1e-12 < stopping_delta([29.0], [0.0]) <= 1.0
 
 
 def test_42_item_8_levels_keep_their_delta_and_are_as_low_as_may_be() -> None:
