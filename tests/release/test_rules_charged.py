@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from dperm.privacy.gdp import GaussianBound
 from dperm.release import SpendLog
 from dperm.release.ledger import Account, Budget, GdpFilter, Plan, RenyiFilter
 from dperm.release.ledger.log import _composed_epsilon, only_claimed
-from dperm.release.ledger.rules import added
+from dperm.release.ledger.rules import added, rule_from_dict
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 
@@ -232,3 +233,11 @@ def test_42_item_8_a_log_adds_up_persons_and_records_apart(tmp_path: Path) -> No
     log.charge(Composed((one, Unsupported("they say"))), mechanism="m", label="b")
     assert log.total(1e-6, "b") == {ADD: math.inf}
     assert SpendLog(tmp_path / "none.db").total(1e-6) == {}
+
+
+def test_42_item_8_rules_go_to_json_and_back_by_their_names() -> None:
+    for rule in (GdpFilter.of(1.0, 1e-5), RenyiFilter.of(1.0, 1e-5), Plan.of(5.0, 1e-6, [(PureDP(0.1), 3)])):
+        assert rule_from_dict(json.loads(json.dumps(rule.to_dict()))) == rule
+    for wrong in ({"type": "Rule"}, {"type": "Odometer"}, {}):
+        with pytest.raises(ValueError, match="no budget that adds up by"):
+            rule_from_dict(wrong)
