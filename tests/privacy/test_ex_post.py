@@ -187,9 +187,10 @@ def test_42_item_8_what_doubles_cannot_tell_apart_is_refused() -> None:
     for signals in ((30.0,), (1.0, 30.0)):
         with pytest.raises(ValueError, match="at most 29"):
             stopping_delta(signals, [1.0] * len(signals))
-    for signals, message in (((1e-3, 1e300), "at most 29"), ((1e-300, 1.0), "squares rise"), ((1.0, 1.0), "rise from above 0")):
+    for signals, message in (((1e-3, 1e300), "at most 29"), ((0.9e-60, 1.0), "squares rise"), ((1.0, 1.0), "rise from above 0")):
         with pytest.raises(ValueError, match=message):
             stopping_delta(signals, [1.0, 1.0])
+    assert stopping_delta((1.5e-60, 1.0), [1.0, 1.0]) == pytest.approx(gaussian_delta(1.0, 1.0), rel=1e-2)
     for levels in ([1.0], [1.0, -1e-9], [1.0, 2.0, 3.0], [1.0, math.nan]):
         with pytest.raises(ValueError, match="Expected 2 epsilons of at least 0"):
             stopping_delta([0.5, 1.0], levels)
