@@ -31,7 +31,7 @@ from dperm.privacy import (
 from dperm.privacy.events import Side, TruncatedPoisson
 from dperm.privacy.gaussian import gaussian_delta
 from dperm.privacy.last_iterate import stopped_shifts
-from dperm.privacy.pairs import LossPair, loss_pairs
+from dperm.privacy.pairs import LossPair, _RowsSampled, loss_pairs
 from dperm.privacy.pld import pld_delta, pld_epsilon
 
 REPLACE = Relation.REPLACE_ONE
@@ -236,6 +236,34 @@ def test_numbers_of_rows_that_are_all_but_impossible_count_as_an_infinite_loss()
         assert kept == 2 or beyond[kept - 1] > 1e-19  # not more than that is worth
         high = pairs.remove.support[1]
         assert float(rows(rate, 0.1, number).loss(mpmath.mpf(kept - 1) / number + mpmath.mpf(1.35))) <= high * 1.001
+
+
+def test_losses_of_rows_are_found_wherever_they_are() -> None:
+    """Rates, numbers and noise of all sizes: the loss at the place that is found for it is that loss, and places rise."""
+    rng = np.random.default_rng(1)
+    for _ in range(12):
+        rate, number, noise = 10 ** rng.uniform(-9, -0.05), int(rng.integers(2, 40)), 10 ** rng.uniform(-1.5, 3)
+        pair = loss_pairs(RowsSampled(rate, Gaussian(noise), number)).remove
+        assert isinstance(pair, _RowsSampled)
+        low, high = pair.support
+        losses = low + (high - low) * rng.random(300) ** rng.choice([1.0, 4.0])
+        places = pair._places(np.sort(losses))
+        clear = np.sort(losses) > low + 1e-9 * (high - low) + 2e-13
+        assert pair._losses(places[clear])[0] == pytest.approx(np.sort(losses)[clear], abs=1e-11 * (1 + abs(high)))
+        assert (np.diff(places[clear]) >= -1e-6 * noise).all()
+        nothing = pair.masses(np.array([-math.inf, low - 1.0, low - 0.5]))
+        assert nothing[0].tolist() == [0.0, 0.0] == nothing[1].tolist()
+
+
+def test_losses_of_rows_may_be_many() -> None:
+    """More than are looked at in one go."""
+    pair = loss_pairs(RowsSampled(0.3, Gaussian(0.7), 2)).remove
+    low, high = pair.support
+    edges = np.linspace(low + 0.1, high, (1 << 17) + 3)
+    p, q = pair.masses(edges)
+    few = pair.masses(edges[:: 1 << 16])
+    for masses, fewer in ((p, few[0]), (q, few[1])):
+        assert np.add.reduceat(masses[: 1 << 17], [0, 1 << 16]) == pytest.approx(fewer, rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize(("noise", "steps", "contraction"), [(2.0, 60, 0.97), (0.5, 5, 0.9), (1.0, 1, 1.0)])

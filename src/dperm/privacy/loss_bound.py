@@ -168,8 +168,6 @@ class LossBound:
     def delta(self, epsilon: float) -> float:
         """Upper bound on E(1 − e^{ε − R})₊, any real ε: above it by what rounding may take away."""
         start = self._inverse(np.array([epsilon]))
-        if epsilon < self.support[0]:
-            start = np.array([self.law.support[0]])
         steps = np.arange(self.law.support[0], self.law.support[1], _STEP)  # so that the second bound below is of use
         a, b, piece = self._cells(np.concatenate([start, steps]))
         inside = a >= start[0]
