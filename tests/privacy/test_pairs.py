@@ -145,6 +145,8 @@ def test_the_support_holds_all_but_next_to_nothing(event: Event, oracle: Mixture
     low, high = directions.remove.support
     beyond = oracle.masses(high)[1]
     assert 1e-46 < beyond <= 3e-40
+    largest = max(mean for _, mean in oracle.first)
+    assert high == pytest.approx(float(oracle.loss(largest + mpmath.mpf(13.5) * oracle.spread)), rel=1e-9)
     if directions.add is not directions.remove:
         assert directions.add.support == (-high, -low)
     below = oracle.masses(low)[0] if low > oracle.loss(-50 * oracle.spread) else mpmath.mpf(0)
