@@ -24,12 +24,14 @@ from dperm.privacy import (
     PoissonSampled,
     PrivacyProfile,
     PureDP,
+    RandomAllocation,
     RandomStop,
     Relation,
     RowsSampled,
     SampledWithoutReplacement,
     UnsupportedEventError,
 )
+from dperm.privacy.allocation import allocation_ratio
 from dperm.privacy.events import Side, TruncatedPoisson
 from dperm.privacy.gaussian import gaussian_delta
 from dperm.privacy.last_iterate import stopped_shifts
@@ -405,3 +407,18 @@ def test_however_much_noise_there_is_nothing_is_below_the_truth(event: Callable[
 
 def test_more_noise_than_losses_can_be_told_from_counts_as_less() -> None:
     assert loss_pairs(RowsSampled(0.5, Gaussian(1e19), 2)).remove == loss_pairs(RowsSampled(0.5, Gaussian(1e9), 2)).remove
+
+
+def test_allocation_has_both_directions_and_none_with_too_little_noise() -> None:
+    """Its ratio is U = P/Q, whose mean is 1: adding a record has the loss −ln U."""
+    pairs = loss_pairs(RandomAllocation(4, Gaussian(0.8)))
+    assert pairs.infinite == allocation_ratio(4, 0.8).lost
+    low, high = pairs.remove.support
+    assert pairs.add.support == (-high, -low)
+    for value in (-0.3, 0.1, 1.0):
+        p_below, p_above, q_below, q_above = both_sides(pairs.remove, value)
+        assert (p_below + p_above, q_below + q_above) == (pytest.approx(1.0, abs=1e-12), pytest.approx(1.0, abs=1e-12))
+        assert both_sides(pairs.add, -value) == pytest.approx((q_above, q_below, p_above, p_below), rel=1e-12)
+    hopeless = loss_pairs(RandomAllocation(4, Gaussian(0.0499)))
+    assert hopeless.infinite == 1.0
+    assert both_sides(hopeless.remove, 0.0) == (1.0, 0.0, 1.0, 0.0)
