@@ -7,11 +7,34 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
-from dperm.privacy import Gaussian, Laplace, PoissonSampled, PureDP, Relation, RowsSampled, pld
+from dperm.privacy import (
+    ApproximateDP,
+    Composed,
+    Gaussian,
+    Laplace,
+    PoissonSampled,
+    PureDP,
+    Relation,
+    RowsSampled,
+    SelfComposed,
+    pld,
+)
+from dperm.privacy.events import TruncatedPoisson
 from dperm.privacy.loss_bound import LossBound, Rayleigh
 from dperm.privacy.pairs import LossPair, loss_pairs
-from dperm.privacy.pld import _Composition, _convolved, _Discrete, _Rough, _Tilted, infinite_mass, lay
+from dperm.privacy.pld import (
+    PrivacyLossDistribution,
+    _Composition,
+    _convolved,
+    _Discrete,
+    _in_levels,
+    _Rough,
+    _Tilted,
+    infinite_mass,
+    lay,
+)
 
 Parts = list[tuple[_Tilted, int]]
 
@@ -255,3 +278,136 @@ def test_laid_on_a_grid_both_masses_stay_and_profiles_are_exact_at_its_points(pa
         value = float(losses[number]) + share * h
         p, q = beyond(pair, value)
         assert float(found.mass @ np.maximum(-np.expm1(value - losses), 0.0)) >= (p - math.exp(value) * q) * (1 - 1e-12) - 1e-15
+
+
+@pytest.mark.parametrize("tilt", [0.5, 2.0, 40.0])
+def test_losses_so_far_above_that_they_are_not_summed_are_accounted_for(tilt: float) -> None:
+    """One loss of 0: far below it δ is 1, also where its weight is less than e^−60."""
+    whole = _Discrete(np.ones(1), 0, 0.1).tilted(tilt)
+    for reach in (1.0, 30.0, 59.0, 59.99, 60.01, 60.5, 90.0):
+        value = -reach / tilt
+        found = _Composition(whole, tilt, 0.0).log_delta(value)
+        assert math.log(-math.expm1(value)) - 1e-12 <= found <= 0.0
+
+
+# Whole compositions
+
+
+def binomial_delta(e: float, failure: float, count: int, value: float) -> float:
+    """δ of so many (e, failure)-private mechanisms that tell all there is, in closed form (Kairouz, Oh, Viswanath 2015)."""
+    p = 1 / (1 + math.exp(-e))
+    kept = math.fsum(
+        math.comb(count, i) * p**i * (1 - p) ** (count - i) * max(0.0, -math.expm1(value - (2 * i - count) * e))
+        for i in range(count + 1)
+    )
+    return kept - (1 - kept) * math.expm1(count * math.log1p(-failure))
+
+
+@pytest.mark.parametrize(
+    ("e", "failure", "count"), [(0.5, 0.0, 8), (0.1, 1e-7, 40), (2.0, 1e-3, 3), (0.02, 0.0, 200), (0.7, 0.0, 1)]
+)
+def test_what_tells_all_that_it_may_composes_to_the_closed_form(e: float, failure: float, count: int) -> None:
+    event = SelfComposed(ApproximateDP(e, failure) if failure else PureDP(e), count)
+    distribution = PrivacyLossDistribution(event)
+    values = [0.0, 0.3 * e, 0.31 * e * count, 0.77 * e * count, 1.001 * e * count]
+    exact = [binomial_delta(e, failure, count, value) for value in values]
+    found = [distribution.delta(value) for value in values]
+    together = distribution.deltas(values)
+    for number in range(len(values)):
+        assert exact[number] * (1 - 1e-9) <= found[number] <= exact[number] * 1.01 + 1e-25
+        assert exact[number] * (1 - 1e-9) <= together[number]
+    assert together == pytest.approx(exact, rel=0.05, abs=1e-6)
+    for value, target in zip(values[1:4], exact[1:4], strict=True):
+        assert value * (1 - 1e-9) <= distribution.epsilon(target * (1 + 1e-9)) + 1e-6
+        assert binomial_delta(e, failure, count, distribution.epsilon(target)) <= target * (1 + 1e-9)
+        assert distribution.epsilon(target * (1 + 1e-9)) <= value * (1 + 1e-3) + 1e-6
+    assert distribution.epsilon(exact[-1] * 0.99) == math.inf or not failure
+
+
+def test_what_goes_astray_costs_more_the_larger_epsilon_is() -> None:
+    """A mechanism that is another with a chance of `astray`: δ + astray·(1 + e^ε)."""
+    cut = TruncatedPoisson(0.01, Gaussian(3.0), 25, 1000)
+    whole = PoissonSampled(0.01, Gaussian(3.0))
+    assert 1e-9 < cut.astray < 1e-3
+    own, other = (PrivacyLossDistribution(SelfComposed(event, 3)) for event in (cut, whole))
+    for value in (0.5, 2.0):
+        added = 3 * cut.astray * (1 + math.exp(value))
+        assert own.delta(value) == pytest.approx(min(1.0, other.delta(value) + added), rel=1e-9)
+        assert own.deltas([value])[0] == pytest.approx(own.delta(value), rel=1e-3)
+    target = 20 * cut.astray
+    found = own.epsilon(target)
+    assert own.delta(found) <= target * (1 + 1e-4)
+    assert own.delta(found * 0.99) > target
+    assert own.epsilon(3 * cut.astray * 1.9) == math.inf
+
+
+def test_beside_what_has_no_finite_loss_nothing_helps() -> None:
+    for event in (Composed((PureDP(650.0), Gaussian(1.0))), Composed((Gaussian(1e-3), PureDP(0.1)))):
+        distribution = PrivacyLossDistribution(event)
+        assert distribution.epsilon(0.5) == math.inf
+        assert distribution.delta(10.0) >= 0.999
+        assert (distribution.deltas([0.1, 10.0]) >= 0.999).all()
+
+
+def test_both_directions_count() -> None:
+    """At a small ε adding a record to samples may cost more than removing one; the larger is taken at each ε."""
+    for event in (PoissonSampled(0.9, Gaussian(0.8)), PoissonSampled(0.3, Gaussian(2.0))):
+        pairs = loss_pairs(event)
+        for value in (0.05, 0.4, 1.5):
+            each = [beyond(pair, value)[0] - math.exp(value) * beyond(pair, value)[1] for pair in (pairs.remove, pairs.add)]
+            assert max(each) * (1 - 1e-9) <= PrivacyLossDistribution(event).delta(value) <= max(each) * 1.001
+            assert PrivacyLossDistribution(event).deltas([value])[0] >= max(each) * (1 - 1e-9)
+            assert PrivacyLossDistribution(event).epsilon(max(each)) >= value * (1 - 1e-9)
+
+
+def test_gaussians_and_all_else_compose_together() -> None:
+    """Gaussians add up to one, of 1/σ² = Σ n/σ_i²; a pure mechanism beside it is a mean of two profiles."""
+    e, parts = 0.4, Composed((SelfComposed(Gaussian(4.0), 9), Gaussian(2.0), PureDP(0.4)))
+    sigma = 1 / math.sqrt(9 / 16 + 1 / 4)
+    p = 1 / (1 + math.exp(-e))
+    for value in (0.0, 0.5, 2.0, 5.0):
+        exact = p * gaussian_profile(sigma, value - e) + (1 - p) * gaussian_profile(sigma, value + e)
+        assert exact * (1 - 1e-9) <= PrivacyLossDistribution(parts).delta(value) <= exact * 1.002
+
+
+def gaussian_profile(sigma: float, value: float) -> float:
+    """Also below 0 (Balle & Wang 2018, Theorem 8)."""
+    return float(ndtr(0.5 / sigma - value * sigma) - math.exp(value) * ndtr(-0.5 / sigma - value * sigma))
+
+
+def test_nothing_that_runs_has_no_loss() -> None:
+    nothing = PrivacyLossDistribution(Composed(()))
+    assert (nothing.epsilon(1e-9), nothing.delta(0.0)) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("levels", "group"), [(1, 100), (2, 5), (3, 3), (4, 2)])
+def test_copies_in_levels_are_all_there_once(levels: int, group: int) -> None:
+    """Groups of copies, groups of groups, and what is left over at each level: on one grid they are what all at once are."""
+    parts = [(tilted(RNG.random(4), -2), 10), (tilted([0.9, 0.1], 1), 2), (tilted([0.3, 0.7]), 7), (tilted([1.0], 2), 9)]
+    found = _in_levels(parts, levels, group, 0.5, lambda copies: 0.1, False)
+    assert left_out(found, parts) <= 1e-10
+    assert found.missing <= 1e-10
+    assert found.mean == pytest.approx(sum(count * part.mean for part, count in parts), abs=1e-8)
+    assert found.h == 0.1
+
+
+def test_levels_on_coarser_grids_only_round_up() -> None:
+    """The last level has few copies left, and a grid for so many; both masses stay."""
+    tilt = 0.8
+    parts = [(_Discrete(RNG.random(9) / 5, -4, 0.01).tilted(tilt), 30), (_Discrete(RNG.random(5) / 4, -1, 0.01).tilted(tilt), 11)]
+    asked: list[int] = []
+
+    def spacing(copies: int) -> float:
+        asked.append(copies)
+        return 0.1 / math.sqrt(copies)
+
+    whole, found = _convolved(parts, 1e-14, False), _in_levels(parts, 2, 7, tilt, spacing, False)
+    assert found.h == 0.1 / math.sqrt(asked[-1]) > 0.015
+    assert asked[-1] >= 30 // 7 + 11 // 7
+    for less in (0.0, 1.0):
+        assert masses_of(found, tilt, less) == pytest.approx(masses_of(whole, tilt, less), rel=1e-6)
+    fine, coarse = (_Composition(each, tilt, 0.0) for each in (whole, found))
+    for value in np.linspace(whole.mean, whole.mean + 0.5, 12):
+        assert fine.log_delta(value) - 1e-9 <= coarse.log_delta(value) <= fine.log_delta(value) + 0.1
+    same = _in_levels(parts, 2, 7, tilt, lambda copies: 0.0149, False)  # hardly coarser: not worth the loss
+    assert same.h == 0.01
