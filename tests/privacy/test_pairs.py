@@ -232,7 +232,7 @@ def test_samples_of_a_fixed_size_mirror_their_losses(rate: float, noise: float) 
 
 def test_numbers_of_rows_that_are_all_but_impossible_count_as_an_infinite_loss() -> None:
     """300 rows, each drawn with a chance of a thousandth: more than some twenty are left out."""
-    for rate, number in ((0.001, 300), (1e-20, 3), (1e-7, 40), (0.4, 2)):
+    for rate, number in ((0.001, 300), (1e-20, 3), (1e-7, 40), (0.4, 2), (1e-12, 2)):
         pairs = loss_pairs(RowsSampled(rate, Gaussian(0.1), number))
         q = mpmath.mpf(rate)
         chances = [mpmath.binomial(number, j) * q**j * (1 - q) ** (number - j) for j in range(number + 1)]
