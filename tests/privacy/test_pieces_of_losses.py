@@ -92,6 +92,7 @@ def test_profiles_of_several_pieces_are_their_integrals(pieces: Pieces) -> None:
         exact = pieces.profile(value)
         assert exact * (1 - 1e-13) <= pieces.bound.delta(value) <= exact * (1 + 1e-8) + 4e-40
     assert pieces.bound.delta(high + 1.0) <= 4e-40
+    assert 1 - 1e-12 <= pieces.bound.delta(low - 40.0) <= 1.0
 
 
 @pytest.mark.parametrize("pieces", PIECES, ids=range(len(PIECES)))
