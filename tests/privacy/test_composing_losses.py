@@ -304,7 +304,7 @@ def binomial_delta(e: float, failure: float, count: int, value: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("e", "failure", "count"), [(0.5, 0.0, 8), (0.1, 1e-7, 40), (2.0, 1e-3, 3), (0.02, 0.0, 200), (0.7, 0.0, 1)]
+    ("e", "failure", "count"), [(0.5, 0.0, 8), (0.1, 1e-7, 40), (2.0, 1e-3, 3), (0.02, 0.0, 200), (0.7, 0.0, 1), (1e-3, 8e-4, 1)]
 )
 def test_what_tells_all_that_it_may_composes_to_the_closed_form(e: float, failure: float, count: int) -> None:
     event = SelfComposed(ApproximateDP(e, failure) if failure else PureDP(e), count)
