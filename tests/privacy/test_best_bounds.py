@@ -26,12 +26,13 @@ from dperm.privacy import (
     RandomAllocation,
     Relation,
     SelfComposed,
+    UnsupportedEventError,
     delta,
     epsilon,
 )
 from dperm.privacy.accounting import _basic, _one_gaussian, best_epsilon
 from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from dperm.privacy.pld import pld_epsilon
+from dperm.privacy.pld import pld_delta, pld_epsilon
 from dperm.privacy.rdp import rdp_delta, rdp_epsilon
 
 # Sums of promises
@@ -159,8 +160,8 @@ def test_what_is_a_gaussian_as_far_as_privacy_goes_is_one_gaussian() -> None:
 def test_each_event_has_the_accountant_that_knows_it_best(event: Event, name: str) -> None:
     value, found = best_epsilon(event, 1e-5)
     assert found == name
-    assert delta(event, value) <= 1e-5 * (1 + 2e-3)
-    assert delta(event, value * 0.98) > 1e-5
+    room = 1e-6 if "exact" in name else 3e-3  # what a grid or a bisection may be above
+    assert 1 - room <= delta(event, value) / 1e-5 <= 1 + room
 
 
 def test_many_choices_are_bounded_by_what_is_least() -> None:
@@ -170,7 +171,7 @@ def test_many_choices_are_bounded_by_what_is_least() -> None:
         least = min(count * size, pld_epsilon(event, 1e-6), rdp_epsilon(event, 1e-6))
         assert epsilon(event, 1e-6) == pytest.approx(least, rel=1e-12)
         value = 0.7 * least
-        assert delta(event, value) <= rdp_delta(event, value)
+        assert delta(event, value) <= min(rdp_delta(event, value), pld_delta(event, value))
 
 
 def test_a_profile_by_two_accountants_is_found_by_bisection() -> None:
@@ -189,3 +190,19 @@ def test_a_profile_by_two_accountants_is_found_by_bisection() -> None:
 def test_nothing_costs_nothing() -> None:
     assert best_epsilon(Composed(()), 1e-5) == (0.0, "exact")
     assert delta(Composed(()), 0.0) == 0.0
+
+
+def test_what_no_accountant_knows_is_refused_by_name() -> None:
+    unknown = PoissonSampled(0.1, Laplace(1.0))
+    for event in (unknown, Composed((unknown, PureDP(0.1))), Composed((unknown, FilteredRdp(8.0, 0.05)))):
+        with pytest.raises(UnsupportedEventError, match="Laplace"):
+            epsilon(event, 1e-5)
+        with pytest.raises(UnsupportedEventError, match="Laplace"):
+            delta(event, 1.0)
+
+
+def test_without_delta_only_pure_parts_are_bounded() -> None:
+    assert best_epsilon(Composed((PureDP(0.3), Laplace(math.sqrt(2)))), 0.0) == (pytest.approx(1.3), "basic composition")
+    assert best_epsilon(Gaussian(1.0), 0.0)[0] == math.inf
+    assert best_epsilon(ObjectivePerturbationEvent(4.0, 1.0, 0.25, 2.0), 0.0)[0] == math.inf
+    assert best_epsilon(ExponentialMechanism(0.5), 0.0)[0] == 0.5
