@@ -304,7 +304,8 @@ def binomial_delta(e: float, failure: float, count: int, value: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("e", "failure", "count"), [(0.5, 0.0, 8), (0.1, 1e-7, 40), (2.0, 1e-3, 3), (0.02, 0.0, 200), (0.7, 0.0, 1), (1e-3, 8e-4, 1)]
+    ("e", "failure", "count"),
+    [(0.5, 0.0, 8), (0.1, 1e-7, 40), (2.0, 1e-3, 3), (0.02, 0.0, 200), (0.7, 0.0, 1), (1e-3, 8e-4, 1), (0.1, 0.3, 1)],
 )
 def test_what_tells_all_that_it_may_composes_to_the_closed_form(e: float, failure: float, count: int) -> None:
     event = SelfComposed(ApproximateDP(e, failure) if failure else PureDP(e), count)
@@ -339,14 +340,18 @@ def test_what_goes_astray_costs_more_the_larger_epsilon_is() -> None:
     assert own.delta(found) <= target * (1 + 1e-4)
     assert own.delta(found * 0.99) > target
     assert own.epsilon(3 * cut.astray * 1.9) == math.inf
+    for value in (30.0, 800.0):
+        assert own.delta(value) == 1.0
+        assert own.deltas([value]).tolist() == [1.0]
 
 
 def test_beside_what_has_no_finite_loss_nothing_helps() -> None:
     for event in (Composed((PureDP(650.0), Gaussian(1.0))), Composed((Gaussian(1e-3), PureDP(0.1)))):
         distribution = PrivacyLossDistribution(event)
         assert distribution.epsilon(0.5) == math.inf
-        assert distribution.delta(10.0) >= 0.999
+        assert 0.999 <= distribution.delta(10.0) <= 1.0
         assert (distribution.deltas([0.1, 10.0]) >= 0.999).all()
+        assert (distribution.deltas([0.1, 10.0]) <= 1.0).all()
 
 
 def test_both_directions_count() -> None:
