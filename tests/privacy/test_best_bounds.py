@@ -114,12 +114,14 @@ def test_where_all_of_delta_is_spent_basic_composition_is_the_truth() -> None:
     "parts",
     [
         [(Gaussian(3.0), 1)],
+        [(Gaussian(3.0), 2)],
+        [(Gaussian(3.0), 1), (Gaussian(400.0), 1)],
         [(Gaussian(3.0), 1000)],
         [(Gaussian(0.1 * (number + 3)), number + 1) for number in range(12)],
         [(Gaussian(1e-59), 3), (Gaussian(1e59), 5)],
         [(Gaussian(1e59), 10**12), (Gaussian(2e59), 7)],
     ],
-    ids=range(5),
+    ids=range(7),
 )
 def test_gaussians_are_one_whose_noise_is_never_rounded_up(parts: list[tuple[Gaussian, int]]) -> None:
     """1/σ² = Σ n/σ_i², in 50 digits."""
