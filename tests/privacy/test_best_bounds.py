@@ -34,6 +34,7 @@ from dperm.privacy.accounting import _basic, _one_gaussian, best_epsilon
 from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon
 from dperm.privacy.pld import pld_delta, pld_epsilon
 from dperm.privacy.rdp import rdp_delta, rdp_epsilon
+from dperm.privacy.stated_points import profile_delta
 
 # Sums of promises
 
@@ -208,3 +209,10 @@ def test_without_delta_only_pure_parts_are_bounded() -> None:
     assert best_epsilon(Gaussian(1.0), 0.0)[0] == math.inf
     assert best_epsilon(ObjectivePerturbationEvent(4.0, 1.0, 0.25, 2.0), 0.0)[0] == math.inf
     assert best_epsilon(ExponentialMechanism(0.5), 0.0)[0] == 0.5
+
+
+def test_a_stated_profile_is_read_off_its_hull() -> None:
+    """Not off a grid, which is a little above it."""
+    profile = PrivacyProfile((0.0, 0.1, 0.4, 1.0), (0.02, 0.004, 1e-4, 1e-5))
+    for value in (0.0, 0.03, 0.25, 0.7, 1.5):
+        assert delta(profile, value) == profile_delta(profile, value)
