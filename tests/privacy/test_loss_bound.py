@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dperm.privacy import ObjectivePerturbationEvent
-from dperm.privacy.loss_bound import LossBound, Normal, Rayleigh
+from dperm.privacy.loss_bound import HalfNormal, Law, LossBound, Normal, Rayleigh
 from dperm.privacy.objective_perturbation import loss_bound
 
 
