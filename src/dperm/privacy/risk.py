@@ -183,6 +183,6 @@ class Risk:
             ceiling += _NEAR
         if fine(ceiling) > 0:
             found = float(brentq(fine, floor, ceiling, xtol=precision))
-            while fine(found) > 0:
-                found -= precision
+            while self.of(event(found)) > self.limit:  # as anybody else finds it, who knows no line to look around
+                found, precision = found - precision, 2 * precision
         return math.exp(found)
