@@ -29,8 +29,10 @@ from dperm.privacy import (
     Relation,
     RowsSampled,
     SampledWithoutReplacement,
+    SelfComposed,
     UnsupportedEventError,
 )
+from dperm.privacy.accounting import delta
 from dperm.privacy.allocation import allocation_ratio
 from dperm.privacy.events import Side, TruncatedPoisson
 from dperm.privacy.gaussian import gaussian_delta
@@ -258,10 +260,40 @@ def test_losses_of_rows_are_found_wherever_they_are() -> None:
         losses = low + (high - low) * rng.random(300) ** rng.choice([1.0, 4.0])
         places = pair._places(np.sort(losses))
         clear = np.sort(losses) > low + 1e-9 * (high - low) + 2e-13
-        assert pair._losses(places[clear])[0] == pytest.approx(np.sort(losses)[clear], abs=1e-11 * (1 + abs(high)))
+        found = [pair._loss(float(place)) for place in places[clear]]
+        assert found == pytest.approx(np.sort(losses)[clear], abs=1e-11 * (1 + abs(high)))
         assert (np.diff(places[clear]) >= -1e-6 * noise).all()
         nothing = pair.masses(np.array([-math.inf, low - 1.0, low - 0.5]))
         assert nothing[0].tolist() == [0.0, 0.0] == nothing[1].tolist()
+
+
+@pytest.mark.parametrize("rate", [2.8e-15, 1e-10, 1e-30])
+@pytest.mark.parametrize("noise", [0.19, 0.5, 76.5])
+@pytest.mark.parametrize("number", [1, 3])
+def test_losses_of_rows_at_rates_next_to_nothing(rate: float, noise: float, number: int) -> None:
+    """The P- and Q-masses of losses above each place are those of 40 digits, and the support is that of the losses themselves:
+    rates of 1e-13 and less once counted as none, or ended in NaN."""
+    pair = loss_pairs(RowsSampled(rate, Gaussian(noise), number)).remove
+    with mpmath.workdps(80):
+        oracle = rows(rate, noise, number)
+        oracle = replace(oracle, first=oracle.first[:2])  # more rows are all but impossible: they count as an infinite loss
+        low, high = (oracle.loss(mpmath.mpf(at) * noise + (at > 0) / mpmath.mpf(number)) for at in (-13.5, 13.5))
+        assert pair.support == pytest.approx((float(low), float(high)), rel=1e-10, abs=0)
+        for place in (-2.0, 0.3, 1.7, 6.0):
+            loss = float(oracle.loss(mpmath.mpf(place) * noise + 0.5))
+            exact = [float(mass) for mass in oracle.masses(loss)]
+            assert list(both_sides(pair, loss)) == pytest.approx(exact, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize(("rate", "noise", "steps"), [(2.8e-15, 0.19, 1), (2.8e-15, 0.5, 10**5), (9e-14, 0.3, 10**6)])
+def test_delta_of_rows_at_rates_next_to_nothing_is_not_below_the_truth(rate: float, noise: float, steps: int) -> None:
+    """The chance that some output lies beyond a place, with the row less without it, is at most δ(0) at each place."""
+    held, sampled_with = mpmath.mpf(0), mpmath.mpf(rate)
+    for place in range(40):
+        tail = mpmath.ncdf(-mpmath.mpf(place) / 4)
+        more = (1 - sampled_with) * tail + sampled_with * mpmath.ncdf(1 / mpmath.mpf(noise) - mpmath.mpf(place) / 4)
+        held = max(held, (1 - tail) ** steps - (1 - more) ** steps)
+    assert delta(SelfComposed(RowsSampled(rate, Gaussian(noise), 1), steps), 0.0) >= float(held) * (1 - 1e-9)
 
 
 def test_losses_of_rows_may_be_many() -> None:

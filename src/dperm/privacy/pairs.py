@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ Array = NDArray[np.float64]
 
 LOSS_CAP = 600.0  # larger losses count as infinite: e^600 still is a double
 _LOST_ROWS = 1e-18
-_AT_ONCE = 1 << 16
+_AT_ONCE = 1 << 19  # numbers of an array
 MOST_NOISE = 1e9  # more is taken for as much: losses would be lost in rounding
 
 
@@ -82,6 +82,15 @@ def _normal_mass(edges: Array) -> Array:
     return np.where(flipped, ndtr(-edges[:-1]) - ndtr(-edges[1:]), ndtr(edges[1:]) - ndtr(edges[:-1]))
 
 
+def _mixture_loss(rate: float, exponent: float) -> float:
+    """ln(1 − rate + rate·e^exponent), right in its own digits however rare samples are."""
+    growth = rate * math.expm1(min(exponent, LOSS_CAP))
+    if exponent <= LOSS_CAP and growth > -0.5:
+        return math.log1p(growth)
+    rest = math.log1p(-rate) if rate < 1 else -math.inf
+    return float(np.logaddexp(rest, math.log(rate) + exponent))
+
+
 @dataclass(frozen=True)
 class _SampledGaussian:
     """P = (1−q)N(0, σ²) + qN(1, σ²) against Q = N(0, σ²): removing a record (Zhu, Dong, Wang 2022, Theorem 11)."""
@@ -100,7 +109,7 @@ class _SampledGaussian:
         return math.log1p(-self.q) if self.q < 1 else -math.inf
 
     def _loss(self, x: float) -> float:
-        return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + (2 * x - 1) / (2 * self.sigma**2)))
+        return _mixture_loss(self.q, (2 * x - 1) / (2 * self.sigma**2))
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         lift = np.expm1(edges) + self.q  # e^loss − (1 − q)
@@ -110,10 +119,12 @@ class _SampledGaussian:
         return (1 - self.q) * without + self.q * with_record, without
 
 
-def _log_binomial(counts: Array, trials: int, rate: float) -> Array:
-    """ln P(Binomial(trials, rate) = count)."""
-    choices = -np.log1p(trials) - betaln(trials - counts + 1, counts + 1)
-    return choices + xlogy(counts, rate) + xlog1py(trials - counts, -rate)
+def _log_binomial(counts: Array, trials: int, rate: float) -> tuple[Array, Array]:
+    """ln P(Binomial(trials, rate) = count), and how far each may be off in rounding: of the logarithms of three Γ, each of which
+    is at most that of trials + 2, and of the other terms."""
+    chosen, left = xlogy(counts, rate), xlog1py(trials - counts, -rate)
+    off = 8 * float(np.finfo(np.float64).eps) * (1 + math.lgamma(trials + 2) + np.abs(chosen) + np.abs(left))
+    return -np.log1p(trials) - betaln(trials - counts + 1, counts + 1) + chosen + left, off
 
 
 @dataclass(frozen=True)
@@ -121,7 +132,11 @@ class _RowsSampled:
     """P = Σ_j w_j·N(j/m, σ²) against Q = N(0, σ²), w_j = P(Binomial(m, q) = j): removing a person of m rows, each of which a sum
     holds with probability q (Ganesh 2024, mixtures of Gaussians; Charles and others 2024). σ is in units of m rows.
 
-    Numbers of rows that are all but impossible are left out, and count as an infinite loss: `lost` is their mass.
+    Numbers of rows that are all but impossible are left out, and count as an infinite loss: `lost` is their mass. Weights w_j of
+    j ≥ 1 are rounded upwards: more mass of P at the same places only raises profiles.
+
+    The loss is found from e^loss − w_0, all that rows in the sum add, and never as the logarithm of a sum that has w_0 in it:
+    where samples are rare that sum is 1, to all of its digits.
     """
 
     q: float
@@ -130,57 +145,78 @@ class _RowsSampled:
 
     @functools.cached_property
     def _parts(self) -> tuple[Array, Array]:
-        """Shifts, and logarithms of their weights, beyond `lost`."""
-        counts = np.arange(self.m + 1, dtype=np.float64)
-        logs = _log_binomial(counts, self.m, self.q)
+        """Shifts of one row in the sum and more, and logarithms of their weights, beyond `lost`."""
+        counts = np.arange(1, self.m + 1, dtype=np.float64)
+        logs, off = _log_binomial(counts, self.m, self.q)
         beyond = np.cumsum(np.exp(logs)[::-1])[::-1]  # P(as many or more)
         kept = (beyond > _LOST_ROWS) | (counts < 2)
-        return counts[kept] / self.m, logs[kept]
+        return counts[kept] / self.m, (logs + off)[kept]
 
     @functools.cached_property
     def lost(self) -> float:
         """P-mass that is left out."""
-        return float(np.exp(_log_binomial(np.arange(len(self._parts[0]), self.m + 1, dtype=np.float64), self.m, self.q)).sum())
+        counts = np.arange(len(self._parts[0]) + 1, self.m + 1, dtype=np.float64)
+        logs, off = _log_binomial(counts, self.m, self.q)
+        return float(np.exp(logs + off).sum())
 
     @property
     def least(self) -> float:
-        """No loss is less: that of nobody's rows in the sum."""
-        return float(self._parts[1][0])
+        """No loss is less: that of nobody's rows in the sum, ln w_0."""
+        return self.m * math.log1p(-self.q)
 
     @property
     def support(self) -> tuple[float, float]:
+        shifts = self._parts[0]
         reach = TAIL * self.sigma
-        low, high = self._losses(np.array([-reach, self._parts[0][-1] + reach]))[0]
-        return float(low), float(high)
+        return self._loss(-reach), self._loss(float(shifts[-1]) + reach)
 
-    def _losses(self, x: Array) -> tuple[Array, Array]:
-        """ln P/Q at x, convex and increasing, and its derivative."""
+    def _loss(self, x: float) -> float:
+        shifts, logs = self._parts
+        exponents = (shifts * x - np.square(shifts) / 2) / self.sigma**2
+        weights = np.exp(logs)
+        rounded = float(weights.sum()) + math.expm1(self.least)  # weights of 1 in all, but for what is left out and rounding
+        growth = float(weights @ np.expm1(np.minimum(exponents, LOSS_CAP))) + rounded
+        if exponents.max() <= LOSS_CAP and growth > -0.5:
+            return math.log1p(growth)
+        return float(np.logaddexp(self.least, logsumexp(logs + exponents)))
+
+    def _added(self, x: Array) -> tuple[Array, Array]:
+        """ln(e^loss − w_0) at x, convex and increasing, and its derivative."""
         shifts, logs = self._parts
         exponents = logs[:, None] + (shifts[:, None] * x - np.square(shifts)[:, None] / 2) / self.sigma**2
-        losses = logsumexp(exponents, axis=0)
-        return losses, (np.exp(exponents - losses) * shifts[:, None]).sum(axis=0) / self.sigma**2
+        added = logsumexp(exponents, axis=0)
+        return added, (np.exp(exponents - added) * shifts[:, None]).sum(axis=0) / self.sigma**2
 
     def _places(self, losses: Array) -> Array:
         """x where the loss is that (increasing): Newton's method, for some from where one part alone has the loss, so that it
         only falls; for those between from between."""
-        shifts, logs = (part[1:, None] for part in self._parts)
-        x = np.where(losses == np.inf, np.inf, -np.inf)
-        known = losses > self._parts[1][0] + 1e-13  # it has no lower loss than ln w_0, nearly
-        wanted = losses[known & (losses < np.inf)]
+        with np.errstate(divide="ignore"):
+            added = np.log(np.maximum(np.expm1(losses) - math.expm1(self.least), 0.0))
+        x, finite = np.array(added), np.isfinite(added)
+        wanted = added[finite]
         if not len(wanted):
             return x
+        shifts, logs = (part[:, None] for part in self._parts)
         some = np.unique(np.append(np.arange(0, len(wanted), 64), len(wanted) - 1))
-        start = ((wanted[some] - logs) * self.sigma**2 / shifts + shifts / 2).min(axis=0)
+        start = np.concatenate(
+            [((wanted[few] - logs) * self.sigma**2 / shifts + shifts / 2).min(axis=0) for few in self._in_turn(some)]
+        )
         found = np.interp(wanted, wanted[some], self._solved(wanted[some], start))
-        for part in (slice(at, at + _AT_ONCE) for at in range(0, len(wanted), _AT_ONCE)):
-            found[part] = self._solved(wanted[part], found[part])
-        x[known & (losses < np.inf)] = found
+        x[finite] = self._solved(wanted, found)
         return x
 
-    def _solved(self, losses: Array, x: Array) -> Array:
+    def _in_turn(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """So many at once that arrays of all parts for each of them stay small."""
+        return np.array_split(values, -(-len(values) * len(self._parts[0]) // _AT_ONCE))
+
+    def _solved(self, added: Array, x: Array) -> Array:
+        pairs = zip(self._in_turn(added), self._in_turn(x), strict=True)
+        return np.concatenate([self._newton(*few) for few in pairs])
+
+    def _newton(self, added: Array, x: Array) -> Array:
         for _ in range(100):
-            found, steep = self._losses(x)
-            step = (found - losses) / np.maximum(steep, 1e-300)
+            found, steep = self._added(x)
+            step = (found - added) / steep
             x = x - step
             if np.abs(step).max() <= 1e-13 * max(1.0, self.sigma):
                 break
@@ -189,10 +225,11 @@ class _RowsSampled:
     def masses(self, edges: Array) -> tuple[Array, Array]:
         shifts, logs = self._parts
         x = self._places(edges)
-        with_person = sum(
-            weight * _normal_mass((x - shift) / self.sigma) for shift, weight in zip(shifts, np.exp(logs), strict=True)
-        )
-        return np.asarray(with_person), _normal_mass(x / self.sigma)
+        without = _normal_mass(x / self.sigma)
+        with_person = math.exp(self.least) * without
+        for shift, weight in zip(shifts, np.exp(logs), strict=True):
+            with_person = with_person + weight * _normal_mass((x - shift) / self.sigma)
+        return with_person, without
 
 
 @dataclass(frozen=True)
@@ -210,8 +247,7 @@ class _SampledGaussianReplaced:
 
     def _loss(self, x: float) -> float:
         u = 1 / (2 * self.sigma**2)
-        stay, move = math.log1p(-self.q), math.log(self.q)
-        return float(np.logaddexp(stay, move + u * (x - 0.25)) - np.logaddexp(stay, move - u * (x + 0.25)))
+        return _mixture_loss(self.q, u * (x - 0.25)) - _mixture_loss(self.q, -u * (x + 0.25))
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
         # With u = e^{x/(2σ²)} and k = q·e^{−1/(8σ²)} the loss solves k·u² + r(1 − E)u − kE = 0, E = e^loss, r = 1 − q.
