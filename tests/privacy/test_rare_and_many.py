@@ -283,3 +283,34 @@ def test_item_14_rare_samples_cost_no_less_for_one_step_more(rate: float, noise:
     for fewer, more in itertools.pairwise(found):
         assert fewer <= more * (1 + 2e-3)
     assert found[2] == pytest.approx(found[1], rel=2e-3)
+
+
+TINY = [(q, noise) for q in (2.8e-15, 9e-15, 1e-13, 1e-11) for noise in (0.5, 1.0, 40.0, 1e4)]
+
+
+@pytest.mark.parametrize(("rate", "noise"), TINY)
+def test_one_step_of_tiny_losses_is_not_below_its_closed_form(rate: float, noise: float) -> None:
+    """δ(ε) = q·δ of the Gaussian at ln(1 + (e^ε − 1)/q), in 40 digits: all digits of a cell's masses cancel in it."""
+    with mpmath.workdps(40):
+        q, shift = mpmath.mpf(rate), 1 / mpmath.mpf(noise)
+        for value in (0.0, rate / noise, 3 * rate / noise):
+            at = mpmath.log1p(mpmath.expm1(value) / q)
+            gaussian = mpmath.ncdf(shift / 2 - at / shift) - mpmath.exp(at) * mpmath.ncdf(-shift / 2 - at / shift)
+            exact = float(q * gaussian)
+            for event in (PoissonSampled(rate, Gaussian(noise)), RowsSampled(rate, Gaussian(noise), 1)):
+                assert exact <= delta(event, value) <= exact * (1.1 if value else 1.001) + 1e-13 * (value > 0)
+            assert delta(SampledWithoutReplacement(rate, Gaussian(noise, Relation.REPLACE_ONE)), value) >= exact
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize(("rate", "steps"), [(1.37e-12, 10**4), (1.37e-11, 10**5), (1.37e-9, 10**4)])
+def test_many_steps_of_tiny_losses_are_not_below_their_normal_limit(replaced: bool, rate: float, steps: int) -> None:
+    """At σ = 10,000 losses are normal up to their seventh digit: T steps are one Gaussian with μ² = T·q²·(e^{1/σ²} − 1)."""
+    noise = 1e4
+    event = PoissonSampled(rate, Gaussian(noise, Relation.REPLACE_ONE if replaced else Relation.ADD_OR_REMOVE_ONE))
+    with mpmath.workdps(40):
+        mu = mpmath.sqrt(steps * mpmath.expm1(mpmath.mpf(noise) ** -2)) * rate
+        for place in (0.0, 1.0, 2.0):
+            exact = float(mpmath.ncdf(mu / 2 - place) - mpmath.exp(place * mu) * mpmath.ncdf(-mu / 2 - place))
+            assert epsilon(SelfComposed(event, steps), exact) >= float(place * mu) * (1 - 1e-4)
+            assert delta(SelfComposed(event, steps), float(place * mu)) >= exact * (1 - 1e-4)

@@ -39,12 +39,24 @@ from dperm.privacy.last_iterate import stopped_shifts
 from dperm.privacy.loss_bound import TAIL, LossBound, Normal, SymmetrisedLoss
 from dperm.privacy.stated_points import bend, hull
 
-__all__ = ["LOSS_CAP", "MOST_NOISE", "Directions", "LossPair", "composed_pairs", "gaussian_pair", "loss_pairs", "symmetric"]
+__all__ = [
+    "LOSS_CAP",
+    "MOST_NOISE",
+    "Cells",
+    "Directions",
+    "LossPair",
+    "cells",
+    "composed_pairs",
+    "gaussian_pair",
+    "loss_pairs",
+    "symmetric",
+]
 
 Array = NDArray[np.float64]
 
 LOSS_CAP = 600.0  # larger losses count as infinite: e^600 still is a double
 _LOST_ROWS = 1e-18
+_EPS = float(np.finfo(np.float64).eps)
 _AT_ONCE = 1 << 19  # numbers of an array
 MOST_NOISE = 1e9  # more is taken for as much: losses would be lost in rounding
 
@@ -58,6 +70,64 @@ class LossPair(Protocol):
     def masses(self, edges: Array) -> tuple[Array, Array]:
         """P- and Q-masses of losses in (edges[i], edges[i+1]]."""
         ...
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What the masses of cells between `edges` make: all of shape (edges − 1,).
+
+    `gain` is p − q·e^edge at the lower edge, of which the upper end's share is made. `doubt` bounds the P-mass that rounding of
+    these and of edges may have moved: docs/accounting.md, "The masses of cells".
+    """
+
+    p: Array
+    q: Array
+    gain: Array
+    doubt: Array
+
+
+def cells(pair: LossPair, edges: Array) -> Cells:
+    """Of a pair, between edges of which the first may be −∞. Pairs that are nearly equal have gains of their own, without the
+    cancellation of p − q·e^edge."""
+    if isinstance(pair, _SampledGaussian | _RowsSampled):
+        return _gained(pair, edges)
+    if isinstance(pair, _Reversed) and isinstance(pair.pair, _SampledGaussian | _RowsSampled):
+        return _gained_reversed(pair.pair, edges)
+    if isinstance(pair, _SampledGaussianReplaced | _SampledWithoutReplacement):
+        return pair.cells(edges)
+    p, q = pair.masses(edges)
+    digits = 6 + np.abs(np.log(np.maximum(p, 1e-300))) + _sizes(edges)
+    return Cells(p, q, p - q * np.exp(edges[:-1]), 4 * _EPS * digits * np.maximum(p, 0.0))
+
+
+def _sizes(edges: Array) -> Array:
+    """How far from 0 losses of cells lie; those of infinite cells never matter."""
+    sizes = np.abs(np.where(np.isfinite(edges), edges, 0.0))
+    return np.maximum(sizes[1:], sizes[:-1])
+
+
+def _doubt(edges: Array, p: Array, moved: Array, rate: float) -> Array:
+    """Of gains that are sums of terms as large as `moved`, whose edges are found from logarithms as large as that of `rate`."""
+    sizes = _sizes(edges)
+    return 4 * _EPS * (6 + 2 * abs(math.log(rate)) + sizes) * (np.maximum(moved, 0.0) + sizes * np.maximum(p, 0.0))
+
+
+def _gained(pair: _SampledGaussian | _RowsSampled, edges: Array) -> Cells:
+    """P = w·Q + R, R the sampled part: the gain is R − (e^edge − w)·Q."""
+    sampled, q = pair.sampled(edges)
+    p, lift = (1 - pair.hit) * q + sampled, np.expm1(edges) + pair.hit
+    moved = np.abs(sampled) + (np.abs(lift[:-1]) + pair.hit) * np.abs(q)
+    return Cells(p, q, sampled - lift[:-1] * q, _doubt(edges, p, moved, pair.hit))
+
+
+def _gained_reversed(pair: _SampledGaussian | _RowsSampled, edges: Array) -> Cells:
+    """Q against w·Q + R: the gain is (1 − w·e^edge)·Q − e^edge·R."""
+    sampled, p = (values[::-1] for values in pair.sampled(-edges[::-1]))
+    q = (1 - pair.hit) * p + sampled
+    ratio = np.exp(edges[:-1])
+    lift = pair.hit * ratio - np.expm1(edges[:-1])
+    moved = ratio * np.abs(sampled) + (np.abs(lift) + pair.hit) * np.abs(p)
+    return Cells(p, q, lift * p - ratio * sampled, _doubt(edges, p, moved, pair.hit))
 
 
 @dataclass(frozen=True)
@@ -111,19 +181,29 @@ class _SampledGaussian:
     def _loss(self, x: float) -> float:
         return _mixture_loss(self.q, (2 * x - 1) / (2 * self.sigma**2))
 
-    def masses(self, edges: Array) -> tuple[Array, Array]:
+    @property
+    def hit(self) -> float:
+        """The chance that the sample holds the record."""
+        return self.q
+
+    def sampled(self, edges: Array) -> tuple[Array, Array]:
+        """Masses of losses in (edges[i], edges[i+1]]: that part of P in which the sample holds the record, and Q."""
         lift = np.expm1(edges) + self.q  # e^loss − (1 − q)
         with np.errstate(divide="ignore"):
             x = self.sigma**2 * (np.log(np.maximum(lift, 0.0)) - math.log(self.q)) + 0.5
         without, with_record = _normal_mass(x / self.sigma), _normal_mass((x - 1) / self.sigma)
-        return (1 - self.q) * without + self.q * with_record, without
+        return self.q * with_record, without
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        sampled, without = self.sampled(edges)
+        return (1 - self.q) * without + sampled, without
 
 
 def _log_binomial(counts: Array, trials: int, rate: float) -> tuple[Array, Array]:
     """ln P(Binomial(trials, rate) = count), and how far each may be off in rounding: of the logarithms of three Γ, each of which
     is at most that of trials + 2, and of the other terms."""
     chosen, left = xlogy(counts, rate), xlog1py(trials - counts, -rate)
-    off = 8 * float(np.finfo(np.float64).eps) * (1 + math.lgamma(trials + 2) + np.abs(chosen) + np.abs(left))
+    off = 8 * _EPS * (1 + math.lgamma(trials + 2) + np.abs(chosen) + np.abs(left))
     return -np.log1p(trials) - betaln(trials - counts + 1, counts + 1) + chosen + left, off
 
 
@@ -222,14 +302,23 @@ class _RowsSampled:
                 break
         return x
 
-    def masses(self, edges: Array) -> tuple[Array, Array]:
+    @property
+    def hit(self) -> float:
+        """The chance that the sum holds some row of the person."""
+        return -math.expm1(self.least)
+
+    def sampled(self, edges: Array) -> tuple[Array, Array]:
+        """Masses of losses in (edges[i], edges[i+1]]: that part of P in which the sum holds some row of the person, and Q."""
         shifts, logs = self._parts
         x = self._places(edges)
-        without = _normal_mass(x / self.sigma)
-        with_person = math.exp(self.least) * without
+        sampled = np.zeros(edges.size - 1)
         for shift, weight in zip(shifts, np.exp(logs), strict=True):
-            with_person = with_person + weight * _normal_mass((x - shift) / self.sigma)
-        return with_person, without
+            sampled += weight * _normal_mass((x - shift) / self.sigma)
+        return sampled, _normal_mass(x / self.sigma)
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        sampled, without = self.sampled(edges)
+        return math.exp(self.least) * without + sampled, without
 
 
 @dataclass(frozen=True)
@@ -250,6 +339,10 @@ class _SampledGaussianReplaced:
         return _mixture_loss(self.q, u * (x - 0.25)) - _mixture_loss(self.q, -u * (x + 0.25))
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
+        found = self.cells(edges)
+        return found.p, found.q
+
+    def cells(self, edges: Array) -> Cells:
         # With u = e^{x/(2σ²)} and k = q·e^{−1/(8σ²)} the loss solves k·u² + r(1 − E)u − kE = 0, E = e^loss, r = 1 − q.
         # Solved for u·e^{−loss/2}, which keeps both tails finite: k·v² − 2r·sinh(loss/2)·v − k = 0.
         k = self.q * math.exp(-1 / (8 * self.sigma**2))
@@ -257,7 +350,11 @@ class _SampledGaussianReplaced:
         x = 2 * self.sigma**2 * (np.arcsinh(b) + edges / 2)
         zero = _normal_mass(x / self.sigma)
         plus, minus = _normal_mass((x - 0.5) / self.sigma), _normal_mass((x + 0.5) / self.sigma)
-        return (1 - self.q) * zero + self.q * plus, (1 - self.q) * zero + self.q * minus
+        stays, plus, minus = (1 - self.q) * zero, self.q * plus, self.q * minus
+        ratio = np.exp(edges[:-1])
+        grown = stays * np.expm1(edges[:-1])
+        moved = np.abs(plus) + np.abs(ratio * minus) + np.abs(grown) + self.q * np.abs(stays)
+        return Cells(stays + plus, stays + minus, plus - ratio * minus - grown, _doubt(edges, stays + plus, moved, self.q))
 
 
 @dataclass(frozen=True)
@@ -283,15 +380,28 @@ class _SampledWithoutReplacement:
         return -high, high
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        p, q = self.pair.masses(np.maximum(edges, 0.0))
-        mirrored_q, mirrored_p = (values[::-1] for values in self.pair.masses(np.maximum(-edges[::-1], 0.0)))
+        found = self.cells(edges)
+        return found.p, found.q
+
+    def cells(self, edges: Array) -> Cells:
+        """Gains of the cell that holds 0 begin at its lower edge, not at 0: all that lies above has (1 − e^edge)·q more there."""
+        upper = _gained(self.pair, np.maximum(edges, 0.0))
+        lower = _gained_reversed(self.pair, np.minimum(edges, 0.0))  # (Q, P) at −loss
         with_record, without = self.pair.masses(np.array([0.0, np.inf]))
         rest = max(0.0, 1.0 - float(with_record[0]) - float(without[0]))
-        p, q = p + mirrored_p, q + mirrored_q
+        below = np.where(edges[:-1] < 0, np.expm1(edges[:-1]), 0.0)
+        p, q, gain, doubt = (each + other for each, other in zip(_fields(upper), _fields(lower), strict=True))
+        gain = gain - below * upper.q
         cell = int(np.searchsorted(edges, 0.0, side="left")) - 1
         p[cell] += rest
         q[cell] += rest
-        return p, q
+        gain[cell] -= rest * below[cell]
+        doubt[cell] += 4 * _EPS * -below[cell]
+        return Cells(p, q, gain, doubt)
+
+
+def _fields(cells: Cells) -> tuple[Array, Array, Array, Array]:
+    return cells.p, cells.q, cells.gain, cells.doubt
 
 
 @dataclass(frozen=True)

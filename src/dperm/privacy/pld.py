@@ -30,7 +30,7 @@ from scipy.optimize import minimize_scalar
 
 from dperm.privacy.events import Event, Gaussian, leaves
 from dperm.privacy.gaussian import solve_decreasing
-from dperm.privacy.pairs import LOSS_CAP, MOST_NOISE, LossPair, composed_pairs, gaussian_pair, symmetric
+from dperm.privacy.pairs import LOSS_CAP, MOST_NOISE, Cells, LossPair, cells, composed_pairs, gaussian_pair, symmetric
 
 __all__ = ["PrivacyLossDistribution", "infinite_mass", "lay", "pld_delta", "pld_epsilon", "pld_epsilon_and_doubt"]
 
@@ -62,11 +62,12 @@ _EPS = float(np.finfo(np.float64).eps)
 
 @dataclass(frozen=True)
 class _Discrete:
-    """P-masses `mass` at losses h·(start + 0, 1, …)."""
+    """P-masses `mass` at losses h·(start + 0, 1, …). `doubt`: P-mass there that rounding may have moved, at most."""
 
     mass: Array
     start: int
     h: float
+    doubt: Array | None = None
 
     @functools.cached_property
     def losses(self) -> Array:
@@ -83,7 +84,8 @@ class _Discrete:
         # in one of those moves mass between neighbouring cells, of which tilted sums have no more than their part times 1 + λh
         size = np.abs(np.where(weights > 0, self.log_mass, 0.0)) + np.abs(tilt * self.losses)
         rounding = 4 * _EPS * (2 + tilt + float(weights @ size))
-        return _Tilted(weights, self.start, self.h, log_moment, 0.0, rounding)
+        doubtful = 0.0 if self.doubt is None else _total(_log(self.doubt) + tilt * self.losses - log_moment)
+        return _Tilted(weights, self.start, self.h, log_moment, 0.0, rounding, doubtful)
 
     def log_moment(self, t: float) -> float:
         """ln Σ mass·e^{t·loss}."""
@@ -95,6 +97,7 @@ class _Tilted:
     """A distribution multiplied by e^{λ·loss}: `weights`, summing to 1, at losses h·(start + 0, 1, …), times e^{log_moment}.
 
     `missing`: weight that is nowhere among them, at most. `rounding`: how far logarithms of the weights may be too small.
+    `doubtful`: weight that they may have too far down, at most, however little that is of their logarithms.
     """
 
     weights: Array
@@ -103,6 +106,7 @@ class _Tilted:
     log_moment: float
     missing: float
     rounding: float
+    doubtful: float
 
     @functools.cached_property
     def losses(self) -> Array:
@@ -137,7 +141,8 @@ class _Tilted:
         weights = np.asarray(lower + upper, dtype=np.float64)
         total = float(weights.sum())
         moment = self.log_moment + math.log(total)
-        return _Tilted(weights / total, start, h, moment, self.missing / total, self.rounding + 16 * _EPS)
+        rounding = self.rounding + 16 * _EPS
+        return _Tilted(weights / total, start, h, moment, self.missing / total, rounding, self.doubtful / total)
 
 
 def _log(values: Array) -> Array:
@@ -153,9 +158,20 @@ def _normalised(exponents: Array) -> tuple[Array, float]:
     return weights / total, peak + math.log(total)
 
 
-def _upper_shares(p: Array, q: Array, edges: Array) -> Array:
-    """P-masses of cells between `edges` that go to their upper ends, so that P- and Q-masses stay."""
-    return np.clip((p - q * np.exp(edges[:-1])) / -np.expm1(-np.diff(edges)), 0.0, p)
+def _total(exponents: Array) -> float:
+    """Σ e^exponents, at most e^600 each."""
+    return float(np.exp(np.minimum(exponents, LOSS_CAP)).sum())
+
+
+def _laid(found: Cells, grid: Array) -> tuple[Array, Array]:
+    """P-masses at the points of `grid`, of cells between them, so that P- and Q-masses stay, and what may be wrong of them."""
+    p, width = np.maximum(found.p, 0.0), np.diff(grid)  # some are rounded to less
+    upper = np.clip(found.gain / -np.expm1(-width), 0.0, p)
+    mass, doubt = np.zeros(grid.size), np.zeros(grid.size)
+    mass[1:] += upper
+    mass[:-1] += p - upper
+    doubt[1:] = np.exp(width) * (found.doubt + np.maximum(found.gain + p * np.expm1(-width), 0.0))
+    return mass, doubt
 
 
 def lay(pair: LossPair, h: float, low: float = -LOSS_CAP, high: float = LOSS_CAP) -> _Discrete:
@@ -165,13 +181,18 @@ def lay(pair: LossPair, h: float, low: float = -LOSS_CAP, high: float = LOSS_CAP
     start, stop = math.floor(low / h) - 1, math.ceil(high / h) + 1
     grid = h * np.arange(start, stop + 1, dtype=np.float64)
     edges = np.minimum(grid, high) if cut else grid
-    p, q = (np.maximum(masses, 0.0) for masses in pair.masses(np.concatenate([[-math.inf], edges])))  # some are rounded to less
-    upper = _upper_shares(p[1:], q[1:], grid)
-    mass = np.zeros(grid.size)
-    mass[0] = p[0]
-    mass[1:] += upper
-    mass[:-1] += p[1:] - upper
-    return _Discrete(mass, start, h)
+    below, found = _split(cells(pair, np.concatenate([[-math.inf], edges])))
+    mass, doubt = _laid(found, grid)
+    mass[0] += max(below.p[0], 0.0)
+    return _Discrete(mass, start, h, doubt)
+
+
+def _split(found: Cells) -> tuple[Cells, Cells]:
+    """The first cell, which has no lower end, and all others."""
+    first, others = (
+        Cells(found.p[part], found.q[part], found.gain[part], found.doubt[part]) for part in (slice(1), slice(1, None))
+    )
+    return first, others
 
 
 def infinite_mass(pair: LossPair) -> float:
@@ -189,7 +210,8 @@ class _Rough:
         near = width * np.geomspace(1e-12, 1.0, 400)
         edges = np.concatenate([-near, [0.0], near, np.linspace(low - 1e-3 * width, high + 1e-3 * width, 1001)])
         edges = np.unique(edges[(edges >= low - 1e-3 * width) & (edges <= high + 1e-3 * width)])
-        p, q = pair.masses(np.concatenate([[-math.inf], edges]))
+        below, found = _split(cells(pair, np.concatenate([[-math.inf], edges])))
+        p, q = np.append(below.p, found.p), np.append(below.q, found.q)
         #: P-mass of an infinite loss: what lies outside, and the rounding of that difference
         self.infinite = _OUTSIDE if pair.support[1] <= LOSS_CAP else max(0.0, 1.0 - float(p.sum())) + 1e-15
         positive = edges[:-1] >= 0
@@ -202,11 +224,8 @@ class _Rough:
         #: no loss is less; −inf where that is not known
         self.least: float = getattr(pair, "least", -math.inf)
         self._q_below = max(0.0, float(q[0]))
-        upper = _upper_shares(p[1:], q[1:], edges)
-        mass = np.zeros(edges.size)
-        mass[0] = p[0]
-        mass[1:] += upper
-        mass[:-1] += p[1:] - upper
+        mass, self._doubt = _laid(found, edges)
+        mass[0] += p[0]
         self._log_mass = _log(mass)
 
     def beyond(self, mass: float) -> tuple[int, float]:
@@ -230,7 +249,8 @@ class _Rough:
         weights, log_moment = _normalised(exponents)
         size = np.where(weights > 0, np.abs(self._log_mass), 0.0) + (1 + t) * np.abs(self.edges)
         below = math.log(self._q_below) - t * self.least if self._q_below > 0 else -math.inf
-        return float(np.logaddexp(log_moment, below)) + 16 * _EPS * (4 + float(weights @ size))
+        moved = (1 + t) * _total(_log(self._doubt[1:]) - (1 + t) * self.edges[:-1] - log_moment)
+        return float(np.logaddexp(log_moment, below)) + 16 * _EPS * (4 + float(weights @ size)) + moved
 
     def tilted(self, tilt: float, points: int) -> tuple[float, float, float]:
         """ln Σ mass·e^{tilt·loss} of so many points, and mean and variance of the losses so weighted."""
@@ -296,7 +316,9 @@ def _convolved(parts: Sequence[tuple[_Tilted, int]], aliased: float) -> _Tilted:
     total = float(weights.sum())
     log_moment = sum(count * part.log_moment for part, count in parts) + math.log(total)
     rounding = sum(count * part.rounding for part, count in parts) + 4 * _EPS
-    return _Tilted(weights / total, first, h, log_moment, missing / total, rounding)
+    moved = sum(count * math.log1p(part.doubtful) for part, count in parts)
+    doubtful = math.expm1(moved) if moved < 1 else math.inf
+    return _Tilted(weights / total, first, h, log_moment, missing / total, rounding, doubtful / total)
 
 
 def _less_one(part: _Tilted, size: int) -> tuple[int, Any, float]:
@@ -378,7 +400,7 @@ class _Composition:
         """The same, and the part of it that is slack."""
         lam = self.tilt
         total = self._beyond(epsilon)
-        slack = self.whole.missing * math.exp(_log_peak(lam)) + 1e-26
+        slack = self.whole.missing * math.exp(_log_peak(lam)) + self.whole.doubtful + 1e-26
         log_scale = self.whole.log_moment + self.whole.rounding - lam * epsilon
         log_jump = _log_of(self.jump.delta(epsilon)) if self.jump else -math.inf
         logs = [log_scale + math.log(total + slack), log_jump, _log_of(self.infinite)]
