@@ -20,6 +20,7 @@ __all__ = ["Disjoint", "Side", "accounting_cost", "alternatives", "claims_of", "
 #: How many compositions an accountant goes through one by one; beyond, it takes the largest profile of a `Disjoint` first.
 MOST_ALTERNATIVES = 256
 _EACH_WAY = 0.02  # of accounting, whatever was met
+_MOST_BY_UNLIKE = 5.0  # of a leaf's cost, that grows where it is composed with unlike ones: the rest is its own, once
 _MOST_MOVED = 32  # unlike events of a move: there are as many compositions as pairs of them
 
 
@@ -202,8 +203,14 @@ def accounting_cost(event: Event) -> float:
 
 
 def _work(counts: Mapping[Event, int]) -> float:
-    """Losses of many copies are composed in groups, then groups of groups, on more and more points: measured."""
-    return sum(leaf.accounting_cost * (1 + 1.2 * max(0.0, math.log10(count) - 3)) for leaf, count in counts.items())
+    """Losses of many copies are composed in groups, then groups of groups, on more and more points: measured. Unlike parts are
+    all transformed on as many points as their composition needs: with many copies of each that is far more than one needs."""
+    work = sum(leaf.accounting_cost * (1 + 1.2 * max(0.0, math.log10(count) - 3)) for leaf, count in counts.items())
+    composed = [(min(leaf.accounting_cost, _MOST_BY_UNLIKE), count) for leaf, count in counts.items() if leaf.accounting_cost]
+    if len(composed) <= 2:
+        return work
+    copies = math.log10(sum(count for _, count in composed) / len(composed)) / 2
+    return work + 3 * (1 - 2 / len(composed)) * min(copies, 1.0) * sum(cost for cost, _ in composed)
 
 
 def released_leaves(event: Event) -> Counter[Event]:

@@ -27,6 +27,9 @@ _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
 #: Samples rarer than that, and noise less than that, make losses of sizes far apart, which more points must hold.
 _RARE, _LITTLE_NOISE = 1e-4, 0.7
 
+#: Losses of many rows spread over more points the further noise is below that.
+_SPREADING_NOISE = 0.1
+
 
 def _cost(event: Event, rate: float = 1.0) -> float:
     """The cost of a sample of this event at this rate: see `Event.accounting_cost`."""
@@ -94,7 +97,9 @@ class RowsSampled(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return _cost(self.event, self.rate) + self.rows / 250
+        mean = self.rows * self.rate
+        parts = min(self.rows, mean + 9.2 * math.sqrt(mean) + 28)  # numbers of rows met with a chance of 1e-18 (Bernstein)
+        return _cost(self.event, self.rate) * (1 + parts * max(1.0, _SPREADING_NOISE / self.event.noise_multiplier) / 20)
 
 
 @dataclass(frozen=True)
@@ -213,4 +218,4 @@ class RandomAllocation(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return 4 * _cost(self.event) + self.steps / 1e8
+        return 4 * _cost(self.event) + 2 * math.log2(self.steps)  # sums of two and of twice as many, on finer and finer grids
