@@ -41,7 +41,7 @@ Parts = list[tuple[_Tilted, int]]
 
 def tilted(weights: list[float] | np.ndarray, start: int = 0, h: float = 0.1, missing: float = 0.0) -> _Tilted:
     values = np.asarray(weights, dtype=np.float64)
-    return _Tilted(values / values.sum(), start, h, 0.3, missing, 0.0)
+    return _Tilted(values / values.sum(), start, h, 0.3, missing, 0.0, 0.0)
 
 
 def composed(parts: Parts) -> tuple[np.ndarray, int]:
@@ -160,9 +160,9 @@ def test_on_a_coarser_grid_both_masses_stay_and_profiles_only_rise(tilt: float, 
         assert after.log_delta(value) >= before.log_delta(value) - 1e-12
     for value in grid:
         assert after.log_delta(value) == pytest.approx(before.log_delta(value), abs=1e-9)
-    missing = _Tilted(fine.weights, fine.start, fine.h, fine.log_moment, 0.2, 1e-15).relaid(coarser, tilt)
+    missing = _Tilted(fine.weights, fine.start, fine.h, fine.log_moment, 0.2, 1e-15, 0.1).relaid(coarser, tilt)
     scale = math.exp(fine.log_moment - found.log_moment)
-    assert missing.missing == pytest.approx(0.2 * scale, rel=1e-12)
+    assert (missing.missing, missing.doubtful) == pytest.approx((0.2 * scale, 0.1 * scale), rel=1e-12)
     assert missing.rounding > 1e-15
 
 
@@ -179,13 +179,13 @@ def test_a_profile_is_read_off_the_tilted_masses(tilt: float) -> None:
             found = math.exp(_Composition(whole, tilt, infinite).log_delta(value))
             exact = float(masses @ gain) + infinite
             assert exact <= found <= exact * (1 + 1e-9) + 1e-20 * math.exp(whole.log_moment - tilt * value)
-        missing = _Tilted(whole.weights, whole.start, whole.h, whole.log_moment, 1e-2, whole.rounding)
+        missing = _Tilted(whole.weights, whole.start, whole.h, whole.log_moment, 1e-2, whole.rounding, 0.0)
         x = np.geomspace(1e-3, 60, 20_001)
         worst = 1e-2 * math.exp(whole.log_moment - tilt * value) * float((np.exp(-tilt * x) * -np.expm1(-x)).max())
         found = math.exp(_Composition(missing, tilt, 0.0).log_delta(value))
         assert found == pytest.approx(min(1.0, float(masses @ gain) + worst), rel=1e-6)
     assert _Composition(whole, tilt, 1.0).log_delta(0.5) == 0.0
-    little = _Tilted(whole.weights, whole.start, whole.h, whole.log_moment, 1e-5, whole.rounding)
+    little = _Tilted(whole.weights, whole.start, whole.h, whole.log_moment, 1e-5, whole.rounding, 0.0)
     slack = 1 - math.exp(_Composition(whole, tilt, 0.0).log_delta(1.1) - _Composition(little, tilt, 0.0).log_delta(1.1))
     assert _Composition(little, tilt, 0.0).loose(1.1) == pytest.approx(slack / (1.1 * tilt), rel=1e-3)
 
