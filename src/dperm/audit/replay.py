@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.audit.distinguish import same_relation
+from dperm.audit.inclusions import DrawsTested
 from dperm.audit.minimisers import GRADIENT, LOG_DETERMINANT, SOLVER, minimiser_findings
 from dperm.audit.movement import ROUNDING, in_several_parts, moved_undrawn, movements, overspent, raise_to, used_more_often
 from dperm.audit.noise import Finding, NoiseSeen, noise_findings, visible_noise
 from dperm.audit.outputs import leaving, unlogged
 from dperm.audit.paid import charged_at_doors, unpaid
 from dperm.audit.pairs import Pair
-from dperm.audit.recording import Forced, Recorder, Recording
+from dperm.audit.recording import DrawRecord, Forced, Recorder, Recording
 from dperm.audit.result import HALF, REPLAY, AuditResult, finite
 from dperm.audit.training import Training
 from dperm.privacy import Composed
@@ -43,7 +44,8 @@ RUNS = 6
 
 @dataclass(frozen=True)
 class ReplayedPair:
-    """`movement` is by kind of release the largest ‖q(D) − q(D')‖ ÷ sensitivity; `noise` is that of two runs on D by themselves.
+    """`movement` is by kind of release the largest ‖q(D) − q(D')‖ ÷ sensitivity; `noise` and `draws` are
+    those of two runs on D by themselves.
 
     Kinds are those that `Channel.release` is told, and of objective perturbation, which has no query before its noise: "gradient
     of the objective" and "log-determinant", each ÷ what its event assumes of a record, and "error of the solver", ÷ γ.
@@ -52,6 +54,7 @@ class ReplayedPair:
     movement: Mapping[str, float]
     findings: tuple[Finding, ...]
     noise: tuple[NoiseSeen, ...] = ()
+    draws: tuple[tuple[DrawRecord, ...], ...] = ()
 
 
 def replay(
@@ -68,10 +71,11 @@ def replay(
     Refutes a query that moves by more than its sensitivity; sensitivities or noise levels that depend on records; outputs
     that depend on records though all releases were equal; runs that fail, or warn, after the charge on one of two neighbours; a
     charge or releases that the certificate's event does not state; noise smaller than stated, or used twice; draws that were not
-    made at the rate charged, and releases of other records than those of their draw; minimisers further from the minimum than
-    assumed. It says of kinds of release that no pair moved by half of their sensitivity, and of noise that could not be seen:
-    `AuditResult.limits`. Raises ValueError without neighbours, for neighbours of another relation than the certificate's, and for
-    a training that is random beyond its source (initial weights, generators that are not torch's).
+    made as charged (at the rate, of each record by itself, anew each time), and releases of other records than those of their
+    draw; minimisers further from the minimum than assumed. It says of kinds of release that no pair moved by half of their
+    sensitivity, of noise that could not be seen, and of draws that were too few: `AuditResult.limits`. Raises ValueError without
+    neighbours, for neighbours of another relation than the certificate's, and for a training that is random beyond its source
+    (initial weights, generators that are not torch's).
     """
     pairs = list(training.replay_pairs if pairs is None else pairs)
     if not pairs:
@@ -83,6 +87,7 @@ def replay(
     movement: dict[str, float] = {}
     findings: dict[str, list[str]] = {}
     seen: list[NoiseSeen] = []
+    drawn: list[tuple[DrawRecord, ...]] = []
     refused: list[str] = []
     for number, pair in enumerate(both):
         try:
@@ -99,13 +104,15 @@ def replay(
             replayed = failing
         raise_to(movement, replayed.movement)
         seen += replayed.noise
+        drawn += replayed.draws
         for finding in replayed.findings:
             findings.setdefault(finding.kind, []).append(f"on {pair.name}, {finding.text}")
         if progress is not None:
             progress(number + 1, len(both))
     if len(refused) == len(both):
         raise ValueError(f"The training refuses every pair before it is charged: {', '.join(dict.fromkeys(refused))}.")
-    for finding in noise_findings(seen):
+    tested = DrawsTested.of(drawn)
+    for finding in (*noise_findings(seen), *tested.findings):
         findings.setdefault(finding.kind, []).append(finding.text)
     return AuditResult(
         attack=REPLAY,
@@ -127,6 +134,8 @@ def replay(
             "unseen": {kind: most for kind, most in movement.items() if most <= HALF * (1 + ROUNDING) and kind != SOLVER},
             "noise": visible_noise(seen),
             "hidden": _added_up(run.hidden for run in seen),
+            "rates": tested.rates,
+            "unlike": list(tested.unlike),
         },
     )
 
@@ -220,7 +229,8 @@ def replay_pair(training: Training, pair: Pair, turn: int = 0) -> ReplayedPair:
         known = {finding.kind for finding in findings} if number else set()
         findings += [finding for finding in more if finding.kind not in known]
     noise = tuple(NoiseSeen.of(run.recording) for run in (recorder, again))
-    return ReplayedPair(moved, tuple(findings), noise)
+    draws = tuple(tuple(run.recording.drawn) for run in (recorder, again))
+    return ReplayedPair(moved, tuple(findings), noise, draws)
 
 
 def _patterns(made: Recording, turn: int) -> list[list[bool]]:

@@ -91,6 +91,12 @@ class AuditResult:
         if hidden := self.details.get("hidden", {}):
             kinds = ", ".join(f"{kind} ({count})" for kind, count in hidden.items())
             lines.append(f"Noise was not tested where the grid of a release is too wide to see it: {kinds}.")
+        rates: Mapping[str, float | None] = self.details.get("rates", {})
+        if loose := {rule: factor for rule, factor in rates.items() if factor is None or factor > 1 / _SEEN}:
+            rules = ", ".join(f"{rule} ({'at no rate' if f is None else f'{f:.2g} times'})" for rule, f in loose.items())
+            lines.append(f"Draws at a higher rate than is charged would have been seen only from this multiple on: {rules}.")
+        if unlike := self.details.get("unlike", ()):
+            lines.append(f"Draws were too few to see whether each run makes draws of its own: {', '.join(unlike)}.")
         return lines
 
     def __str__(self) -> str:
@@ -257,6 +263,13 @@ def _details(value: Any) -> Mapping[str, Any]:
             raise ValueError(f"expected {name!r} by kind to be a table, got {table!r:.80}")
         for kind, number in table.items():
             check.non_negative(f"{name} of {kind!r}", number)
+    rates = value.get("rates", {})
+    if not isinstance(rates, Mapping):
+        raise ValueError(f"expected 'rates' by rule to be a table, got {rates!r:.80}")
+    for rule, number in rates.items():
+        _number_or_none(f"rates of {rule!r}", number)
+    for rule in _list("unlike", value.get("unlike", ())):
+        _text("a rule in unlike", rule)
     if "guesses" in value:
         for name in ("guesses", "correct"):
             check.integer(name, value.get(name), minimum=0)
