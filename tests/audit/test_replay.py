@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+import uuid
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -757,3 +760,42 @@ def test_10_a_plan_whose_batches_are_not_its_draws_is_found(rule: Any, monkeypat
 
     monkeypatch.setattr(type(rule), "streamed", streamed)
     assert replay(training, [pair]).details["kinds"] == ["draws"]
+
+
+def _identifiers() -> Callable[[Any, Any], Any]:
+    return lambda noisy, data: {"sums": noisy, "id": str(uuid.uuid4())}
+
+
+def _synthetic_rows() -> Callable[[Any, Any], Any]:
+    return lambda noisy, data: np.random.default_rng().normal(loc=noisy[0], size=(50, D))
+
+
+def _seconds() -> Callable[[Any, Any], Any]:
+    return lambda noisy, data: [noisy, time.perf_counter()]
+
+
+def _odd_at_times() -> Callable[[Any, Any], Any]:
+    """Seldom enough that the first two runs agree."""
+    runs = itertools.count(1)
+    return lambda noisy, data: [noisy, next(runs) in (5, 7)]
+
+
+@pytest.mark.parametrize("spoil", [_identifiers, _synthetic_rows, _seconds, _odd_at_times])
+def test_b1_outputs_that_differ_on_equal_data_are_not_called_leaks(spoil: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=r"random beyond its source.*another output"):
+        replay(counting(Gaussian(2.0), spoil=spoil()), ONE_MORE)
+
+
+@pytest.mark.parametrize("failing", range(1, 10))
+def test_b2_a_failure_that_happens_once_is_no_finding(failing: int) -> None:
+    """Whichever run it is that fails: on the first data set, or on the second."""
+    runs = itertools.count(1)
+
+    def spoil(noisy: Any, data: Any) -> Any:
+        if next(runs) == failing:
+            raise OSError("No space left on device")
+        return noisy
+
+    result = replay(counting(Gaussian(2.0), spoil=spoil), ONE_MORE)
+    assert result.verdict == "consistent", str(result)
+    assert next(runs) > failing
