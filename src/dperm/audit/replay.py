@@ -148,6 +148,7 @@ def replay(
             "unseen": {kind: most for kind, most in movement.items() if most <= HALF * (1 + ROUNDING) and kind != SOLVER},
             "noise": visible_noise(seen),
             "hidden": _added_up(run.hidden for run in seen),
+            "compared": _added_up(run.compared for run in seen),
             "rates": tested.rates,
             "unlike": list(tested.unlike),
         },

@@ -91,6 +91,9 @@ class AuditResult:
         if hidden := self.details.get("hidden", {}):
             kinds = ", ".join(f"{kind} ({count})" for kind, count in hidden.items())
             lines.append(f"Noise was not tested where the grid of a release is too wide to see it: {kinds}.")
+        if compared := self.details.get("compared", {}):
+            kinds = ", ".join(f"{kind} ({count})" for kind, count in compared.items())
+            lines.append(f"Whether noise is used that does not leave, only what it decides, was not tested: {kinds}.")
         rates: Mapping[str, float | None] = self.details.get("rates", {})
         if loose := {rule: factor for rule, factor in rates.items() if factor is None or factor > 1 / _SEEN}:
             rules = ", ".join(f"{rule} ({'at no rate' if f is None else f'{f:.2g} times'})" for rule, f in loose.items())
@@ -257,7 +260,7 @@ def _details(value: Any) -> Mapping[str, Any]:
         raise ValueError(f"expected the movement by kind to be a table, got {movement!r:.80}")
     for name, number in {**movement, "largest_movement": value.get("largest_movement")}.items():
         _number_or_none(f"the movement {name!r}", number)
-    for name in ("unseen", "noise", "hidden"):
+    for name in ("unseen", "noise", "hidden", "compared"):
         table = value.get(name, {})
         if not isinstance(table, Mapping):
             raise ValueError(f"expected {name!r} by kind to be a table, got {table!r:.80}")

@@ -8,10 +8,10 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtr, gammainc, gammaincc, gammaincinv
+from scipy.special import chdtr, gammainc, gammaincc, gammainccinv, gammaincinv, ndtri
 
 from dperm.audit.noise.family import FALSE_ALARM, NoiseTest, first_or_least, of_the_least
-from dperm.audit.noise.summary import NoiseSeen, ReleaseSeen
+from dperm.audit.noise.summary import SHARES, NoiseSeen, PathSeen, ReleaseSeen
 
 __all__ = [
     "choices",
@@ -19,6 +19,7 @@ __all__ = [
     "log_mean",
     "path_sizes",
     "pure_sizes",
+    "relative_variance",
     "release_sizes",
     "stated_square",
     "visible_noise",
@@ -93,7 +94,9 @@ def visible_noise(seen: Sequence[NoiseSeen]) -> dict[str, float]:
     -------
     dict of str to float
         For each kind of release with noise that can be seen, the largest r < 1 such that noise of r times the stated size is
-        refuted in 19 of 20 audits, by the sum of squares (of pure noise: of norms) of this kind alone.
+        refuted in 19 of 20 audits, by the sum of squares (of pure noise: of norms) of this kind alone. For choices, the largest
+        of `SHARES`, where r is the stated ε over that of the choices; 0 where none of them would be refuted. For the steps of
+        paths, whose sum is taken to be normal there, as that of choices is.
     """
     shares: dict[str, float] = {}
     for law, parts, power in (("gaussian", 0.5, 0.5), ("pure", 1.0, 1.0)):
@@ -105,7 +108,64 @@ def visible_noise(seen: Sequence[NoiseSeen]) -> dict[str, float]:
             # half a chi-squared sum is Gamma(count/2), a sum of norms is Gamma(count)
             refuted, usual = (float(gammaincinv(parts * count, share)) for share in (level, _OFTEN))
             shares[what] = min((refuted / usual) ** power, shares.get(what, 1.0))
+    for others in (_visible_choices(seen), _visible_steps(seen)):
+        for what, share in others.items():
+            shares[what] = min(share, shares.get(what, 1.0))
     return shares
+
+
+def _visible_choices(seen: Sequence[NoiseSeen]) -> dict[str, float]:
+    """By `choices`, where other kinds of choices are as stated: −ln U then has mean and variance 1."""
+    every = [choice for run in seen for choice in run.choices]
+    shares: dict[str, float] = {}
+    for what in dict.fromkeys(choice.what for choice in every):
+        these = [choice for choice in every if choice.what == what]
+        others = len(every) - len(these)
+        means = others + sum(choice.means for choice in these)
+        variances = others + sum(choice.variances for choice in these)
+        usual = means - float(ndtri(_OFTEN)) * np.sqrt(variances)
+        refuted = SHARES[usual >= gammainccinv(len(every), FALSE_ALARM)]
+        shares[what] = float(refuted.max(initial=0.0))
+    return shares
+
+
+def _visible_steps(seen: Sequence[NoiseSeen]) -> dict[str, float]:
+    """By `path_sizes`, of all places in a path together."""
+    paths = [path for run in seen for path in run.paths]
+    steps = {what: [step for path in paths if path.what == what for step in _steps(path)] for what in {p.what for p in paths}}
+    places = max((len(path.scales) - 1 for path in paths), default=0)
+    level = np.log(FALSE_ALARM / (len(_DEPTHS) * (1 + places)))
+    every = [step for each in steps.values() for step in each]
+
+    def often(these: Sequence[tuple[int, float, float]]) -> float:
+        """What the sum of squared norms, each in units of its mean, is at most in 19 of 20 audits."""
+        spread = np.sqrt(sum(relative_variance(*step) for step in these))
+        return len(these) + float(ndtri(_OFTEN) * spread)
+
+    shares: dict[str, float] = {}
+    for what, these in steps.items():
+        if not these:
+            continue
+        others = often([step for other, each in steps.items() if other != what for step in each])
+        sums = [(level - sum(log_mean(*step, depth) for step in every)) / depth for depth in _DEPTHS]
+        shares[f"steps of the {what}"] = min(1.0, np.sqrt(max(0.0, max(sums) - others) / often(these)))
+    return shares
+
+
+def _steps(path: PathSeen) -> list[tuple[int, float, float]]:
+    """The size, and the two scales, of each step of a path that has noise in it."""
+    return [(path.size, high, low) for high, low in itertools.pairwise(path.scales.tolist()) if high > low]
+
+
+def relative_variance(size: int, high: float, low: float) -> float:
+    """The variance of the squared norm of what is between two pure vectors of these scales, in units of its squared mean.
+
+    The wide vector b is the narrow one, a, and this, v, independent of it and with directions of their own: E‖b‖⁴ =
+    E‖a‖⁴ + E‖v‖⁴ + (2 + 4/d)·E‖a‖²·E‖v‖², and pure vectors have E‖b‖⁴ = scale⁴·d(d + 1)(d + 2)(d + 3).
+    """
+    mean = stated_square(size, high, low)
+    fourth = size * (size + 1) * (size + 2) * (size + 3) * (high**2 + low**2) * (high - low) * (high + low)
+    return (fourth - (2 + 4 / size) * size * (size + 1) * low**2 * mean) / mean**2 - 1
 
 
 def pure_sizes(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
@@ -172,10 +232,10 @@ def _lower_ends(size: int) -> Array:
 
 def choices(seen: Sequence[NoiseSeen]) -> NoiseTest | None:
     """The randomised probability of something better than the choice is uniform: Fisher's product of them."""
-    choices = [pair for run in seen for pair in run.choices]
+    choices = [choice for run in seen for choice in run.choices]
     if not choices:
         return None
     drawn = np.random.default_rng().uniform(size=len(choices))
-    uniform = np.array([better + share * own for (better, own), share in zip(choices, drawn, strict=True)])
+    uniform = np.array([choice.better + share * choice.own for choice, share in zip(choices, drawn, strict=True)])
     p_value = float(gammaincc(len(choices), -np.log(np.maximum(uniform, 1e-300)).sum()))
     return NoiseTest("noise", p_value, f"its choices are less random than stated ({len(choices)} of them)")

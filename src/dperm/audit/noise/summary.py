@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -13,7 +13,7 @@ from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv
 
 from dperm.audit.recording import Recording, ReleaseRecord
 
-__all__ = ["COARSEST", "MOST", "THIRD", "NoiseSeen", "PathSeen", "ReleaseSeen", "by_size"]
+__all__ = ["COARSEST", "MOST", "SHARES", "THIRD", "ChoiceSeen", "NoiseSeen", "PathSeen", "ReleaseSeen", "by_size"]
 
 Array = NDArray[np.float64]
 
@@ -21,6 +21,7 @@ COARSEST = 2.0**-6  # standard deviations: a grid with wider cells hides the noi
 _COARSEST_STEP = 2.0**-10  # the same of a step of a path, of which some are very short
 _STRETCHED = float(np.sqrt(2 * np.pi))  # times as far as a number of a pure vector may a number of its normals move
 THIRD = 256  # numbers kept from each of the beginning, the middle and the end of a long release
+SHARES = np.geomspace(0.95, 1 / 16, 24)  # of the stated noise of choices, for which it is said whether less would be seen
 MOST = 400  # releases of one length and run that are compared with each other
 
 
@@ -61,6 +62,8 @@ class PathSeen:
 
     Attributes
     ----------
+    what : str
+        The kind of query.
     size : int
         The number of coordinates of a row.
     scales : array (K,)
@@ -69,9 +72,32 @@ class PathSeen:
         The norms of the differences between rows and those after them, with a cell's width in favour of the noise.
     """
 
+    what: str
     size: int
     scales: Array
     lengths: Array
+
+
+@dataclass(frozen=True)
+class ChoiceSeen:
+    """One choice by the exponential mechanism.
+
+    Attributes
+    ----------
+    what : str
+        The kind of choice.
+    better, own : float
+        The probabilities, as stated, of all better candidates, and of the chosen one with its equals.
+    means, variances : array (len(SHARES),)
+        The mean and the variance of −ln U, where U is the randomised probability of something better, uniform as stated, if the
+        choice had only so much of the stated noise: were made at 1 ÷ share times ε.
+    """
+
+    what: str
+    better: float
+    own: float
+    means: Array
+    variances: Array
 
 
 @dataclass(frozen=True)
@@ -86,17 +112,21 @@ class NoiseSeen:
         For each length of release, the sum of squares of each coordinate, as standard normals, and the number of releases.
     paths : tuple of PathSeen
         The gradual releases.
-    choices : tuple of (float, float)
-        For each choice, the probability of better candidates and that of the chosen one.
+    choices : tuple of ChoiceSeen
+        The choices.
     hidden : dict of str to int
         For each kind of query, the number of releases whose grid is so wide that it hides the noise. No test looks at them.
+    compared : dict of str to int
+        For each kind of query, the number of those that are compared with their noise and do not leave. Their noise is tested as
+        it is drawn; a run that compares them without it is not seen.
     """
 
     releases: tuple[ReleaseSeen, ...]
     coordinates: dict[int, tuple[Array, int]]
     paths: tuple[PathSeen, ...]
-    choices: tuple[tuple[float, float], ...]
+    choices: tuple[ChoiceSeen, ...]
     hidden: dict[str, int]
+    compared: dict[str, int]
 
     @classmethod
     def of(cls, recording: Recording) -> NoiseSeen:
@@ -108,7 +138,7 @@ class NoiseSeen:
             elif item.released.size:
                 summary.add(place, item)
         releases, paths, choices = tuple(summary.releases), tuple(summary.paths), tuple(summary.choices)
-        return cls(releases, summary.coordinates, paths, choices, summary.hidden)
+        return cls(releases, summary.coordinates, paths, choices, summary.hidden, summary.compared)
 
     @cached_property
     def samples(self) -> tuple[tuple[Array, float], ...]:
@@ -134,12 +164,15 @@ class _Summary:
     releases: list[ReleaseSeen] = field(default_factory=list[ReleaseSeen])
     coordinates: dict[int, tuple[Array, int]] = field(default_factory=dict[int, tuple[Array, int]])
     paths: list[PathSeen] = field(default_factory=list[PathSeen])
-    choices: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    choices: list[ChoiceSeen] = field(default_factory=list[ChoiceSeen])
     hidden: dict[str, int] = field(default_factory=dict[str, int])
+    compared: dict[str, int] = field(default_factory=dict[str, int])
     kept: dict[int, int] = field(default_factory=dict[int, int])
 
     def add(self, place: int, item: ReleaseRecord) -> None:
         pure = item.kind in ("pure", "threshold")
+        if item.kind == "threshold":
+            self.compared[item.what] = self.compared.get(item.what, 0) + 1
         unit = item.sensitivity / item.noise if pure else item.noise
         rows = item.released if item.path is None else item.path
         cell = (item.step + item.precision * float(np.abs(rows).max())) / unit
@@ -161,7 +194,7 @@ class _Summary:
         size = steps.shape[1]
         lengths = np.linalg.norm(steps, axis=1)
         scales = item.noise / np.array(item.epsilons)
-        self.paths.append(PathSeen(size, scales, lengths + np.sqrt(size) * cell))
+        self.paths.append(PathSeen(item.what, size, scales, lengths + np.sqrt(size) * cell))
         norms = np.sqrt(np.random.default_rng().chisquare(size, len(steps)))
         for step, length, norm in zip(steps, lengths, norms, strict=True):
             # a direction in which rounding has no say: how long a step is says nothing of its direction
@@ -192,13 +225,37 @@ def _stretch(size: int, length: float) -> float:
     return float(np.sqrt(2 * half)) / length
 
 
-def _choice(item: ReleaseRecord) -> tuple[float, float]:
-    """The probabilities, under the exponential mechanism, of all better candidates and of the chosen one."""
-    scores = item.query * item.noise / (2 * item.sensitivity)
-    chances = np.exp(scores - scores.max())
-    chances /= chances.sum()
-    chosen = int(item.released[0])
-    return float(chances[scores > scores[chosen]].sum()), float(chances[scores == scores[chosen]].sum())
+def _choice(item: ReleaseRecord) -> ChoiceSeen:
+    scores, place = np.unique(item.query * item.noise / (2 * item.sensitivity), return_inverse=True)
+    equal, chosen = np.bincount(place), place[int(item.released[0])]
+    scores, equal, chosen = scores[::-1] - scores[-1], equal[::-1], len(scores) - 1 - int(chosen)  # the best first
+    stated = _chances(scores, equal)
+    better = np.cumsum(stated) - stated
+    actual = _chances(scores / SHARES[:, None], equal)
+    first, second = _log_moments(better, stated)
+    means = actual @ first
+    return ChoiceSeen(item.what, float(better[chosen]), float(stated[chosen]), means, actual @ second - means**2)
+
+
+def _chances(scores: Array, equal: NDArray[np.intp]) -> Array:
+    """The probability of each score ≤ 0, which so many candidates have."""
+    chances = np.exp(scores) * equal
+    return chances / chances.sum(axis=-1, keepdims=True)
+
+
+def _log_moments(better: Array, own: Array) -> tuple[Array, Array]:
+    """The first two moments of −ln U, where U is uniform between `better` and `better + own`."""
+    upper = better + own
+    wide = own > 1e-6 * better  # elsewhere the difference of integrals would be rounding
+
+    def mean(integral: Callable[[Array, Array], Array], at_the_middle: Array) -> Array:
+        high, low = (integral(x, np.log(np.maximum(x, 1e-300))) for x in (upper, better))
+        return np.where(wide, (high - low) / np.where(wide, own, 1.0), at_the_middle)
+
+    middle = -np.log(np.maximum(better + own / 2, 1e-300))
+    first = mean(lambda x, log: x * (1 - log), middle)
+    second = mean(lambda x, log: x * (log**2 - 2 * log + 2), middle**2)
+    return first, second
 
 
 def _kept_places(size: int) -> NDArray[np.intp]:
