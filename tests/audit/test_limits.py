@@ -10,6 +10,7 @@ import pytest
 
 from dperm.audit import AuditResult, Training, replay, worst_pairs
 from dperm.audit.noise import NoiseSeen, noise_findings, summary, visible_noise
+from dperm.audit.pairs import _influence, influential_pair
 from dperm.audit.recording import Recording, ReleaseRecord
 from dperm.audit.result import learned
 from dperm.estimators import DPLogisticRegression, DPPoissonRegressor, DPRidge
@@ -106,3 +107,17 @@ def test_7_pairs_have_as_many_records_as_a_mechanism_demands(method: Any) -> Non
     assert training.candidate_pairs  # the game is played, too
     result = replay(training, worst_pairs(mechanism, objective)[:2], both_ways=False)
     assert result.verdict == "consistent" and result.details["refused"] == []
+
+
+@pytest.mark.parametrize("norm", [3e-30, 1e-12, 1e9, 1e29])
+@pytest.mark.parametrize(
+    ("make", "method"), [(DPRidge, "output"), (DPRidge, "m-ngp-published"), (DPPoissonRegressor, "preconditioned")]
+)
+def test_b3_records_of_any_norm_have_an_influential_pair(make: Any, method: str, norm: float) -> None:
+    _, objective = make(mechanism=method, data_norm=norm, **MANY).mechanism_for(3)
+    pair = influential_pair(objective)
+    assert pair.name.startswith("the most influential")
+    assert len(pair.extra) == 1
+    regularised = _influence(objective, *pair.first)
+    assert objective.radius is not None
+    assert np.linalg.norm(regularised.theta) < objective.radius

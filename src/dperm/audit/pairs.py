@@ -334,7 +334,10 @@ def influential_pair(objective: LinearObjective, records: int | None = None, cla
 def _influence(objective: LinearObjective, rows: Array, targets: Array) -> LinearInfluence:
     """At the minimiser, with as much regularisation as keeps it inside the ball; at zero, where descent starts, for a loss that
     has no second derivative to find it by."""
-    modulus = 0.02 * len(rows) * objective.row_norm**2
+    count, radius = len(rows), objective.radius
+    modulus = 0.02 * count * objective.row_norm**2
+    # ‖θ̂‖ ≤ ‖∇J(0)‖ ÷ modulus ≤ n·lipschitz ÷ modulus: a quarter of the radius at most, from here on
+    free = 0.0 if radius is None else 4 * count * objective.facts.lipschitz / radius
     while True:
         regularised = objective.with_strong_convexity(modulus)
         records = regularised.records(rows, targets)
@@ -343,6 +346,6 @@ def _influence(objective: LinearObjective, rows: Array, targets: Array) -> Linea
         try:
             return LinearInfluence.at_minimiser(regularised, records)
         except ValueError:
-            if modulus > 1e6 * len(rows) * objective.facts.smoothness:
+            if modulus > max(free, 1e6 * count * objective.facts.smoothness):
                 raise
             modulus *= 4
