@@ -16,6 +16,9 @@ import pytest
 
 from dperm._random import Randomness
 from dperm.audit import AuditResult, Pair, Training, attack, distinguish, extreme_pairs, overall, replay, white_box, worst_pairs
+from dperm.audit.minimisers import minimiser_findings
+from dperm.audit.outputs import unlogged
+from dperm.audit.recording import Recorder
 from dperm.gradient import Clip, Plan
 from dperm.mechanisms import (
     BoltOn,
@@ -163,6 +166,36 @@ def test_an_intercept_without_regularisation(monkeypatch: pytest.MonkeyPatch) ->
     for make in (OutputPerturbation, ObjectivePerturbation):
         result = replay(Training.of_mechanism(make.calibrate(LOGISTIC.facts, EPSILON, DELTA), LOGISTIC))
         assert result.refuted and "solver" in result.details["kinds"]
+
+
+@pytest.mark.parametrize("spoils", ["minimiser", "curvature"])
+@pytest.mark.parametrize("make", [OutputPerturbation, ObjectivePerturbation])
+def test_a6_minimisers_and_curvatures_that_are_no_numbers_are_findings(
+    make: Any, spoils: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training.of_mechanism(make.calibrate(LOGISTIC.facts, EPSILON, DELTA), LOGISTIC)
+    pair = training.replay_pairs[0]
+    recorder = Recorder()
+    with unlogged():
+        training.run(pair.first, recorder)
+    assert training.minimisations is not None
+    first, second = (training.minimisations(data, recorder.recording)[0] for data in (pair.first, pair.second))
+    _, sound = minimiser_findings(first, first, recorder.recording, recorder.recording)
+    assert sound == []
+    broken = recorder.recording
+    if spoils == "minimiser":
+        last = replace(broken.releases[-1], query=broken.releases[-1].query * np.nan)
+        broken = replace(broken, releases=[*broken.releases[:-1], last])
+    else:
+        right = RegularisedSum.evaluate
+
+        def evaluate(self: RegularisedSum, theta: Any, hessian: bool) -> Any:
+            value, slope, matrix = right(self, theta, hessian)
+            return value, slope, None if matrix is None else matrix * np.nan
+
+        monkeypatch.setattr(RegularisedSum, "evaluate", evaluate)
+    _, found = minimiser_findings(first, second, recorder.recording, broken)
+    assert {"minimiser": "solver", "curvature": "curvature"}[spoils] in {finding.kind for finding in found}
 
 
 @pytest.mark.parametrize("make", [OutputPerturbation, ObjectivePerturbation])

@@ -33,6 +33,8 @@ def minimiser_findings(mine: Stage, theirs: Stage, first: Recording, second: Rec
     place = mine.first_release + (mechanism.minimiser or 0)
     if not place < min(len(first.releases), len(second.releases)):
         return ratios, [Finding("releases", "a minimiser that is charged for was not released")]
+    if not all(np.isfinite(recording.releases[place].query).all() for recording in (first, second)):
+        return ratios, [Finding("solver", "its solver stopped at numbers that are not finite")]
     for item, recording in ((mine, first), (theirs, second)):
         linear = recording.releases[mine.first_release].released if perturbs else 0.0
         theta = recording.releases[place].query
@@ -45,12 +47,15 @@ def minimiser_findings(mine: Stage, theirs: Stage, first: Recording, second: Rec
         limit = mechanism.residual(item.objective.facts)
         if perturbs:
             raise_to(ratios, {SOLVER: residual / limit})
-        if residual > limit * (1 + 1e-6) + rounded:
+        if not residual <= limit * (1 + 1e-6) + rounded:
             text = f"its solver stopped at a gradient norm of {residual:.3g}, {limit:.3g} is what noise was made for"
             findings.append(Finding("solver", text))
     theta = first.releases[place].query
     # with their regularisers: one that follows the records shows
     sides = [RegularisedSum(item.objective, item.records).evaluate(theta, hessian=True) for item in (mine, theirs)]
+    if not all(np.isfinite(np.asarray(part)).all() for side in sides for part in side[1:]):
+        findings.append(Finding("curvature", "what it minimises has a gradient or a curvature that is not finite"))
+        return ratios, findings
     for side in sides:
         curvatures = np.linalg.eigvalsh(np.asarray(side[2]))
         if curvatures[0] < objective.strong_convexity * (1 - 1e-5) - 1e-6 * curvatures[-1]:  # it may be of single precision
