@@ -18,6 +18,7 @@ from dperm._random import Randomness
 from dperm.audit import AuditResult, Pair, Training, replay
 from dperm.audit.noise import NoiseSeen, noise_findings
 from dperm.audit.recording import Recorder, Recording, ReleaseRecord
+from dperm.estimators import DPLogisticRegression
 from dperm.gradient import (
     SGD,
     Adam,
@@ -799,3 +800,28 @@ def test_b2_a_failure_that_happens_once_is_no_finding(failing: int) -> None:
     result = replay(counting(Gaussian(2.0), spoil=spoil), ONE_MORE)
     assert result.verdict == "consistent", str(result)
     assert next(runs) > failing
+
+
+def test_a4_results_say_how_many_records_were_played_and_how_they_were_stored() -> None:
+    sparse = Pair(
+        "a sparse record more",
+        (sp.csr_matrix(ROWS[:9]), SIGNS[:9]),
+        (sp.csr_matrix(ROWS[:10]), SIGNS[:10]),
+        np.arange(9),
+        np.array([9]),
+    )
+    training = Training.of_mechanism(gradient(), linear(Logistic()))
+    result = replay(training, [*training.replay_pairs[:1], sparse])
+    assert result.details["records"] == [9, 41]
+    assert "data sets of 9 to 41 records, stored as dense arrays and sparse matrices" in str(result)
+    assert AuditResult.from_json(result.to_json()) == result
+    for broken in ({"records": [1]}, {"records": [1, "many"]}, {"storage": [1]}, {"leaves": "all"}):
+        with pytest.raises(ValueError, match=r"records|storage|leaves"):
+            AuditResult.from_dict(result.to_dict() | {"details": broken})
+
+
+def test_a5_results_say_which_attributes_of_an_estimator_were_compared() -> None:
+    estimator = DPLogisticRegression(classes=[0, 1], mechanism="output", public_size=40)
+    data = ROWS, (SIGNS > 0).astype(int)
+    training = Training.of_estimator(estimator, data, [Pair.adding("a record more", data, ROWS[0], 1)])
+    assert "of what leaves these parts alone: coef_, intercept_, trace_, the certificate's public facts." in str(replay(training))

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
+from array_api_compat import is_torch_array
 from numpy.typing import NDArray
 
 from dperm.audit.distinguish import same_relation
@@ -126,6 +128,7 @@ def replay(
     if len(refused) == len(both):
         raise ValueError(f"The training refuses every pair before it is charged: {', '.join(dict.fromkeys(refused))}.")
     tested = DrawsTested.of(drawn)
+    played = [data for pair in pairs for data in (pair.first, pair.second)]
     for finding in (*noise_findings(seen), *tested.findings):
         findings.setdefault(finding.kind, []).append(finding.text)
     return AuditResult(
@@ -142,6 +145,9 @@ def replay(
             "movement": {kind: finite(most) for kind, most in movement.items()},
             "largest_movement": finite(max(movement.values(), default=0.0)),
             "pairs": [pair.name for pair in pairs],
+            "records": [choose(len(data[1]) for data in played) for choose in (min, max)],
+            "storage": list(dict.fromkeys(_stored(data[0]) for data in played)),
+            "leaves": list(training.leaves),
             "kinds": list(findings),
             "refused": list(dict.fromkeys(refused)),
             # each residual is compared with γ itself
@@ -153,6 +159,15 @@ def replay(
             "unlike": list(tested.unlike),
         },
     )
+
+
+def _stored(rows: Any) -> str:
+    """How records are stored, in words."""
+    if sp.issparse(rows):
+        return "sparse matrices"
+    if isinstance(rows, np.ndarray):
+        return "dense arrays"
+    return "tensors" if is_torch_array(rows) else type(rows).__name__
 
 
 def _added_up(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -129,6 +129,15 @@ class AuditResult:
             if len(by_kind) > 1:
                 shown = {kind: "without bound" if most is None else f"{most:.3g}" for kind, most in by_kind.items()}
                 lines.append("By kind: " + ", ".join(f"{kind} {most}" for kind, most in shown.items()) + ".")
+        if self.attack == REPLAY and (records := self.details.get("records")):
+            few, many = records
+            size = f"{few}" if few == many else f"{few} to {many}"
+            stored = " and ".join(self.details.get("storage", ()))
+            lines.append(
+                f"It was played on data sets of {size} records, stored as {stored}; other sizes and ways of storing were not."
+            )
+            if leaves := self.details.get("leaves"):
+                lines.append(f"All queries were compared, and of what leaves these parts alone: {', '.join(leaves)}.")
         lines += self.limits()
         if self.epsilon_lower is not None:
             counted = f"{self.trials:,} trials"
@@ -271,8 +280,14 @@ def _details(value: Any) -> Mapping[str, Any]:
         raise ValueError(f"expected 'rates' by rule to be a table, got {rates!r:.80}")
     for rule, number in rates.items():
         _number_or_none(f"rates of {rule!r}", number)
-    for rule in _list("unlike", value.get("unlike", ())):
-        _text("a rule in unlike", rule)
+    for name in ("unlike", "storage", "leaves"):
+        for item in _list(name, value.get(name, ())):
+            _text(f"an entry of {name}", item)
+    records = _list("records", value.get("records", ()))
+    if len(records) not in (0, 2):
+        raise ValueError(f"expected records as a least and a largest number, got {records!r:.80}")
+    for number in records:
+        check.integer("a number of records", number, minimum=0)
     if "guesses" in value:
         for name in ("guesses", "correct"):
             check.integer(name, value.get(name), minimum=0)

@@ -35,6 +35,8 @@ __all__ = ["Training", "open_for"]
 
 Array = NDArray[np.float64]
 
+_FACTS = "the certificate's public facts"
+
 
 @dataclass(frozen=True)
 class Training:
@@ -43,7 +45,8 @@ class Training:
     `run(data, source)` trains on (rows, targets) with all noise and draws from `source` and returns everything that leaves:
     arrays, numbers, or nested dicts and sequences of them. `certificate` is what is claimed. `many(data, m)`, where there
     is one, makes m outputs at once. `minimisations(data, recording)` names the minimisers behind a recording, for the
-    checks that only those allow.
+    checks that only those allow. `leaves` says in words what of a training `run` returns, and replay so compares; nothing where
+    that is everything.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Training:
     replay_pairs: Sequence[Pair] = field(default=(), repr=False)
     candidate_pairs: Sequence[Pair] = field(default=(), repr=False)
     likelihood_ratio: Callable[[Pair], Callable[[Array], Array] | None] | None = None
+    leaves: Sequence[str] = ()
 
     @property
     def event(self) -> Event:
@@ -101,6 +105,7 @@ class Training:
                 if admits(mechanism, objective, len(pair.first[1]), len(pair.second[1]))
             ],
             likelihood_ratio=lambda pair: likelihood_ratio_of(mechanism, objective, pair),
+            leaves=("theta", "trace"),
         )
 
     @classmethod
@@ -160,7 +165,8 @@ class Training:
 
         with unlogged():
             certificate = make(_OwnNoise()).fit(data).certificate
-        return cls("PrivateTrainer", certificate, run, replay_pairs=pairs, candidate_pairs=pairs)
+        leaves = "weights", "history", "trace", _FACTS
+        return cls("PrivateTrainer", certificate, run, replay_pairs=pairs, candidate_pairs=pairs, leaves=leaves)
 
     @classmethod
     def of_estimator(cls, estimator: Any, data: Data, pairs: Sequence[Pair] = ()) -> Training:
@@ -213,7 +219,16 @@ class Training:
                 return minimisations_of(mechanism, objective, (rows, targets), recording)
 
             named = minimisations
-        return cls(type(estimator).__name__, certificate, run, minimisations=named, replay_pairs=pairs, candidate_pairs=pairs)
+        weights = ("module_", "history_") if hasattr(model, "module_") else ("coef_", "intercept_")
+        return cls(
+            type(estimator).__name__,
+            certificate,
+            run,
+            minimisations=named,
+            replay_pairs=pairs,
+            candidate_pairs=pairs,
+            leaves=(*weights, "trace_", _FACTS),
+        )
 
 
 def open_for(theta: Any, source: Source, shards: Any = None, more: int = 0) -> Channel:
