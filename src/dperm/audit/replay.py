@@ -58,7 +58,7 @@ class _OtherRandomnessError(ValueError):
 @dataclass(frozen=True)
 class ReplayedPair:
     """`movement` is by kind of release the largest ‖q(D) − q(D')‖ ÷ sensitivity; `noise` and `draws` are
-    those of two runs on D by themselves.
+    those of two runs on D by themselves, in which `tossed` coins were tossed on records that had been drawn.
 
     Kinds are those that `Channel.release` is told, and of objective perturbation, which has no query before its noise: "gradient
     of the objective" and "log-determinant", each ÷ what its event assumes of a record, and "error of the solver", ÷ γ.
@@ -68,6 +68,7 @@ class ReplayedPair:
     findings: tuple[Finding, ...]
     noise: tuple[NoiseSeen, ...] = ()
     draws: tuple[tuple[DrawRecord, ...], ...] = ()
+    tossed: int = 0
 
 
 def replay(
@@ -102,6 +103,7 @@ def replay(
     findings: dict[str, list[str]] = {}
     seen: list[NoiseSeen] = []
     drawn: list[tuple[DrawRecord, ...]] = []
+    tossed = 0
     refused: list[str] = []
     for number, pair in enumerate(both):
         try:
@@ -121,6 +123,7 @@ def replay(
         raise_to(movement, replayed.movement)
         seen += replayed.noise
         drawn += replayed.draws
+        tossed += replayed.tossed
         for finding in replayed.findings:
             findings.setdefault(finding.kind, []).append(f"on {pair.name}, {finding.text}")
         if progress is not None:
@@ -157,6 +160,7 @@ def replay(
             "compared": _added_up(run.compared for run in seen),
             "rates": tested.rates,
             "unlike": list(tested.unlike),
+            "tossed": tossed,
         },
     )
 
@@ -271,7 +275,8 @@ def replay_pair(training: Training, pair: Pair, turn: int = 0) -> ReplayedPair:
         findings += [finding for finding in more if finding.kind not in known]
     noise = tuple(NoiseSeen.of(run.recording) for run in (recorder, again))
     draws = tuple(tuple(run.recording.drawn) for run in (recorder, again))
-    return ReplayedPair(moved, tuple(findings), noise, draws)
+    tossed = sum(len(run.recording.thinned) for run in (recorder, again))
+    return ReplayedPair(moved, tuple(findings), noise, draws, tossed)
 
 
 def _patterns(made: Recording, turn: int) -> list[list[bool]]:

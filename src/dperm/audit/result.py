@@ -98,6 +98,8 @@ class AuditResult:
         if loose := {rule: factor for rule, factor in rates.items() if factor is None or factor > 1 / _SEEN}:
             rules = ", ".join(f"{rule} ({'at no rate' if f is None else f'{f:.2g} times'})" for rule, f in loose.items())
             lines.append(f"Draws at a higher rate than is charged would have been seen only from this multiple on: {rules}.")
+        if tossed := self.details.get("tossed", 0):
+            lines.append(f"Whether drawn records stay as often as their importance says was not tested: {tossed} coins.")
         if unlike := self.details.get("unlike", ()):
             lines.append(f"Draws were too few to see whether each run makes draws of its own: {', '.join(unlike)}.")
         return lines
@@ -280,6 +282,7 @@ def _details(value: Any) -> Mapping[str, Any]:
         raise ValueError(f"expected 'rates' by rule to be a table, got {rates!r:.80}")
     for rule, number in rates.items():
         _number_or_none(f"rates of {rule!r}", number)
+    check.integer("tossed", value.get("tossed", 0), minimum=0)
     for name in ("unlike", "storage", "leaves"):
         for item in _list(name, value.get(name, ())):
             _text(f"an entry of {name}", item)
