@@ -223,6 +223,23 @@ def test_item_8_exact_sums_are_cut_where_the_grid_ends() -> None:
     assert small.query(1.0, 2.0).tolist() == [0.5, -0.25]
 
 
+def test_42_running_sums_are_the_nearest_double_to_the_true_sum_in_any_order() -> None:
+    """Of whole numbers of up to 53 digits, whose sums need more than a double holds: in one run, and joined from two."""
+    rng = np.random.default_rng(0)
+    parts = rng.integers(-(2**53), 2**53, size=(12, 30)) >> rng.integers(0, 4, size=(12, 1))
+    wanted = [float(sum(map(int, numbers))) for numbers in parts.T]  # Python's conversion of whole numbers is to the nearest
+    assert any(int(number) != sum(map(int, numbers)) for number, numbers in zip(wanted, parts.T, strict=True))
+    for order in (np.arange(12), np.arange(12)[::-1], rng.permutation(12), rng.permutation(12)):
+        whole, halves = RunningSum(), (RunningSum(), RunningSum())
+        for place, part in enumerate(parts[order].astype(np.float64)):
+            whole.add(part)
+            halves[place % 2].add(part)
+        assert whole.value().tolist() == wanted
+        assert halves[0].joined(halves[1]).value().tolist() == wanted
+        assert RunningSum().joined(whole).value().tolist() == whole.joined(RunningSum()).value().tolist() == wanted
+    assert RunningSum().joined(RunningSum()).value() is None
+
+
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_item_8_each_value_of_an_exact_sum_is_cut_to_its_bound(sign: float) -> None:
     assert exact_sum(sign * np.array([5.0, 0.25]), 0.5)[0] == sign * 0.75
@@ -352,7 +369,7 @@ def test_item_8_no_factor_makes_a_record_s_part_longer_than_the_bound(outputs: i
         plain = alone.weighted_sum(np.ones(1))
         length = float(np.linalg.norm(plain))
         for factor in (1.0, -1.0, 0.1, 1e100, np.inf, -np.inf, np.nan):
-            for bound in (1e-15, 0.3 * length, length, 20 * length):
+            for bound in (1e-15, 0.3 * length, 0.55 * length, 0.97 * length, length, 20 * length):
                 found = alone.weighted_sum(np.array([factor]), bound)
                 assert squared_length(found) <= Fraction(bound) ** 2
                 if np.isfinite(factor):
