@@ -144,6 +144,28 @@ def test_item_8_hidden_steps_are_charged_for_the_ball_that_they_stay_in(radius: 
     assert stopped.contraction == event.contraction
 
 
+@pytest.mark.parametrize("strong", [0.0, 300.0])
+@pytest.mark.parametrize("radius", [5.0, 0.25])
+def test_42_hidden_steps_begin_within_the_ball_that_is_charged_wherever_noise_has_taken_them(radius: float, strong: float) -> None:
+    """Rows of zeros have no gradient: a step is θ·(1 − ηΛ/n) from where noise has taken θ, brought back to the ball."""
+    mechanism = last_iterate(radius=radius, strong_convexity=strong)
+    rng = np.random.default_rng(0)
+    steps = mechanism.passes * mechanism.batches(6)
+    taken = [rng.normal(size=2) * scale for scale in (1e-3, 0.1, 1.0, 100.0, 1e6, 0.2, 10.0, 1e3, 1e9)]
+    assert len(taken) == steps
+    source = Asked(answers=taken)
+    channel = Channel.open(source)
+    channel.charge(mechanism.event(problem().facts), mechanism.name)
+    end, _ = mechanism.train(problem(), problem().records(np.zeros((6, 2)), SIGNS), channel)
+    held = [point * min(1.0, radius / np.linalg.norm(point)) for point in taken]
+    assert end == pytest.approx(held[-1], rel=1e-12)
+    assert np.linalg.norm(end) <= radius * (1 + 1e-12)
+    wanted = [np.zeros(2), *((1 - mechanism.learning_rate * strong / 6) * point for point in held[:-1])]
+    assert len(source.questions) == steps
+    for question, point in zip(source.questions, wanted, strict=True):
+        assert question.query == pytest.approx(point, rel=1e-12, abs=0)
+
+
 # Rounding, by the standard model of arithmetic: each operation is right to a share of 2⁻⁵³ (Higham 2002, §2.2)
 
 
