@@ -146,7 +146,7 @@ def test_item_8_hidden_steps_are_charged_for_the_ball_that_they_stay_in(radius: 
 
 @pytest.mark.parametrize("strong", [0.0, 300.0])
 @pytest.mark.parametrize("radius", [5.0, 0.25])
-def test_42_hidden_steps_begin_within_the_ball_that_is_charged_wherever_noise_has_taken_them(radius: float, strong: float) -> None:
+def test_42_hidden_steps_begin_within_the_ball_that_is_charged(radius: float, strong: float) -> None:
     """Rows of zeros have no gradient: a step is θ·(1 − ηΛ/n) from where noise has taken θ, brought back to the ball."""
     mechanism = last_iterate(radius=radius, strong_convexity=strong)
     rng = np.random.default_rng(0)
