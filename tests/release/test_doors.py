@@ -198,6 +198,29 @@ def test_item_8_noise_is_the_charged_one_to_nine_digits(noise: float, relative: 
         channel.release(QUERY, 1.0, noise * (1 + 1.3 * relative))
 
 
+def test_42_no_door_opens_in_another_process_than_the_one_that_paid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of a channel that a fork left would let out once more what was paid for once. The source is not even asked."""
+    linear: tuple[Event, Callable[[Channel, float], Any], Any] = (
+        QUADRATIC, lambda channel, s: channel.objective_noise(SIZE, QUADRATIC), None,
+    )  # fmt: skip
+    hidden: tuple[Event, Callable[[Channel, float], Any], Any] = (HIDDEN, lambda channel, s: channel.hide(QUERY, s, 2.0), None)
+    counts: tuple[Event, Callable[[Channel, float], Any], Any] = (
+        Gaussian(2.0), lambda channel, s: channel.release_counts(QUERY, s, 2.0), None,
+    )  # fmt: skip
+    parted = Disjoint((Gaussian(1.0), Gaussian(2.0)))
+    parts: tuple[Event, Callable[[Channel, float], Any], Any] = (
+        parted, lambda channel, s: channel.split(parted, [np.arange(2), np.arange(2, 4)]), None,
+    )  # fmt: skip
+    for event, ask, _ in (*DOORS.values(), linear, hidden, counts, parts):
+        channel, source = opened(event)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr("os.getpid", lambda: -1)
+            with pytest.raises(UnpaidReleaseError, match="another process"):
+                ask(channel, 1.0)
+        assert source.asked == []
+        ask(channel, 1.0)  # it is still paid for here
+
+
 # How often
 
 
