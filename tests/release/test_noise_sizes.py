@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from dperm._random import Randomness
 from dperm.privacy import AboveThreshold, Event, ExponentialMechanism, Gaussian, PureDP, SelfComposed
 from dperm.privacy.events import ObjectivePerturbationEvent
-from dperm.release import Channel
+from dperm.release import Channel, SystemSource
 
 SIZE = 6000
 
@@ -52,3 +57,28 @@ def test_item_8_choices_have_their_odds() -> None:
     expected = np.exp(2.0 * scores)
     expected *= trials / expected.sum()
     assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
+
+
+def test_42_noise_takes_nothing_of_the_stream_that_records_are_drawn_by() -> None:
+    """That stream can be predicted from what it drew before, which is seen in part. Whatever noise is asked for, its state stays,
+    and another stream of draws changes no noise."""
+    query = np.full(4, 5.0)
+    kinds: dict[str, Callable[[SystemSource], Any]] = {
+        "gaussian": lambda source: source.gaussian(query, 1.0, 3.0, 2.0**-20),
+        "pure": lambda source: source.pure(query, 1.0, 0.5, 2.0**-20),
+        "hidden": lambda source: source.hidden(query, 1.0, 3.0),
+        "falling": lambda source: source.falling(query, 1.0, (0.25, 0.5), 2.0**-20),
+        "choice": lambda source: [source.choose(query, 1.0, 0.5, 2.0**-20) for _ in range(30)],
+        "threshold": lambda source: source.undisclosed(query[:1], 1.0, 0.5, 2.0**-20),
+        "objective": lambda source: source.objective_noise(4, 1.0, 3.0),
+    }
+    for kind, ask in kinds.items():
+        answers = []
+        for draws in (1, 2):
+            sampling = np.random.Generator(np.random.SFC64(draws))
+            source = SystemSource(replace(Randomness.fixed(3), sampling=sampling))
+            answers.append(np.asarray(ask(source)))
+            fresh = np.random.Generator(np.random.SFC64(draws))
+            assert np.array_equal(sampling.integers(2**63, size=8), fresh.integers(2**63, size=8)), kind
+        assert np.array_equal(*answers), kind
+        assert np.unique(answers[0]).size > 1 or kind == "threshold"
