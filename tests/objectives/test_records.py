@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from dperm.objectives import LinearObjective, Logistic, Records
+from dperm.objectives.records import EXACT_ROWS, Batch
 
 FEATURES = 5
 
@@ -78,3 +81,114 @@ def test_42_who_is_absent_is_absent_from_every_subset(sparse: bool, keep: bool) 
             assert not np.any(chosen.counted(np.ones(len(indices)))[absent[indices]])
             used = chosen.rows.toarray() if sparse else chosen.rows
             assert np.isfinite(used).all()
+
+
+def dense(rows: Any) -> np.ndarray:
+    return rows.toarray() if sp.issparse(rows) else np.asarray(rows)
+
+
+STORAGES = [(False, False), (False, True), (True, True)]  # sparse, kept in units
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.7])
+@pytest.mark.parametrize(("sparse", "keep"), STORAGES)
+def test_42_norms_bound_the_rows_that_are_used_and_no_row_is_cut_by_more_than_its_digits(
+    sparse: bool, keep: bool, constant: float
+) -> None:
+    """In exact arithmetic, of rows of all lengths: a row is used as long as it is, or as the bound where it is longer, but for 21
+    binary digits of that; its norm, with the constant feature, is no less than that, and more by less than a billionth."""
+    rng, data_norm = np.random.default_rng(0), 1.5
+    rows = rng.normal(size=(90, FEATURES)) * (rng.random((90, FEATURES)) < 0.7) * 10.0 ** rng.uniform(-30, 20, (90, 1))
+    rows[:30] = rng.normal(size=(30, FEATURES)) * rng.uniform(0.1, 2, (30, 1))
+    rows[3], rows[4], rows[5] = 0.0, [0.0, 0.0, 1.5, 0.0, 0.0], [-1.5, 0.0, 0.0, 0.0, 0.0]
+    records = Records(sp.csr_array(rows) if sparse else rows, np.ones(90), data_norm, constant, keep=keep)
+    (batch,) = records.batches()
+    table = dense(batch.rows)
+    assert np.array_equal(table, np.trunc(table))
+    assert np.all(np.linalg.norm(table, axis=1) < 2.0**21)
+    assert np.array_equal(np.frexp(batch.units)[0], np.full(90, 0.5))
+    for row, used, unit, norm in zip(rows, table, batch.units, batch.norms, strict=True):
+        length = sum(Fraction(number) ** 2 for number in row.tolist())
+        kept = [Fraction(number) * Fraction(unit) for number in used.tolist()]
+        square = sum(number**2 for number in kept)
+        assert square <= Fraction(data_norm) ** 2
+        whole = square + Fraction(constant) ** 2
+        assert whole <= Fraction(norm) ** 2
+        assert Fraction(norm) ** 2 <= whole * (1 + Fraction(1, 10**9)) + Fraction(1, 10**390)
+        share = min(1.0, data_norm / max(float(length) ** 0.5, 1e-300))
+        assert np.abs([float(number) for number in kept] - share * row).max() <= 2.0**-19.9 * share * np.linalg.norm(row)
+
+
+def readings(records: Records, order: np.ndarray) -> Iterator[tuple[np.ndarray, Batch]]:
+    """All ways to read records, each batch with the numbers of its records; a batch may be valid until the next is asked for."""
+    for read in (records.batches, records.in_turn, lambda: next(iter(records.stream([None])))):
+        start = 0
+        for batch in read():
+            part = np.arange(start, start + len(batch.units))
+            start += len(part)
+            yield part, batch
+        assert start == len(records)
+    for drawn in (order, order[:EXACT_ROWS], order[: EXACT_ROWS + 1], order[:5], order[:0]):
+        start = 0
+        for batch in next(iter(records.stream([drawn]))):
+            part = drawn[start : start + len(batch.units)]
+            start += len(part)
+            yield part, batch
+        assert start == len(drawn)
+    seen = np.random.default_rng(1).random((3, len(records))) < 0.5
+    start = 0
+    for batch in next(iter(records.stream([seen]))):
+        part = np.arange(start, start + len(batch.units))
+        start += len(part)
+        assert np.array_equal(batch.included, seen[:, part])
+        yield part, batch
+    assert start == len(records)
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+@pytest.mark.parametrize(("sparse", "keep"), STORAGES)
+def test_42_a_record_is_the_same_however_it_is_read(sparse: bool, keep: bool, weighed: bool) -> None:
+    """Alone, among all, and among those that are drawn, in batches that sums are exact in: row, norm, target and weight."""
+    rng, size = np.random.default_rng(0), EXACT_ROWS + 700
+    rows = rng.normal(size=(size, 2)) * rng.uniform(0.1, 1, (size, 1))
+    targets = np.where(rng.random(size) < 0.5, 1.0, -1.0)
+    rows[7, 0] = np.nan
+    given = np.column_stack([targets, rng.random(size)]) if weighed else targets
+    records = Records(sp.csr_array(rows) if sparse else rows, given, 1.0, 0.3, keep=keep)
+    assert (len(records), records.weighed) == (size, weighed)
+    alone = records.subset(np.arange(size))
+    expected = [np.concatenate(parts) for parts in zip(*((b.norms, b.units, b.targets) for b in alone.batches()), strict=True)]
+    wanted = np.concatenate([dense(batch.rows) for batch in alone.batches()])
+    there = np.arange(size) != 7
+    assert np.allclose(
+        (wanted * expected[1][:, None])[there],
+        (rows * np.minimum(1, 1 / np.linalg.norm(rows, axis=1))[:, None])[there],
+        atol=1e-6,
+    )
+    assert np.array_equal(expected[2][there], given[there])
+    for part, batch in readings(records, rng.permutation(size)):
+        assert len(part) <= EXACT_ROWS
+        assert np.array_equal(dense(batch.rows), wanted[part])
+        for found, whole in zip((batch.norms, batch.units, batch.targets), expected, strict=True):
+            assert np.array_equal(found, whole[part])
+        assert np.array_equal(batch.counted(np.full(len(part), 2.0)), np.where(part == 7, 0.0, 2.0))
+    for other in (records.relabelled(-given), records.admitted(np.negative)):
+        for part, batch in readings(other, rng.permutation(size)):
+            assert np.array_equal(batch.targets[part != 7], -given[part[part != 7]])
+            assert np.array_equal(batch.norms, expected[0][part])
+    for number in (1, -1):
+        for part, batch in readings(records.one_against_rest(number), np.arange(size)):
+            label = batch.targets[:, 0] if weighed else batch.targets
+            assert np.array_equal(label[part != 7], np.where(targets == number, 1.0, -1.0)[part[part != 7]])
+            if weighed:
+                assert np.array_equal(batch.targets[:, 1][part != 7], given[part[part != 7], 1])
+
+
+@pytest.mark.parametrize(("sparse", "keep"), STORAGES)
+def test_42_the_place_of_a_record_is_its_largest_feature_of_those_asked_about(sparse: bool, keep: bool) -> None:
+    rows = np.array([[0.1, 0.5, 0.9], [0.5, 0.1, 0.0], [0.3, 0.3, 0.0], [-0.4, 0.0, 0.9], [0.0, 0.0, 0.0], [np.nan, 0.4, 0.1]])
+    records = Records(sp.csr_array(rows) if sparse else rows, np.ones(6), 1.0, keep=keep)
+    assert records.places([0, 1]).tolist() == [1, 0, 0, -1, -1, -1]
+    assert records.places([1, 0]).tolist() == [0, 1, 0, -1, -1, -1]
+    assert records.places([2]).tolist() == [0, -1, -1, 0, -1, -1]
+    assert records.subset(np.arange(0)).places([0]).tolist() == []
