@@ -192,3 +192,26 @@ def test_42_the_place_of_a_record_is_its_largest_feature_of_those_asked_about(sp
     assert records.places([1, 0]).tolist() == [0, 1, 0, -1, -1, -1]
     assert records.places([2]).tolist() == [0, -1, -1, 0, -1, -1]
     assert records.subset(np.arange(0)).places([0]).tolist() == []
+
+
+def test_42_sparse_rows_whose_arrays_do_not_fit_together_are_refused() -> None:
+    """They would read beyond the matrix: a column that it does not have, a row that ends before it begins, and more entries than
+    there are."""
+    for change, value in (("indices", 99), ("indices", -1), ("indptr", 5)):
+        table = sp.csr_array(np.eye(4, FEATURES))
+        getattr(table, change)[1] = value
+        with pytest.raises(ValueError):
+            Records(table, np.ones(4), 1.0)
+
+
+def test_42_targets_of_another_shape_and_parts_of_rows_that_are_gone_are_refused() -> None:
+    records = Records(np.eye(4, FEATURES), np.ones(4), 1.0)
+    with pytest.raises(ValueError, match="Expected targets of shape"):
+        records.relabelled(np.ones((4, 2)))
+    records.forget_table()
+    assert [len(batch.units) for batch in records.batches()] == [4]
+    with pytest.raises(TypeError, match="let go of it"):
+        records.subset(np.arange(2))
+    read_again = Records(np.eye(4, FEATURES), np.ones(4), 1.0, keep=False)
+    read_again.forget_table()  # it has no others
+    assert len(read_again.subset(np.arange(2))) == 2
