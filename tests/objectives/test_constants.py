@@ -240,6 +240,33 @@ def test_42_running_sums_are_the_nearest_double_to_the_true_sum_in_any_order() -
     assert RunningSum().joined(RunningSum()).value() is None
 
 
+@pytest.mark.parametrize(("sensitivity", "noise"), [(1.0, 2.0), (37.0, 2.0**18), (1e-3, 2.0**18), (1e-3, 1e-3)])
+def test_42_a_sum_is_cut_where_the_grid_that_it_is_released_on_ends(sensitivity: float, noise: float) -> None:
+    """A channel takes its grid from the sensitivity, the noise's standard deviation and how many numbers the whole query has."""
+    for size in (2, 1000):
+        step = Grid.of(sensitivity, noise * sensitivity, size).step
+        total = RunningSum()
+        for part in (np.array([2.0**52 * step, -(2.0**52) * step]), np.array([0.25 * step, 0.0]), np.array([step, -step])):
+            total.add(part)
+        assert total.query(sensitivity, noise, lambda _, size=size: size).tolist() == [2.0**52 * step, -(2.0**52) * step]
+    few = RunningSum()
+    for part in (np.array([1e-5 * sensitivity, 0.0]), np.array([0.0, 1e-5 * sensitivity])):
+        few.add(part)
+        assert few.query(sensitivity, noise).tolist() == few.value().tolist()
+    assert RunningSum().query(sensitivity, noise) is None
+
+
+@pytest.mark.parametrize("bound", [1e-8, 0.37, 1.0, 1.9e5])
+def test_42_exact_sums_keep_thirty_digits_of_the_bound_of_each_value_and_are_the_same_in_any_order(bound: float) -> None:
+    """No value is made larger, and each loses less than 2⁻³⁰ of the bound."""
+    values = bound * np.random.default_rng(0).uniform(-1, 1, 500)
+    each = np.array([exact_sum(values[place : place + 1], bound)[0] for place in range(500)])
+    assert np.all(np.abs(each) <= np.abs(values))
+    assert np.all(np.abs(values - each) < 2.0**-30 * bound)
+    assert Fraction(float(exact_sum(values, bound)[0])) == sum(map(Fraction, each.tolist()))
+    assert exact_sum(values[::-1], bound)[0] == exact_sum(values, bound)[0]
+
+
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_item_8_each_value_of_an_exact_sum_is_cut_to_its_bound(sign: float) -> None:
     assert exact_sum(sign * np.array([5.0, 0.25]), 0.5)[0] == sign * 0.75

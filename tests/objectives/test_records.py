@@ -106,6 +106,7 @@ def test_42_norms_bound_the_rows_that_are_used_and_no_row_is_cut_by_more_than_it
     table = dense(batch.rows)
     assert np.array_equal(table, np.trunc(table))
     assert np.all(np.linalg.norm(table, axis=1) < 2.0**21)
+    assert np.array_equal(batch.counted(np.ones(90)), np.ones(90))  # a row of zeros is there too
     assert np.array_equal(np.frexp(batch.units)[0], np.full(90, 0.5))
     for row, used, unit, norm in zip(rows, table, batch.units, batch.norms, strict=True):
         length = sum(Fraction(number) ** 2 for number in row.tolist())
@@ -192,6 +193,9 @@ def test_42_the_place_of_a_record_is_its_largest_feature_of_those_asked_about(sp
     assert records.places([1, 0]).tolist() == [0, 1, 0, -1, -1, -1]
     assert records.places([2]).tolist() == [0, -1, -1, 0, -1, -1]
     assert records.subset(np.arange(0)).places([0]).tolist() == []
+    little = np.array([[1.0, 2.0**-20, 2.0**-23]])  # of 21 digits it has a last one, and nothing beyond
+    records = Records(sp.csr_array(little) if sparse else little, np.ones(1), 1.0, keep=keep)
+    assert [records.places([column]).tolist() for column in (1, 2)] == [[0], [-1]]
 
 
 def test_42_sparse_rows_whose_arrays_do_not_fit_together_are_refused() -> None:
@@ -208,6 +212,9 @@ def test_42_targets_of_another_shape_and_parts_of_rows_that_are_gone_are_refused
     records = Records(np.eye(4, FEATURES), np.ones(4), 1.0)
     with pytest.raises(ValueError, match="Expected targets of shape"):
         records.relabelled(np.ones((4, 2)))
+    for shape in ((4, 3), (3,), (3, 2), (2, 4)):
+        with pytest.raises(ValueError):
+            Records(np.eye(4, FEATURES), np.ones(shape), 1.0)
     records.forget_table()
     assert [len(batch.units) for batch in records.batches()] == [4]
     with pytest.raises(TypeError, match="let go of it"):
