@@ -91,6 +91,34 @@ def test_item_8_rates_of_bolt_on_by_hand() -> None:
     )
 
 
+@pytest.mark.parametrize("strong", [0.0, 30.0])
+@pytest.mark.parametrize("radius", [None, 0.01, 0.04])
+@pytest.mark.parametrize("count", [1, 6])
+def test_42_each_step_of_bolt_on_ends_within_the_ball_on_which_the_loss_is_bounded(
+    count: int, radius: float | None, strong: float
+) -> None:
+    """Steps by hand, one record after the other: what leaves is where they lead."""
+    mechanism = bolt_on(learning_rate=0.02, strong_convexity=strong, batch_size=1)
+    objective = problem(public_size=count, radius=radius)
+    rows, signs = 300 * ROWS[:count], SIGNS[:count]
+    scaled = rows * np.minimum(1.0, NORM / np.linalg.norm(rows, axis=1))[:, None]
+    source = Asked()
+    channel = Channel.open(source)
+    channel.charge(mechanism.event(objective.facts), mechanism.name)
+    released, trace = mechanism.train(objective, objective.records(rows, signs), channel)
+    theta = np.zeros(2)
+    for (number,) in mechanism._order(count):
+        margin = signs[number] * float(scaled[number] @ theta)
+        slope = -signs[number] / (1 + np.exp((margin - 1) / 0.01))
+        theta = theta - 0.02 * (slope * scaled[number] + strong / count * theta)
+        if radius is not None:
+            theta = theta * min(1.0, radius / np.linalg.norm(theta))
+    (question,) = source.questions
+    assert question.query == pytest.approx(theta, abs=1e-5)
+    assert np.array_equal(released, question.query)
+    assert trace["noise_std"] == pytest.approx(4.0 * mechanism.sensitivity(objective.facts, count), rel=1e-12)
+
+
 def last_iterate(**changes: Any) -> LastIterateDescent:
     settings: dict[str, Any] = {
         "passes": 3,
