@@ -172,26 +172,44 @@ def test_item_8_hidden_steps_are_charged_for_the_ball_that_they_stay_in(radius: 
     assert stopped.contraction == event.contraction
 
 
+@pytest.mark.parametrize("count", [1, 6])
 @pytest.mark.parametrize("strong", [0.0, 300.0])
 @pytest.mark.parametrize("radius", [5.0, 0.25])
-def test_42_hidden_steps_begin_within_the_ball_that_is_charged(radius: float, strong: float) -> None:
+def test_42_hidden_steps_begin_within_the_ball_that_is_charged(count: int, radius: float, strong: float) -> None:
     """Rows of zeros have no gradient: a step is θ·(1 − ηΛ/n) from where noise has taken θ, brought back to the ball."""
-    mechanism = last_iterate(radius=radius, strong_convexity=strong)
+    mechanism, objective = last_iterate(radius=radius, strong_convexity=strong), problem(public_size=count)
     rng = np.random.default_rng(0)
-    steps = mechanism.passes * mechanism.batches(6)
-    taken = [rng.normal(size=2) * scale for scale in (1e-3, 0.1, 1.0, 100.0, 1e6, 0.2, 10.0, 1e3, 1e9)]
+    steps = mechanism.passes * mechanism.batches(count)
+    taken = [rng.normal(size=2) * scale for scale in (1e-3, 0.1, 1.0, 100.0, 1e6, 0.2, 10.0, 1e3, 1e9)][:steps]
     assert len(taken) == steps
     source = Asked(answers=taken)
     channel = Channel.open(source)
-    channel.charge(mechanism.event(problem().facts), mechanism.name)
-    end, _ = mechanism.train(problem(), problem().records(np.zeros((6, 2)), SIGNS), channel)
+    channel.charge(mechanism.event(objective.facts), mechanism.name)
+    end, _ = mechanism.train(objective, objective.records(np.zeros((count, 2)), SIGNS[:count]), channel)
     held = [point * min(1.0, radius / np.linalg.norm(point)) for point in taken]
     assert end == pytest.approx(held[-1], rel=1e-12)
     assert np.linalg.norm(end) <= radius * (1 + 1e-12)
-    wanted = [np.zeros(2), *((1 - mechanism.learning_rate * strong / 6) * point for point in held[:-1])]
+    wanted = [np.zeros(2), *((1 - mechanism.learning_rate * strong / count) * point for point in held[:-1])]
     assert len(source.questions) == steps
     for question, point in zip(source.questions, wanted, strict=True):
         assert question.query == pytest.approx(point, rel=1e-12, abs=0)
+
+
+def test_42_a_random_stop_is_after_each_number_of_steps_alike() -> None:
+    """Three batches: as is charged, a run ends after one, two or three steps, each a third of the time."""
+    mechanism, objective, source = last_iterate(passes=1, random_stop=True), problem(), Asked()
+    records = objective.records(ROWS, SIGNS)
+    stops: list[int] = []
+    for _ in range(300):
+        source.questions.clear()
+        channel = Channel.open(source)
+        channel.charge(mechanism.event(objective.facts), mechanism.name)
+        _, trace = mechanism.train(objective, records, channel)
+        assert [question.kind for question in source.questions] == ["hidden"] * (trace["steps"] - 1) + ["gaussian"]
+        stops.append(trace["steps"])
+    counts = np.bincount(stops, minlength=5)
+    assert counts[[0, 4]].tolist() == [0, 0]
+    assert np.all(np.abs(counts[1:4] - 100) < 5 * np.sqrt(300 * 2 / 9))
 
 
 # Rounding, by the standard model of arithmetic: each operation is right to a share of 2⁻⁵³ (Higham 2002, §2.2)

@@ -108,6 +108,9 @@ def test_42_norms_bound_the_rows_that_are_used_and_no_row_is_cut_by_more_than_it
     assert np.all(np.linalg.norm(table, axis=1) < 2.0**21)
     assert np.array_equal(batch.counted(np.ones(90)), np.ones(90))  # a row of zeros is there too
     assert np.array_equal(np.frexp(batch.units)[0], np.full(90, 0.5))
+    (tiny,) = Records(1e-150 * records.rows[:30], np.ones(30), data_norm, constant, keep=keep).batches()
+    assert not dense(tiny.rows).any()  # lengths whose squares doubles do not hold well count as 0
+    assert tiny.units.min() > 1e-150
     for row, used, unit, norm in zip(rows, table, batch.units, batch.norms, strict=True):
         length = sum(Fraction(number) ** 2 for number in row.tolist())
         kept = [Fraction(number) * Fraction(unit) for number in used.tolist()]
