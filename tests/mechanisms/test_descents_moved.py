@@ -93,13 +93,13 @@ def test_item_8_rates_of_bolt_on_by_hand() -> None:
 
 @pytest.mark.parametrize("strong", [0.0, 30.0])
 @pytest.mark.parametrize("radius", [None, 0.01, 0.04])
-@pytest.mark.parametrize("count", [1, 6])
+@pytest.mark.parametrize("count", [0, 1, 6])
 def test_42_each_step_of_bolt_on_ends_within_the_ball_on_which_the_loss_is_bounded(
     count: int, radius: float | None, strong: float
 ) -> None:
     """Steps by hand, one record after the other: what leaves is where they lead."""
     mechanism = bolt_on(learning_rate=0.02, strong_convexity=strong, batch_size=1)
-    objective = problem(public_size=count, radius=radius)
+    objective = problem(public_size=count or None, radius=radius)
     rows, signs = 300 * ROWS[:count], SIGNS[:count]
     scaled = rows * np.minimum(1.0, NORM / np.linalg.norm(rows, axis=1))[:, None]
     source = Asked()

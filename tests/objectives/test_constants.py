@@ -408,6 +408,26 @@ def test_item_8_no_factor_makes_a_record_s_part_longer_than_the_bound(outputs: i
         assert np.array_equal(both.weighted_sum(np.ones((2, 1)))[0], plain)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("intercept", [0.0, 0.7])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_42_who_is_absent_changes_nothing_of_what_others_add(outputs: int, intercept: float, sparse: bool) -> None:
+    """Records shorter and longer than 1, bounded ones and others, with one among them that has no numbers and without it."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(30, 4)) * rng.uniform(0.01, 1, (30, 1))
+    gone = np.insert(rows, 11, np.nan, axis=0)
+    for bound in (0.05, 1.0, 100.0):
+        sums = [
+            found.weighted_sum(np.full((*shape, len(given)), 3.0), bound)
+            for given in (rows, gone)
+            for found, shape in zip(passes(outputs, intercept, sparse, given), ((), (2,)), strict=True)
+        ]
+        assert np.linalg.norm(sums[0]) > 0.01 * bound
+        assert np.array_equal(sums[2], sums[0])
+        assert np.array_equal(sums[3], sums[1])
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("intercept", [0.0, 0.7])
 @pytest.mark.parametrize("outputs", [1, 3])
