@@ -23,6 +23,12 @@ _PAYS = (
     "|filtered|regularised"
 )
 
+#: What functions that say how far a record moves an objective are called.
+_FACTS = "lipschitz|smoothness|bend|row_norm|sensitivity|facts"
+
+#: What functions that say how large noise is, or how far a step goes, are called in mechanisms.
+_SCALES = "_std|_scales|_scores|rates"
+
 #: Files under src/dperm, and which of their functions charge, calibrate, bound, clip or draw: by the first pattern that fits.
 SCOPE = (
     ("data/finding.py", "of|event|_kinds|_ends|_common|_planned"),
@@ -35,16 +41,26 @@ SCOPE = (
     ("privacy/*.py", f"{_PAYS}|epsilon|delta"),
     ("mechanisms/tuning.py", "strong_convexity"),
     ("mechanisms/entrywise.py", _PAYS),
-    ("mechanisms/[!e]*.py", f"{_PAYS}|_std|_scales|_scores|rates"),  # but extremes.py: records for audits alone
+    # The steps of these are hidden, and what leaves at their end is charged for all of them. Where each step is released, the
+    # rest is post-processing, and what a release is handed is noted in every function.
+    ("mechanisms/[bl]*_*.py", f"{_PAYS}|{_SCALES}|^train$|^split$"),
+    ("mechanisms/o[bu]*.py", f"{_PAYS}|{_SCALES}|^train$"),
+    ("mechanisms/noisy_size.py", f"{_PAYS}|{_SCALES}|^train$"),
+    ("mechanisms/[!e]*.py", f"{_PAYS}|{_SCALES}"),  # but extremes.py: records for audits alone
     ("gradient/recipes/*.py", _PAYS),
     ("gradient/*.py", f"{_PAYS}|__call__|epsilon|check"),
     ("objectives/facts.py", ""),
     ("objectives/constraints.py", ""),
-    ("objectives/[!c]*.py", "lipschitz|smoothness|bend|row_norm|sensitivity|facts|weighted_sum|clip|factors|limit"),
+    ("objectives/records.py", "^(?!nbytes|of$|_at_once|_is_mapped|forget_table)"),  # all but what says how much memory is used
+    ("objectives/sums.py", ""),
+    ("objectives/linear.py", f"{_FACTS}|weighted_sum|clip|factors|limit|_held|_truncated"),
+    ("objectives/[!c]*.py", f"{_FACTS}|weighted_sum|clip|factors|limit"),
     ("release/ledger/rules/*.py", ""),
     ("release/ledger/[bl]*.py", "charged|left|cost|epsilon|delta|total|_counted"),
     ("release/ledger/*.py", "^$"),
-    ("release/*.py", _PAYS),
+    ("release/coins.py", ""),
+    ("release/threshold.py", ""),
+    ("release/*.py", f"{_PAYS}|^split$|hidden|_check_process"),
     ("estimators/search.py", "_planned|_score|_certificate"),
     ("report/released.py", "release|_numbers|_counted"),
     ("report/card.py", "_charged|_not_added_up|_up$"),
