@@ -221,6 +221,19 @@ def test_42_no_door_opens_in_another_process_than_the_one_that_paid(monkeypatch:
         ask(channel, 1.0)  # it is still paid for here
 
 
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_42_channels_of_parts_are_opened_as_often_as_they_are_paid_for(times: int) -> None:
+    parted = Disjoint((Gaussian(1.0), Gaussian(2.0)))
+    channel, source = opened(SelfComposed(parted, times))
+    for _ in range(times):
+        first, second = channel.split(parted, [np.arange(2), np.arange(2, 4)])
+        first.release(QUERY, 1.0, 1.0)
+        second.release(QUERY, 1.0, 2.0)
+    assert len(source.asked) == 2 * times
+    with pytest.raises(UnpaidReleaseError, match="not paid for"):
+        channel.split(parted, [np.arange(2), np.arange(2, 4)])
+
+
 # How often
 
 
