@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from dperm._random import Randomness
 from dperm.privacy import AboveThreshold, Event, ExponentialMechanism, Gaussian, PureDP, SelfComposed
@@ -40,6 +41,14 @@ def test_item_8_noise_of_pure_releases_has_its_length() -> None:
     channel = paid(event)
     tests = np.array([channel.undisclosed(np.array([5.0]), 0.5, event.rate)[0] for _ in range(2000)]) - 5.0
     assert np.abs(tests).mean() == pytest.approx(0.5 / 1.0, rel=0.06)  # Laplace, of a third of ε
+
+
+@pytest.mark.parametrize("std", [1e-3, 1.5, 40.0])
+def test_42_noise_of_hidden_steps_has_its_deviation_and_is_added_to_the_step(std: float) -> None:
+    noise = SystemSource(Randomness.fixed(7)).hidden(np.full(SIZE, 5.0), 0.5, std) - 5.0
+    assert np.std(noise) == pytest.approx(std, rel=0.04)
+    assert abs(np.mean(noise)) < 5 * std / np.sqrt(SIZE)
+    assert stats.kstest(noise / std, "norm").pvalue > 1e-4
 
 
 def test_item_8_the_linear_term_of_an_objective_has_its_deviation() -> None:
