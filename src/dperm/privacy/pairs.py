@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -89,12 +90,11 @@ class Cells:
 def cells(pair: LossPair, edges: Array) -> Cells:
     """Of a pair, between edges of which the first may be −∞. Pairs that are nearly equal have gains of their own, without the
     cancellation of p − q·e^edge."""
-    if isinstance(pair, _SampledGaussian | _RowsSampled):
-        return _gained(pair, edges)
-    if isinstance(pair, _Reversed) and isinstance(pair.pair, _SampledGaussian | _RowsSampled):
-        return _gained_reversed(pair.pair, edges)
-    if isinstance(pair, _SampledGaussianReplaced | _SampledWithoutReplacement):
-        return pair.cells(edges)
+    own = getattr(pair, "cells", None)
+    return own(edges) if own is not None else _cells_by_masses(pair, edges)
+
+
+def _cells_by_masses(pair: LossPair, edges: Array) -> Cells:
     p, q = pair.masses(edges)
     digits = 6 + np.abs(np.log(np.maximum(p, 1e-300))) + _sizes(edges)
     return Cells(p, q, p - q * np.exp(edges[:-1]), 4 * _EPS * digits * np.maximum(p, 0.0))
@@ -112,22 +112,33 @@ def _doubt(edges: Array, p: Array, moved: Array, rate: float) -> Array:
     return 4 * _EPS * (6 + 2 * abs(math.log(rate)) + sizes) * (np.maximum(moved, 0.0) + sizes * np.maximum(p, 0.0))
 
 
-def _gained(pair: _SampledGaussian | _RowsSampled, edges: Array) -> Cells:
-    """P = w·Q + R, R the sampled part: the gain is R − (e^edge − w)·Q."""
-    sampled, q = pair.sampled(edges)
-    p, lift = (1 - pair.hit) * q + sampled, np.expm1(edges) + pair.hit
-    moved = np.abs(sampled) + (np.abs(lift[:-1]) + pair.hit) * np.abs(q)
-    return Cells(p, q, sampled - lift[:-1] * q, _doubt(edges, p, moved, pair.hit))
+class _MixedWithQ(ABC):
+    """A pair with P = w·Q + R: Q without the record, and R where the sample holds it."""
 
+    @property
+    @abstractmethod
+    def hit(self) -> float:
+        """The chance 1 − w that the sample holds something of whom the neighbours differ in."""
 
-def _gained_reversed(pair: _SampledGaussian | _RowsSampled, edges: Array) -> Cells:
-    """Q against w·Q + R: the gain is (1 − w·e^edge)·Q − e^edge·R."""
-    sampled, p = (values[::-1] for values in pair.sampled(-edges[::-1]))
-    q = (1 - pair.hit) * p + sampled
-    ratio = np.exp(edges[:-1])
-    lift = pair.hit * ratio - np.expm1(edges[:-1])
-    moved = ratio * np.abs(sampled) + (np.abs(lift) + pair.hit) * np.abs(p)
-    return Cells(p, q, lift * p - ratio * sampled, _doubt(edges, p, moved, pair.hit))
+    @abstractmethod
+    def sampled(self, edges: Array) -> tuple[Array, Array]:
+        """Masses of losses in (edges[i], edges[i+1]]: of R, and of Q."""
+
+    def cells(self, edges: Array) -> Cells:
+        """The gain is R − (e^edge − w)·Q."""
+        sampled, q = self.sampled(edges)
+        p, lift = (1 - self.hit) * q + sampled, np.expm1(edges) + self.hit
+        moved = np.abs(sampled) + (np.abs(lift[:-1]) + self.hit) * np.abs(q)
+        return Cells(p, q, sampled - lift[:-1] * q, _doubt(edges, p, moved, self.hit))
+
+    def reversed_cells(self, edges: Array) -> Cells:
+        """Of the pair (Q, P): the gain is (1 − w·e^edge)·Q − e^edge·R."""
+        sampled, p = (values[::-1] for values in self.sampled(-edges[::-1]))
+        q = (1 - self.hit) * p + sampled
+        ratio = np.exp(edges[:-1])
+        lift = self.hit * ratio - np.expm1(edges[:-1])
+        moved = ratio * np.abs(sampled) + (np.abs(lift) + self.hit) * np.abs(p)
+        return Cells(p, q, lift * p - ratio * sampled, _doubt(edges, p, moved, self.hit))
 
 
 @dataclass(frozen=True)
@@ -144,6 +155,10 @@ class _Reversed:
     def masses(self, edges: Array) -> tuple[Array, Array]:
         p, q = self.pair.masses(-edges[::-1])
         return q[::-1], p[::-1]
+
+    def cells(self, edges: Array) -> Cells:
+        own = getattr(self.pair, "reversed_cells", None)
+        return own(edges) if own is not None else _cells_by_masses(self, edges)
 
 
 def _normal_mass(edges: Array) -> Array:
@@ -162,7 +177,7 @@ def _mixture_loss(rate: float, exponent: float) -> float:
 
 
 @dataclass(frozen=True)
-class _SampledGaussian:
+class _SampledGaussian(_MixedWithQ):
     """P = (1−q)N(0, σ²) + qN(1, σ²) against Q = N(0, σ²): removing a record (Zhu, Dong, Wang 2022, Theorem 11)."""
 
     q: float
@@ -208,7 +223,7 @@ def _log_binomial(counts: Array, trials: int, rate: float) -> tuple[Array, Array
 
 
 @dataclass(frozen=True)
-class _RowsSampled:
+class _RowsSampled(_MixedWithQ):
     """P = Σ_j w_j·N(j/m, σ²) against Q = N(0, σ²), w_j = P(Binomial(m, q) = j): removing a person of m rows, each of which a sum
     holds with probability q (Ganesh 2024, mixtures of Gaussians; Charles and others 2024). σ is in units of m rows.
 
@@ -385,8 +400,8 @@ class _SampledWithoutReplacement:
 
     def cells(self, edges: Array) -> Cells:
         """Gains of the cell that holds 0 begin at its lower edge, not at 0: all that lies above has (1 − e^edge)·q more there."""
-        upper = _gained(self.pair, np.maximum(edges, 0.0))
-        lower = _gained_reversed(self.pair, np.minimum(edges, 0.0))  # (Q, P) at −loss
+        upper = self.pair.cells(np.maximum(edges, 0.0))
+        lower = self.pair.reversed_cells(np.minimum(edges, 0.0))  # (Q, P) at −loss
         with_record, without = self.pair.masses(np.array([0.0, np.inf]))
         rest = max(0.0, 1.0 - float(with_record[0]) - float(without[0]))
         below = np.where(edges[:-1] < 0, np.expm1(edges[:-1]), 0.0)
