@@ -5,8 +5,8 @@ probability p: the rate; for balls and bins 1 ÷ (bins left), of records that we
 records that depends only on what came before, Π exp(s·x)/(1 + p·(e^s − 1)) over their inclusions x has mean 1, wherever the run
 stops. An average of such products, with weights fixed in advance, is 10⁹ with a chance of at most 10⁻⁹ (Ville 1939).
 
-Of draws of one size, how many of some records are drawn is hypergeometric, whose exponential moments are at most binomial
-(Hoeffding 1963, Theorem 4). Truncated Poisson draws are part of Poisson draws, which bounds those of s > 0.
+The number of some records in a draw of fixed size is hypergeometric, and its exponential moments are at most binomial ones
+(Hoeffding 1963, Theorem 4). Truncated Poisson draws are part of Poisson draws, which bounds the products for s > 0.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _Tests:
 
 @dataclass(frozen=True)
 class DrawsTested:
-    """What the draws of independent runs say, by rule (`Draw.key`).
+    """The result of testing the draws of independent runs, by rule (`Draw.key`).
 
     Attributes
     ----------
@@ -174,7 +174,7 @@ def _by_door(run: Sequence[DrawRecord]) -> Iterator[list[DrawRecord]]:
 
 
 def _impossible(drawn: Sequence[DrawRecord]) -> list[str]:
-    """What no draw of the rule can be."""
+    """Findings about draws that the rule can never make."""
     for item in drawn:
         size, draw = len(item.included), item.draw
         if isinstance(draw, FixedSize) and size != draw.size:

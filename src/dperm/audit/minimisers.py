@@ -1,4 +1,4 @@
-"""What is assumed of minimisers, at those that a run found."""
+"""Checks of the assumptions about minimisers, at the minimisers that a run found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRADIENT, LOG_DETERMINANT, SOLVER = "gradient of the objective", "log-determinan
 
 
 def minimiser_findings(mine: Stage, theirs: Stage, first: Recording, second: Recording) -> tuple[dict[str, float], list[Finding]]:
-    """What is assumed of minimisers, at those that were found.
+    """Check the assumptions about minimisers at the minimisers of two neighbouring runs.
 
     Both must be within the tolerance. For objective perturbation there is no query before the noise: the objectives'
     gradients at the released θ may differ by what b charges for, and their log-determinants by ln(1 + β/Λ).

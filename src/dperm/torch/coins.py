@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from dperm.release.alignment import current, seed_of
 from dperm.torch.guard import kept_states, seed_all, seed_torch
 from dperm.torch.layout import axis_of
+from dperm.torch.structure import map_tensors
 from dperm.torch.tape import PACKED, Axis, RecordsLostError
 
 __all__ = ["AlignedPass", "axes_of", "drawing_alone", "drawing_for"]
@@ -32,8 +33,9 @@ class _Drawing(TorchDispatchMode):
         super().__init__()
         self.alone: int | None = None
 
+    @abstractmethod
     def draws(self, func: Any, args: Any, kwargs: Any) -> Any:
-        raise NotImplementedError
+        """The result of an operation that draws."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -112,14 +114,14 @@ class _Coins(_Drawing):
         parts: list[Any] = []
         for number, name in enumerate(self._names):
 
-            def own(value: Any, number: int = number) -> Any:
-                if isinstance(value, Tensor) and value.dim() == len(shape) and value.shape[axis.dim] == shape[axis.dim]:
+            def own(value: Tensor, number: int = number) -> Tensor:
+                if value.dim() == len(shape) and value.shape[axis.dim] == shape[axis.dim]:
                     return value.narrow(axis.dim, number * axis.multiple, axis.multiple)
                 return value
 
             seed_torch(seed_of("record", name, place))
-            mine = [_shortened(value, shape, axis) if _is_size(value) else tree_map(own, value) for value in args]
-            parts.append(func(*mine, **tree_map(own, kwargs)))
+            mine = [_shortened(value, shape, axis) if _is_size(value) else map_tensors(own, value) for value in args]
+            parts.append(func(*mine, **map_tensors(own, kwargs)))
         if args and whole is args[0]:
             return whole  # which was overwritten part by part
         drawn = [(each,) if isinstance(each, Tensor) else each for each in parts]
