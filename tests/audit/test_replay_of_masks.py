@@ -158,11 +158,16 @@ def test_10_augmentations_of_records_are_aligned_and_one_by_place_is_found() -> 
 
 def test_10_draws_that_cannot_be_aligned_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="random beyond its source"):
-        replayed(Noisy(lambda z: torch.as_tensor(np.random.random(z.shape), dtype=torch.float32)))  # noqa: NPY002
+        replayed(Noisy(lambda z: torch.as_tensor(np.random.random(z.shape), dtype=torch.float32)))  # noqa: NPY002 - the global one
     monkeypatch.setattr(Verifier, "check_records", lambda self, sample: None)
     monkeypatch.setattr(Verifier, "random", lambda self, sample: True)
-    order: Callable[[Tensor], Tensor] = lambda z: torch.randperm(len(z))[:, None].float()  # noqa: E731
-    two_by_two: Callable[[Tensor], Tensor] = lambda z: torch.rand(-(-len(z) // 2), 8).repeat_interleave(2, 0)[: len(z)]  # noqa: E731
+
+    def order(z: Tensor) -> Tensor:
+        return torch.randperm(len(z))[:, None].float()
+
+    def two_by_two(z: Tensor) -> Tensor:
+        return torch.rand(-(-len(z) // 2), 8).repeat_interleave(2, 0)[: len(z)]
+
     for mask in (order, two_by_two):
         with pytest.raises(ValueError, match="for all records together"):
             replayed(Noisy(mask))

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from dperm import _validate as check
 from dperm._json import bounded_value, on_one_line
@@ -214,7 +214,7 @@ def _read(data: Any) -> AuditResult:
     return AuditResult(
         attack=_text("attack", data["attack"]),
         mechanism=_text("mechanism", data["mechanism"]),
-        verdict=check.choice("verdict", data["verdict"], get_args(Verdict)),  # type: ignore[arg-type]
+        verdict=cast(Verdict, check.choice("verdict", data["verdict"], get_args(Verdict))),
         delta=float(check.fraction("delta", data["delta"], zero=True)),
         claimed_epsilon=_number_or_none("claimed_epsilon", data["claimed_epsilon"]),
         epsilon_lower=_number_or_none("epsilon_lower", data["epsilon_lower"]),
@@ -224,8 +224,8 @@ def _read(data: Any) -> AuditResult:
         trials=check.integer("trials", data["trials"], minimum=0),
         findings=tuple(_text("a finding", item) for item in _list("findings", data["findings"])),
         auc=None if data["auc"] is None else float(check.fraction("auc", data["auc"], zero=True, one=True)),
-        rates=tuple(_shares("rates", item, 3) for item in _list("rates", data["rates"])),  # type: ignore[misc]
-        curve=tuple(_shares("curve", item, 2) for item in _list("curve", data["curve"])),  # type: ignore[misc]
+        rates=tuple(cast(tuple[float, float, float], _shares("rates", item, 3)) for item in _list("rates", data["rates"])),
+        curve=tuple(cast(tuple[float, float], _shares("curve", item, 2)) for item in _list("curve", data["curve"])),
         details=_details(data["details"]),
     )
 
