@@ -139,7 +139,7 @@ class AuditResult:
                 f"It was played on data sets of {size} records, stored as {stored}; other sizes and ways of storing were not."
             )
             if leaves := self.details.get("leaves"):
-                lines.append(f"All queries were compared, and of what leaves these parts alone: {', '.join(leaves)}.")
+                lines.append(f"All queries were compared. Of the outputs, only these were compared: {', '.join(leaves)}.")
         lines += self.limits()
         if self.epsilon_lower is not None:
             counted = f"{self.trials:,} trials"
