@@ -824,4 +824,5 @@ def test_a5_results_say_which_attributes_of_an_estimator_were_compared() -> None
     estimator = DPLogisticRegression(classes=[0, 1], mechanism="output", public_size=40)
     data = ROWS, (SIGNS > 0).astype(int)
     training = Training.of_estimator(estimator, data, [Pair.adding("a record more", data, ROWS[0], 1)])
-    assert "Of the outputs, only these were compared: coef_, intercept_, trace_, the certificate's public facts." in str(replay(training))
+    said = "Of the outputs, only these were compared: coef_, intercept_, trace_, the certificate's public facts."
+    assert said in str(replay(training))
