@@ -16,12 +16,25 @@ import pytest
 
 from dperm._random import Randomness
 from dperm.audit import AuditResult, Pair, Training, attack, distinguish, extreme_pairs, overall, replay, white_box, worst_pairs
+from dperm.audit.minimisers import minimiser_findings
+from dperm.audit.outputs import unlogged
+from dperm.audit.recording import Recorder
 from dperm.gradient import Clip, Plan
-from dperm.mechanisms import GradientPerturbation, Mechanism, ObjectivePerturbation, OutputPerturbation
+from dperm.mechanisms import (
+    BoltOn,
+    Budget,
+    GradientPerturbation,
+    LastIterate,
+    Mechanism,
+    ObjectivePerturbation,
+    Output,
+    OutputPerturbation,
+)
 from dperm.mechanisms import minimiser as minimisers
 from dperm.mechanisms.accuracy_first import GradualRelease
 from dperm.mechanisms.bolt_on import BoltOnPerturbation
-from dperm.objectives import LinearObjective, PublicFacts, RegularisedSum, Roughness
+from dperm.mechanisms.last_iterate import LastIterateDescent
+from dperm.objectives import LinearObjective, Logistic, PublicFacts, RegularisedSum, Roughness
 from dperm.privacy import ApproximateDP, Event, Gaussian, Relation
 from dperm.release import Channel, Source, SystemSource
 from dperm.release.draws import Draw
@@ -153,6 +166,36 @@ def test_an_intercept_without_regularisation(monkeypatch: pytest.MonkeyPatch) ->
     for make in (OutputPerturbation, ObjectivePerturbation):
         result = replay(Training.of_mechanism(make.calibrate(LOGISTIC.facts, EPSILON, DELTA), LOGISTIC))
         assert result.refuted and "solver" in result.details["kinds"]
+
+
+@pytest.mark.parametrize("spoils", ["minimiser", "curvature"])
+@pytest.mark.parametrize("make", [OutputPerturbation, ObjectivePerturbation])
+def test_a6_minimisers_and_curvatures_that_are_no_numbers_are_findings(
+    make: Any, spoils: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training.of_mechanism(make.calibrate(LOGISTIC.facts, EPSILON, DELTA), LOGISTIC)
+    pair = training.replay_pairs[0]
+    recorder = Recorder()
+    with unlogged():
+        training.run(pair.first, recorder)
+    assert training.minimisations is not None
+    first, second = (training.minimisations(data, recorder.recording)[0] for data in (pair.first, pair.second))
+    _, sound = minimiser_findings(first, first, recorder.recording, recorder.recording)
+    assert sound == []
+    broken = recorder.recording
+    if spoils == "minimiser":
+        last = replace(broken.releases[-1], query=broken.releases[-1].query * np.nan)
+        broken = replace(broken, releases=[*broken.releases[:-1], last])
+    else:
+        right = RegularisedSum.evaluate
+
+        def evaluate(self: RegularisedSum, theta: Any, hessian: bool) -> Any:
+            value, slope, matrix = right(self, theta, hessian)
+            return value, slope, None if matrix is None else matrix * np.nan
+
+        monkeypatch.setattr(RegularisedSum, "evaluate", evaluate)
+    _, found = minimiser_findings(first, second, recorder.recording, broken)
+    assert {"minimiser": "solver", "curvature": "curvature"}[spoils] in {finding.kind for finding in found}
 
 
 @pytest.mark.parametrize("make", [OutputPerturbation, ObjectivePerturbation])
@@ -304,7 +347,7 @@ class Bands(Mechanism):
         return {}
 
     def train(self, objective: LinearObjective, records: Any, channel: Channel) -> tuple[Any, dict[str, Any]]:
-        draws, size = np.random.default_rng(1), len(records)
+        draws, size = np.random.default_rng(9), len(records)
         order, sums = draws.permutation(size), list[Any]()
         for _ in range(self.passes):
             order = draws.permutation(size) if self.anew else order
@@ -331,6 +374,51 @@ def test_10_bands_of_a_record_that_meet_are_found_at_some_place() -> None:
     found = replay(planted)
     assert found.refuted and found.details["kinds"] == ["movement"]
     assert found.details["movement"]["banded sums"] > 1.1
+
+
+class TwiceInAPass(BoltOnPerturbation):
+    """The record at place 17 is in each batch of the second pass. It says nothing of places, of which what it derives from has
+    other kinds."""
+
+    def _order(self, records: int) -> Iterator[Any]:
+        each = -(-records // self.batch_size)
+        for step, batch in enumerate(super()._order(records)):
+            yield np.union1d(batch, [17]) if each <= step < 2 * each and records > 17 else batch
+
+
+class AlsoInTheLastBatch(LastIterateDescent):
+    """The record at place 5 is in the last batch, too."""
+
+    def _order(self, records: int, steps: int) -> Iterator[Any]:
+        for step, batch in enumerate(super()._order(records, steps)):
+            yield np.union1d(batch, [5]) if step == steps - 1 else batch
+
+
+class Heavier(OutputPerturbation):
+    """The record at place 0 counts four times: of ours, no place is like another."""
+
+    def train(self, objective: Any, records: Any, channel: Any) -> Any:
+        more = np.concatenate([np.zeros(3, dtype=np.intp), np.arange(len(records))])[0 if len(records) else 3 :]
+        return super().train(objective, records.subset(more), channel)
+
+
+@pytest.mark.parametrize(
+    ("planted", "method", "place"),
+    [
+        (TwiceInAPass, BoltOn(epochs=3, batch_size=10, learning_rate=0.1), 17),
+        (AlsoInTheLastBatch, LastIterate(epochs=3, batch_size=10), 5),
+        (Heavier, Output(strong_convexity=5.0), 0),
+    ],
+)
+def test_10_an_order_of_somebody_else_s_is_tried_at_all_places(planted: Any, method: Any, place: int) -> None:
+    problem = LinearObjective(Logistic(), 3, public_size=40, relation=Relation.REPLACE_ONE)
+    sound = method.calibrated(problem.facts, Budget(1e-5, 2.0), 1)
+    wrong = planted(**vars(sound))
+    assert set(sound.audited_places(40)) < set(wrong.audited_places(40))
+    there = [pair for pair in worst_pairs(wrong, problem) if pair.name.endswith(f"at place {place + 1}")]
+    found = replay(Training.of_mechanism(wrong, problem), there, both_ways=False)
+    assert found.refuted and {"movement", "hidden steps"} & set(found.details["kinds"]), str(found)
+    assert not replay(Training.of_mechanism(sound, problem), there, both_ways=False).refuted
 
 
 # Published m-NGP

@@ -178,6 +178,10 @@ def test_replay_of_stale_norms_is_exact() -> None:
     result = replay(Training.of_mechanism(mechanism(pass_every=2, proposal_factor=1.0), objective()))
     assert result.verdict == "consistent", str(result)
     assert 0.99 < result.details["largest_movement"] <= 1 + 1e-6
+    # a1: the draws are tested, the coins that thin them are not
+    assert list(result.details["rates"]) == ["poisson"]
+    assert result.details["tossed"] > 0
+    assert any("importance" in line and "coins" in line for line in result.limits())
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ from scipy.stats import binom, laplace, norm
 
 from dperm._random import Randomness
 from dperm.audit import Training, attack
-from dperm.audit.noise import FALSE_ALARM, FAMILIES, NoiseSeen, _log_mean, _stated_square, noise_findings, noise_tests
+from dperm.audit.noise import FALSE_ALARM, FAMILIES, NoiseSeen, noise_findings, noise_tests
+from dperm.audit.noise.size import log_mean, stated_square
 from dperm.audit.recording import Recorder, Recording, ReleaseRecord
 from dperm.estimators import DPRidge
 from dperm.release import SystemSource
@@ -156,7 +157,7 @@ def test_the_bound_of_a_paths_step_is_above_its_mean_and_near(low: float, depth:
     rate = depth / (2 * (1 - low**2))  # the variance of a Laplace number is 2
     other = np.sqrt(np.pi / (4 * rate)) * erfcx(1 / (2 * np.sqrt(rate)))  # E exp(−rate·L²)
     mean = low**2 + (1 - low**2) * other
-    assert 0 <= _log_mean(1, 1.0, low, depth) - np.log(mean) < 2e-3
+    assert 0 <= log_mean(1, 1.0, low, depth) - np.log(mean) < 2e-3
 
 
 def test_the_stated_square_of_a_paths_step_is_its_mean() -> None:
@@ -165,7 +166,7 @@ def test_the_stated_square_of_a_paths_step_is_its_mean() -> None:
         rows = [gradual(rng, np.zeros(size), (0.5, 1.0)).path for _ in range(4000)]
         squares = np.array([float(np.sum((path[0] - path[1]) ** 2)) for path in rows if path is not None])
         error = 5 * squares.std() / np.sqrt(len(squares))
-        assert abs(squares.mean() - _stated_square(size, 2.0, 1.0)) < error
+        assert abs(squares.mean() - stated_square(size, 2.0, 1.0)) < error
 
 
 def test_pure_numbers_become_normals_of_the_same_quantile() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+import uuid
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +18,7 @@ from dperm._random import Randomness
 from dperm.audit import AuditResult, Pair, Training, replay
 from dperm.audit.noise import NoiseSeen, noise_findings
 from dperm.audit.recording import Recorder, Recording, ReleaseRecord
+from dperm.estimators import DPLogisticRegression
 from dperm.gradient import (
     SGD,
     Adam,
@@ -31,7 +36,6 @@ from dperm.gradient import (
 )
 from dperm.mechanisms import (
     Budget,
-    Gradient,
     GradientPerturbation,
     Mechanism,
     ObjectivePerturbation,
@@ -440,6 +444,35 @@ def test_10_a_run_that_fails_after_the_charge_on_one_neighbour_is_found(error: A
         replay(failing_from(5), [pair], both_ways=both_ways)
 
 
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize("both_ways", [False, True])
+@pytest.mark.parametrize("where", ["one neighbour", "both", "none", "the first run alone", "before the charge", "other words"])
+def test_10_a_run_that_warns_after_the_charge_on_one_neighbour_is_found(where: str, both_ways: bool) -> None:
+    runs: list[int] = []
+
+    def warns(count: int) -> None:
+        runs.append(count)
+        if (where == "one neighbour" and count == 6) or where == "both" or (where == "the first run alone" and len(runs) == 4):
+            warnings.warn("overflow", RuntimeWarning, stacklevel=1)
+        if where == "other words":
+            warnings.warn(f"overflow of {count}", RuntimeWarning, stacklevel=1)
+
+    def spoil(noisy: Any, data: Any) -> Any:
+        warns(len(data[1]))
+        return noisy
+
+    sound = counting(Gaussian(2.0), spoil=spoil)
+
+    def early(data: Any, source: Any) -> Any:
+        if len(data[1]) == 6:
+            warnings.warn("overflow", RuntimeWarning, stacklevel=1)
+        return sound.run(data, source)
+
+    training = replace(sound, run=early) if where == "before the charge" else sound
+    result = replay(training, ONE_MORE, both_ways=both_ways)
+    assert result.details["kinds"] == (["warning"] if where in ("one neighbour", "other words") else []), str(result)
+
+
 def test_what_cannot_be_compared_is_said() -> None:
     with pytest.raises(ValueError, match="Expected a training to return arrays"):
         replay(counting(Gaussian(2.0), spoil=lambda noisy, data: object()), ONE_MORE)
@@ -456,6 +489,25 @@ def test_what_cannot_be_compared_is_said() -> None:
         replay(training_of(run, Gaussian(2.0)), ONE_MORE)
     with pytest.raises(ValueError, match="replayed with its mechanism"):
         replay(replace(Training.of_mechanism(OBJECTIVE, linear(Logistic())), minimisations=None))
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_7_noise_that_depends_on_records_on_the_way_of_a_path_is_found(place: int) -> None:
+    def releasing(depends: bool) -> Training:
+        def run(data: Any, source: Any) -> Any:
+            channel = Channel.open(source)
+            channel.charge(PureDP(2.0), "path")
+            epsilons = [0.5, 1.0, 1.5, 2.0]
+            if depends and len(data[1]) > 5:
+                epsilons[place] *= 1.01
+            return channel.release_gradually(np.zeros(3), 1.0, epsilons)
+
+        return training_of(run, PureDP(2.0))
+
+    assert replay(releasing(False), ONE_MORE).verdict == "consistent"
+    result = replay(releasing(True), ONE_MORE)
+    assert result.refuted and set(result.details["kinds"]) <= {"sensitivity", "leak"}, str(result)
+    assert any("on the way of release 1" in finding or "sensitivity or noise" in finding for finding in result.findings)
 
 
 class _Quiet(SystemSource):
@@ -562,100 +614,6 @@ def test_single_precision_sums_may_round() -> None:
     mine = plan(sampler=FullBatch(), steps=2, public_size=20_000)
     result = replay(Training.of_plan(mine, objective, TorchRecords, delta=1e-6, pairs=[pair]))
     assert result.verdict == "consistent", str(result)
-
-
-@pytest.mark.fast_cases("False")
-@pytest.mark.parametrize("trainer", [True, False])
-def test_masks_are_aligned_by_record(trainer: bool) -> None:
-    """A record more at the front shifts everybody's place, and nobody's mask; a query that moves too far is still seen."""
-    import torch
-    from torch import nn
-
-    from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
-
-    torch.manual_seed(0)
-    data = (torch.randn(40, 4), torch.randint(0, 3, (40,)))
-    more = torch.cat([torch.ones(1, 4), data[0]]), torch.cat([torch.zeros(1, dtype=torch.int64), data[1]])
-    pair = Pair("one more at the front", data, more, np.arange(1, 41), np.array([0]))
-    state = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)).state_dict()
-
-    def model() -> nn.Module:
-        made = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
-        made.load_state_dict(state)
-        return made
-
-    loss = nn.CrossEntropyLoss(reduction="none")
-
-    def make(source: Any) -> Any:
-        network = model()
-        settings = {
-            "epsilon": 1.0,
-            "delta": 1e-5,
-            "epochs": 3,
-            "expected_batch_size": 20,
-            "clipping_norm": 0.1,
-            "public_size": 40,
-        }
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
-        return PrivateTrainer(network, loss, optimizer, **settings, random_state=source)
-
-    if trainer:
-        training = Training.of_trainer(make, data, pairs=[pair])
-    else:
-        mine = plan(sampler=FullBatch(), steps=2, public_size=40, bounding=Clip(0.1))
-        training = Training.of_plan(mine, ModuleObjective(model(), loss), TorchRecords, delta=1e-5, pairs=[pair])
-    sound = replay(training)
-    assert sound.verdict == "consistent", str(sound)
-    assert sound.details["largest_movement"] > 0.5
-
-
-def test_masks_of_records_are_drawn_and_are_the_records_own() -> None:
-    import torch
-    from torch import nn
-
-    from dperm.torch import ModuleObjective
-
-    torch.manual_seed(0)
-    objective = ModuleObjective(
-        nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)), nn.CrossEntropyLoss(reduction="none")
-    )
-    objective.draw_masks_of_records()
-    x, y = torch.randn(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
-    norms = objective.evaluate(x, y).norms
-    assert torch.allclose(objective.evaluate(x.flip(0), y.flip(0)).norms.flip(0), norms)
-    assert torch.allclose(objective.evaluate(x[4:5], y[4:5]).norms, norms[4:5])
-    objective.model.eval()
-    assert not torch.allclose(objective.evaluate(x, y).norms, norms, rtol=0.05)
-
-
-def test_masks_of_records_are_not_for_training() -> None:
-    import torch
-    from torch import nn
-
-    from dperm.torch import PrivateTrainer
-
-    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
-    settings = {"epsilon": 1.0, "delta": 1e-5, "epochs": 1, "expected_batch_size": 5, "clipping_norm": 1.0, "public_size": 20}
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    trainer = PrivateTrainer(model, nn.CrossEntropyLoss(reduction="none"), optimizer, **settings)
-    trainer.objective.draw_masks_of_records()
-    with pytest.raises(ValueError, match="are for replay"):
-        trainer.fit((torch.randn(20, 4), torch.randint(0, 3, (20,))))
-    assert SpendLog.current().charges() == []
-
-
-def test_dropout_within_an_estimator_is_refused() -> None:
-    from torch import nn
-
-    from dperm.estimators import DPTorchClassifier
-
-    estimator = DPTorchClassifier(
-        nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), mechanism=Gradient(epochs=1), public_size=40, random_state=0
-    )
-    data = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32), np.arange(40) % 3
-    training = Training.of_estimator(estimator, data)
-    with pytest.raises(ValueError, match="Dropout draws at random"):
-        replay(training, [Pair.adding("one more", data, np.ones(4, dtype=np.float32), 0)])
 
 
 def test_records_that_do_not_fit_are_refused() -> None:
@@ -803,3 +761,68 @@ def test_10_a_plan_whose_batches_are_not_its_draws_is_found(rule: Any, monkeypat
 
     monkeypatch.setattr(type(rule), "streamed", streamed)
     assert replay(training, [pair]).details["kinds"] == ["draws"]
+
+
+def _identifiers() -> Callable[[Any, Any], Any]:
+    return lambda noisy, data: {"sums": noisy, "id": str(uuid.uuid4())}
+
+
+def _synthetic_rows() -> Callable[[Any, Any], Any]:
+    return lambda noisy, data: np.random.default_rng().normal(loc=noisy[0], size=(50, D))
+
+
+def _seconds() -> Callable[[Any, Any], Any]:
+    return lambda noisy, data: [noisy, time.perf_counter()]
+
+
+def _odd_at_times() -> Callable[[Any, Any], Any]:
+    """Seldom enough that the first two runs agree."""
+    runs = itertools.count(1)
+    return lambda noisy, data: [noisy, next(runs) in (5, 7)]
+
+
+@pytest.mark.parametrize("spoil", [_identifiers, _synthetic_rows, _seconds, _odd_at_times])
+def test_b1_outputs_that_differ_on_equal_data_are_not_called_leaks(spoil: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=r"random beyond its source.*another output"):
+        replay(counting(Gaussian(2.0), spoil=spoil()), ONE_MORE)
+
+
+@pytest.mark.parametrize("failing", range(1, 10))
+def test_b2_a_failure_that_happens_once_is_no_finding(failing: int) -> None:
+    """Whichever run it is that fails: on the first data set, or on the second."""
+    runs = itertools.count(1)
+
+    def spoil(noisy: Any, data: Any) -> Any:
+        if next(runs) == failing:
+            raise OSError("No space left on device")
+        return noisy
+
+    result = replay(counting(Gaussian(2.0), spoil=spoil), ONE_MORE)
+    assert result.verdict == "consistent", str(result)
+    assert next(runs) > failing
+
+
+def test_a4_results_say_how_many_records_were_played_and_how_they_were_stored() -> None:
+    sparse = Pair(
+        "a sparse record more",
+        (sp.csr_matrix(ROWS[:9]), SIGNS[:9]),
+        (sp.csr_matrix(ROWS[:10]), SIGNS[:10]),
+        np.arange(9),
+        np.array([9]),
+    )
+    training = Training.of_mechanism(gradient(), linear(Logistic()))
+    result = replay(training, [*training.replay_pairs[:1], sparse])
+    assert result.details["records"] == [9, 41]
+    assert "data sets of 9 to 41 records, stored as dense arrays and sparse matrices" in str(result)
+    assert AuditResult.from_json(result.to_json()) == result
+    for broken in ({"records": [1]}, {"records": [1, "many"]}, {"storage": [1]}, {"leaves": "all"}):
+        with pytest.raises(ValueError, match=r"records|storage|leaves"):
+            AuditResult.from_dict(result.to_dict() | {"details": broken})
+
+
+def test_a5_results_say_which_attributes_of_an_estimator_were_compared() -> None:
+    estimator = DPLogisticRegression(classes=[0, 1], mechanism="output", public_size=40)
+    data = ROWS, (SIGNS > 0).astype(int)
+    training = Training.of_estimator(estimator, data, [Pair.adding("a record more", data, ROWS[0], 1)])
+    said = "Of the outputs, only these were compared: coef_, intercept_, trace_, the certificate's public facts."
+    assert said in str(replay(training))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from dperm.audit import AttackPlan, AuditResult, Training, attack, learned, planned_attack
+from dperm.audit.replay import RUNS, replay_pair
 from dperm.estimators import DPLogisticRegression
+from dperm.mechanisms import Gradient
 
 
 def a_training() -> Training:
@@ -34,6 +37,18 @@ def test_plans_are_kept_and_say_how_long() -> None:
     assert results[-1].trials == 40
     assert str(AttackPlan(40, 20, 100.0)).startswith("Expected to take about 1.7 minutes: replay")
     assert "about 12 seconds" in str(AttackPlan(40, 20, 12.0))
+
+
+def test_7_a_neighbour_takes_as_many_trainings_as_plans_count() -> None:
+    training = Training.of_mechanism(*DPLogisticRegression(epsilon=2.0, mechanism=Gradient(epochs=2)).mechanism_for(3, 2, None))
+    runs: list[int] = []
+
+    def run(data: Any, source: Any) -> Any:
+        runs.append(len(data[1]))
+        return training.run(data, source)
+
+    replay_pair(replace(training, run=run), training.replay_pairs[0])
+    assert len(runs) == RUNS
 
 
 def test_what_was_learned_is_one_sentence() -> None:

@@ -57,3 +57,27 @@ def test_21_hostile_files_are_one_line(tmp_path: Path, text: str, match: str) ->
         assert len(done.stderr.strip().splitlines()) == 1
         if command[0] == "account":
             assert match in done.stderr
+
+
+EVENT = '{"type": "Gaussian", "noise_multiplier": 9.0, "relation": "add_or_remove_one"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ('[{"times": 1, "times": 9, "event": ' + EVENT + "}]", "each name once"),
+        ('[{"times": 1, "event": ' + EVENT.replace("9.0", '9.0, "noise_multiplier": 1.0') + "}]", "each name once"),
+        ('[{"times": NaN, "event": ' + EVENT + "}]", "finite"),
+        ("[" + ('{"event": ' + EVENT + "}, ") * 20_000 + "1]", "names and values"),
+        ("[" * 3000 + "]" * 3000, "at most 256 deep"),
+        ("[" * 200_000, "at most 256 deep"),
+    ],
+)
+def test_21_a_plan_is_read_within_limits(tmp_path: Path, text: str, match: str) -> None:
+    """A plan that said a number of releases twice was taken at its last word."""
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    done = dperm("budget", "create", "a", "--epsilon", "20", "--plan", path, expect=1)
+    assert len(done.stderr.strip().splitlines()) == 1 and match in done.stderr
+    path.write_text('[{"times": 9, "event": ' + EVENT + "}]")
+    assert "plan of 9 releases" in dperm("budget", "create", "a", "--epsilon", "20", "--plan", path).stdout

@@ -325,6 +325,7 @@ def kept_by(model: nn.Module) -> str:
     return repr({name: value for name, value in vars(model).items() if name in ("seen", "largest")}) + repr(model.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:.*one record at a time")  # where frozen parameters are written into
 @pytest.mark.parametrize("place", ["frozen", "list", "dict", "array", "float"])
 def test_defect_4_what_a_model_keeps_is_put_back(place: str) -> None:
     model = Keeper(place)
@@ -385,7 +386,7 @@ def test_defect_5_batch_statistics_beside_other_dropout_are_seen() -> None:
             z = F.batch_norm(self.linear(x), self.mean, self.variance, training=self.training)
             return F.dropout(z, 0.5, self.training)
 
-    refused_before_any_charge(Mixes(), "depends on another record|not on each by itself")
+    refused_before_any_charge(Mixes(), "does not run on each record by itself")
 
 
 # 6, 7: padding, and records that look alike
@@ -455,7 +456,9 @@ def test_defect_6_padding_that_is_masked_trains() -> None:
     trainer(MeanOverTime(masked=True), collate_fn=padded).fit(Words([3 + index % 5 for index in range(N)]))
 
 
-def test_defect_7_a_loss_divided_by_a_batch_s_tokens_is_seen_among_equal_records() -> None:
+def test_defect_7_a_loss_divided_by_a_batch_s_tokens_is_divided_by_a_record_s_own() -> None:
+    """Among records of one length nobody sees a difference."""
+
     class Tokens(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -470,7 +473,14 @@ def test_defect_7_a_loss_divided_by_a_batch_s_tokens_is_seen_among_equal_records
 
     words = torch.randint(1, 9, (N, 8), generator=torch.Generator().manual_seed(0))
     data = ((words, torch.ones(N, 8, dtype=torch.long)), torch.arange(N) % 2)
-    refused_before_any_charge(Tokens(), "depends on another record", data, loss_fn=per_mean_length)
+    trainer(Tokens(), loss_fn=per_mean_length).fit(data)
+    shorter = words[:4], torch.tensor([[1] * 8, [1] * 8, [1] * 8, [1] * 2 + [0] * 6])
+    with pytest.raises(ValueError, match="depends on another record"):
+        ModuleObjective(Tokens(), per_mean_length).evaluate(shorter, data[1][:4])
+    objective = ModuleObjective(Tokens(), per_mean_length)
+    objective.engine.charged = True
+    alone = [objective.evaluate((shorter[0][[i]], shorter[1][[i]]), data[1][[i]]).norms for i in range(4)]
+    assert torch.allclose(objective.evaluate(shorter, data[1][:4]).norms, torch.cat(alone), rtol=1e-5)
 
 
 def test_defect_7_a_gate_that_starts_at_zero_hides_nothing() -> None:
@@ -484,7 +494,7 @@ def test_defect_7_a_gate_that_starts_at_zero_hides_nothing() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.linear(x) + self.gate(x - x.mean(0, keepdim=True))
 
-    refused_before_any_charge(Gated(), "depends on another record")
+    refused_before_any_charge(Gated(), "depends on another record|do not agree with autograd")
 
 
 def test_defect_7_mixing_that_only_a_rare_record_shows_moves_nobody() -> None:
@@ -652,6 +662,7 @@ def test_plausible_models_that_mix_records_are_told_so(model: nn.Module) -> None
     refused_before_any_charge(model, "depends on another record")
 
 
+@pytest.mark.filterwarnings("ignore:.*one record at a time")  # where torch is seeded
 @pytest.mark.parametrize("model", [Seeded(), Coin(mixes=True), Coin(mixes=False)], ids=["seeded", "mixes", "scales"])
 def test_models_that_draw_and_mix_move_nobody(model: nn.Module) -> None:
     x, y = blobs()
@@ -955,5 +966,5 @@ def test_a_hook_that_looks_at_the_whole_batch_is_refused_before_a_release() -> N
 
     torch.manual_seed(0)
     objective = ModuleObjective(Hooked(), nn.CrossEntropyLoss(reduction="none"))
-    with pytest.raises(ValueError, match="hooks a tensor's gradient"):
+    with pytest.raises(ValueError, match="hooks gradients"):
         objective.per_example(objective.theta, (torch.randn(32, 3), torch.zeros(32, dtype=torch.int64)))

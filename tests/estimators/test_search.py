@@ -11,12 +11,21 @@ import numpy as np
 import pandas
 import pytest
 from sklearn.base import clone
+from sklearn.model_selection import ParameterGrid
 
-from dperm.estimators import DPLogisticRegression, DPMLPClassifier, DPRidge, DPSearch, model_from_json, model_to_json
+from dperm.estimators import (
+    DPLogisticRegression,
+    DPMLPClassifier,
+    DPPoissonRegressor,
+    DPRidge,
+    DPSearch,
+    model_from_json,
+    model_to_json,
+)
 from dperm.mechanisms import Gradient, Objective, Output, PublishedNormalisedGradient
-from dperm.privacy import BestOfTries, Certificate, Composed, Gaussian, PureDP, Risk, epsilon
+from dperm.privacy import BestOfTries, Certificate, Composed, Gaussian, PureDP, Risk, SelfComposed, calibrate, epsilon
 from dperm.privacy.events import leaves
-from dperm.release import SpendLog, best_of_tries
+from dperm.release import Channel, SpendLog, best_of_tries
 from dperm.release.selection import set_aside
 from helpers.halving import asked, places_in
 
@@ -276,3 +285,73 @@ def test_a_search_that_shows_its_number_is_found() -> None:
     noise = 8.0
     stated = epsilon(BestOfTries((Gaussian(noise),), 20.0), 1e-5)
     assert epsilon(Composed((Gaussian(noise),) * 20), 1e-5) > 1.8 * stated
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_42_the_number_of_records_is_public_under_replace_one_alone(relation: str) -> None:
+    """A rule of the number of records: where it is private the events of tables of unlike sizes are the same, and pay for it."""
+    model = DPLogisticRegression(classes=["no", "yes"], relation=relation)
+    two = {"mechanism": [Output(), Output(strong_convexity=10.0)]}
+    events = []
+    for size in (300, 200):
+        search(estimator=model, candidates=two, epsilon=8.0, how="each once").fit(X[:size], Y[:size], held_out=HELD)
+        events.append(SpendLog.current().charges()[-1].event)
+    assert events[0] == events[1]
+    counted = any(isinstance(leaf, PureDP) for leaf in leaves(events[0]))
+    assert counted == (relation == "add_or_remove_one")
+
+
+def test_42_a_try_s_score_is_the_released_number_at_the_noise_that_was_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no number is released where held-out records are public."""
+    asked: list[tuple[float, float, float]] = []
+
+    def released(self: Any, query: Any, sensitivity: float, epsilon: float, *what: Any) -> Any:
+        asked.append((float(query[0]), sensitivity, epsilon))
+        return query + 0.25
+
+    monkeypatch.setattr(Channel, "release_pure", released)
+    found = search(epsilon=4.0, how="each once").fit(X, Y, held_out=HELD, held_out_private=True)
+    event = SpendLog.current().charges()[0].event
+    charged = [leaf.epsilon for leaf in leaves(event).elements() if isinstance(leaf, PureDP)]
+    assert [epsilon for *_, epsilon in asked] == charged and len(charged) == 4
+    assert [each["score"] for each in found.results_] == [right + 0.25 for right, *_ in asked]
+    assert all(sensitivity == 1.0 for _, sensitivity, _ in asked)
+    best = found.best_estimator_
+    assert found.best_score_ - 0.25 == np.sum(best.predict(HELD[0]) == HELD[1])
+    asked.clear()
+    found = search(epsilon=4.0, how="each once").fit(X, Y, held_out=HELD)
+    assert not asked
+    assert found.best_score_ == found.score(*HELD)
+
+
+def test_42_a_try_has_its_share_of_the_budget() -> None:
+    """Each of four once: a quarter of δ, and the ε at which the four together cost what was asked for. At random: twice as many
+    tries as candidates, on the mean, and δ over that."""
+    once = search(epsilon=2.0, how="each once").fit(X, Y, held_out=HELD)
+    facts = once.certificate_.public_facts
+    assert facts["delta_of_a_try"] == pytest.approx(1e-5 / 4)
+    each = calibrate(Gaussian, facts["epsilon_of_a_try"], facts["delta_of_a_try"])
+    assert 1.95 < epsilon(SelfComposed(Gaussian(each), 4), 1e-5) <= 2.0
+    drawn = search(epsilon=2.0, how="geometric").fit(X, Y, held_out=HELD)
+    event = SpendLog.current().charges()[-1].event
+    assert isinstance(event, BestOfTries) and event.mean == 8.0
+    assert drawn.certificate_.public_facts["delta_of_a_try"] == pytest.approx(1e-5 / 8)
+
+
+def test_42_a_search_assumes_what_each_of_its_fits_does() -> None:
+    """Labels and weights of a classifier, and bounds on targets of a regression: with whatever setting, each as its own fit has
+    it. The solver's tolerance and the size of noise's grid are the budget's."""
+    output = Output(strong_convexity=10.0)
+    values = np.clip(X[:, 0], -1, 1)
+    cases: list[tuple[Any, Any, Any]] = [
+        (DPLogisticRegression(classes=["no", "yes"], mechanism=output), {"class_weight": [None, {"no": 1, "yes": 4}]}, Y),
+        (DPRidge(mechanism=output), {"target_bound": [1.0, 2.5]}, values),
+        (DPPoissonRegressor(mechanism=output, radius=1.0), {"target_bound": [1.0, 2.5]}, np.abs(values)),
+    ]
+    for model, settings, targets in cases:
+        found = DPSearch(model, settings, how="each once", epsilon=4.0).fit(X, targets, held_out=(X, targets))
+        named = {each.text for each in found.certificate_.assumptions}
+        for each in ParameterGrid(settings):
+            fitted = clone(model).set_params(**each).fit(X, targets)
+            own = {said.text for said in fitted.certificate_.assumptions if said.key not in ("solver", "arithmetic")}
+            assert len(own) > 2 and own <= named

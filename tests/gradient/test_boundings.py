@@ -115,6 +115,37 @@ def test_item_8_factors_of_a_normalised_vector_by_hand() -> None:
     assert PerLayer(2.0).factors(np.array([[0.5, 1.0, 2.0, 4.0]])).tolist() == [[1.0, 1.0, 0.5, 0.25]]
 
 
+def test_item_8_factors_are_made_in_the_library_of_the_norms() -> None:
+    """Also in a type that NumPy does not have."""
+    torch = pytest.importorskip("torch")
+    for bounding in BOUNDINGS:
+        norms = torch.ones((3, 2) if isinstance(bounding, PerLayer) else 3, dtype=torch.bfloat16)
+        assert bounding.factors(norms).dtype == torch.bfloat16
+
+
+class Telling(Vectors):
+    """Says how long a vector may be."""
+
+    def weighted_sum(self, factors: Any, bound: float | None = None) -> Any:
+        return super().weighted_sum(factors, bound), bound
+
+
+@pytest.mark.parametrize("bounding", [each for each in BOUNDINGS if not isinstance(each, AdaptiveClip)], ids=repr)
+def test_item_8_a_pass_is_told_the_length_of_the_longest_vector(bounding: Bounding) -> None:
+    made: Any = Telling(FAR * directions()[0][None])
+    total, told = bounding.query(made, bounding.init())
+    assert np.linalg.norm(total) == pytest.approx(told, rel=1e-9)
+
+
+@pytest.mark.parametrize("first", [1, 3])
+def test_item_8_parts_of_two_layers_are_clipped_each_by_itself(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At C/√2 each: of either layer the long part is cut, and the other stays."""
+    monkeypatch.setitem(globals(), "GROUPS", (slice(0, first), slice(first, 6)))
+    long_first = np.array([3.0, 0, 0, 0, 0, 0.1])
+    found = query(PerLayer(2.0), [long_first, long_first[::-1]])
+    assert found == pytest.approx([math.sqrt(2) + 0.1, 0, 0, 0, 0, math.sqrt(2) + 0.1])
+
+
 def test_item_8_a_model_of_one_layer_is_clipped_as_a_whole() -> None:
     objective = LinearObjective(Logistic(), 3, data_norm=2.0)
     records = objective.records(np.random.default_rng(0).normal(size=(5, 3)), np.array([1.0, -1.0, 1.0, 1.0, -1.0]))

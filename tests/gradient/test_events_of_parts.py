@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from typing import Any
 
@@ -57,12 +58,21 @@ def test_item_8_an_epoch_that_is_begun_is_charged_as_a_whole() -> None:
         assert found == {Gaussian(5.0): snapshots, PoissonSampled(0.5, Gaussian(2.0)): stop - start}
 
 
+def test_item_8_an_epoch_is_charged_at_the_noise_that_falls_with_the_epochs() -> None:
+    """Two epochs at each level; those that are begun as a whole."""
+    policy = plan(BallsAndBins(4), ExponentialDecay(2.0, 0.5, 8), 16)
+    high, low = (RandomAllocation(4, Gaussian(2.0 * math.exp(-0.5 * epoch))) for epoch in range(2))
+    for start, stop, first, second in ((0, 16, 2, 2), (7, 9, 1, 1), (3, 16, 2, 2), (7, 8, 1, 0), (3, 5, 2, 0), (11, 13, 0, 2)):
+        assert leaves(policy.event(ADD, start, stop)) == +Counter({high: first, low: second})
+
+
 def test_item_8_a_batch_of_all_records_is_not_sampled() -> None:
     step = Gaussian(2.0, REPLACE)
     assert FixedSize(4, 10).event(step, 0, 3) == SelfComposed(SampledWithoutReplacement(0.4, step), 3)
     assert FixedSize(10, 10).event(step, 0, 3) == SelfComposed(step, 3)
-    with pytest.raises(ValueError, match="replace_one"):
-        FixedSize(4, 10).event(Gaussian(2.0), 0, 3)
+    for size in (4, 10):
+        with pytest.raises(ValueError, match="for batches of fixed size: their share tells how many records are"):
+            FixedSize(size, 10).event(Gaussian(2.0), 0, 3)
 
 
 def test_item_8_a_run_has_spent_its_steps_so_far() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from dperm.privacy import (
 from dperm.privacy.pld import pld_epsilon_and_doubt
 from dperm.privacy.rdp import rdp
 from dperm.release import Channel, SpendLog
+from dperm.release.grid import Grid
 from dperm.torch import PrivateTrainer
 from helpers.asked import Asked, moves
 from helpers.oracle import cross_entropy
@@ -78,7 +79,8 @@ def test_a_part_of_a_run_costs_no_more_than_its_steps() -> None:
     assert PLAN.event(add) == IndividualGaussian(3.0, 12, 3.5)
     assert PLAN.event(add, 0, 2) == IndividualGaussian(3.0, 2, 2.0)
     assert PLAN.event(add, 4) == IndividualGaussian(3.0, 8, 3.5)
-    assert PLAN.event(add, 5, 5) == Composed(())
+    assert PLAN.event(add, 11) == PLAN.event(add, 6, 7) == IndividualGaussian(3.0, 1, 1.0)
+    assert PLAN.event(add, 5, 5) == PLAN.event(add, 6, 5) == Composed(())
 
 
 def test_the_channel_is_open_for_all_steps_and_no_more() -> None:
@@ -179,6 +181,39 @@ def test_42_a_record_spends_the_square_of_what_it_moves_however_little_that_is(n
     assert length <= math.sqrt(spent[0]) * (1 + 1e-9)
     assert math.sqrt(spent[0]) <= 1.0001 * length + 2e-6 * math.sqrt(STEPS)  # what a step adds for rounding
     assert spent[0] > 0
+
+
+@dataclass
+class Rounds(Asked):
+    """Notes queries as they are released: rounded to the grid."""
+
+    def gaussian(self, query: Any, sensitivity: float, std: float, step: float) -> Any:
+        return super().gaussian(np.rint(np.asarray(query) / step) * step, sensitivity, std, step)
+
+
+@pytest.mark.parametrize("moved", [[9.5, 0.0, 0.0, 0.0], [5.5, -5.5, 5.5, 5.5], [40.2, 0.0, 30.2, 0.0]], ids=str)
+def test_42_a_record_spends_what_rounding_to_the_grid_makes_of_its_gradients(moved: list[float]) -> None:
+    """Gradients of a few steps of the grid, `moved`: each number of the rounded query moves by a whole number of steps, up or
+    down by what the other records say. Whatever that is, the record pays for it."""
+    problem = LinearObjective(Logistic(), 4, public_size=N)
+    step = Grid.of(PLAN.clipping_norm, PLAN.noise_multiplier * PLAN.clipping_norm, 4).step
+    ratios = []
+    for seed in range(25):
+        rows, targets = data(seed)
+        rows[0] = -2 * step * targets[0] * np.array(moved)  # slopes are 1/2 at θ = 0
+        queries, spent = [], 0.0
+        for first in (1, 0):
+            source = Rounds()
+            channel = Channel.open(source)
+            channel.charge(PLAN.event(problem.relation), "test")
+            gradients: Any = PLAN.gradients(problem, problem.records(rows[first:], targets[first:]), channel)
+            gradients(np.zeros(4))
+            queries.append(source.questions[0])
+            spent = float(gradients.spent_by_record[0])
+        length = float(np.linalg.norm(queries[1].query - queries[0].query)) / queries[0].sensitivity
+        assert length <= math.sqrt(spent)
+        ratios.append(length / (float(np.linalg.norm(moved)) * step / queries[0].sensitivity))
+    assert max(ratios) > 1.002  # some of them are rounded apart
 
 
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])

@@ -3,6 +3,7 @@ counterparts."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from pathlib import Path
@@ -27,11 +28,13 @@ from dperm.mechanisms import (
     TraditionalGradient,
 )
 from dperm.objectives import Hinge, LinearObjective, Logistic, Softmax, Task
-from dperm.privacy import Composed, Relation, SelfComposed, epsilon
+from dperm.privacy import Composed, Gaussian, Relation, SelfComposed, epsilon
+from dperm.privacy.events import Unsupported, claims_of, leaves
 from dperm.release import Channel, SpendLog
 from dperm.torch import PrivateTrainer, per_example
 from dperm.torch.records import TorchRecords
 from dperm.torch.source import open_channel
+from helpers.asked import Asked, Question, moves
 
 TASK = Task(loss=Logistic(), features=3, classes=2, public_size=500)
 BUDGET = Budget(1e-5, 1.0)
@@ -116,6 +119,90 @@ def test_the_certified_counterpart_normalises_after_the_noise_at_the_same_price(
     assert made[1].certificate(facts, Channel.open().provenance).status == "certified"
 
 
+def question_of(policy: Any, problem: LinearObjective, sides: tuple[Any, Any]) -> tuple[Question, float, Any, Any]:
+    """Of a run's first step at θ = 0, without noise: what was asked, how far the neighbour moves it, what the step gave and
+    the run."""
+    runs: list[tuple[Any, Any]] = []
+
+    def first_step(records: Any) -> Any:
+        def step(source: Asked) -> None:
+            channel = Channel.open(source)
+            channel.charge(policy.event(problem.relation), "test")
+            run = policy.gradients(problem, records, channel)
+            runs.append((run(np.zeros(problem.dimension)), run))
+
+        return step
+
+    ((question, moved),) = moves(*map(first_step, sides))
+    return question, moved, *runs[0]
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+def test_item_8_published_m_ngp_is_moved_from_one_unit_vector_to_the_other_at_the_noise_that_it_states(
+    relation: Relation,
+) -> None:
+    """Its event is of what moves: gradients at θ = 0 are half of each row, and one record turns their mean round."""
+    problem = LinearObjective(Logistic(), 1, public_size=20, relation=relation)
+    plan = PublishedNormalisedPlan(0.5, 3.0, 4, SGD(0.1), 20)
+    rows = np.where(np.arange(20) % 2, 1.0, -1.0)[:, None]
+    rows[:2] = [[0.6], [-1.0]]  # of which the second turns the mean's sign
+    without = (
+        rows[np.arange(20) != 1]
+        if relation is Relation.ADD_OR_REMOVE_ONE
+        else rows * np.where(np.arange(20) == 1, -1, 1)[:, None]
+    )
+    sides = problem.records(without, np.ones(len(without))), problem.records(rows, np.ones(20))
+    for _ in range(2):
+        sides = sides[::-1]
+        question, moved, gradient, run = question_of(plan, problem, sides)
+        assert 0.9 < moved < 1
+        assert moved * question.sensitivity == pytest.approx(2.0)
+        claimed = 0.5 / 20 * (1 if relation is Relation.ADD_OR_REMOVE_ONE else 2)
+        assert question.noise * question.sensitivity == pytest.approx(3.0 * claimed, rel=1e-5)
+        assert {question.noise} == {leaf.noise_multiplier for leaf in leaves(plan.event(relation)) if isinstance(leaf, Gaussian)}
+        assert np.abs(gradient).tolist() == [1.0] and run.step == 1
+
+
+def test_item_8_published_m_ngp_sums_all_records_in_whatever_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mean that is longer than 1 is released as it is."""
+    monkeypatch.setattr("dperm.objectives.records._CHUNK_BYTES", 1)  # batches of 64
+    problem = LinearObjective(Logistic(), 1, data_norm=8.0, public_size=150, strong_convexity=30.0)
+    plan = PublishedNormalisedPlan(3.0, 3.0, 1, SGD(0.1), 150)
+    sizes = np.linspace(2.5, 8.0, 150)
+    channel = Channel.open(Asked())
+    channel.charge(plan.event(problem.relation), "test")
+    found = plan.gradients(problem, problem.records(sizes[:, None], np.ones(150)), channel)(np.zeros(1))
+    assert found == pytest.approx([-np.minimum(sizes / 2, 3.0).mean()], rel=1e-5)
+
+
+class Uncharged(PublishedNormalisedPlan):
+    """Planted: says that it is not private, and charges what would be certified."""
+
+    def event(self, *of: Any) -> Any:
+        return super().event(*of).events[0]
+
+
+def test_item_8_what_is_only_claimed_is_refused_where_its_event_would_be_certified() -> None:
+    problem = LinearObjective(Logistic(), 1, public_size=20)
+    records = problem.records(np.ones((20, 1)), np.ones(20))
+    for kind, refused in ((Uncharged, True), (PublishedNormalisedPlan, False)):
+        plan = kind(0.5, 3.0, 4, SGD(0.1), 20)
+        mechanism = GradientPerturbation(budget=BUDGET, plan=plan)
+        with pytest.raises(TypeError, match="but not in its event") if refused else contextlib.nullcontext():
+            mechanism.release(problem, records, Channel.open(0))
+        assert len(SpendLog.current().charges()) == (0 if refused else 1)
+
+
+@pytest.mark.parametrize("policy", [PublishedNormalisedPlan(0.5, 3.0, 12, SGD(0.1), 20), None], ids=["m-NGP", "PIDP-SGD"])
+def test_item_8_parts_of_published_algorithms_are_charged_step_by_step_and_never_certified(policy: Any) -> None:
+    plan, relation = policy or pidp(steps=12), Relation.REPLACE_ONE
+    (noise,) = {leaf for leaf in leaves(plan.event(relation)) if isinstance(leaf, Gaussian)}
+    for ends, steps in (((), 12), ((3,), 9), ((0, 4), 4), ((4, 5), 1)):
+        assert leaves(plan.event(relation, *ends)) == {noise: steps, Unsupported(plan.claim, relation): 1}
+        assert claims_of(plan.event(relation, *ends)) == [plan.claim]
+    assert leaves(plan.event(relation, 4, 4)) == leaves(plan.event(relation, 5, 4)) == {}
+
+
 # PIDP-SGD
 
 
@@ -124,19 +211,19 @@ def pidp(**settings: Any) -> PidpPlan:
 
 
 def test_noise_and_limits_of_pidp_sgd_are_the_papers() -> None:
-    plan, facts = pidp(refreshes=4, modulus=0.2, space=3.0), TASK.objective().facts
-    first, second, half = 0.75, 0.25, 5e-6
-    steep, n = facts.lipschitz, 400
-    assert plan.epsilon_steps == first
+    plan, smoothness = pidp(epsilon=1.6, refreshes=4, modulus=0.2, space=3.0), 0.4
+    first, second, half = 1.2, 0.4, 5e-6
+    steep, n = 0.7, 400
+    assert plan.epsilon_steps == pytest.approx(first)
     sigma = 2 * steep * math.sqrt(50 * math.log(1 / half)) / (n * first)
-    for relation, moves in ((Relation.ADD_OR_REMOVE_ONE, 1), (Relation.REPLACE_ONE, 2)):
-        assert plan.noise_multiplier(relation) * moves * steep == pytest.approx(sigma)
+    for relation, ends in ((Relation.ADD_OR_REMOVE_ONE, 1), (Relation.REPLACE_ONE, 2)):
+        assert plan.noise_multiplier(relation) * ends * steep == pytest.approx(sigma)
     contributions = 2 * math.sqrt(2) * math.sqrt(math.log(1.25 * 4 / half)) * steep * 4 / (n * 0.2 * second)
     assert plan.contribution_noise(steep) == pytest.approx(contributions)
     assert plan.limit == pytest.approx(2 * 3.0 * math.exp(first) * half / (math.exp(first) - 1))
     bend = 0.3
-    expected = (2 * facts.smoothness * steep + bend * steep**2 / 0.2) / (0.2**2 * n**2)
-    assert plan.error(steep, facts.smoothness, bend) == pytest.approx(expected)
+    expected = (2 * smoothness * steep + bend * steep**2 / 0.2) / (0.2**2 * n**2)
+    assert plan.error(steep, smoothness, bend) == pytest.approx(expected)
 
 
 def test_steps_are_noiseless_where_both_tests_pass_and_nowhere_else() -> None:
@@ -206,6 +293,38 @@ def one_neuron() -> tuple[LinearObjective, Any, Any]:
 
 
 NETWORK = {"space": 5000.0, "steps": 120, "refreshes": 3, "modulus": 3.0, "update": SGD(0.5), "lipschitz": (1.0, 0.25, 0.1)}
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+def test_item_8_a_noisy_step_of_pidp_sgd_moves_by_what_its_record_may(relation: Relation) -> None:
+    """By G where the one record is added, by 2G where its opposite takes its place; σ is the paper's."""
+    problem = LinearObjective(Logistic(), 1, public_size=1, relation=relation, strong_convexity=2.0)
+    plan = pidp(public_size=1, steps=3, space=1e-6, lipschitz=(0.25, 0.25, 0.1))  # nothing passes the test
+    row = np.ones((1, 1))
+    other = (-row, np.ones(1)) if relation is Relation.REPLACE_ONE else (row[:0], np.ones(0))
+    question, moved, gradient, run = question_of(plan, problem, (problem.records(row, np.ones(1)), problem.records(*other)))
+    assert moved == pytest.approx(1.0, rel=1e-5)
+    assert question.noise * question.sensitivity == pytest.approx(2 * 0.25 * math.sqrt(3 * math.log(2e5)) / 0.75, rel=1e-5)
+    assert gradient.tolist() == question.query.tolist() == pytest.approx([-0.25], rel=1e-6)
+    assert run.step == 1 and not run.noiseless
+    assert run(np.ones(1)) == pytest.approx([2.0 - 0.25])  # with the regulariser's part; the record's gradient is cut at 1/4
+    assert (plan.rate, pidp(public_size=400).rate, plan.expected_batch_size) == (1.0, 1 / 400, 1.0)
+
+
+def test_item_8_pidp_sgd_inverts_h_where_it_is_refreshed() -> None:
+    """At the θ of every third step, although θ is changed in place between them."""
+    problem = LinearObjective(Logistic(), 1, public_size=400)
+    channel = Channel.open(0)
+    plan = pidp(steps=7, refreshes=3)
+    channel.charge(plan.event(problem.relation), "test")
+    run: Any = plan.gradients(problem, problem.records(np.ones((5, 1)), np.ones(5)), channel)
+    theta, inverted = np.zeros(1), []
+    for _ in range(7):
+        run(theta)
+        inverted.append((float(run._global[0]), run._inverse))
+        theta += 1.0
+    assert [at for at, _ in inverted] == [0, 0, 0, 3, 3, 3, 6]
+    assert len({id(inverse) for _, inverse in inverted}) == 3
 
 
 @pytest.mark.slow

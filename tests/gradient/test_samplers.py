@@ -16,8 +16,10 @@ from dperm.estimators import DPLogisticRegression
 from dperm.gradient import BallsAndBins, Constant, FixedSize, FullBatch, Plan, Poisson, PoissonUpTo, Sampler
 from dperm.gradient.recipes import dp_sgd
 from dperm.gradient.recipes.dp_sgd import SAMPLINGS, capacity
+from dperm.gradient.sampling.rows import PoissonRows
 from dperm.mechanisms import Gradient, GradientPerturbation
 from dperm.privacy import Gaussian, Relation, SelfComposed, TruncatedPoisson, calibrate, epsilon
+from dperm.privacy.events import RowsSampled, leaves
 from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
 from dperm.release.draws import Draw
 from helpers.catalogue.common import ADD, BUDGET, DELTA, REPLACE, SIZE, objective, plan
@@ -88,6 +90,115 @@ def test_the_capacity_is_the_least_that_is_hardly_ever_reached() -> None:
     most = capacity(0.01, 11_000, 6_000)
     assert 1e-17 < 6_000 * stats.binom.sf(most, 11_000, 0.01) <= 1e-15
     assert capacity(0.5, 4, 10) == 4
+
+
+@pytest.mark.parametrize(
+    ("rate", "largest", "steps"), [(0.01, 1_100, 60), (0.3, 50, 1), (0.3, 50, 10**6), (1e-30, 5, 1), (0.9, 3, 9)]
+)
+def test_item_8_no_smaller_capacity_is_reached_so_seldom(rate: float, largest: int, steps: int) -> None:
+    chances = [steps * TruncatedPoisson.overflow(rate, size, largest) for size in range(1, largest)]
+    found = capacity(rate, largest, steps)
+    assert found == 1 + sum(chance > 1e-15 for chance in chances)
+
+
+def test_item_8_draws_and_steps_of_dp_sgd_by_hand() -> None:
+    """So many draws as make up the passes asked for, and no fewer; batches beyond all records are all records."""
+
+    def drawn_by(sampling: str, size: int, batch: float, epochs: float, **settings: Any) -> tuple[Any, int]:
+        found = dp_sgd(
+            noise_multiplier=1.5, public_size=size, expected_batch_size=batch, epochs=epochs, clipping_norm=1.0,
+            sampling=sampling, **settings,
+        )  # fmt: skip
+        return found.sampler, found.steps
+
+    assert drawn_by("poisson", 100, 30, 2.5) == (Poisson(0.3), 9)
+    assert drawn_by("poisson", 100, 200, 2.5) == (Poisson(1.0), 3)
+    assert drawn_by("poisson", 100, 50, 1e-9) == (Poisson(0.5), 1)
+    assert drawn_by("fixed_size", 100, 30, 2.5) == (FixedSize(30, 100), 9)
+    assert drawn_by("fixed_size", 100, 200, 2.5) == (FixedSize(100, 100), 3)
+    assert drawn_by("balls_and_bins", 15, 10, 4) == (BallsAndBins(2), 8)
+    assert drawn_by("balls_and_bins", 100, 10, 3) == (BallsAndBins(10), 30)
+    sampler, steps = drawn_by("truncated_poisson", 101, 20, 2)
+    assert (sampler.sampling_rate, sampler.largest, steps) == (20 / 101, 112, 11)
+    assert sampler.capacity == capacity(20 / 101, 112, 11)
+    assert drawn_by("rows", 100, 150, 2.5, person_rows=4) == (PoissonRows(0.375, 4), 7)
+    with pytest.raises(ValueError, match="below public_size·person_rows = 8 rows"):
+        drawn_by("rows", 4, 8, 1.0, person_rows=2)
+    with pytest.raises(ValueError, match=r"at most 9\.3333"):
+        drawn_by("balls_and_bins", 14, 9.5, 1)
+
+
+def test_item_8_noise_of_dp_sgd_falls_from_epoch_to_epoch_where_that_is_asked_for() -> None:
+    settings: dict[str, Any] = {
+        "noise_multiplier": 1.5, "public_size": 100, "expected_batch_size": 30, "epochs": 2.0, "clipping_norm": 1.0,
+    }  # fmt: skip
+    assert dp_sgd(**settings).noise == Constant(1.5)
+    levels = [1.5, 1.5, 1.5, 1.5 * np.exp(-0.2), 1.5 * np.exp(-0.2), 1.5 * np.exp(-0.2), 1.5 * np.exp(-0.4)]
+    assert list(dp_sgd(**settings, decay=0.2).noise.multipliers(7)) == pytest.approx(levels)
+
+
+def test_item_8_rates_however_small_draw_next_to_nobody() -> None:
+    for rate in (1e-12, 1e-17, 1e-25, 1e-300, 5e-324):
+        assert [len(included) for included in drawn(Poisson(rate), 1000, 5)] == [0] * 5
+
+
+class Told:
+    """Hands out given numbers in place of exponential ones, in their order."""
+
+    def __init__(self, numbers: np.ndarray) -> None:
+        self.numbers, self.place = numbers, 0
+
+    def standard_exponential(self, count: int) -> np.ndarray:
+        self.place += count
+        assert self.place <= len(self.numbers)
+        return self.numbers[self.place - count : self.place]
+
+
+@pytest.mark.parametrize("longest", [3.0, 2.0**44])
+@pytest.mark.parametrize("at_once", [1, 20, 1 << 16])
+@pytest.mark.parametrize(("records", "rate"), [(1, 0.3), (1, 1e-3), (7, 0.9), (40, 0.02), (500, 0.5), (3, 1.0), (0, 0.3)])
+def test_item_8_poisson_draws_are_one_long_run_of_trials(
+    records: int, rate: float, at_once: int, longest: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exponential numbers say how many trials fail before one succeeds (Devroye 1986, chapter X.2), or that a great number fail,
+    and no more; each step has so many trials as there are records, however many numbers are asked for at a time."""
+    monkeypatch.setattr("dperm.gradient.sampling.poisson._SAMPLED_AT_ONCE", at_once)
+    monkeypatch.setattr("dperm.gradient.sampling.poisson._LONGEST_GAP", longest)
+    steps = 30
+    numbers = np.random.default_rng(4).standard_exponential(40_000)
+    expected: list[list[int]] = [[] for _ in range(steps)]
+    place = 0
+    for fails in numbers / -np.log1p(-min(rate, 1 - 1e-16)):
+        place += int(min(fails, longest))
+        if place >= steps * records:
+            break
+        if fails < longest:
+            expected[place // records].append(place % records)
+            place += 1
+    generator: Any = Told(numbers)
+    found = list(Poisson(rate).indices(generator, records, steps))
+    assert [included.tolist() for included in found] == expected
+    assert all(included.dtype == np.intp for included in found)
+
+
+def test_item_8_rows_of_all_persons_are_drawn_and_charged_each_by_itself() -> None:
+    sampler, step = PoissonRows(0.5, 3), Gaussian(2.0)
+    counts = np.bincount(np.concatenate(drawn(sampler, 10, 400)))
+    assert len(counts) == 30
+    assert np.abs(counts - 200).max() < 60
+    assert leaves(sampler.event(step, 2, 4)) == {RowsSampled(0.5, step, 3): 4}
+    assert (sampler.rate, sampler.slots) == (0.5, 3)
+    with pytest.raises(ValueError, match="draw persons"):
+        sampler.event(Gaussian(2.0, REPLACE), 0, 1)
+
+
+def test_item_8_what_an_epoch_of_balls_and_bins_tells_of_a_record() -> None:
+    """The mean over the steps that it may have joined of what each would tell; steps that did not run tell nothing."""
+    told = np.random.default_rng(5).normal(size=(7, 50))
+    epochs = [told[:3], told[3:6], np.vstack([told[6:], np.zeros((2, 50))])]
+    expected = np.sum([np.log(np.mean(np.exp(epoch), axis=0)) for epoch in epochs], axis=0)
+    assert BallsAndBins(3).log_ratio(told) == pytest.approx(expected, rel=1e-12)
+    assert BallsAndBins(3).rate == pytest.approx(1 / 3)
 
 
 # Charges

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dperm._random import Randomness
 from dperm.audit import Training, replay, white_box
+from dperm.audit.recording import Recorder
 from dperm.gradient import SGD, Clip, Constant, FullBatch, GradientDifference, Plan, SvrgPlan
 from dperm.gradient.policy import Gradients
 from dperm.gradient.svrg import SvrgGradients
@@ -17,7 +19,7 @@ from dperm.mechanisms import Budget, GradientPerturbation
 from dperm.objectives import LinearObjective, Logistic, Softmax, Squared
 from dperm.privacy import Relation, calibrate, epsilon
 from dperm.privacy.events import leaves
-from dperm.release import Channel, SpendLog, UnpaidReleaseError
+from dperm.release import Channel, SpendLog, SystemSource, UnpaidReleaseError
 
 N = 60
 PLAN = SvrgPlan(0.2, 3, 6, 0.5, 4.0, 2.0, SGD(0.5), N)
@@ -31,6 +33,9 @@ def mechanism(plan: Any = PLAN) -> GradientPerturbation:
     return GradientPerturbation(budget=Budget(1e-5), plan=plan)
 
 
+@pytest.mark.fast_cases(
+    "logistic-add_or_remove_one", "regularised-replace_one", "softmax-replace_one", "squared in a ball-add_or_remove_one"
+)
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 @pytest.mark.parametrize(
     "settings",
@@ -87,6 +92,60 @@ def test_planted_defects_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = objective()
     with pytest.raises(UnpaidReleaseError, match="not paid for"):  # two snapshots
         mechanism(unpaid(**vars(PLAN))).release(problem, problem.records(np.ones((N, 4)), np.ones(N)), Channel.open(0))
+
+
+def test_item_8_against_plain_code_with_the_same_draws() -> None:
+    """Snapshots of everybody, and between them sums of differences, clipped at min(2C, β‖θ − θ̃‖): each at the noise charged."""
+    rng = np.random.default_rng(3)
+    rows, signs = rng.normal(size=(N, 4)), np.where(rng.random(N) < 0.5, 1.0, -1.0)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1), 1.0)[:, None]
+    problem = objective(strong_convexity=3.0)
+    recorder = Recorder(SystemSource(Randomness.fixed(2)))
+    channel = Channel(recorder)
+    plan = replace(PLAN, clipping_norm=0.2)
+    channel.charge(plan.event(problem.relation), "test")
+    run = plan.gradients(problem, problem.records(rows, signs), channel)
+    thetas = [rng.normal(size=4) * scale for scale in (1, 1, 0.3, 3, 30, 1, 0.2, 0.1, 0.4, 5, 0.3, 1, 0.1, 0.1, 2, 0.3, 0.2, 0.2)]
+    thetas[1] = thetas[0]  # where differences are all 0
+
+    def gradients(theta: Any) -> Any:
+        return rows * (-signs / (1 + np.exp(signs * (rows @ theta))))[:, None]
+
+    def cut(vectors: Any, norm: float) -> Any:
+        return vectors * np.minimum(1, norm / np.maximum(np.linalg.norm(vectors, axis=1), 1e-300))[:, None]
+
+    seen, releases = [], iter(recorder.recording.releases)
+    for step, theta in enumerate(thetas):
+        given = theta.copy()
+        found = run(given)
+        given[:] = 7.0  # an optimiser moves its parameters in place
+        if step % 6 == 0:
+            anchor, release = theta, next(releases)
+            assert np.allclose(release.query, cut(gradients(theta), 0.2).sum(0), atol=1e-3)
+            assert (release.sensitivity, release.noise) == pytest.approx((0.2, 0.2 * 4.0), rel=1e-5)
+            assert release.sampling_rate == 1.0
+            mean = release.released / N
+        release, moved = next(releases), np.linalg.norm(theta - anchor)
+        near = max(min(0.4, 0.25 * moved), 2e-7)
+        drawn = recorder.recording.inclusions[step]
+        assert np.allclose(release.query, cut(gradients(theta) - gradients(anchor), near)[drawn].sum(0), atol=2e-3 * near)
+        assert (release.sensitivity, release.noise) == pytest.approx((near, near * 2.0), rel=1e-5)
+        assert release.sampling_rate == 0.2
+        assert found == pytest.approx(release.released / (0.2 * N) + mean + 3.0 / N * theta)
+        seen.append(near)
+    assert next(releases, None) is None
+    assert {2e-7, 0.4} < set(seen) and sum(2e-7 < near < 0.4 for near in seen) > 4
+    assert (plan.rate, plan.expected_batch_size, run.step) == (0.2, 12.0, 18)
+
+
+def test_item_8_a_run_that_is_continued_within_an_epoch_takes_a_snapshot_of_its_own() -> None:
+    problem = objective()
+    channel = Channel(recorder := Recorder(SystemSource(Randomness.fixed(2))))
+    channel.charge(PLAN.event(problem.relation, 8, 12), "test")
+    run = PLAN.gradients(problem, problem.records(np.ones((N, 4)), np.ones(N)), channel, first=8)
+    for _ in range(4):
+        run(np.ones(4))
+    assert [release.sampling_rate for release in recorder.recording.releases] == [1.0, 0.2, 0.2, 0.2, 0.2]
 
 
 def test_it_trains() -> None:

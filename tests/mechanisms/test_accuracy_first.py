@@ -381,6 +381,23 @@ def test_a_pure_path_that_doubles_do_not_hold_is_refused_before_a_charge() -> No
     assert SpendLog.current().charges() == []
 
 
+@pytest.mark.parametrize("loss", [1e-201, 1e201, 1e300])
+def test_a_target_that_no_release_can_be_asked_about_is_refused_before_a_charge(loss: float) -> None:
+    with pytest.raises(ValueError, match="Expected a sensitivity between"):
+        DPRidge(public_size=2000, mechanism=AccuracyFirst(loss=loss)).fit(ROWS, SIGNS)
+    assert SpendLog.current().charges() == []
+
+
+def test_a_pure_path_of_few_levels_far_apart_is_refused_before_a_charge() -> None:
+    """Its noise is of fifty million parts, and would be drawn for minutes; 40 levels over the usual span take 140."""
+    settings: dict[str, Any] = {"delta": 0.0, "public_size": 2000, "classes": [-1, 1]}
+    with pytest.raises(ValueError, match="more stops or a smaller span"):
+        DPLogisticRegression(mechanism=AccuracyFirst(accuracy=0.8, span=5000.0, stops=2), **settings).fit(ROWS, SIGNS)
+    assert SpendLog.current().charges() == []
+    DPLogisticRegression(mechanism=AccuracyFirst(accuracy=0.8, span=200.0, stops=40), **settings).fit(ROWS, SIGNS)
+    assert len(SpendLog.current().charges()) == 1
+
+
 def test_paths_are_those_of_the_budget() -> None:
     signals, levels = stopping_path(4.0, 1e-5, 6, 64.0)
     assert never().signals == signals and never().levels == levels

@@ -114,9 +114,13 @@ def test_item_8_coordinates_move_by_the_sensitivity(relation: Relation) -> None:
     (_, scales), *steps = moved(mechanism, objective, (EVEN, 1.0), (EVEN, -1.0))
     assert scales <= 1 and len(steps) == 6
     assert all(0.9999 < distance <= 1 for _, distance in steps)
+    once = [question.sensitivity for question, _ in steps[:3]]  # coordinates share the clip of the whole gradient
+    assert math.hypot(*once) == pytest.approx(0.05 * (1 if relation is ADD else 2), rel=1e-5)
     found = moved(mechanism, objective, (ALONG, 1.0), (ACROSS, 1.0))
     assert charged_as_asked(mechanism, objective, found)
     assert 0.9999 < found[0][1] <= 1
+    # the longest vector of squares: its one entry is that of the whole row, and is not cut
+    assert found[0][0].sensitivity == pytest.approx(NORM**2 * (1 if relation is ADD else math.sqrt(2)), rel=1e-5)
 
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
@@ -130,6 +134,16 @@ def test_item_8_preconditioned_releases_move_by_the_sensitivity(relation: Relati
     pairs = (((ALONG, 1.0), (ACROSS, 1.0)), ((EVEN, 1.0), (EVEN, 0.0)), ((EVEN, 1.0), (EVEN, -1.0)))
     runs = [moved(mechanism, objective, *pair) for pair in pairs]
     assert all(charged_as_asked(mechanism, objective, run) for run in runs)
+    assert runs[0][2][0].query == pytest.approx([6.0], rel=1e-5)  # near θ = 0 each of six residuals is a target, ±1
     gram, first, scale, *steps = (max(run[place][1] for run in runs) for place in range(6))
     for distance in (gram, first, scale, *steps):
         assert 0.9999 < distance <= 1
+
+
+def test_42_an_absent_record_moves_no_release_of_preconditioned_descent() -> None:
+    objective = LinearObjective(Squared(1.0, 5.0), 3, data_norm=NORM, public_size=6, radius=5.0)
+    mechanism = PreconditionedDescent(
+        budget=BUDGET, steps=3, step_size=0.1, floor=1.0, kappa=1.0, noise_multiplier=3.0, public_size=6
+    )
+    found = moved(mechanism, objective, (np.full(3, np.nan), 1.0), (ALONG, 1.0))
+    assert [distance for _, distance in found] == [0.0] * 5

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dperm._random import NORMAL_ERROR
 from dperm.mechanisms import BoltOnPerturbation, LastIterateDescent
 from dperm.mechanisms.base import Budget
 from dperm.objectives import LinearObjective, SmoothedHinge
@@ -82,9 +83,40 @@ def test_item_8_rates_of_bolt_on_by_hand() -> None:
             bolt_on(**changes).rates(facts, 5)
     falling = bolt_on(learning_rate=None, strong_convexity=12.0, passes=2).rates(facts, 4)  # γ = 3, β = 13
     assert falling == pytest.approx([1 / 13, 1 / 13, 1 / 13, 1 / 13])
+    alone = bolt_on(learning_rate=None, strong_convexity=13.0)  # γ = 13, β = 23, of one record, and of none
+    assert alone.event(replace(facts, public_size=None)) == alone.event(facts)  # of a number of records that is not yet stated
+    assert alone.rates(facts, 1) == pytest.approx([1 / 23, 1 / 26, 1 / 39])
     assert bolt_on(learning_rate=None, strong_convexity=80.0, passes=2).rates(facts, 4) == pytest.approx(
         [1 / 30, 1 / 40, 1 / 60, 1 / 80]
     )
+
+
+@pytest.mark.parametrize("strong", [0.0, 30.0])
+@pytest.mark.parametrize("radius", [None, 0.01, 0.04])
+@pytest.mark.parametrize("count", [0, 1, 6])
+def test_42_each_step_of_bolt_on_ends_within_the_ball_on_which_the_loss_is_bounded(
+    count: int, radius: float | None, strong: float
+) -> None:
+    """Steps by hand, one record after the other: what leaves is where they lead."""
+    mechanism = bolt_on(learning_rate=0.02, strong_convexity=strong, batch_size=1)
+    objective = problem(public_size=count or None, radius=radius)
+    rows, signs = 300 * ROWS[:count], SIGNS[:count]
+    scaled = rows * np.minimum(1.0, NORM / np.linalg.norm(rows, axis=1))[:, None]
+    source = Asked()
+    channel = Channel.open(source)
+    channel.charge(mechanism.event(objective.facts), mechanism.name)
+    released, trace = mechanism.train(objective, objective.records(rows, signs), channel)
+    theta = np.zeros(2)
+    for (number,) in mechanism._order(count):
+        margin = signs[number] * float(scaled[number] @ theta)
+        slope = -signs[number] / (1 + np.exp((margin - 1) / 0.01))
+        theta = theta - 0.02 * (slope * scaled[number] + strong / count * theta)
+        if radius is not None:
+            theta = theta * min(1.0, radius / np.linalg.norm(theta))
+    (question,) = source.questions
+    assert question.query == pytest.approx(theta, abs=1e-5)
+    assert np.array_equal(released, question.query)
+    assert trace["noise_std"] == pytest.approx(4.0 * mechanism.sensitivity(objective.facts, count), rel=1e-12)
 
 
 def last_iterate(**changes: Any) -> LastIterateDescent:
@@ -117,6 +149,7 @@ def test_item_8_hidden_steps_bring_others_together_as_is_charged() -> None:
         steps = [abs(1 - rate * (curvature + modulus / 6)) for curvature in np.linspace(0, 100, 1001)]
         charged = last_iterate(learning_rate=rate, strong_convexity=modulus).contraction(facts, 6)
         assert max(steps) <= charged <= min(1.0, max(steps) * (1 + 1e-11))
+    assert last_iterate(strong_convexity=60.0).contraction(facts, 1) == pytest.approx(0.94, rel=1e-11)  # γ = 60, of one record
     assert last_iterate(strong_convexity=60.0).contraction(facts, 0) == last_iterate(strong_convexity=60.0).contraction(facts, 1)
     for changes in ({"learning_rate": 0.0200001}, {"learning_rate": 0.02, "strong_convexity": 1e-3}):
         with pytest.raises(ValueError, match="at most 2/β"):
@@ -137,6 +170,46 @@ def test_item_8_hidden_steps_are_charged_for_the_ball_that_they_stay_in(radius: 
     assert isinstance(stopped, RandomStop)
     assert stopped.steps == 3
     assert stopped.contraction == event.contraction
+
+
+@pytest.mark.parametrize("count", [1, 6])
+@pytest.mark.parametrize("strong", [0.0, 300.0])
+@pytest.mark.parametrize("radius", [5.0, 0.25])
+def test_42_hidden_steps_begin_within_the_ball_that_is_charged(count: int, radius: float, strong: float) -> None:
+    """Rows of zeros have no gradient: a step is θ·(1 − ηΛ/n) from where noise has taken θ, brought back to the ball."""
+    mechanism, objective = last_iterate(radius=radius, strong_convexity=strong), problem(public_size=count)
+    rng = np.random.default_rng(0)
+    steps = mechanism.passes * mechanism.batches(count)
+    taken = [rng.normal(size=2) * scale for scale in (1e-3, 0.1, 1.0, 100.0, 1e6, 0.2, 10.0, 1e3, 1e9)][:steps]
+    assert len(taken) == steps
+    source = Asked(answers=taken)
+    channel = Channel.open(source)
+    channel.charge(mechanism.event(objective.facts), mechanism.name)
+    end, _ = mechanism.train(objective, objective.records(np.zeros((count, 2)), SIGNS[:count]), channel)
+    held = [point * min(1.0, radius / np.linalg.norm(point)) for point in taken]
+    assert end == pytest.approx(held[-1], rel=1e-12)
+    assert np.linalg.norm(end) <= radius * (1 + 1e-12)
+    wanted = [np.zeros(2), *((1 - mechanism.learning_rate * strong / count) * point for point in held[:-1])]
+    assert len(source.questions) == steps
+    for question, point in zip(source.questions, wanted, strict=True):
+        assert question.query == pytest.approx(point, rel=1e-12, abs=0)
+
+
+def test_42_a_random_stop_is_after_each_number_of_steps_alike() -> None:
+    """Three batches: as is charged, a run ends after one, two or three steps, each a third of the time."""
+    mechanism, objective, source = last_iterate(passes=1, random_stop=True), problem(), Asked()
+    records = objective.records(ROWS, SIGNS)
+    stops: list[int] = []
+    for _ in range(300):
+        source.questions.clear()
+        channel = Channel.open(source)
+        channel.charge(mechanism.event(objective.facts), mechanism.name)
+        _, trace = mechanism.train(objective, records, channel)
+        assert [question.kind for question in source.questions] == ["hidden"] * (trace["steps"] - 1) + ["gaussian"]
+        stops.append(trace["steps"])
+    counts = np.bincount(stops, minlength=5)
+    assert counts[[0, 4]].tolist() == [0, 0]
+    assert np.all(np.abs(counts[1:4] - 100) < 5 * np.sqrt(300 * 2 / 9))
 
 
 # Rounding, by the standard model of arithmetic: each operation is right to a share of 2⁻⁵³ (Higham 2002, §2.2)
@@ -200,6 +273,5 @@ def test_42_rounding_takes_hidden_steps_no_further_than_is_charged(name: str, no
     move = 20 * mechanism.learning_rate / mechanism.batch_size
     farthest = mechanism.radius + 38 * noise * move * facts.dimension**0.5
     needed = 2 * step_lost(facts, mechanism.batch_size, mechanism.learning_rate, mechanism.radius, farthest) / Fraction(move)
-    assert needed <= Fraction(event.rounding)
-    # normal numbers of doubles may be off, too, by far more than arithmetic is
-    assert event.rounding <= 16 * needed + 2.0**-38 * noise * facts.dimension**0.5
+    needed += 2 * Fraction(NORMAL_ERROR * noise * facts.dimension**0.5)  # numbers are that far from the normals they stand for
+    assert needed <= Fraction(event.rounding) <= 16 * needed

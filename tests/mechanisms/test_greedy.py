@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from dperm.audit.recording import Recorder
 from dperm.estimators import DPLogisticRegression, model_from_json, model_to_json
 from dperm.mechanisms import Budget, FrankWolfe, GreedyCoordinate, GreedyDescent
 from dperm.mechanisms.entrywise import entry_limit, entrywise_gradient
-from dperm.mechanisms.greedy import _moves
+from dperm.mechanisms.greedy import _scores
 from dperm.objectives import Logistic, Softmax, Squared, Task
 from dperm.privacy import Composed, ExponentialMechanism, Gaussian, Relation, SelfComposed, epsilon
 from dperm.release import Channel, SpendLog
@@ -80,7 +81,7 @@ def test_a_record_moves_a_score_no_further_than_its_gradient(
 ) -> None:
     first, change, place = np.array(gradient), np.array(moved), np.array(theta)
     penalties = np.array([penalty, penalty, 0.0])
-    scores = [module._moves(0.7 * place, each, place, penalties, edge, 2.0**28) for each in (first, first + change)]
+    scores = [_scores(0.7 * place, each, place, penalties, edge, 1.0)[0] for each in (first, first + change)]
     assert np.all(abs(scores[0] - scores[1]) <= abs(change).max() * (1 + 2.0**-20) + 1e-9)
 
 
@@ -116,6 +117,9 @@ def test_no_record_has_an_entry_above_the_limit(sparse: bool, loss: Any) -> None
                 records = objective.records(sp.csr_array(given) if sparse else given, np.array([target]))
             assert abs(entrywise_gradient(objective, records, theta, limit, 1.0)).max() <= limit
     assert entry_limit(objective, None) == entry_limit(objective, 1e9) == objective.facts.lipschitz
+    if loss.name == "logistic":  # whose slope is at most 1, of an entry of the row or of the constant feature 0.5
+        assert entry_limit(objective, 0.2) == 0.5
+        assert entry_limit(objective, 0.8) == 0.8
 
 
 def test_steps_by_rule_grow_with_records_and_epsilon() -> None:
@@ -180,8 +184,7 @@ def test_the_noise_of_adding_where_a_record_is_replaced_is_found(monkeypatch: py
 
 
 def test_scores_by_the_square_of_a_move_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    moves = module._moves
-    monkeypatch.setattr(module, "_moves", lambda *given: moves(*given) ** 2)
+    monkeypatch.setattr(module, "_scores", lambda *given: (_scores(*given)[0] ** 2, _scores(*given)[1]))
     assert "moved by" in refuted()
 
 
@@ -201,6 +204,32 @@ def test_42_a_step_and_its_mirror_image_move_coordinates_alike_and_no_further_th
     theta, place, gradient = (each.ravel() for each in np.meshgrid(values, values, values))
     penalties = np.full(theta.shape, 0.25)
     for edge, reach in ((3.0, 5.0), (math.inf, 5.0)):
-        moved = _moves(place, gradient, theta, penalties, edge, reach)
-        assert np.array_equal(moved, _moves(-place, -gradient, -theta, penalties, edge, reach))
+        moved, _ = _scores(place, gradient, theta, penalties, edge, reach / module._REACH)
+        assert np.array_equal(moved, _scores(-place, -gradient, -theta, penalties, edge, reach / module._REACH)[0])
         assert moved.max() <= min(edge, 2 * reach) + reach
+
+
+def moved_exactly(place: float, gradient: float, theta: float, penalty: float, edge: float, reach: float) -> Fraction:
+    """|argmin (x − (place − gradient))²/2 + penalty·|x| over |x| ≤ edge, − θ|: the least of where it can be, and exactly."""
+    before, place_cut, gradient_cut = (Fraction(min(max(each, -reach), reach)) for each in (theta, place, gradient))
+    wanted, weight = place_cut - gradient_cut, Fraction(penalty)
+    found = [Fraction(0), wanted - weight, wanted + weight]
+    if edge < math.inf:
+        found = [each for each in found if abs(each) <= edge] + [Fraction(edge), -Fraction(edge)]
+    after = min(found, key=lambda x: (x - wanted) ** 2 / 2 + weight * abs(x))
+    return abs(after - before)
+
+
+def test_42_scores_are_those_of_a_proximal_step_but_for_the_rounding_that_is_charged() -> None:
+    """In sensitivities of 1: numbers of all sizes, also beyond where they are cut, whose rounding would otherwise be above 1."""
+    rng, reach = np.random.default_rng(0), module._REACH
+    sizes = [1.0, 1e3, reach / 3, reach, 1e12, 1e200]
+    for _ in range(1000):
+        place, gradient, theta = (float(rng.normal()) * rng.choice(sizes) for _ in range(3))
+        penalty = float(rng.choice([0.0, 0.3, 1e3, 1e12]))
+        edge = float(rng.choice([0.5, 2e3, 1e9, math.inf]))
+        given = (np.array([each]) for each in (place, gradient, theta, penalty))
+        (found,), charged = _scores(*given, edge, 1.0)  # type: ignore[call-arg]
+        assert 1 < charged <= 1 + 2.0**-19
+        # of two neighbours each may be rounded the other way
+        assert abs(Fraction(found) - moved_exactly(place, gradient, theta, penalty, edge, reach)) <= (charged - 1) / 2

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dperm.mechanisms import AskRecords, GradualRelease, LookAtOthers, OutputPerturbation, accuracy_first, output
+from dperm.mechanisms import AskRecords, GradualRelease, LookAtOthers, Objective, OutputPerturbation, accuracy_first, output
 from dperm.mechanisms.accuracy_first import AccuracyFirst
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.minimiser import certain_tolerance, solve
@@ -25,6 +25,7 @@ from dperm.objectives import (
     SmoothedHinge,
     Softmax,
     Squared,
+    Task,
 )
 from dperm.objectives.weighted import Weighted
 from dperm.privacy import Gaussian, PureDP, Relation
@@ -224,6 +225,15 @@ def test_item_8_a_record_of_half_the_weight_moves_the_excess_by_half(goal: Any, 
     assert excess(0.5) == pytest.approx((excess(0.0) + excess(1.0)) / 2, rel=1e-12)
 
 
+@pytest.mark.parametrize(("target", "reached"), [(0.5, True), (0.5 + 1e-9, False)])
+def test_42_public_records_that_just_reach_a_target_reach_it(target: float, reached: bool) -> None:
+    rows, targets = np.ones((4, 1)), np.array([1.0, 1.0, -1.0, -1.0])
+    objective = LinearObjective(Logistic(), 1, data_norm=1.0)
+    stopping = LookAtOthers(goal="accuracy", target=target, rows=rows, targets=targets)
+    enough = stopping.test(objective, objective.records(rows[:0], targets[:0]), Channel.open(Asked()), None)
+    assert enough(np.ones(1)) == reached
+
+
 class AnyWeight(Weighted):
     """A stranger's weights, which are clipped to [0, 1] wherever they are used, but not where they are admitted."""
 
@@ -312,3 +322,23 @@ def test_42_a_stranger_s_weight_counts_for_no_more_than_a_record_and_for_no_less
 
     assert excess(weight) == excess(1.0 if weight >= 1 else 0.0)
     assert 0 < abs(excess(1.0)) <= stopping.sensitivity(ADD)
+
+
+def test_42_what_is_released_is_the_minimiser_and_the_noise_is_what_the_trace_says() -> None:
+    """The minimiser is Σ sign·row/Λ here; the noise is the product of what a channel was asked for."""
+    objective = problem(ADD)
+    records, rows = objective.records(REST, SIGNS), REST * np.minimum(1, NORM / np.linalg.norm(REST, axis=1))[:, None]
+    mechanism, source = MECHANISMS["output"], Asked()
+    channel = Channel.open(source)
+    channel.charge(mechanism.event(objective.facts), mechanism.name)
+    theta, trace = mechanism.train(objective, records, channel)
+    assert theta == pytest.approx(SIGNS @ rows / MODULUS, rel=1e-5)
+    (question,) = source.questions
+    assert trace["noise_std"] == pytest.approx(question.noise * question.sensitivity, rel=1e-5)
+    perturbed, objective = Objective().build(Task(loss=Logistic(), features=2, public_size=3), Budget(1e-5, 1.0))
+    source = Asked()
+    channel = Channel.open(source)
+    channel.charge(perturbed.event(objective.facts), perturbed.name)
+    _, trace = perturbed.train(objective, objective.records(REST, SIGNS), channel)
+    (question,) = source.questions
+    assert trace["output_noise_std"] == pytest.approx(question.noise * question.sensitivity, rel=1e-5)

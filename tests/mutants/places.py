@@ -23,6 +23,12 @@ _PAYS = (
     "|filtered|regularised"
 )
 
+#: What functions that say how far a record moves an objective are called.
+_FACTS = "lipschitz|smoothness|bend|row_norm|sensitivity|facts"
+
+#: What functions that say how large noise is, or how far a step goes, are called in mechanisms.
+_SCALES = "_std|_scales|_scores|rates"
+
 #: Files under src/dperm, and which of their functions charge, calibrate, bound, clip or draw: by the first pattern that fits.
 SCOPE = (
     ("data/finding.py", "of|event|_kinds|_ends|_common|_planned"),
@@ -34,24 +40,35 @@ SCOPE = (
     ("privacy/certificate.py", _PAYS),
     ("privacy/*.py", f"{_PAYS}|epsilon|delta"),
     ("mechanisms/tuning.py", "strong_convexity"),
-    ("mechanisms/*.py", f"{_PAYS}|_std|_scales|rates"),
+    ("mechanisms/entrywise.py", _PAYS),
+    # The steps of these are hidden, and what leaves at their end is charged for all of them. Where each step is released, the
+    # rest is post-processing, and what a release is handed is noted in every function.
+    ("mechanisms/[bl]*_*.py", f"{_PAYS}|{_SCALES}|^train$|^split$"),
+    ("mechanisms/o[bu]*.py", f"{_PAYS}|{_SCALES}|^train$"),
+    ("mechanisms/noisy_size.py", f"{_PAYS}|{_SCALES}|^train$"),
+    ("mechanisms/[!e]*.py", f"{_PAYS}|{_SCALES}"),  # but extremes.py: records for audits alone
     ("gradient/recipes/*.py", _PAYS),
     ("gradient/*.py", f"{_PAYS}|__call__|epsilon|check"),
     ("objectives/facts.py", ""),
     ("objectives/constraints.py", ""),
-    ("objectives/[!c]*.py", "lipschitz|smoothness|bend|row_norm|sensitivity|facts|weighted_sum|clip|factors|limit"),
+    ("objectives/records.py", "^(?!nbytes|of$|_at_once|_is_mapped|forget_table)"),  # all but what says how much memory is used
+    ("objectives/sums.py", ""),
+    ("objectives/linear.py", f"{_FACTS}|weighted_sum|clip|factors|limit|_held|_truncated"),
+    ("objectives/[!c]*.py", f"{_FACTS}|weighted_sum|clip|factors|limit"),
     ("release/ledger/rules/*.py", ""),
     ("release/ledger/[bl]*.py", "charged|left|cost|epsilon|delta|total|_counted"),
     ("release/ledger/*.py", "^$"),
-    ("release/*.py", _PAYS),
+    ("release/coins.py", ""),
+    ("release/threshold.py", ""),
+    ("release/*.py", f"{_PAYS}|^split$|hidden|_check_process"),
     ("estimators/search.py", "_planned|_score|_certificate"),
-    ("report/released.py", "release|_share|_numbers|_counted"),
+    ("report/released.py", "release|_numbers|_counted"),
     ("report/card.py", "_charged|_not_added_up|_up$"),
     ("torch/normalisation.py", f"{_PAYS}|normalise"),
     ("torch/source.py", "gaussian|tails"),
     ("torch/engine/passes.py", "weighted_sum|norms|collected|_of_part|_picked"),
     ("torch/planning.py", _PAYS),
-    ("torch/persons.py", "_weights"),
+    ("torch/persons.py", "_weighed"),
     ("torch/ranks/*source.py", _PAYS),
     ("torch/engine/rules/patches.py", "^$"),
 )
@@ -68,9 +85,9 @@ _SETS = re.compile(r"sensitivity|\bmoves?\b|moved|noise|\bstd\b|tolerance|residu
 #: Noted in every function of these files, whatever it is called.
 _EVERYWHERE = ("handed", "part", "count", "clip", "end", "unnoised", "tolerance")
 
-#: Functions that only describe: their results are texts or pages, and pay for nothing.
+#: Functions that only describe: their results are texts or pages, or say how long an accountant takes, and pay for nothing.
 _DESCRIBES = re.compile(
-    r"__str__|__repr__|name|title|paper|kind|words|settings|describe|description|summary|assumptions|strangers|trace|public_facts"
+    r"accounting_cost|__str__|__repr__|name|title|paper|kind|words|settings|describe|description|summary|assumptions|strangers|trace|public_facts"
 )
 _TEXTS = re.compile(r"(str|list\[str\]|tuple\[str, \.\.\.\]|Mapping\[str, Any\]|dict\[str, Any\]|(Sequence|list)\[Assumption\])$")
 
@@ -230,8 +247,8 @@ class _Finder:
         old = children if place is None else children[place]
         shown = ast.unparse(old)
         after = "" if new is None else ast.unparse(new)
-        if shown == after or (operator == "scale" and shown.endswith("* 0.0")):
-            return
+        if shown == after or (operator == "scale" and (shown.endswith("* 0.0") or shown == "math.inf")):
+            return  # what changes nothing: less than nothing, or than the infinite, is the same
         if not self._pays and operator not in _EVERYWHERE and not (operator == "branch" and "relation" in shown):
             return
 

@@ -309,3 +309,14 @@ def test_what_is_cut_short_is_charged() -> None:
     assert TruncatedPoisson(0.01, Gaussian(1.0), 10_000, 10_000).astray == 0.0
     # however much noise there is
     assert epsilon(SelfComposed(TruncatedPoisson(0.01, Gaussian(1e5), 110, 10_000), 100), 1e-5) == math.inf
+
+
+@pytest.mark.parametrize("noise", [0.06, 0.7, 3.0, 200.0])
+def test_what_is_cut_off_one_lognormal_is_accounted_for(noise: float) -> None:
+    """ln U is normal: of mean −s²/2 without the record and s²/2 with it."""
+    ratio, s = allocation_ratio(1, noise), 1 / noise
+    low, high = ratio.support
+    for side, end in ((1, low), (-1, high)):
+        for mean in (-s * s / 2, s * s / 2):
+            assert ndtr(side * (end - mean) / s) <= ratio.lost
+    assert allocation_ratio(4, noise).lost >= 4 * ratio.lost

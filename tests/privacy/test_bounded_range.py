@@ -161,6 +161,7 @@ def test_16_the_least_of_all_accountants() -> None:
     event = SelfComposed(ExponentialMechanism(1e-3), 10**6)
     assert best_epsilon(event, 1e-200)[1] == "RDP" and delta(event, 15.3) <= rdp_delta(event, 15.3)
     assert best_epsilon(SelfComposed(ExponentialMechanism(800.0), 3), 1e-6) == (2400.0, "basic composition")
+    assert delta(SelfComposed(ExponentialMechanism(800.0), 2), 700.0) == 1.0  # e^800 is no double
     for choice in (ExponentialMechanism(1e-12), ExponentialMechanism(20.0)):
         for count in (1, 5, 70):
             assert 0 <= epsilon(SelfComposed(choice, count), 1e-6) <= count * choice.epsilon

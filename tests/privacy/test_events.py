@@ -25,6 +25,7 @@ from dperm.privacy import (
     epsilon,
 )
 from dperm.privacy.events import Paid, event_from_dict, leaves, relation_of
+from dperm.privacy.events.event import DEEPEST
 from dperm.release import Channel, SpendLog
 
 REPLACE = Relation.REPLACE_ONE
@@ -83,6 +84,18 @@ def test_item_20_an_object_repeated_a_million_times_is_looked_at_once(monkeypatc
     assert looked <= 10
     leaves(event).clear()
     assert leaves(event).total() == 1_000_000
+    alike = Composed(tuple(Gaussian(1000.0) for _ in range(1000)))  # equal, and not one object
+    looked = 0
+    assert leaves(alike) == {step: 1000} and looked <= 1
+
+
+def test_an_event_that_nests_too_deep_is_found_behind_one_of_its_kind_that_does_not() -> None:
+    deep: Event = Gaussian(1.0)
+    for _ in range(DEEPEST - 1):
+        deep = SelfComposed(deep, 1)
+    for parts in ((deep,), (SelfComposed(Gaussian(1.0), 1), deep)):
+        with pytest.raises(ValueError, match="nested at most"):
+            Composed(parts)
 
 
 @pytest.mark.parametrize(

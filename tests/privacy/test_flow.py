@@ -87,9 +87,9 @@ def exact_delta(
     """∫ (p_first − e^ε p_second)₊ over θ: densities are φ_σ(b(θ))·det ∇²J(θ), persons' losses are means. `pull` is what others
     (many short rows) hold θ by, along −y; `rough` is the weight of a penalty (θ₁ − θ₂)² in units of Λ."""
     reach = (max(len(first), len(second)) / 2 + 8 * sigma) / modulus
-    line = np.linspace(-reach, reach, 601)
+    line = np.linspace(-reach, reach, 401)
     # finer where slopes change
-    line = np.unique(np.concatenate([line, np.linspace(-min(reach, 20.0), min(reach, 20.0), 501)]))
+    line = np.unique(np.concatenate([line, np.linspace(-min(reach, 20.0), min(reach, 20.0), 301)]))
     theta = np.stack(np.meshgrid(line, line - pull / modulus, indexing="ij"))
     logs = []
     for persons in (first, second):
@@ -265,7 +265,7 @@ def _integrated(rising: Gain, falling: Gain, speed: float, start: np.ndarray) ->
             halves.append(np.where(at > gain.edge, gain.factor * _density(at), inside))
         return -speed * np.where(z >= 0, *halves) / _density(z)
 
-    return solve_ivp(pace, (0, 1), start, rtol=1e-9, atol=1e-9).y[:, -1]
+    return solve_ivp(pace, (0, 1), start, rtol=1e-8, atol=1e-9).y[:, -1]
 
 
 def _density(z: np.ndarray) -> np.ndarray:

@@ -16,13 +16,17 @@ from dperm.privacy import (
     BestOfTries,
     Certificate,
     Composed,
+    Event,
+    ExponentialMechanism,
     ExPost,
     Gaussian,
     PoissonSampled,
+    RandomAllocation,
+    RowsSampled,
     SelfComposed,
     Unsupported,
 )
-from dperm.privacy.events import event_from_dict
+from dperm.privacy.events import accounting_cost, event_from_dict
 from dperm.privacy.events.event import DEEPEST
 from dperm.privacy.signing import digest_of
 
@@ -63,6 +67,7 @@ def repeated(**fields: Any) -> Any:
 
 
 ASSUMPTION = {"text": "a", "responsible": "caller", "checked": "stated", "key": "k"}
+RARE = {"type": "PoissonSampled", "rate": 1e-9, "event": GAUSSIAN}
 UNLIKE = [{"type": "PoissonSampled", "rate": 0.001 * (1 + i / 1e5), "event": GAUSSIAN} for i in range(3000)]
 
 HOSTILE = {
@@ -129,6 +134,11 @@ HOSTILE = {
     "a move of one side": of_event({"type": "Side", "event": GAUSSIAN, "joins": True}, **REPLACED),
     "samples of absurd noise": of_event(
         {"type": "PoissonSampled", "rate": 1e-12, "event": GAUSSIAN | {"noise_multiplier": 1e-30}}
+    ),
+    "rare samples: 1e18 steps": of_event(repeated(count=10**18, event=RARE)),
+    "rare samples: 1e12 steps": of_event(repeated(count=10**12, event=RARE)),
+    "rare samples of little noise": of_event(
+        repeated(count=10**8, event=RARE | {"event": GAUSSIAN | {"noise_multiplier": 0.3}})
     ),
     "hidden steps: 1e14": of_event({"batches": 10**7, "passes": 10**7} | STEPS | HIDDEN, **REPLACED),
     "hidden steps: 1e8": of_event({"batches": 10**4, "passes": 10**4} | STEPS | HIDDEN, **REPLACED),
@@ -273,6 +283,45 @@ def test_21_a_limit_of_ones_own_admits_more_work() -> None:
     with pytest.raises(ValueError, match="60 times as much work"):
         Certificate.from_json(text)
     assert Certificate.from_json(text, largest_cost=60.0).event == event
+
+
+def test_21_the_cost_of_an_event_grows_with_its_count_and_where_samples_are_rare() -> None:
+    """Seconds were measured: a unit is a fiftieth of one."""
+    usual = [accounting_cost(SelfComposed(PoissonSampled(0.01, Gaussian(1.0)), count)) for count in (1, 1000, 10**5, 10**13)]
+    assert usual[0] == usual[1] == 1 and 3 < usual[2] < usual[3] < 50
+    rare = [accounting_cost(SelfComposed(PoissonSampled(1e-9, Gaussian(noise)), 10**8)) for noise in (1.0, 0.5)]
+    assert 30 < rare[0] < 50 < rare[1]
+    assert accounting_cost(SelfComposed(Gaussian(1.0), 10**18)) == 0  # they are one
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        SelfComposed(RowsSampled(0.5, Gaussian(0.02), 12_000), 1000),
+        RowsSampled(0.5, Gaussian(0.02), 12_000),
+        RowsSampled(0.5, Gaussian(1.0), 3000),
+        Composed(tuple(SelfComposed(PoissonSampled(0.01 + i / 1e4, Gaussian(1.0)), 1000) for i in range(45))),
+        Composed(tuple(SelfComposed(PoissonSampled((i + 1) * 1e-6, Gaussian(1.0)), 999) for i in range(9))),
+        Composed(tuple(SelfComposed(ExponentialMechanism(0.01 + i / 1e4), 999) for i in range(49))),
+        Composed(tuple(RandomAllocation((1 << 20) - 1 - i, Gaussian(0.3)) for i in range(12))),
+        SelfComposed(RandomAllocation(10**8, Gaussian(1.0), 37), 1000),
+    ],
+    ids=["rows", "once", "many rows", "unlike", "rare", "choices", "allocations", "huge allocations"],
+)
+def test_a_certificate_of_more_than_a_second_is_not_read(event: Event) -> None:
+    """Each took 1 to 11 seconds to verify, where the limit is one."""
+    text = replace(issued(), event=event, epsilon=None, claim="c", status="claimed").to_json()
+    with pytest.raises(ValueError, match="times as much work"):
+        Certificate.from_json(text)
+
+
+def test_a_certificate_of_usual_sampling_is_read_without_a_limit_of_ones_own() -> None:
+    """Twelve unlike phases, ten rows for each person, ten epochs of balls and bins whose blocks are unlike."""
+    phases = tuple(SelfComposed(PoissonSampled(0.01 + i / 1e4, Gaussian(1.0)), 1000) for i in range(12))
+    rows = SelfComposed(RowsSampled(0.01, Gaussian(1.0), 10), 10_000)
+    for event in (Composed(phases), rows, RandomAllocation(10_007, Gaussian(1.0), 10)):
+        text = replace(issued(), event=event, epsilon=None, claim="c", status="claimed").to_json()
+        assert Certificate.from_json(text).event == event
 
 
 @pytest.mark.parametrize("inner", [Gaussian(1.0), BestOfTries((Gaussian(1.0), Gaussian(2.0)), 3.0)])

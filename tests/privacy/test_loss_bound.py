@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dperm.privacy import ObjectivePerturbationEvent
-from dperm.privacy.loss_bound import LossBound, Normal, Rayleigh
+from dperm.privacy.loss_bound import HalfNormal, Law, LossBound, Normal, Rayleigh
 from dperm.privacy.objective_perturbation import loss_bound
 
 
@@ -58,3 +58,28 @@ def test_item_17_moments_round_up() -> None:
             assert exact <= bound.log_moment(t) <= exact * (1 + 1e-12) + 1e-13
     ray = LossBound(Rayleigh(), np.array([1e-9]), np.array([0.0]), np.array([]))
     assert ray.log_moment(1.0) >= 1e-9 * float(mpmath.sqrt(mpmath.pi / 2))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("slope", [5e-324, 1e-308, 1e-300, 1e-170])
+@pytest.mark.parametrize("law", [Normal(), HalfNormal(), Rayleigh()], ids=lambda law: type(law).__name__)
+def test_slopes_that_are_nearly_zero_neither_warn_nor_flatter(law: Law, slope: float) -> None:
+    """Where a loss of c + slope·Y reaches ε was an overflow; δ(ε) is 1 − e^{ε − c} to all digits."""
+    for pieces in (1, 2):
+        slopes, constants = np.array([slope, 1.0])[:pieces], np.array([1.0, 1.0 - 20.0])[:pieces]
+        bound = LossBound(law, slopes, constants, np.array([20.0])[: pieces - 1])
+        for value in (0.0, 0.5, 1.0 - 1e-12, 1.0, 1.5, 600.0):
+            exact = max(0.0, -np.expm1(value - 1.0))
+            assert exact <= bound.delta(value) <= exact + 1e-12
+        p, q = bound.masses(np.array([0.0, 0.5, 1.0 - 1e-9, 1.0 + 1e-9, 2.0]))
+        assert p == pytest.approx([0, 0, 1, 0], abs=1e-12) and q == pytest.approx([0, 0, np.exp(-1.0), 0], abs=1e-12)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("s", [1e9, 1e20, 1e60])
+def test_losses_of_which_doubles_hold_no_single_unit_do_not_overflow(s: float) -> None:
+    """Their last digits are worth far more than 700, which exponents take no more of."""
+    for law in (Normal(), HalfNormal(), Rayleigh()):
+        bound = LossBound(law, np.array([s]), np.array([s * s / 2]), np.array([]))
+        for place in (-20.0, 0.0, 0.1, 3.0, 20.0):
+            assert 0 <= bound.delta(s * place + s * s / 2) <= 1

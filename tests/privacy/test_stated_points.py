@@ -6,6 +6,7 @@ import itertools
 import math
 
 import mpmath
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -68,6 +69,8 @@ def profiles(draw: st.DrawFn) -> PrivacyProfile:
 @example(PrivacyProfile((70, 292, 400, 590), (1e-3, 1e-167, 1e-200, 1e-290)), 0.7)
 @example(PrivacyProfile((0.0, 1e-300, 1e-290), (1e-3, 1e-4, 1e-5)), 0.3)
 @example(PrivacyProfile((600.0,), (1.0,)), 1.0)
+@example(PrivacyProfile((1.0, 2.0), (1e-322, 5e-324)), 0.7)
+@example(PrivacyProfile((0.0, 1.5e-322), (1e-3, 1e-4)), 0.4)
 @pytest.mark.filterwarnings("error")
 def test_stated_points_are_bounds_to_the_last_digits(profile: PrivacyProfile, share: float) -> None:
     """At all points, a number before and after them, and between: never below the truth; above by less than 1e-11 of ε and δ."""
@@ -82,12 +85,34 @@ def test_stated_points_are_bounds_to_the_last_digits(profile: PrivacyProfile, sh
         for place in places:
             found, truth = delta(profile, place), exact_delta(corners, place)
             assert type(found) is float
+            assert found <= 1
             assert truth * nearly <= found <= truth * (1 + mpmath.mpf(1e-11)) + 1e-306, (place, found)
         for target in targets - {1.0}:
             found, truth = epsilon(profile, target), exact_epsilon(corners, target)
             assert type(found) is float
             assert truth * nearly <= found, (target, found)
             assert found == 0 or exact_delta(corners, found * (1 - 1e-11)) >= target * (1 - 1e-11), (target, found)
+
+
+def test_42_item_8_rounding_of_chords_is_allowed_for() -> None:
+    """Several hundred chords, whose ends lie near each other and far apart: what doubles make of them is never below."""
+    rng = np.random.default_rng(0)
+    with mpmath.workdps(60):
+        for _ in range(300):
+            first, second = np.sort(10 ** rng.uniform(-6, 1) * rng.uniform(0, 1, 2))
+            deltas = 10 ** -np.sort(rng.uniform(0, rng.choice([0.1, 6.0]), 2))
+            one, two = PrivacyProfile((second,), (deltas[1],)), PrivacyProfile((first, second), tuple(deltas))
+            far = PrivacyProfile((rng.uniform(40, 500),), (deltas[1],))  # its chord begins at (−inf, 1)
+            for profile in (one, two, far):
+                corners, share = exact_hull(profile), rng.uniform()
+                end = profile.epsilons[-1]
+                place = end - share * (end - profile.epsilons[0] if profile is two else min(end, 1.0))
+                found, truth = delta(profile, place), exact_delta(corners, place)
+                assert truth <= found <= truth * (1 + mpmath.mpf(1e-13))
+                target = deltas[1] + share * ((deltas[0] if profile is two else 1.0) - deltas[1])
+                if deltas[1] < target < 1:
+                    found, truth = epsilon(profile, target), exact_epsilon(corners, target)
+                    assert truth <= found <= truth + 1e-12 * (1 + truth)
 
 
 @pytest.mark.parametrize("smallest", [1e-18, 1e-40, 1e-59])

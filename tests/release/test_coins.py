@@ -34,6 +34,22 @@ def test_a_toss_depends_on_the_record_the_coin_and_the_secret() -> None:
         assert stats.kstest(values, "uniform").pvalue > 1e-4
 
 
+def test_42_no_two_records_share_a_toss_nor_two_coins_of_one_record() -> None:
+    """Tosses have 53 digits: of some hundred thousand that are independent, two are alike once in a million times."""
+    coins = coins_of(np.random.Generator(np.random.SFC64(3)))
+    numbers = np.unique(np.concatenate([np.arange(3000), *(2**power + np.arange(-2, 3) for power in range(13, 62, 3))]))
+    table = np.array(
+        [coins(numbers, (draw, which)) for draw in (0, 1, 2, 7, 255, 256, 2**31, 2**40) for which in (0, 1, 2, 127, 128, 255)]
+    )
+    assert len(np.unique(table)) == table.size
+    pairs = [(table[:, 1:], table[:, :-1]), (table[:, ::2], table[:, 1::2]), (table[1:], table[:-1])]
+    for one, other in pairs:  # neither neighbours nor coins tend to go together
+        width = min(one.shape[1], other.shape[1])
+        together = np.corrcoef(one[:, :width].ravel(), other[:, :width].ravel())[0, 1]
+        assert abs(together) < 6 / np.sqrt(one[:, :width].size)
+    assert stats.kstest(table.ravel(), "uniform").pvalue > 1e-4
+
+
 def test_the_draws_stay_as_they_were() -> None:
     """Coins take nothing of the generator that records are drawn by."""
     plain, thinned = (SystemSource(Randomness.fixed(5)) for _ in range(2))

@@ -9,11 +9,13 @@ from dperm.estimators import DPLogisticRegression
 from dperm.gradient import Plan
 from dperm.gradient.recipes import dp_sgd
 from dperm.mechanisms import Gradient, Method, Output
-from dperm.privacy import Composed, Gaussian, PrivacyProfile, Relation, calibrate, epsilon
+from dperm.privacy import Composed, FilteredRdp, Gaussian, PrivacyProfile, PureDP, Relation, calibrate, epsilon
 from dperm.privacy.calibration import calibrate_below
+from dperm.privacy.events import leaves
 from dperm.privacy.filters import excess
-from dperm.release import SpendLog
+from dperm.release import Channel, SpendLog
 from dperm.release.sizing import NOMINAL_SIZES, CountFirst
+from helpers.asked import Asked
 
 DELTA, ADD = 1e-5, Relation.ADD_OR_REMOVE_ONE
 
@@ -23,6 +25,28 @@ def plan(noise: float, size: int) -> Plan:
 
 
 RUNS = [lambda noise, size=size: plan(noise, size).event(ADD) for size in NOMINAL_SIZES]
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+@pytest.mark.parametrize("filtered", [False, True])
+def test_item_8_the_number_of_records_is_released_as_it_was_charged(filtered: bool, relation: Relation) -> None:
+    """One record more or less moves it by 1. A filter takes it as its first part; beside what is known it is charged."""
+    for epsilon_of_all in (0.5, 2.0):
+        if filtered:
+            first = CountFirst.within(FilteredRdp(8.0, 1.0, relation), epsilon_of_all)
+        else:
+            first = CountFirst.known(epsilon_of_all, relation, lambda count, relation=relation: Gaussian(2.0, relation))
+        assert first.count == PureDP(0.05 * epsilon_of_all, relation)
+        source = Asked(answers=[np.array([17.4])])
+        channel = Channel.open(source)
+        channel.charge(first.charged, "test")
+        assert first.release(channel, 40) == 17
+        (question,) = source.questions
+        assert (question.kind, question.query.tolist()) == ("pure", [40.0])
+        assert question.sensitivity == pytest.approx(1.0, rel=2e-6)
+        assert question.noise == pytest.approx(1 / first.count.epsilon)
+        assert filtered or set(leaves(first.charged)) == {first.count, Gaussian(2.0, relation)}
+    assert [first.released(np.array([noisy])) for noisy in (-3.0, 0.2, 1.2, 1.6, 2.4)] == [1, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("target", [0.5, 3.0])

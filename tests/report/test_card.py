@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from dperm._rounding import downward, upward
 from dperm.audit import Training, attack
 from dperm.data import Dataset, propose
 from dperm.estimators import DPLogisticRegression
-from dperm.privacy import Certificate, Unsupported
+from dperm.privacy import Certificate, Composed, Event, Gaussian, Provenance, PureDP, Unsupported
 from dperm.release import SpendLog
-from dperm.report.card import GLOSSARY, Card, Spent, card_page
+from dperm.report.card import GLOSSARY, Card, Spent, _up, card_page
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +133,36 @@ def test_an_equal_event_of_another_time_is_another_run() -> None:
     other = replace(model.certificate_, created="2001-01-01T00:00:00Z")
     assert Spent.of(SpendLog.current(), "stays", other) is None
     assert Spent.of(SpendLog.current(), "stays", model.certificate_) is not None
+
+
+def issued(event: Event) -> Certificate:
+    return Certificate.issue(mechanism="test", event=event, delta=1e-5, provenance=Provenance.audit())
+
+
+def test_item_8_a_certificate_s_charge_is_within_five_minutes_of_it() -> None:
+    log = SpendLog.current()
+    log.charge(Gaussian(2.0), mechanism="test", label="stays")
+    charged = datetime.fromisoformat(log.charges()[0].time)
+    for seconds, there in ((-299, True), (0, True), (299, True), (-302, False), (302, False)):
+        certificate = replace(issued(Gaussian(2.0)), created=(charged + timedelta(seconds=seconds)).isoformat())
+        assert (Spent.of(log, "stays", certificate) is not None) is there
+    assert Spent.of(log, "stays", issued(Gaussian(3.0))) is None
+
+
+def test_item_8_releases_that_compose_to_a_certificate_are_all_in_the_log() -> None:
+    log = SpendLog.current()
+    for event in (Gaussian(2.0), PureDP(0.5)):
+        log.charge(event, mechanism="test", label="stays")
+    assert Spent.of(log, "stays", issued(Composed((Gaussian(2.0), PureDP(0.5))))) is not None
+    for parts in ((Gaussian(2.0), PureDP(0.25)), (Gaussian(3.0), PureDP(0.25)), (Gaussian(3.0),)):
+        assert Spent.of(log, "stays", issued(Composed(parts))) is None
+
+
+def test_item_8_people_are_rounded_up_to_tenths() -> None:
+    for people in (*np.random.default_rng(0).uniform(0, 100, 200), 0.1 + 0.2, 99.95, 100.0):
+        assert people - 1e-9 <= _up(people) < people + 0.1
+        assert 10 * _up(people) == pytest.approx(round(10 * _up(people)), abs=1e-9)
+    assert (_up(0.1 + 0.2), _up(12.31), _up(100.0), _up(0.0)) == (0.3, 12.4, 100.0, 0.0)
 
 
 def test_costs_are_rounded_up_and_what_is_left_down(certificate: Certificate) -> None:

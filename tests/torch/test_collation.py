@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dperm.gradient import SGD, AdaptiveClip, Constant, FullBatch, Plan
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
-from dperm.release import SpendLog
+from dperm.release import Channel, SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer
 from dperm.torch.flat import FlatParameters
 
@@ -137,49 +137,55 @@ def trainer(model: nn.Module, collate: Any, optimizer: Any = None, plan: Any = N
     return PrivateTrainer(model, LOSS, optimizer, plan, **settings)
 
 
-HIDDEN: dict[str, tuple[Callable[[], nn.Module], bool, Any]] = {
-    "zero bias, sum": (lambda: ZeroBias(lambda rows: rows.sum(1)), True, padded),
-    "zero bias, max": (lambda: ZeroBias(lambda rows: rows.amax(1)), True, padded),
-    "zero head, mean over the batch's length": (OfLength, False, padded),
+#: collations that compute across records, behind layers of zeros
+ACROSS: dict[str, tuple[Callable[[], nn.Module], bool, Any]] = {
     "zero head, standardising": (lambda: ZeroHead(10), True, standardised),
     "zero head, mixing": (lambda: ZeroHead(10), True, mixed),
     "low rank, standardising": (lambda: LowRank(10), True, standardised),
     "low rank, mixing": (lambda: LowRank(10), True, mixed),
 }
 
+#: models that see how far a collation pads
+OF_PADDING: dict[str, tuple[Callable[[], nn.Module], bool]] = {
+    "zero bias, sum": (lambda: ZeroBias(lambda rows: rows.sum(1)), True),
+    "zero bias, max": (lambda: ZeroBias(lambda rows: rows.amax(1)), True),
+    "zero head, mean over the padded length": (OfLength, False),
+}
 
-@pytest.mark.parametrize("name", list(HIDDEN))
-def test_42_4_collation_hidden_by_zeros_is_refused_before_the_charge(name: str) -> None:
+
+@pytest.mark.parametrize("name", list(ACROSS))
+def test_42_4_collation_across_records_is_refused_before_the_charge(name: str) -> None:
     torch.manual_seed(0)
-    make, vectors, collate = HIDDEN[name]
-    with pytest.raises(ValueError, match="collated with"):
+    make, vectors, collate = ACROSS[name]
+    with pytest.raises(ValueError, match="computes across records"):
         trainer(make(), collate).fit(Texts(vectors), progress=False)
     assert not SpendLog.current().charges()
 
 
-class Later(Bag):
-    """Divides by the batch's length once the head is long."""
+@pytest.mark.parametrize("name", list(OF_PADDING))
+def test_43_1_a_long_record_moves_no_other_by_its_padding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the weights are: the queries of a run with and without the longest text, at each step's weights."""
+    make, vectors = OF_PADDING[name]
 
-    def forward(self, words: Tensor) -> Tensor:
-        late = torch.relu(self.head.weight.detach().norm() - 5).clamp(max=1.0)
-        return super().forward(words) / (1 + late * words.shape[1])
+    class Without(Texts):
+        def __len__(self) -> int:
+            return N - 1
 
+    def queries(data: Texts) -> list[Tensor]:
+        torch.manual_seed(0)
+        asked: list[Tensor] = []
 
-@pytest.mark.parametrize("noticed", [1, 2, 4, 8])
-def test_42_4_collation_is_looked_at_again_in_passes_1_2_4_8(noticed: int) -> None:
-    torch.manual_seed(0)
-    data, model = Texts(), Later()
-    objective = ModuleObjective(model, LOSS)
-    batch = padded(data.items[-8:])
-    alone = [(place, *padded([data.items[place - 8]])) for place in range(4)]
-    objective.check_collated(*batch, alone)
-    theta = objective.theta
-    for _ in range(noticed - 1):
-        objective.per_example(theta, batch)
-    with torch.no_grad():
-        model.head.weight.mul_(10)
-    with pytest.raises(ValueError, match="collated with"):
-        objective.per_example(theta, batch)
+        def release(self: Channel, query: Any, *given: Any, **named: Any) -> Any:
+            asked.append(query.clone())
+            return torch.randn(query.shape, generator=torch.Generator().manual_seed(len(asked)), dtype=query.dtype)
+
+        monkeypatch.setattr(Channel, "release", release)
+        trainer(make(), padded).fit(data, progress=False)
+        return asked
+
+    apart = [float((one - other).norm()) for one, other in zip(queries(Texts(vectors)), queries(Without(vectors)), strict=True)]
+    assert len(apart) == 6
+    assert 0.5 < max(apart) <= 1 + 1e-4
 
 
 def sgd(model: nn.Module) -> Any:

@@ -122,6 +122,7 @@ def test_per_layer_factors() -> None:
     assert torch.allclose(found.group_norms[:, 1], expected[:, 16:].norm(dim=1), rtol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:.*one record at a time")
 def test_checkpointed_layers_are_exact() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -165,22 +165,44 @@ def test_each_record_draws_a_mask_of_its_own() -> None:
     assert len(set(first.norms.tolist())) == SIZE
 
 
+class Doubled(torch.autograd.Function):
+    """Twice its input, and nothing that says how to batch it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return 2 * gradients[0]
+
+
+class Doubling(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Doubled.apply(self.layer(x))
+
+
 class Listed(nn.Module):
-    """Asks for a number in a way that no vmap allows: through NumPy."""
+    """Reads each record's numbers through NumPy."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(3, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x) * float(torch.tensor(np.asarray(x.detach()).sum()))
+        return self.layer(x) * torch.as_tensor(np.asarray(x.detach()).sum(1, keepdims=True))
 
 
 def test_a_model_that_no_vmap_runs_runs_one_record_at_a_time_and_says_so() -> None:
     model = nn.Linear(2, 4)
     with pytest.warns(UserWarning, match="one record at a time: exact, but slower"):
-        objective = assert_exact(nn.Sequential(Listed(), model).double(), inputs(3), GOALS, vmapped=False)
+        objective = assert_exact(nn.Sequential(Doubling(), model).double(), inputs(3), GOALS, vmapped=False)
     assert objective.one_by_one is not None
+    assert assert_exact(nn.Sequential(Listed(), model).double(), inputs(3), GOALS, vmapped=False).one_by_one is None
 
 
 def test_a_record_that_takes_another_way() -> None:

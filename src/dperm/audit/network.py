@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from dperm.audit.outputs import unlogged
 from dperm.audit.pairs import Data, Pair, network_pairs, of_persons
-from dperm.audit.replay import replay
+from dperm.audit.replay import RUNS, replay
 from dperm.audit.result import AuditResult
 from dperm.audit.training import Training
 from dperm.audit.white_box import white_box
@@ -25,7 +25,6 @@ __all__ = ["RECORDS", "attack_network", "event_of_network", "expected_seconds"]
 #: made-up ones: what a step does to a record does not depend on how many others there are
 RECORDS = 200
 _RUNS = 4  # with canaries and without, each a trial for each of 500 canaries
-_TRAININGS = 12 + 2 * _RUNS  # about so many are replayed or watched
 
 
 def event_of_network(model: Any) -> Event:
@@ -40,11 +39,11 @@ def event_of_network(model: Any) -> Event:
 
 def expected_seconds(model: Any) -> float:
     """About how long `attack_network` takes on this machine, by one training."""
-    trainer, data = _trainer(model, _stated(model)), _pairs(model)[0].first
+    trainer, pairs = _trainer(model, _stated(model)), _pairs(model)
     start = time.perf_counter()
     with _unheard():
-        trainer.fit(data)
-    return _TRAININGS * (time.perf_counter() - start)
+        trainer.fit(pairs[0].first)
+    return (2 * RUNS * len(pairs) + 2 * _RUNS) * (time.perf_counter() - start)
 
 
 def attack_network(model: Any, progress: Callable[[str, int, int], None] | None = None) -> list[AuditResult]:

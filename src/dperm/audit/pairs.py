@@ -9,6 +9,7 @@ import numpy as np
 from array_api_compat import array_namespace, device, is_array_api_obj, to_device
 from numpy.typing import NDArray
 
+from dperm.gradient.foreign import is_stranger
 from dperm.influence import LinearInfluence
 from dperm.mechanisms import Mechanism
 from dperm.mechanisms.extremes import Extreme, opposites
@@ -19,6 +20,7 @@ __all__ = ["Pair", "extreme_pairs", "game_pairs", "influential_pair", "network_p
 
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
+_USUAL = 40  # records
 _MOST_ROWS = 64  # of a made person
 #: (rows or inputs, targets), arrays or tensors with the records along the first axis
 Data = tuple[Any, Any]
@@ -129,6 +131,22 @@ def _record_like(part: Any, value: Any) -> Any:
     return cast
 
 
+def records_for(mechanism: Mechanism, objective: LinearObjective) -> int:
+    """How many records data sets of an audit have: as many as are stated where a mechanism trains on no other number, else 40."""
+    stated = objective.public_size
+    return stated if stated is not None and not admits(mechanism, objective, _USUAL) else _USUAL
+
+
+def admits(mechanism: Mechanism, objective: LinearObjective, *counts: int) -> bool:
+    """Whether a mechanism trains on each of these numbers of records."""
+    try:
+        for count in counts:
+            mechanism.refuse(objective, count)
+    except ValueError:
+        return False
+    return True
+
+
 def extreme_pairs(
     objective: LinearObjective, records: int = 40, classes: int = 0, rng: np.random.Generator | None = None
 ) -> list[Pair]:
@@ -158,7 +176,8 @@ def extreme_pairs(
         ("a target that is not a number", unit, np.nan),
     ]
     pairs = [Pair.neighbour(relation, name, (rows, targets), row, target) for name, row, target in extreme]
-    aligned = (np.tile(bound * unit, (6, 1)), np.full(6, one))
+    alike = records if relation is Relation.REPLACE_ONE else 6  # a number that is stated is that of both data sets
+    aligned = (np.tile(bound * unit, (alike, 1)), np.full(alike, one))
     pairs.append(Pair.neighbour(relation, "against aligned records", aligned, bound * unit, other))
     if relation is Relation.ADD_OR_REMOVE_ONE:
         pairs += [
@@ -168,18 +187,23 @@ def extreme_pairs(
     return pairs + (_of_weights(relation, (rows, targets), bound * unit, other, rng) if objective.loss.weighs else [])
 
 
-def worst_pairs(mechanism: Mechanism, objective: LinearObjective, records: int = 40) -> list[Pair]:
+def worst_pairs(mechanism: Mechanism, objective: LinearObjective, records: int | None = None) -> list[Pair]:
     """Neighbours on which queries move nearly as far as is charged, for replay.
 
     Records that pull as far as they can, and opposite ways, and what the mechanism's own proofs add, `Mechanism.extremes`; where
-    a record's place may matter, at several places (`Mechanism.places`).
+    a record's place may matter, at several places (`Mechanism.audited_places`), and these all where dperm did not write the
+    mechanism. `records`: how many there are; None: `records_for`.
     """
+    records = records_for(mechanism, objective) if records is None else records
     if objective.person_rows is not None:
         alone = replace(objective, person_rows=None)
         return [of_persons(pair, objective.person_rows, alike=True) for pair in worst_pairs(mechanism, alone, records)]
     relation, usual = objective.relation, opposites(objective, mechanism.target_classes, records - 1)
-    pairs = [_pair_of(item, relation) for item in [*usual, *mechanism.extremes(objective)]]
-    elsewhere = [place for place in mechanism.places(records) if place != records - 1]
+    extremes = mechanism.extremes(objective)
+    pairs = [_pair_of(item, relation) for item in [*usual, *extremes]]
+    if is_stranger(mechanism):
+        usual = [*usual, *(item for item in extremes if len(item.targets) >= records - 1)]
+    elsewhere = [place for place in mechanism.audited_places(records) if place != records - 1]
     return pairs + [_pair_of(replace(item, place=place), relation) for place in elsewhere for item in usual]
 
 
@@ -206,17 +230,18 @@ def _of_weights(relation: Relation, others: Data, row: Array, target: float, rng
     return [Pair.neighbour(relation, f"a record of weight {u:g}", weighed, row, np.array([target, u])) for u in weights]
 
 
-def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
+def game_pairs(objective: LinearObjective, classes: int = 0, records: int | None = None) -> list[Pair]:
     """Candidates for the pair that is easiest to tell apart: a record at the norm bound by itself, against records that
-    pull the other way, replaced by its opposite, and the most influential one beside ordinary ones."""
+    pull the other way, replaced by its opposite, and the most influential one beside ordinary ones. `records`: how many all
+    data sets have; None: those that tell most."""
     if objective.person_rows is not None:
-        pairs = game_pairs(replace(objective, person_rows=None), classes)
+        pairs = game_pairs(replace(objective, person_rows=None), classes, records)
         return [of_persons(pair, objective.person_rows, alike=alike) for pair in pairs for alike in (True, False)]
     d, bound, relation = objective.features, objective.data_norm, objective.relation
     one, other = (0.0, 1.0) if classes else objective.loss.extremes
     x = bound * np.eye(d)[0]
     pairs: list[Pair] = []
-    for crowd in (0, 4, 12):
+    for crowd in (0, 4, 12) if records is None else (records - 1,):
         # the crowd pulls θ to where the record is misclassified, and its gradient longest
         rows, targets = np.tile(x, (crowd, 1)), np.full(crowd, other)
         if relation is Relation.ADD_OR_REMOVE_ONE:
@@ -228,10 +253,10 @@ def game_pairs(objective: LinearObjective, classes: int = 0) -> list[Pair]:
         # two records that θ misclassifies both, pulling in nearly opposite directions
         push, side = np.eye(d)[0], np.eye(d)[1]
         near, far = 0.2 * push + 0.98 * side, 0.2 * push - 0.98 * side
-        crowd = np.tile(x, (12, 1))
-        start = (np.vstack([crowd, bound * near[None]]), np.append(np.full(12, other), one))
+        count = 12 if records is None else records - 1
+        start = (np.vstack([np.tile(x, (count, 1)), bound * near[None]]), np.append(np.full(count, other), one))
         pairs.append(Pair.replacing("a record replaced by one across", start, bound * far, one))
-    return [*pairs, influential_pair(objective, classes=classes)]
+    return [*pairs, influential_pair(objective, records, classes)]
 
 
 def of_persons(pair: Pair, most: int, *, alike: bool) -> Pair:
@@ -309,7 +334,10 @@ def influential_pair(objective: LinearObjective, records: int | None = None, cla
 def _influence(objective: LinearObjective, rows: Array, targets: Array) -> LinearInfluence:
     """At the minimiser, with as much regularisation as keeps it inside the ball; at zero, where descent starts, for a loss that
     has no second derivative to find it by."""
-    modulus = 0.02 * len(rows) * objective.row_norm**2
+    count, radius = len(rows), objective.radius
+    modulus = 0.02 * count * objective.row_norm**2
+    # ‖θ̂‖ ≤ ‖∇J(0)‖ ÷ modulus ≤ n·lipschitz ÷ modulus: a quarter of the radius at most, from here on
+    free = 0.0 if radius is None else 4 * count * objective.facts.lipschitz / radius
     while True:
         regularised = objective.with_strong_convexity(modulus)
         records = regularised.records(rows, targets)
@@ -318,6 +346,6 @@ def _influence(objective: LinearObjective, rows: Array, targets: Array) -> Linea
         try:
             return LinearInfluence.at_minimiser(regularised, records)
         except ValueError:
-            if modulus > 1e6 * len(rows) * objective.facts.smoothness:
+            if modulus > max(free, 1e6 * count * objective.facts.smoothness):
                 raise
             modulus *= 4

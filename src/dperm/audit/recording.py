@@ -58,7 +58,8 @@ class ReleaseRecord:
 @dataclass(frozen=True)
 class DrawRecord:
     """One inclusion draw: who was `included`, how it was made, and as which `step` of those that one `call` asked for; through
-    which `door`, as of a release, and after how many `releases` of the run."""
+    which `door`, as of a release, and after how many `releases` of the run. It was drawn from `records` records: of all, those in
+    `members`; None: all."""
 
     included: Indices
     draw: Draw
@@ -66,6 +67,22 @@ class DrawRecord:
     call: int
     door: int
     releases: int
+    records: int
+    members: Indices | None = None
+
+    @property
+    def largest(self) -> int:
+        """One more than the largest number that can be drawn."""
+        last = self.records if self.members is None else int(self.members.max(initial=-1)) + 1
+        return last * self.draw.slots
+
+    def pool(self, width: int) -> Array:
+        """Of the first `width` numbers 1 for each that can be drawn, and 0 for the others."""
+        members = np.arange(self.records, dtype=np.intp) if self.members is None else self.members
+        numbers = self.draw.numbers(members)
+        pool = np.zeros(width)
+        pool[numbers[numbers < width]] = 1
+        return pool
 
 
 @dataclass
@@ -139,6 +156,10 @@ class Recorder(Source):
         self._members: Indices | None = None
         self._door = 0
 
+    def names(self, numbers: Sequence[int]) -> Sequence[int]:
+        """Records by their own numbers: see `Alignment`."""
+        return numbers
+
     def within(self, members: Indices) -> Source:
         view = copy.copy(self)  # which shares the recording
         view._members, view.source, view._door = members, self.source.within(members), _next_door(self.recording)
@@ -203,7 +224,7 @@ class Recorder(Source):
             for step, included in enumerate(self.source.draw(draw, records, steps)):
                 made = len(self.recording.releases)
                 everywhere = _among_all(included, self._members, draw.slots)
-                self.recording.drawn.append(DrawRecord(everywhere, draw, step, call, self._door, made))
+                self.recording.drawn.append(DrawRecord(everywhere, draw, step, call, self._door, made, records, self._members))
                 yield included
 
         return drawn()
@@ -247,6 +268,12 @@ class Forced(Source):
         self.recording = Recording()
         self._members: Indices | None = None
         self._door = 0
+        here = {int(mine): number for number, mine in enumerate(index_map) if mine >= 0}
+        self._names = here | {int(more): -1 - number for number, more in enumerate(extra)}
+
+    def names(self, numbers: Sequence[int]) -> Sequence[int]:
+        """Records by their numbers in the recorded data set; those that it lacks by negative ones: see `Alignment`."""
+        return [self._names[number] for number in numbers]
 
     def within(self, members: Indices) -> Source:
         view = copy.copy(self)  # which shares the recording
@@ -306,7 +333,7 @@ class Forced(Source):
                 if self._members is not None:
                     mine = mine[np.isin(mine // draw.slots, self._members)]
                 made = len(self.recording.releases)
-                self.recording.drawn.append(DrawRecord(mine, draw, step, call, self._door, made))
+                self.recording.drawn.append(DrawRecord(mine, draw, step, call, self._door, made, records, self._members))
                 yield _among_members(mine, self._members, draw.slots)
 
         return drawn()

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from dperm import _validate as check
 from dperm._json import bounded_value, on_one_line
@@ -21,6 +21,10 @@ Verdict = Literal["refuted", "consistent", "not tested"]
 VERDICT_CONFIDENCE = 1 - 5e-7
 
 REPLAY, MEMBERSHIP, WHITE_BOX = "replay", "membership inference", "the white-box audit"
+
+#: Where a query moves by no more than this of its sensitivity, half of the sensitivity would not have been noticed.
+HALF = 0.5
+_SEEN = 0.9  # of the stated noise: where less is not noticed before it is below this, that is said
 
 _FORMAT = 1
 _SHOWN = 5  # findings in a sentence
@@ -63,6 +67,43 @@ class AuditResult:
     def refuted(self) -> bool:
         return self.verdict == "refuted"
 
+    @property
+    def unseen(self) -> Mapping[str, float]:
+        """Kinds of release whose queries moved by no more than half of their sensitivity, and by how much of it: had half of that
+        sensitivity been charged, this replay would not have noticed."""
+        return self.details.get("unseen", {})
+
+    def limits(self) -> list[str]:
+        """What the attack could not have seen, one sentence each; nothing where the claim is refuted."""
+        if self.refuted or self.attack != REPLAY:
+            return []
+        lines: list[str] = []
+        if self.unseen:
+            kinds = ", ".join(f"{kind} ({most:.2g})" for kind, most in self.unseen.items())
+            lines.append(
+                "This audit could not have seen half of the sensitivity of these kinds of release, which no pair of neighbours "
+                f"moved by more than half of what is charged: {kinds}."
+            )
+        faint = {kind: share for kind, share in self.details.get("noise", {}).items() if share < _SEEN}
+        if faint:
+            kinds = ", ".join(f"{kind} ({share:.2g})" for kind, share in faint.items())
+            lines.append(f"Too little noise would have been seen only below this share of what is stated: {kinds}.")
+        if hidden := self.details.get("hidden", {}):
+            kinds = ", ".join(f"{kind} ({count})" for kind, count in hidden.items())
+            lines.append(f"Noise was not tested where the grid of a release is too wide to see it: {kinds}.")
+        if compared := self.details.get("compared", {}):
+            kinds = ", ".join(f"{kind} ({count})" for kind, count in compared.items())
+            lines.append(f"Whether noise is used that does not leave, only what it decides, was not tested: {kinds}.")
+        rates: Mapping[str, float | None] = self.details.get("rates", {})
+        if loose := {rule: factor for rule, factor in rates.items() if factor is None or factor > 1 / _SEEN}:
+            rules = ", ".join(f"{rule} ({'at no rate' if f is None else f'{f:.2g} times'})" for rule, f in loose.items())
+            lines.append(f"Draws at a higher rate than is charged would have been seen only from this multiple on: {rules}.")
+        if tossed := self.details.get("tossed", 0):
+            lines.append(f"Whether drawn records stay as often as their importance says was not tested: {tossed} coins.")
+        if unlike := self.details.get("unlike", ()):
+            lines.append(f"Draws were too few to see whether each run makes draws of its own: {', '.join(unlike)}.")
+        return lines
+
     def __str__(self) -> str:
         """Plain sentences."""
         return " ".join(self.sentences())
@@ -78,7 +119,8 @@ class AuditResult:
             if len(self.findings) > _SHOWN:
                 lines.append(f"{len(self.findings) - _SHOWN} more findings like these.")
         elif self.verdict == "consistent":
-            lines.append(f"{_capital(self.attack)} did not refute {claim or 'the claim'}.")
+            within = ", within the limits below" if self.unseen else ""
+            lines.append(f"{_capital(self.attack)} did not refute {claim or 'the claim'}{within}.")
         elif self.attack == MEMBERSHIP:
             lines.append("What a simple attacker achieves who holds records and the model; it does not test the claim.")
         else:
@@ -89,6 +131,16 @@ class AuditResult:
             if len(by_kind) > 1:
                 shown = {kind: "without bound" if most is None else f"{most:.3g}" for kind, most in by_kind.items()}
                 lines.append("By kind: " + ", ".join(f"{kind} {most}" for kind, most in shown.items()) + ".")
+        if self.attack == REPLAY and (records := self.details.get("records")):
+            few, many = records
+            size = f"{few}" if few == many else f"{few} to {many}"
+            stored = " and ".join(self.details.get("storage", ()))
+            lines.append(
+                f"It was played on data sets of {size} records, stored as {stored}; other sizes and ways of storing were not."
+            )
+            if leaves := self.details.get("leaves"):
+                lines.append(f"All queries were compared. Of the outputs, only these were compared: {', '.join(leaves)}.")
+        lines += self.limits()
         if self.epsilon_lower is not None:
             counted = f"{self.trials:,} trials"
             if "guesses" in self.details:
@@ -162,7 +214,7 @@ def _read(data: Any) -> AuditResult:
     return AuditResult(
         attack=_text("attack", data["attack"]),
         mechanism=_text("mechanism", data["mechanism"]),
-        verdict=check.choice("verdict", data["verdict"], get_args(Verdict)),  # type: ignore[arg-type]
+        verdict=cast(Verdict, check.choice("verdict", data["verdict"], get_args(Verdict))),
         delta=float(check.fraction("delta", data["delta"], zero=True)),
         claimed_epsilon=_number_or_none("claimed_epsilon", data["claimed_epsilon"]),
         epsilon_lower=_number_or_none("epsilon_lower", data["epsilon_lower"]),
@@ -172,8 +224,8 @@ def _read(data: Any) -> AuditResult:
         trials=check.integer("trials", data["trials"], minimum=0),
         findings=tuple(_text("a finding", item) for item in _list("findings", data["findings"])),
         auc=None if data["auc"] is None else float(check.fraction("auc", data["auc"], zero=True, one=True)),
-        rates=tuple(_shares("rates", item, 3) for item in _list("rates", data["rates"])),  # type: ignore[misc]
-        curve=tuple(_shares("curve", item, 2) for item in _list("curve", data["curve"])),  # type: ignore[misc]
+        rates=tuple(cast(tuple[float, float, float], _shares("rates", item, 3)) for item in _list("rates", data["rates"])),
+        curve=tuple(cast(tuple[float, float], _shares("curve", item, 2)) for item in _list("curve", data["curve"])),
         details=_details(data["details"]),
     )
 
@@ -219,6 +271,26 @@ def _details(value: Any) -> Mapping[str, Any]:
         raise ValueError(f"expected the movement by kind to be a table, got {movement!r:.80}")
     for name, number in {**movement, "largest_movement": value.get("largest_movement")}.items():
         _number_or_none(f"the movement {name!r}", number)
+    for name in ("unseen", "noise", "hidden", "compared"):
+        table = value.get(name, {})
+        if not isinstance(table, Mapping):
+            raise ValueError(f"expected {name!r} by kind to be a table, got {table!r:.80}")
+        for kind, number in table.items():
+            check.non_negative(f"{name} of {kind!r}", number)
+    rates = value.get("rates", {})
+    if not isinstance(rates, Mapping):
+        raise ValueError(f"expected 'rates' by rule to be a table, got {rates!r:.80}")
+    for rule, number in rates.items():
+        _number_or_none(f"rates of {rule!r}", number)
+    check.integer("tossed", value.get("tossed", 0), minimum=0)
+    for name in ("unlike", "storage", "leaves"):
+        for item in _list(name, value.get(name, ())):
+            _text(f"an entry of {name}", item)
+    records = _list("records", value.get("records", ()))
+    if len(records) not in (0, 2):
+        raise ValueError(f"expected records as a least and a largest number, got {records!r:.80}")
+    for number in records:
+        check.integer("a number of records", number, minimum=0)
     if "guesses" in value:
         for name in ("guesses", "correct"):
             check.integer(name, value.get(name), minimum=0)
@@ -231,6 +303,8 @@ def learned(results: Sequence[AuditResult]) -> str:
         return "What was learned: the mechanism gives away more than its certificate states."
     replayed = any(result.attack == REPLAY for result in results)
     found = "all queries stayed within what they were charged for on worst-case neighbours" if replayed else ""
+    if unseen := list(dict.fromkeys(kind for result in results for kind in result.unseen)):
+        found += f", though none moved more than half of what is charged for {', '.join(unseen)}"
     bounds = [result.epsilon_lower for result in results if result.epsilon_lower is not None]
     if bounds and max(bounds) > 0:
         game = f"an attacker with all other records proved that at least ε = {max(bounds):.2g} is given away"

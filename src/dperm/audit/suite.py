@@ -12,7 +12,7 @@ import numpy as np
 from dperm import _validate as check
 from dperm.audit.distinguish import Train, distinguish
 from dperm.audit.pairs import Pair
-from dperm.audit.replay import replay
+from dperm.audit.replay import RUNS, replay
 from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
 from dperm.audit.statistics import area_under_curve
 from dperm.audit.training import Training
@@ -24,7 +24,6 @@ _VECTORISED, _ONE_BY_ONE = 10_000, 400
 _FEWEST = 20  # trials
 _TIMED = 20
 _SLOW = 2.0  # seconds of a training: a neighbour is not replayed to tell how long that takes
-_RUNS = 3  # of a training, for a neighbour that is replayed
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def planned_attack(training: Training, trials: int | None = None, seconds: float
 def _replaying(training: Training, single: float) -> float:
     """Seconds that a neighbour takes to be replayed, where a training takes `single` ones."""
     if not training.replay_pairs or single > _SLOW:
-        return 2 * _RUNS * single
+        return 2 * RUNS * single
     return _seconds(lambda: replay(training, training.replay_pairs[-1:]))
 
 

@@ -17,7 +17,7 @@ from dperm.audit.linear import (
     trained_at_once,
 )
 from dperm.audit.outputs import Progress, one_at_a_time, unlogged
-from dperm.audit.pairs import Data, Pair, extreme_pairs, game_pairs, worst_pairs
+from dperm.audit.pairs import Data, Pair, admits, extreme_pairs, game_pairs, records_for, worst_pairs
 from dperm.audit.recording import Recording
 from dperm.gradient import Policy, descend
 from dperm.gradient.policy import BatchSource
@@ -35,6 +35,8 @@ __all__ = ["Training", "open_for"]
 
 Array = NDArray[np.float64]
 
+_FACTS = "the certificate's public facts"
+
 
 @dataclass(frozen=True)
 class Training:
@@ -43,7 +45,8 @@ class Training:
     `run(data, source)` trains on (rows, targets) with all noise and draws from `source` and returns everything that leaves:
     arrays, numbers, or nested dicts and sequences of them. `certificate` is what is claimed. `many(data, m)`, where there
     is one, makes m outputs at once. `minimisations(data, recording)` names the minimisers behind a recording, for the
-    checks that only those allow.
+    checks that only those allow. `leaves` says in words what of a training `run` returns, and replay so compares; nothing where
+    that is everything.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Training:
     replay_pairs: Sequence[Pair] = field(default=(), repr=False)
     candidate_pairs: Sequence[Pair] = field(default=(), repr=False)
     likelihood_ratio: Callable[[Pair], Callable[[Array], Array] | None] | None = None
+    leaves: Sequence[str] = ()
 
     @property
     def event(self) -> Event:
@@ -76,7 +80,8 @@ class Training:
     @classmethod
     def of_mechanism(cls, mechanism: Mechanism, objective: LinearObjective) -> Training:
         """A mechanism on a linear objective, with worst-case neighbours for both."""
-        classes = mechanism.target_classes
+        classes, records = mechanism.target_classes, records_for(mechanism, objective)
+        demanded = not admits(mechanism, objective, records - 1)
         certificate = mechanism.certificate(objective.facts, Provenance.audit())
 
         def train(data: Data, source: Source) -> tuple[Array, dict[str, Any]]:
@@ -93,9 +98,14 @@ class Training:
             run=train,
             many=trained_at_once(train, objective, curved=mechanism.curved) if mechanism.vectorises(objective) else None,
             minimisations=lambda data, recording: minimisations_of(mechanism, objective, data, recording),
-            replay_pairs=[*extreme_pairs(objective, classes=classes), *worst_pairs(mechanism, objective)],
-            candidate_pairs=[pair for pair in game_pairs(objective, classes=classes) if _admits(mechanism, objective, pair)],
+            replay_pairs=[*extreme_pairs(objective, records, classes), *worst_pairs(mechanism, objective, records)],
+            candidate_pairs=[
+                pair
+                for pair in game_pairs(objective, classes, records if demanded else None)
+                if admits(mechanism, objective, len(pair.first[1]), len(pair.second[1]))
+            ],
             likelihood_ratio=lambda pair: likelihood_ratio_of(mechanism, objective, pair),
+            leaves=("theta", "trace"),
         )
 
     @classmethod
@@ -112,7 +122,6 @@ class Training:
 
         `make_records(data)` gives what the descent loop reads: `TorchRecords`.
         """
-        _align_masks(objective)
         relation = objective.facts.relation
         event = plan.event(relation)
         theta = getattr(objective, "theta", None)
@@ -149,7 +158,6 @@ class Training:
 
         def run(records: Data, source: Source) -> Any:
             trainer = make(source)
-            _align_masks(trainer.objective)
             trainer.fit(records)
             weights = {name: tensor.detach() for name, tensor in trainer.model.state_dict().items()}
             facts = dict(trainer.certificate.public_facts)
@@ -157,7 +165,8 @@ class Training:
 
         with unlogged():
             certificate = make(_OwnNoise()).fit(data).certificate
-        return cls("PrivateTrainer", certificate, run, replay_pairs=pairs, candidate_pairs=pairs)
+        leaves = "weights", "history", "trace", _FACTS
+        return cls("PrivateTrainer", certificate, run, replay_pairs=pairs, candidate_pairs=pairs, leaves=leaves)
 
     @classmethod
     def of_estimator(cls, estimator: Any, data: Data, pairs: Sequence[Pair] = ()) -> Training:
@@ -182,7 +191,6 @@ class Training:
             model = fitted(records, source)
             facts = dict(model.certificate_.public_facts)
             if hasattr(model, "module_"):
-                _refuse_dropout(model.module_)
                 weights = {name: tensor.detach() for name, tensor in model.module_.state_dict().items()}
                 return {"weights": weights, "history": model.history_, "trace": dict(model.trace_), "facts": facts}
             if by_part:
@@ -211,40 +219,16 @@ class Training:
                 return minimisations_of(mechanism, objective, (rows, targets), recording)
 
             named = minimisations
-        return cls(type(estimator).__name__, certificate, run, minimisations=named, replay_pairs=pairs, candidate_pairs=pairs)
-
-
-def _admits(mechanism: Mechanism, objective: LinearObjective, pair: Pair) -> bool:
-    """Whether it trains on as many records."""
-    try:
-        for _, targets in (pair.first, pair.second):
-            mechanism.refuse(objective, len(targets))
-    except ValueError:
-        return False
-    return True
-
-
-def _align_masks(objective: Any) -> None:
-    """Dropout that is awake draws by record: by a generator of the batch, neighbours would see other masks."""
-    if _drops_out(getattr(objective, "model", None), asleep=False):
-        objective.draw_masks_of_records()
-
-
-def _refuse_dropout(model: Any) -> None:
-    """ValueError for a network that has dropout in training: an estimator makes it inside, where its masks cannot be aligned."""
-    if _drops_out(model, asleep=True):
-        raise ValueError(
-            "Dropout draws at random, and differently for neighbours: what it does cannot be told from what a record does. "
-            "Audit the network with dropout off (p = 0), or as a PrivateTrainer."
+        weights = ("module_", "history_") if hasattr(model, "module_") else ("coef_", "intercept_")
+        return cls(
+            type(estimator).__name__,
+            certificate,
+            run,
+            minimisations=named,
+            replay_pairs=pairs,
+            candidate_pairs=pairs,
+            leaves=(*weights, "trace_", _FACTS),
         )
-
-
-def _drops_out(model: Any, *, asleep: bool) -> bool:
-    if model is None or not hasattr(model, "modules"):
-        return False
-    from dperm.torch.reminders import drops_out
-
-    return any(drops_out(module) and (asleep or module.training) for module in model.modules())
 
 
 def open_for(theta: Any, source: Source, shards: Any = None, more: int = 0) -> Channel:

@@ -10,10 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone, is_classifier
-from sklearn.utils import (
-    _safe_indexing,  # pyright: ignore[reportPrivateUsage] # rows of lists, arrays, frames and sparse matrices alike
-    get_tags,
-)
+from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -213,11 +210,19 @@ class DPByPart(MetaEstimatorMixin, BaseEstimator):
         if (lost := sum(name is None for name in names)) > 0:
             raise ValueError(f"Expected rows of the parts {list(self.fit_by)}, got {lost} in none of them.")
         answers: Any = None
-        rows = X.tocsr() if sp.issparse(X) else X  # other formats have no rows to take
         for name, model in self.models_.items():
             mine = np.flatnonzero(names == name)
             if len(mine):
-                found = getattr(model, method)(_safe_indexing(rows, mine))
+                found = getattr(model, method)(_rows(X, mine))
                 answers = np.empty((len(names), *found.shape[1:]), dtype=found.dtype) if answers is None else answers
                 answers[mine] = found
         return answers
+
+
+def _rows(X: Any, numbers: NDArray[np.intp]) -> Any:
+    """The rows of these numbers, of a frame, a sparse matrix, an array or a list of rows."""
+    if hasattr(X, "iloc"):
+        return X.iloc[numbers]
+    if sp.issparse(X):
+        return X.tocsr()[numbers]  # other formats have no rows to take
+    return X[numbers] if hasattr(X, "shape") else [X[number] for number in numbers]

@@ -19,11 +19,10 @@ from dperm.distributed import parted_table
 from dperm.estimators.around import of_stranger
 from dperm.estimators.base import PrivateLinearModel
 from dperm.estimators.records import HeldOut
-from dperm.estimators.weights import admit_class_weight, weight_assumptions, weights_by_class
 from dperm.estimators.whole import all_or_nothing
 from dperm.mechanisms import Mechanism
 from dperm.objectives import LinearObjective
-from dperm.privacy import Certificate, Composed, Event, Provenance, PureDP, Relation, Risk, calibrate, statements
+from dperm.privacy import Assumption, Certificate, Composed, Event, Provenance, PureDP, Relation, Risk, calibrate
 from dperm.privacy.events import Gaussian, SelfComposed
 from dperm.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from dperm.privacy.selection import BestOfTries, Law, budget_of_a_try, share_within
@@ -53,13 +52,14 @@ def _has_probabilities(search: DPSearch) -> bool:
     return hasattr(search.estimator, "predict_proba")
 
 
-def _refuse_weights(candidate: PrivateLinearModel) -> None:
-    """What a fit would refuse, when the search is paid for."""
+def _said(candidate: Any, targets: Any) -> list[Assumption]:
+    """What a fit of this estimator to validated targets (n,) would say of them and of weights. ValueError for what it would
+    refuse when the search is paid for."""
     if candidate.max_sample_weight is not None:
         raise ValueError("Expected no max_sample_weight: a search passes no weights of records on.")
-    if (weights := admit_class_weight(candidate.class_weight)) is not None:
-        known = np.unique(candidate.classes)  # pyright: ignore[reportAttributeAccessIssue]  # who has weights has classes
-        weights_by_class(weights, np.zeros(0, dtype=np.intp), known)
+    learnt, classes, said = candidate._targets(targets)
+    _, weighed = candidate._weights(len(learnt), learnt if classes else None, None)
+    return [*said, *weighed]
 
 
 class DPSearch(MetaEstimatorMixin, BaseEstimator):
@@ -126,11 +126,12 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
 
     def _fit(self, X: Any, y: Any, given: tuple[Any, Any], private_scores: bool) -> None:
         settings = self._checked(private_scores)
-        features, classes, size, held_out = self._known(X, y, given)
-        for setting in settings:
-            _refuse_weights(clone(self.estimator).set_params(**setting))
+        trial: Any = clone(self.estimator)
+        rows, targets = trial._validated(X, y)
+        features, classes, size, held_out = self._known(trial, rows, targets, given)
+        said = [_said(clone(self.estimator).set_params(**setting), targets) for setting in settings]
         how, planned = self._planned(settings, features, classes, size, private_scores)
-        certificate = self._certificate(planned, how, classes, settings)  # before the first try: its date tells of none
+        certificate = self._certificate(planned, how, said)  # before the first try: its date tells of none
         log = SpendLog.current()
         shift = 0 if self.random_state is None else int(np.random.default_rng(self.random_state).integers(1 << 31))
 
@@ -200,12 +201,10 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
             raise ValueError(f"Expected a mean of more than one try, got {self.tries!r}.")
         return settings
 
-    def _known(self, X: Any, y: Any, given: tuple[Any, Any]) -> tuple[int, int, int | None, HeldOut]:
-        """Number of features, of classes (0: regression), and of records where it is public; and what tries are scored on.
-        ValueError for unusable tables."""
-        trial = clone(self.estimator)
+    def _known(self, trial: Any, X: Any, y: Any, given: tuple[Any, Any]) -> tuple[int, int, int | None, HeldOut]:
+        """Number of features, of classes (0: regression), and of records where it is public; and what tries are scored on. The
+        estimator `trial` has validated rows X (n, d) and targets y (n,). ValueError for unusable tables."""
         classifies = is_classifier(trial)
-        X, y = trial._validated(X, y)
         trial._targets(y)  # what a fit would refuse of them it refuses now
         held_out = HeldOut.of(trial, given, numeric=not classifies)
         targets, size = held_out.targets, None if trial.relation != "replace_one" else len(y)
@@ -273,17 +272,13 @@ class DPSearch(MetaEstimatorMixin, BaseEstimator):
         channel.charge(PureDP(score_epsilon, Relation(self.estimator.relation)), "score of a try")
         return float(channel.release_pure(np.array([right]), 1.0, score_epsilon)[0])
 
-    def _certificate(self, planned: _Planned, how: str, classes: int, settings: list[dict[str, Any]]) -> Certificate:
+    def _certificate(self, planned: _Planned, how: str, said: Sequence[Sequence[Assumption]]) -> Certificate:
         provenance: Provenance = Channel.open(self.random_state).provenance
-        said = of_stranger(self.estimator)
+        strangers = of_stranger(self.estimator)
         parts = [
-            mechanism.certificate(objective.facts, provenance).with_assumptions(*said) for mechanism, objective in planned.built
+            mechanism.certificate(objective.facts, provenance).with_assumptions(*own, *strangers)
+            for (mechanism, objective), own in zip(planned.built, said, strict=True)
         ]
-        if classes:
-            parts = [part.with_assumptions(statements.labels(classes, stated=True)) for part in parts]
-            weights = [getattr(self.estimator, "class_weight", None), *(one.get("class_weight") for one in settings)]
-            stated = [item for given in weights if given is not None for item in weight_assumptions(given, None)]
-            parts = [part.with_assumptions(*dict.fromkeys(stated)) for part in parts]
         return certificate_of_search(
             planned.event, parts, how, len(parts), delta=self.delta, epsilon=self.epsilon,
             held_out_private=bool(planned.score_epsilon), provenance=provenance,

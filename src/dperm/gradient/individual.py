@@ -66,7 +66,7 @@ class IndividualGradients(Gradients["IndividualPlan"]):
         xp = array_namespace(device_norms)
         slack = 1 + 16 * float(xp.finfo(device_norms.dtype).eps)  # a norm and its product with a factor are rounded
         reach = np.sqrt(np.maximum(left, 0.0)) * self._full - self._rounding
-        limits = np.where(left >= 1, bound, np.clip(reach, 0.0, bound) * (1 - 1e-9) / slack)  # so that what is left affords it
+        limits = np.where(left >= 1, bound, np.maximum(reach, 0.0) * (1 - 1e-9) / slack)  # so that what is left affords it
         lengths = np.minimum(norms, limits)
         costs = np.where(lengths > 0, np.minimum((lengths * slack + self._rounding) / self._full, 1.0) ** 2, 0.0)
         silent = costs > left

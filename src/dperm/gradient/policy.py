@@ -206,8 +206,8 @@ class Gradients(ABC, Generic[P]):
         slots: int = 1,
     ) -> Any:
         """Σ of the batches' bounded vectors at θ, with noise: what `bounding.read` reads. `rate` is that of the draw, and up to
-        `slots` vectors are of one record."""
-        given = self.objective, theta, bounding, query, {} if state is None else state, self.observe
+        `slots` vectors are of one record. `state` is the bounding's; None: as a run begins."""
+        given = self.objective, theta, bounding, query, bounding.init() if state is None else state, self.observe
         total = total_of(batches, functools.partial(_bounded_sum, *given), RunningSum.joined) or RunningSum()
         sensitivity = slots * bounding.sensitivity(self.relation)
         value = total.query(sensitivity, noise_multiplier, self.channel.source.length)

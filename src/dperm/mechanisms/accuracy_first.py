@@ -9,6 +9,7 @@ way. The whole path is charged before the first release. What was spent when it 
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +42,7 @@ from dperm.privacy import (
     stopping_path,
 )
 from dperm.release import Channel
-from dperm.release.grid import admit_noise
+from dperm.release.grid import Grid, admit_noise
 from dperm.release.threshold import ThresholdTest
 
 __all__ = ["AccuracyFirst", "AskRecords", "GradualRelease", "LookAtOthers", "Stopping"]
@@ -51,6 +52,7 @@ Goal = Literal["accuracy", "loss"]
 
 _CUT = 5.0  # a loss of the records that are asked counts for at most so many targets
 _CHECK_SHARE = 0.1  # of ε, for asking the records themselves whether it is enough
+_MOST_PARTS = 2**19  # of which the noise between the scales of a pure path is made, on average; 350,000 took up to 7 seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,9 +210,26 @@ class GradualRelease(Mechanism):
         self.residual(facts)  # refused here, before any charge
         if not self.budget.delta:
             admit_noise(PureDP(self.signals[0], facts.relation), facts.dimension)
+            self._admit_path(facts.dimension)
         statement = self.statement(1)
+        if question := statement.question(facts.relation):
+            moved = self.stopping.sensitivity(facts.relation)
+            Grid.of(moved, moved / question.rate, 1)  # refused here, too, where no grid holds what is asked
         statement.verify()  # also levels of somebody else's making
         return statement.event(facts.relation)
+
+    def _admit_path(self, dimension: int) -> None:
+        """ValueError where the noise between two scales of a pure path takes too long to draw.
+
+        It is made of a negative binomial number of parts, (dimension + 1)/2·((high/low)² − 1) on average.
+        """
+        ratios = [after / before for before, after in itertools.pairwise(self.signals)]
+        expected = (dimension + 1) / 2 * math.fsum(ratio**2 - 1 for ratio in ratios)
+        if not expected <= _MOST_PARTS:
+            raise ValueError(
+                f"Expected more stops or a smaller span: between {len(self.signals)} noise levels at δ = 0 noise is made of "
+                f"{expected:.2g} parts, and at most {_MOST_PARTS} are drawn."
+            )
 
     def refuse(self, objective: LinearObjective, records: int) -> None:
         self.stopping.admit(objective)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm._family import ours, states
 from dperm.gradient.foreign import is_stranger
-from dperm.mechanisms.extremes import Extreme, some_places
+from dperm.mechanisms.extremes import Extreme, every_place, some_places
 from dperm.objectives import LinearObjective, PartedRecords, PublicFacts, Records
 from dperm.privacy import Assumption, Certificate, Event, Provenance, statements
 from dperm.release import Channel
@@ -175,10 +175,18 @@ class Mechanism(ABC):
         differ; and some of all where nobody says whether they do.
         """
         if self.ordered:
-            return range(records)
+            return every_place(records)
         if states(type(self), "ordered"):
             return (records - 1,)
         return some_places(records)
+
+    def audited_places(self, records: int) -> Sequence[int]:
+        """`places`, where this very type says which they are. What derives from ours elsewhere may order records otherwise: every
+        place besides where records are ordered, else some of all."""
+        said = self.places(records)
+        if any(states(type(self), name) for name in ("places", "ordered")):
+            return said
+        return sorted({*said, *(every_place(records) if self.ordered else some_places(records))})
 
     def log_density(self, objective: LinearObjective, records: Records, outputs: Array) -> Array | None:
         """(m,) ln of the density of outputs (m, p) on admitted records; None where it is not known."""

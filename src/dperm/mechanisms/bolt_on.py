@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
-from dperm.mechanisms.extremes import Extreme, across_a_third_class
+from dperm.mechanisms.extremes import Extreme, across_a_third_class, pulled_along
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.output import OutputPerturbation
 from dperm.objectives import LinearObjective, PublicFacts, Records
@@ -91,7 +91,8 @@ class BoltOnPerturbation(Mechanism):
 
     def event(self, facts: PublicFacts) -> Event:
         _refuse_other_facts(facts)
-        self.rates(facts, facts.public_size or 1)  # refused here, before any charge
+        if facts.public_size is not None:
+            self.rates(facts, facts.public_size)  # refused here as soon as it is known, and by `refuse` before any charge
         if self.pure_epsilon is not None:
             return PureDP(self.pure_epsilon, facts.relation)
         assert self.noise_multiplier is not None
@@ -132,7 +133,8 @@ class BoltOnPerturbation(Mechanism):
         # a step that falls must have gone far before the end of the first pass: many others, and the record in the last batch
         others = 399 if self.learning_rate else 3999
         last = list(self._order(others + 1))[-(-(others + 1) // self.batch_size) - 1]
-        return across_a_third_class(objective, others, int(last[0]))
+        place = int(last[0])
+        return across_a_third_class(objective, others, place) or pulled_along(objective, others, [place])
 
     def refuse(self, objective: LinearObjective, records: int) -> None:
         self.rates(objective.facts, records)  # which may be another number than was stated

@@ -166,7 +166,7 @@ class ByPart(Mechanism):
         return found
 
     def places(self, records: int) -> Sequence[int]:
-        return sorted({place for part in self.mechanisms for place in part.places(records)})
+        return sorted({place for part in self.mechanisms for place in part.audited_places(records)})
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         resting = [each for part, objective in self._parts for each in part.assumptions(objective.facts)]

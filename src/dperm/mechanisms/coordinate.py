@@ -253,5 +253,4 @@ class Coordinate(Method):
             facts,
             budget,
             label="coordinate descent",
-            classes=models if models > 1 else 0,
         )

@@ -3,11 +3,11 @@
 A record moves the minimiser θ̂ of Σℓ + (Λ/2)‖θ‖² by at most L/Λ, since the objective is Λ-strongly convex and the record's
 gradient is at most L long. Both inequalities are tight at once where the record's slope is at its bound, though the others'
 Hessian is zero in the direction in which it pulls. A record that is misclassified by much has the steepest slope, but it cannot
-be the opposite of the others that put θ where it is: their Hessian is then as large as their pull. So others lie along an axis e₁
-and hold θ near −R·e₁, with no curvature across e₁; the record lies nearly across it, at ε·e₁ ± √(1 − ε²)·e₂ in units of the
-bound, so that its prediction is −ε·R times the bound whichever the sign. Under replace-one the one sign replaces the other: their
-pulls are nearly opposite, and both slopes are at their bounds. Curvatures, which are largest at another prediction, are reached
-in the same way.
+be the opposite of the others that put θ where it is: their Hessian is then as large as their pull. So others lie along an axis
+and hold θ away from zero, with no curvature across it, and with little along it where they are many and short; the record lies
+across that axis, or along it, and under replace-one its mirror image replaces it. `steep` knows how far each such record moves θ̂
+at the settings that it is given, and takes the best. Curvatures, which are largest at another prediction, are reached in the same
+way. Where θ is reached by descent, others who all pull one way bring it there (`pulled_along`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm.objectives import LinearObjective
+from dperm.privacy.events import Relation
 
 __all__ = [
     "Extreme",
@@ -27,8 +28,10 @@ __all__ = [
     "against_others_alike",
     "beside_others_alike",
     "curved",
+    "every_place",
     "instead_of_none",
     "opposites",
+    "pulled_along",
     "right_angles",
     "some_places",
     "steep",
@@ -40,8 +43,14 @@ _ALONG = 0.25  # ε: how far a record lies along what holds θ
 _NEARLY = 0.97  # of the largest slope or curvature
 _OTHERS = 1.25  # prediction of those who hold θ, in absolute value: about where the slope of a loss times it is largest
 _MOST = 10_000  # of them
+_FEWEST = 5  # of them on either side
 _GRID = np.linspace(0.0, 8.0, 161)  # of predictions
-_SOME_PLACES = 6
+_FARTHEST = 1e3  # the largest prediction that is tried
+_ANGLES = (0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0)  # of a record to what holds θ: cosines
+_ACROSS = (0.25, 0.6)  # the same, where others pull it
+_NEAR = (0.05, 0.1, 0.2, 0.4, 0.8, 1.25)  # predictions of those who hold θ, in absolute value
+_HALVINGS = 40
+_SOME_PLACES, _EVERY = 6, 100
 _OTHERS_THERE = 39
 _ALIKE = 1000
 _SHORT = 0.2
@@ -71,6 +80,13 @@ class Extreme:
         return replace(self, rows=lifted(self.rows), record=(lifted(row), target), instead=(lifted(other), instead))
 
 
+def every_place(records: int) -> Sequence[int]:
+    """All of so many, or 100 that are spread at random, the first and the last among them."""
+    if records <= _EVERY:
+        return range(records)
+    return sorted({0, records - 1, *np.random.default_rng(0).permutation(records)[: _EVERY - 2].tolist()})
+
+
 def some_places(records: int) -> Sequence[int]:
     """A few of so many, evenly spread, the first and the last among them."""
     return sorted({round(place) for place in np.linspace(0, records - 1, min(records, _SOME_PLACES))})
@@ -79,7 +95,7 @@ def some_places(records: int) -> Sequence[int]:
 def opposites(objective: LinearObjective, classes: int = 0, others: int = _OTHERS_THERE) -> list[Extreme]:
     """A record at the norm bound has the steepest gradient where its target is at one end, and its replacement pulls the other
     way: by the opposite target, or by the opposite row. `classes` of one model each, whose targets are class numbers."""
-    if objective.features < 2:
+    if not objective.features:
         return []
     first, one, other = _first_row(objective), *_ends(objective, classes)
     crowd = _crowd(objective, classes, others)
@@ -92,9 +108,7 @@ def opposites(objective: LinearObjective, classes: int = 0, others: int = _OTHER
 def right_angles(objective: LinearObjective) -> list[Extreme]:
     """For sums of squares and of products of a record's numbers with themselves. They have no negative inner product, so that one
     record in another's place moves them by at most √2 times their length: as far as that where they are at right angles."""
-    if objective.features < 2:
-        return []
-    first, second = objective.data_norm * np.eye(objective.features)[:2]
+    first, second = _axes(objective)
     other = _ends(objective, 0)[1]
     return [Extreme("a row at right angles", *_crowd(objective), (first, other), (second, other))]
 
@@ -107,8 +121,14 @@ def instead_of_none(objective: LinearObjective) -> list[Extreme]:
     return [Extreme("in the place of one that is absent", *_alike(row, one), (row, other), absent)]
 
 
+def _axes(objective: LinearObjective) -> tuple[Array, Array]:
+    """Two rows at right angles, as long as the bound. Of one feature there is no second: a row of zeros."""
+    first, second = objective.data_norm * np.eye(max(objective.features, 2))[:2, : objective.features]
+    return first, second
+
+
 def _first_row(objective: LinearObjective) -> Array:
-    return objective.data_norm * np.eye(objective.features)[0]
+    return _axes(objective)[0]
 
 
 def _ends(objective: LinearObjective, classes: int) -> tuple[float, float]:
@@ -125,7 +145,7 @@ def _crowd(objective: LinearObjective, classes: int = 0, others: int = _OTHERS_T
         pulls = np.abs(objective.loss.slope(np.zeros(2), np.array([one, other])))
         share = pulls[1] / pulls.sum()
     across = others - 3
-    rows = objective.data_norm * np.eye(objective.features)[[0] * 3 + [1] * across]
+    rows = np.stack(_axes(objective))[[0] * 3 + [1] * across]
     return rows, np.append(np.full(3, one), np.where(np.arange(across) < round(share * across), one, other))
 
 
@@ -134,19 +154,221 @@ def _alike(row: Array, target: float) -> tuple[Array, Array]:
 
 
 def steep(objective: LinearObjective, modulus: float, spread: float = 0.0) -> list[Extreme]:
-    """Where a record's gradient at θ̂ is nearly as long as the bound L, and under replace-one moves by nearly 2L.
-
-    `modulus` is Λ, `spread` the standard deviation of a linear term.
-    """
-    target = objective.loss.extremes[0]
-    slopes = np.abs(objective.loss.slope(-_GRID, np.full_like(_GRID, target)))
-    enough = np.flatnonzero(slopes >= _NEARLY * objective.loss.lipschitz(1.0)) if objective.loss.ball is None else []
-    if not len(enough):
+    """A record that moves the minimiser of Σℓ + (modulus/2)‖θ‖² furthest, and its gradient there, beside others who hold θ along
+    an axis of the rows, and one beside others who hold it along the intercept. `spread` is the standard deviation of a linear
+    term of the objective."""
+    if not objective.features or objective.outputs > 1:
         return []
-    bound = objective.row_norm
-    # as far as the record moves it, and the linear term
-    away = float(_GRID[enough[0]]) + bound * (objective.facts.lipschitz + 2 * spread) / modulus
-    return _held(objective, modulus, -away, target, "steepest")
+    ways = [_held_along_rows, *([_held_along_intercept] if objective.intercept_scale else [])]
+    best = [held(objective, modulus).furthest(objective, modulus, spread) for held in ways]
+    return [extreme for extreme in best if extreme is not None]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Candidates (k,): others who hold θ at a distance along an axis, and a record among them.
+
+    Vectors (k, 3) are along the axis of the others' rows, across it, and along the intercept: `record` and, in its place,
+    `instead`, with their targets; the others' `curvatures`. Both have the prediction `predicted` at the θ that is held. On
+    either side (2, k) are so many others, with rows so long, and that target.
+    """
+
+    record: Array
+    instead: Array
+    targets: tuple[Array, Array]
+    curvatures: Array
+    predicted: Array
+    counts: Array
+    lengths: Array
+    others_targets: Array
+
+    def chosen(self, usable: NDArray[np.bool_]) -> _Held:
+        """Some of them."""
+        each = np.flatnonzero(usable)
+        one, other = self.targets
+        return _Held(
+            self.record[each],
+            self.instead[each],
+            (one[each], other[each]),
+            self.curvatures[each],
+            self.predicted[each],
+            self.counts[:, each],
+            self.lengths[:, each],
+            self.others_targets[:, each],
+        )
+
+    def movement(self, objective: LinearObjective, modulus: float, shift: float) -> Array:
+        """(k,): how far the minimiser moves, of what the proof allows, where predictions are off by `shift`.
+
+        With a record of vector v and slope ℓ' the minimiser moves by −H⁻¹v·ℓ'(p), where H is the others' Hessian and p the
+        record's prediction there: p = p₀ − (vᵀH⁻¹v)·ℓ'(p), which rises in p.
+        """
+        weights = 1 / (modulus + self.curvatures)
+
+        def moved(vector: Array, target: Array) -> Array:
+            start = self.predicted + shift
+            along = (vector**2 * weights).sum(axis=1)
+            ends = start, start - along * _slope(objective, start, target)
+            low, high = np.minimum(*ends), np.maximum(*ends)
+            for _ in range(_HALVINGS):
+                middle = (low + high) / 2
+                beyond = middle + along * _slope(objective, middle, target) > start
+                low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+            return -vector * weights * _slope(objective, low, target)[:, None]
+
+        one = moved(self.record, self.targets[0])
+        if objective.relation is Relation.ADD_OR_REMOVE_ONE:
+            return np.linalg.norm(one, axis=1) * modulus / objective.facts.lipschitz
+        other = moved(self.instead, self.targets[1])
+        return np.linalg.norm(one - other, axis=1) * modulus / (2 * objective.facts.lipschitz)
+
+    def furthest(self, objective: LinearObjective, modulus: float, spread: float) -> Extreme | None:
+        """The best of them, of those with no more others than may be; of those that are nearly as good, the one with fewest."""
+        often = 2 * spread * objective.row_norm / modulus
+        reached = np.min([self.movement(objective, modulus, shift) for shift in {-often, 0.0, often}], axis=0)
+        reached = np.where(np.isfinite(reached), reached, 0.0)
+        if not reached.max(initial=0.0) > 0:
+            return None
+        total = self.counts.sum(axis=0)
+        best = min(np.flatnonzero(reached >= _NEARLY * reached.max()), key=lambda each: float(total[each]))
+        first, second = _smooth_axes(objective)
+
+        def row(vector: Array) -> Array:
+            return vector[0] * first + vector[1] * second
+
+        counts = np.rint(self.counts[:, best]).astype(int)
+        rows = np.concatenate([np.tile(self.lengths[side, best] * first, (counts[side], 1)) for side in range(2)])
+        targets = np.repeat(self.others_targets[:, best], counts)
+        record, instead = (
+            (row(vector[best]), float(target[best]))
+            for vector, target in zip((self.record, self.instead), self.targets, strict=True)
+        )
+        return Extreme(f"the steepest record among {len(rows)} others", rows, targets, record, instead)
+
+
+def _smooth_axes(objective: LinearObjective) -> tuple[Array, Array]:
+    """Two directions of rows, those in which the penalty on roughness, of which sensitivities take no account, is least."""
+    d = objective.features
+    penalty = np.zeros((d, d)) if objective.roughness is None else objective.roughness.matrix(d).toarray()
+    axes = np.linalg.eigh(penalty)[1].T
+    return axes[0], axes[1] if d > 1 else np.zeros(1)
+
+
+def _candidates(*lists: Sequence[float]) -> list[Array]:
+    """All combinations of these numbers, one array for each list."""
+    return [each.ravel() for each in np.meshgrid(*lists, indexing="ij")]
+
+
+def _farthest(objective: LinearObjective) -> float:
+    """How far from zero θ may be held."""
+    return 0.98 * min(objective.radius or math.inf, objective.loss.ball or math.inf)
+
+
+def _predictions(objective: LinearObjective) -> Sequence[float]:
+    """Of a record, in absolute value."""
+    largest = max(8.0, min(_farthest(objective) * objective.data_norm, _FARTHEST))
+    return [0.0, *np.geomspace(0.05, largest, 40)]
+
+
+@np.errstate(divide="ignore", invalid="ignore")  # θ at zero needs no others
+def _held_along_rows(objective: LinearObjective, modulus: float) -> _Held:
+    """Others along an axis of the rows, by how long they are and how far they hold θ, half of them on either side, so that what
+    they say of the intercept cancels. The record is at several angles to the axis."""
+    bound, intercept = objective.data_norm, objective.intercept_scale
+    ends, angles = objective.loss.extremes, _ANGLES if objective.features > 1 else (1.0,)
+    size, sign, target, along, near, turned = _candidates(_predictions(objective), (-1.0, 1.0), ends, angles, _NEAR, (0.0, 1.0))
+    across = np.sqrt(np.maximum(0.0, 1 - along**2))
+    distance = size / (along * bound)  # of θ from zero
+    length = np.minimum(near / distance, bound)
+    sides = np.stack([sign, -sign])
+    predicted = sides * length * distance
+    theirs = _pulling(objective, predicted, sides)
+    pulls = -sides * _slope(objective, predicted, theirs)
+    counts = np.where(size > 0, modulus * distance / (2 * length * pulls), 0.0)
+    curvature = np.where(counts > 0, counts * _curvature(objective, predicted, theirs), 0.0).sum(axis=0)
+    curvatures = np.stack([np.where(size > 0, curvature * length**2, 0.0), 0 * size, curvature * intercept**2], axis=1)
+    record = np.stack([bound * along, bound * across, np.full(len(size), intercept)], axis=1)
+    # under replace-one its mirror image, or the same row with the other target
+    instead = record * np.stack([turned**0, np.where(turned > 0, -1, 1), turned**0], axis=1)
+    targets = target, np.where(turned > 0, target, sum(ends) - target)
+    lengths = np.stack([length, -length])
+    usable = (size == 0) | ((distance <= _farthest(objective)) & _usable(counts, pulls))
+    return _Held(record, instead, targets, curvatures, sign * size, counts, lengths, theirs).chosen(usable)
+
+
+@np.errstate(divide="ignore", invalid="ignore")
+def _held_along_intercept(objective: LinearObjective, modulus: float) -> _Held:
+    """Others whose rows are zeros hold the intercept: no row of theirs has any curvature."""
+    bound, intercept = objective.data_norm, objective.intercept_scale
+    size, sign, target = _candidates(_predictions(objective)[1:], (-1.0, 1.0), objective.loss.extremes)
+    zero, distance = 0 * size, size / intercept
+    theirs = _pulling(objective, sign * size, sign)
+    pulls = -sign * _slope(objective, sign * size, theirs)
+    count = modulus * distance / (intercept * pulls)
+    curvature = np.where(count > 0, count * _curvature(objective, sign * size, theirs), 0.0)
+    record = np.stack([zero + bound, zero, zero + intercept], axis=1)
+    usable = (distance <= _farthest(objective)) & _usable(count[None], pulls[None])
+    return _Held(
+        record,
+        record * [-1, 1, 1],
+        (target, target),
+        np.stack([zero, zero, curvature * intercept**2], axis=1),
+        sign * size,
+        np.stack([count, zero]),
+        np.zeros((2, len(size))),
+        np.stack([theirs, theirs]),
+    ).chosen(usable)
+
+
+def _pulling(objective: LinearObjective, predicted: Array, towards: Array) -> Array:
+    """The targets at which records of these predictions pull them most in the direction of that sign."""
+    high, low = objective.loss.extremes
+    pulls = [-towards * _slope(objective, predicted, np.full_like(predicted, target)) for target in (high, low)]
+    return np.where(pulls[0] >= pulls[1], high, low)
+
+
+def _usable(counts: Array, pulls: Array) -> NDArray[np.bool_]:
+    """Whether the others are as many as there may be, and enough for a count to be nearly what it should be."""
+    return np.all((pulls > 0) & (counts >= _FEWEST), axis=0) & (counts.sum(axis=0) <= _MOST)
+
+
+def _slope(objective: LinearObjective, predictions: Array, targets: Array) -> Array:
+    """ℓ' of records that count whole, of arrays of any shape."""
+    return objective.loss.plain.slope(predictions.ravel(), targets.ravel()).reshape(predictions.shape)
+
+
+def _curvature(objective: LinearObjective, predictions: Array, targets: Array) -> Array:
+    """ℓ'', likewise."""
+    return objective.loss.plain.curvature(predictions.ravel(), targets.ravel()).reshape(predictions.shape)
+
+
+def pulled_along(
+    objective: LinearObjective, others: int, places: Sequence[int | None] = (None,), beside: int = 0
+) -> list[Extreme]:
+    """Where descent brings θ: the others pull all one way, so that a record across them is soon misclassified by much, and so is
+    its mirror image, which pulls nearly the opposite way. Of one feature others pull on the intercept. `beside` of the others
+    pull across instead, so that the length of a sum moves as far as the sum."""
+    (first, second), (one, other) = _axes(objective), _ends(objective, 0)
+    crowd, angles = first, _ACROSS
+    if objective.features < 2:
+        crowd, first, second, angles = 0 * first, 0 * first, first, (0.0,)
+    if not objective.features or (not crowd.any() and not objective.intercept_scale):
+        return []
+    rows = np.concatenate([np.tile(crowd, (others - beside, 1)), np.tile(second, (beside, 1))])
+    targets = np.append(np.full(others - beside, other), np.full(beside, one))
+    return [
+        Extreme(
+            f"a record at a cosine of {along:g} to others who all pull one way",
+            rows,
+            targets,
+            (along * first + across * second, one),
+            (along * first - across * second, one),
+            place,
+        )
+        for along in angles
+        for across in [math.sqrt(1 - along**2)]
+        for place in places
+    ]
 
 
 def beside_others_alike(objective: LinearObjective) -> list[Extreme]:
@@ -203,15 +425,13 @@ def curved(objective: LinearObjective, modulus: float) -> list[Extreme]:
 def _held(objective: LinearObjective, modulus: float, prediction: float, target: float, name: str) -> list[Extreme]:
     """Records of this prediction and target among others that hold θ there; none where it takes too many."""
     d, bound = objective.features, objective.data_norm
-    if d < 2:
+    if not d:
         return []
-    # where the penalty on roughness, which sensitivities take no account of, is least
-    penalty = np.zeros((d, d)) if objective.roughness is None else objective.roughness.matrix(d).toarray()
-    first, second = np.linalg.eigh(penalty)[1].T[:2]
+    first, second = _smooth_axes(objective)
+    along = _ALONG if d > 1 else 1.0
     if abs(prediction) < 1e-6:
-        rows, targets, along = np.zeros((0, d)), np.zeros(0), 0.0
+        rows, targets, along = np.zeros((0, d)), np.zeros(0), 0.0 if d > 1 else 1.0
     else:
-        along = _ALONG
         reach = abs(prediction) / (along * bound)  # R
         if objective.radius is not None and reach > objective.radius:
             return []

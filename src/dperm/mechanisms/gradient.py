@@ -16,7 +16,7 @@ from dperm.gradient.foreign import foreign_parts
 from dperm.gradient.importance import admit_batch
 from dperm.gradient.policy import runs_by_parts
 from dperm.mechanisms.base import Budget, Mechanism
-from dperm.mechanisms.extremes import Extreme, beside_others_alike, some_places
+from dperm.mechanisms.extremes import Extreme, beside_others_alike, every_place, some_places
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.mechanisms.tuning import gradient_plan, importance_plan
@@ -80,7 +80,7 @@ class GradientPerturbation(Mechanism):
 
     def places(self, records: int) -> Sequence[int]:
         if self.plan.ordered:
-            return range(records)
+            return every_place(records)
         declared = states(type(self.plan), "ordered") and states(type(self), "ordered")
         return (records - 1,) if declared else some_places(records)
 
@@ -232,7 +232,6 @@ class Gradient(Method):
             facts,
             budget,
             label=label,
-            classes=models if models > 1 else 0,
         )
 
     def _for_noisy(self, facts: PublicFacts) -> Gradient:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
 from dperm.mechanisms.entrywise import entry_limit, entrywise_gradient, entrywise_moved
-from dperm.mechanisms.extremes import Extreme, against_others_alike
+from dperm.mechanisms.extremes import Extreme, against_others_alike, pulled_along
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.noisy_size import NoisySize
 from dperm.objectives import LinearObjective, PublicFacts, Records
@@ -32,6 +32,7 @@ Array = NDArray[np.float64]
 _REACH = 2.0**28  # scores, in sensitivities: their rounding is far below one
 _ROUNDED = 1 + 2.0**-20  # what it may add to a sensitivity
 _FEWEST, _MOST = 10, 500  # steps of the rule
+_PULLING = 1000  # records that an audit puts beside another one
 _UNKNOWN = 50  # where the number of records is private
 
 
@@ -110,8 +111,8 @@ class GreedyDescent(Mechanism):
         for _ in range(self.steps):
             gradient = entrywise_gradient(objective, records, theta, limit, self.noise_multiplier)
             place = (curvature - n * self.strong_convexity) * theta
-            scores = _moves(place, gradient, curvature * theta, penalties, edge, _REACH * moved)
-            chosen = channel.choose(scores, moved * _ROUNDED, self.choice_epsilon, "choice of a coordinate")
+            scores, sensitivity = _scores(place, gradient, curvature * theta, penalties, edge, moved)
+            chosen = channel.choose(scores, sensitivity, self.choice_epsilon, "choice of a coordinate")
             noisy = float(channel.release(gradient[[chosen]], moved, self.noise_multiplier, what="slope of a coordinate")[0])
             wanted = float(place[chosen]) - noisy
             wanted = math.copysign(max(abs(wanted) - float(penalties[chosen]), 0.0), wanted)
@@ -121,7 +122,7 @@ class GreedyDescent(Mechanism):
     curved = False
 
     def extremes(self, objective: LinearObjective) -> list[Extreme]:
-        return against_others_alike(objective)
+        return [*against_others_alike(objective), *pulled_along(objective, _PULLING, beside=_PULLING // 100)]
 
     def settings(self) -> Mapping[str, Any]:
         return {
@@ -133,15 +134,17 @@ class GreedyDescent(Mechanism):
         }
 
 
-def _moves(place: Array, gradient: Array, theta: Array, penalties: Array, edge: float, reach: float) -> Array:
-    """(p,): how far a proximal step moves each coordinate, all in units of the gradient: 1-Lipschitz in each entry of it.
+def _scores(place: Array, gradient: Array, theta: Array, penalties: Array, edge: float, moved: float) -> tuple[Array, float]:
+    """(p,): how far a proximal step moves each coordinate, all in units of the gradient: 1-Lipschitz in each entry of it; and how
+    far one record moves a score, which moves an entry of the gradient by `moved`.
 
-    Numbers beyond `reach` are cut, for all data sets alike.
+    Numbers beyond `_REACH` times that are cut, for all data sets alike, so that rounding is bounded.
     """
+    reach = _REACH * moved
     before, place, gradient = (np.clip(each, -reach, reach) for each in (theta, place, gradient))
     wanted = place - gradient
     wanted = np.sign(wanted) * np.maximum(np.abs(wanted) - penalties, 0.0)
-    return np.abs(np.clip(wanted, -edge, edge) - before)
+    return np.abs(np.clip(wanted, -edge, edge) - before), moved * _ROUNDED
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -213,5 +216,4 @@ class GreedyCoordinate(Method):
             facts,
             budget,
             label="greedy coordinate descent",
-            classes=models if models > 1 else 0,
         )

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism
+from dperm.mechanisms.extremes import Extreme, pulled_along
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.mechanisms.tuning import TYPICAL_NORM
 from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.objectives.constraints import project_l2_ball
-from dperm.privacy import Composed, Event, HiddenIterates, RandomStop, Relation, SelfComposed, calibrate
+from dperm.privacy import Event, HiddenIterates, RandomStop, Relation, SelfComposed, calibrate
 from dperm.privacy.gaussian import gaussian_mu
 from dperm.release import Channel
 
@@ -163,6 +164,11 @@ class LastIterateDescent(Mechanism):
         order = np.random.default_rng(records).permutation(records)
         return order[:: self.batch_size].tolist()  # one of each batch
 
+    def extremes(self, objective: LinearObjective) -> list[Extreme]:
+        size = self._stated(objective.facts)
+        *_, last = self._order(size, self.batches(size))
+        return pulled_along(objective, size - 1, [int(last[0])])
+
     curved = False
 
     def settings(self) -> Mapping[str, Any]:
@@ -242,7 +248,7 @@ class LastIterate(Method):
             )
 
         def cost(noise: float) -> Event:
-            return SelfComposed(at(noise).event(facts), models) if models > 1 else Composed((at(noise).event(facts),))
+            return SelfComposed(at(noise).event(facts), models)
 
         return one_for_each(at(calibrate(cost, epsilon, budget.delta)), models)
 

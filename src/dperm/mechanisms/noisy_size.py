@@ -15,7 +15,6 @@ from dperm import _validate as check
 from dperm.mechanisms.base import Budget, Mechanism, Stage
 from dperm.mechanisms.extremes import Extreme
 from dperm.objectives import LinearObjective, PublicFacts, Records
-from dperm.objectives.weighted import admit_class_targets
 from dperm.privacy import Assumption, Event, FilteredRdp, PureDP
 from dperm.release import Channel
 from dperm.release.sizing import NOMINAL_SIZES, CountFirst
@@ -35,7 +34,6 @@ class NoisySize(Mechanism):
     label: str = "mechanism"
     rests_on: tuple[Assumption, ...] = ()
     tried: tuple[int, ...] = ()  # sizes that it is made for before the charge, to see that it can be
-    classes: int = 0  # of the one-vs-rest mechanism that `make` gives; 0 where it gives another
 
     @classmethod
     def known(
@@ -108,14 +106,14 @@ class NoisySize(Mechanism):
 
     @property
     def target_classes(self) -> int:
-        return self.classes
+        return self.example.target_classes
 
     def stages(self, objective: LinearObjective, records: Records, released: Sequence[Array], first: int = 0) -> list[Stage]:
         sized, mechanism = self._sized(objective, self.first.released(released[first]))
         return mechanism.stages(sized, records, released, first + 1)
 
     def places(self, records: int) -> Sequence[int]:
-        return self.example.places(records)
+        return self.example.audited_places(records)
 
     def extremes(self, objective: LinearObjective) -> list[Extreme]:
         found: list[Extreme] = []
@@ -140,7 +138,7 @@ class NoisySize(Mechanism):
         return facts.size_limit
 
     def admit_targets(self, objective: LinearObjective, targets: Array) -> Array:
-        return admit_class_targets(targets, self.classes) if self.classes else super().admit_targets(objective, targets)
+        return self.example.admit_targets(objective, targets)
 
     def assumptions(self, facts: PublicFacts) -> Sequence[Assumption]:
         return self.rests_on

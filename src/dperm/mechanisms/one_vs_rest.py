@@ -72,7 +72,7 @@ class OneVsRest(Mechanism):
         return stages
 
     def places(self, records: int) -> Sequence[int]:
-        return self.mechanism.places(records)
+        return self.mechanism.audited_places(records)
 
     def extremes(self, objective: LinearObjective) -> list[Extreme]:
         # of class 0 against class 1, which stands for the rest

@@ -185,6 +185,5 @@ class Output(Method):
             facts,
             budget,
             label="output perturbation",
-            classes=models if models > 1 else 0,
             rests_on=(statements.solver(None, facts.size_limit),),
         )

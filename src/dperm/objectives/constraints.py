@@ -14,7 +14,4 @@ def project_l2_ball(theta: Any, radius: float | None) -> Any:
     if radius is None:
         return theta
     xp = array_namespace(theta)
-    if theta.ndim > 1:
-        return theta * (radius / xp.clip(xp.linalg.vector_norm(theta, axis=-1, keepdims=True), radius, None))
-    norm = float(xp.linalg.vector_norm(theta))
-    return theta if norm <= radius else theta * (radius / norm)
+    return theta * (radius / xp.clip(xp.linalg.vector_norm(theta, axis=-1, keepdims=True), radius, None))

@@ -452,12 +452,13 @@ class LinearPass(Pass):
     def weighted_sum(self, factors: Array, bound: float | None = None) -> Array:
         """(p,), or (m, p): one sum a model."""
         objective, batch = self._objective, self._batch
-        slope = self._slope * (factors[..., None] if self._wide else factors)
-        if bound is not None:
-            slope = self._held(slope, bound)
-            bad = ~np.isfinite(slope)
-            if bad.any():  # a factor was no number
-                slope[bad.any(axis=-1) if self._wide else bad] = 0.0
+        with np.errstate(over="ignore", invalid="ignore"):  # where a factor is too large for its record, or no number
+            slope = self._slope * (factors[..., None] if self._wide else factors)
+            if bound is not None:
+                bad = ~np.isfinite(slope)
+                if bad.any():
+                    slope[bad.any(axis=-1) if self._wide else bad] = 0.0
+                slope = self._held(slope, bound)
         constant, step = objective.intercept_scale, 1.0
         ones = constant * slope if constant else slope
         slope = slope * (batch.units[:, None] if self._wide else batch.units)

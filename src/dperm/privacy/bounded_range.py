@@ -54,16 +54,13 @@ _ROUNDING = 1e-10  # relative, of each step of the recursion, whose terms are al
 
 
 def choice_delta(epsilon: float, at: float) -> float:
-    """δ(`at`) of one mechanism of range `epsilon`, at ≥ 0."""
-    if at >= epsilon:
-        return 0.0
+    """δ(`at`) of one mechanism of range `epsilon`, 0 ≤ at ≤ `epsilon`: beyond, it is 0."""
     return math.expm1((at - epsilon) / 2) ** 2 / -math.expm1(-epsilon)
 
 
 def choice_epsilon(epsilon: float, delta: float) -> float:
-    """The least ε ≥ 0 at which one mechanism of range `epsilon` has this `delta`."""
-    root = math.sqrt(delta * -math.expm1(-epsilon))
-    return max(0.0, epsilon + 2 * math.log1p(-root)) if root < 1 else 0.0
+    """The least ε ≥ 0 at which one mechanism of range `epsilon` has this `delta` < 1."""
+    return max(0.0, epsilon + 2 * math.log1p(-math.sqrt(delta * -math.expm1(-epsilon))))
 
 
 def blocks(epsilon: float, count: int) -> dict[int, int]:

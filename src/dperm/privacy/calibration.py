@@ -11,6 +11,7 @@ from dperm import _validate as check
 from dperm.privacy.accounting import best_epsilon
 from dperm.privacy.events import Event, PrivacyProfile
 from dperm.privacy.filters import BudgetExceeded, excess
+from dperm.privacy.pld import TOLERANCE
 from dperm.privacy.risk import Risk
 
 __all__ = ["calibrate", "calibrate_below", "calibrate_steps"]
@@ -41,13 +42,12 @@ def calibrate(
     check.positive("epsilon", epsilon)
     delta = _stated(delta)
 
-    def spent(log_x: float, tolerance: float | None = None) -> float:
-        event = make_event(math.exp(log_x))
-        return best_epsilon(event, delta, tolerance)[0] if tolerance else best_epsilon(event, delta)[0]
+    def spent(log_x: float, tolerance: float = TOLERANCE) -> float:
+        return best_epsilon(make_event(math.exp(log_x)), delta, tolerance)[0]
 
     def excess(log_x: float) -> float:
         value = spent(log_x, _COARSE)
-        return math.log(value / epsilon) if 0 < value < math.inf else (math.inf if value else -math.inf)
+        return math.log(value / epsilon) if value else -math.inf
 
     low, high = _bracket(excess, math.log(start), epsilon, delta)
     log_x, slope = _secant(excess, low, high)
@@ -66,14 +66,14 @@ def calibrate_below(make_event: Callable[[float], Event], profile: PrivacyProfil
     def beyond(log_x: float) -> float:
         return max(excess(make_event(math.exp(log_x)), profile), -_FAR)  # a finite number, for the search
 
-    low, high = math.log(start) - 0.05, math.log(start) + 0.05
+    low = high = math.log(start)
     while beyond(low) <= 0:
-        low, high = low - 0.4, low
-        if low < -25:
+        low, high = low - 0.2, low
+        if low < -25.0:
             raise ValueError(f"Expected a profile that noise matters to, got {profile}.")
     while beyond(high) > 0:
-        low, high = high, high + 0.4
-        if high > 25:
+        low, high = high, high + 0.2
+        if high > 25.0:
             raise BudgetExceeded(f"No noise keeps a part within {profile}.")
     root = float(brentq(beyond, low, high, xtol=1e-5))
     while beyond(root) > 0:
@@ -96,26 +96,24 @@ def _bracket(
     excess: Callable[[float], float], at: float, epsilon: float, delta: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
     """Points (log x, excess) on both sides of the root, at most a factor e apart."""
-    value = excess(at)
+    end, value = math.log(_LARGEST), excess(at)
     if value > 0:
         low = (at, value)
-        while True:
-            point = low[0] + (1.0 if not 0 < low[1] < math.inf else min(max(0.9 * low[1], 0.05), 2.0))
-            if point > math.log(_LARGEST):
-                raise _unreachable(epsilon, delta)
+        while low[0] < end:
+            point = min(low[0] + (1.0 if low[1] == math.inf else min(max(0.9 * low[1], 0.05), 2.0)), end)
             value = excess(point)
             if value <= 0:
                 return low, (point, value)
             low = (point, value)
+        raise _unreachable(epsilon, delta)
     high = (at, value)
-    while True:
-        point = high[0] - (1.0 if value == -math.inf else min(max(-0.9 * value, 0.05), 2.0))
-        if point < -math.log(_LARGEST):
-            raise _insensitive()
+    while high[0] > -end:
+        point = max(high[0] - (1.0 if value == -math.inf else min(max(-0.9 * value, 0.05), 2.0)), -end)
         value = excess(point)
         if value > 0:
             return (point, value), high
         high = (point, value)
+    raise _insensitive()
 
 
 def _secant(excess: Callable[[float], float], low: tuple[float, float], high: tuple[float, float]) -> tuple[float, float]:
@@ -148,13 +146,8 @@ def _certify(spent: Callable[[float], float], log_x: float, slope: float, epsilo
             if value >= epsilon * (1 - _SLACK):
                 break
         if not 0 < value < math.inf:
-            log_x += 0.01 if value > epsilon else -0.01
-            continue
-        # Aim just below the target; a safe iterate that cannot be improved any more ends the walk.
-        step = math.log(value / (epsilon * (1 - _SLACK / 2))) / -slope
-        if best < math.inf and abs(step) < 1e-9:
-            break
-        log_x += step
+            break  # ε jumps here
+        log_x += math.log(value / (epsilon * (1 - _SLACK / 2))) / -slope  # aim just below the target
     while best == math.inf:
         log_x += 1e-4
         best = log_x if spent(log_x) <= epsilon else math.inf
@@ -164,7 +157,8 @@ def _certify(spent: Callable[[float], float], log_x: float, slope: float, epsilo
 def calibrate_steps(
     make_event: Callable[[int], Event], epsilon: float | Risk, delta: float | None = None, *, limit: int = 10**9
 ) -> int:
-    """Largest number of steps for which `make_event(steps)` is (ε, δ)-private, or keeps a `Risk`; 0 where one is too much."""
+    """Largest number of steps for which `make_event(steps)` is (ε, δ)-private, or keeps a `Risk`; 0 where one is too much, and
+    never more than `limit`."""
     if isinstance(epsilon, Risk):
         fits = _kept(make_event, epsilon)
     else:
@@ -175,6 +169,7 @@ def calibrate_steps(
     low, high = 1, 2
     while high <= limit and fits(high):
         low, high = high, 2 * high
+    high = min(high, limit + 1)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -97,9 +97,9 @@ def lecture_sgd_noise(size: int, steps: int, epsilon: float, delta: float, lipsc
     n, T = check.integer("size", size), check.integer("steps", steps)
     if not check.positive("epsilon", epsilon) <= 1:
         raise ValueError(f"Expected epsilon of at most 1, got {epsilon:g}.")
-    step = n * epsilon / (4 * math.sqrt(2 * T * math.log(2 / check.fraction("delta", delta))))
-    if not step <= 1:
-        raise ValueError(f"Expected more steps: each would have epsilon = {step:.3g} before it is amplified, and 1 is the most.")
+    each = n * epsilon / (4 * math.sqrt(2 * T * math.log(2 / check.fraction("delta", delta))))
+    if not each <= 1.0:
+        raise ValueError(f"Expected more steps: each would have epsilon = {each:.3g} before it is amplified, and 1 is the most.")
     if not delta * n < 2 * T:
         raise ValueError("Expected more steps: each would have a delta above 1 before it is amplified.")
     log = math.log(2.5 * T / (delta * n))

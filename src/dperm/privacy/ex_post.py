@@ -191,21 +191,19 @@ def stopping_delta(signals: Sequence[float], epsilons: Sequence[float]) -> float
         raise ValueError(f"Expected {len(at)} epsilons of at least 0, got {epsilons!r}.")
     squares = np.square(at)
     steps = np.diff(squares, prepend=0.0)
-    low = float(np.min(squares / 2 - _REACH * at))
+    low = min(0.0, float(np.min(squares / 2 - _REACH * at)))  # the walk starts at 0
     high = float(np.max(squares / 2 + _REACH * at))
     width = max(_FINEST * float(np.sqrt(steps.min())), (high - low) / _MOST)
-    cells = np.arange(math.floor(low / width), math.ceil(high / width) + 1)  # 0 is among them
+    cells = np.arange(math.floor(low / width), math.ceil(high / width) + 1)
     losses = cells * width
     value = np.zeros(len(losses))
     for step, level in zip(steps[::-1], levels[::-1], strict=True):
         value = np.maximum(value, -np.expm1(np.minimum(level - losses, 0.0)))
         first, weights = _increments(float(step), width)
         # E value(ℓ + increment); beyond the grid: 1 above, and below what there is at its lower end
-        last = first + len(weights) - 1
-        padded = np.pad(value, (max(0, -first), max(0, last)), constant_values=(value[0], 1.0))
-        mean = _correlated(padded, weights)
-        start = max(0, first)  # where all weights lie to the right of 0
-        value = np.clip(mean[start : start + len(losses)], 0.0, 1.0)
+        below, above = max(0, -first), first + len(weights) - 1
+        mean = _correlated(np.pad(value, (below, above), constant_values=(value[0], 1.0)), weights)
+        value = mean[first + below :][: len(losses)]
     return min(1.0, float(value[-cells[0]]) + _rounding(len(at)))
 
 
@@ -265,6 +263,6 @@ def _gaussian(signals: Array) -> Array:
         raise ValueError(
             f"Expected signals of at most 29, whose losses doubles hold, got {last:.3g}: less epsilon, or a larger delta."
         )
-    if not (signals[0] > 1 / LARGEST_NUMBER and (np.diff(np.square(signals)) > 0).all()):
+    if not signals[0] > 1 / LARGEST_NUMBER:  # the squares of larger doubles rise as they do: none is below the normal range
         raise ValueError("Expected signals whose squares rise from above 0.")
     return signals

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtr, ndtri, ndtri_exp
+from scipy.special import exprel, log_ndtr, ndtr, ndtri, ndtri_exp
 
 from dperm.privacy.loss_bound import TAIL, LossBound, Normal
 
@@ -40,14 +40,13 @@ class Gain(ABC):
     """Half of a curve: how much probability an event of probability Φ(−z) ≤ ½ can gain, or its complement lose, per unit of
     time.
 
-    A concave function of the tail Φ(−z), at quantiles z ≥ 0. From `edge` on it is `factor`·φ(z), the Gaussian mechanism's.
+    A concave function of the tail Φ(−z), at quantiles z ≥ 0. From `edge` on it is `factor`·φ(z), the Gaussian mechanism's. Where
+    there is no edge, its slope rises by no more than `factor` for each quantile, and gain ÷ φ(z) falls, once the slope is at
+    least `factor`·z.
     """
 
     edge: float = math.inf
     factor: float = 1.0
-    #: beyond `TAIL`, where there is no edge: slopes are at most this plus `factor`·z, and gains at most `fastest`·φ(z)
-    steepest: float = 0.0
-    fastest: float = 1.0
 
     @abstractmethod
     def value(self, z: Array) -> Array:
@@ -96,14 +95,6 @@ class HingeGain(Gain):
 
     curvature: float
 
-    @property
-    def steepest(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.curvature
-
-    @property
-    def fastest(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return 1 + self.curvature / TAIL  # Φ(−z) ≤ φ(z)/z
-
     def value(self, z: Array) -> Array:
         return np.minimum(self.curvature * ndtr(-z) + _density(z), 1 / _ROOT)
 
@@ -120,14 +111,6 @@ class TwoSidedGain(Gain):
 
     curvature: float
     losing: bool = False
-
-    @property
-    def steepest(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return (0.0 if self.losing else self.curvature) + math.log(2) / TAIL  # w ≤ z + ln2/z
-
-    @property
-    def fastest(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return 1 + (0.0 if self.losing else self.curvature) / TAIL + 2 / TAIL**2  # 2φ(w) = Φ(−z)·hazard(w) ≤ φ(z)·(w + 1/w)/z
 
     def _widths(self, z: Array) -> tuple[Array, Array]:
         """w(α) and w(1 − α), of the tail and of the rest."""
@@ -160,14 +143,6 @@ class BothGains(Gain):
     @property
     def factor(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.coming.factor + self.going.factor
-
-    @property
-    def steepest(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.coming.steepest + self.going.steepest
-
-    @property
-    def fastest(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.coming.fastest + self.going.fastest
 
     def value(self, z: Array) -> Array:
         return self.coming.value(z) + self.going.value(z)
@@ -212,17 +187,15 @@ class _Half:
         return self._times[pieces] + self._durations(tails, pieces) + np.maximum(z - self.edge, 0.0) / self.gain.factor
 
     def _pieces(self, tails: Array) -> Any:
-        return np.clip(np.searchsorted(-self._cuts, -tails, side="right") - 1, 0, len(self._values) - 1)
+        return np.minimum(np.searchsorted(-self._cuts, -tails, side="right"), len(self._values)) - 1
 
     def quantiles(self, times: Array) -> Array:
         """Inverse of `times`."""
-        pieces = np.clip(np.searchsorted(self._times, times, side="right") - 1, 0, len(self._values) - 1)
+        pieces = np.minimum(np.searchsorted(self._times, times, side="right"), len(self._values)) - 1
         left = np.minimum(times, self._times[-1]) - self._times[pieces]
-        slope, start = self._slopes[pieces], self._cuts[pieces]
-        speed = self._at(start, pieces)
-        flat = np.abs(slope * left) < 1e-8
-        moved = left * np.where(flat, 1 - slope * left / 2, -np.expm1(-slope * left) / np.where(flat, 1.0, slope * left))
-        inside = -ndtri(np.maximum(start - speed * moved, 1e-320))
+        start = self._cuts[pieces]
+        moved = self._at(start, pieces) * left * exprel(-self._slopes[pieces] * left)
+        inside = -ndtri(np.maximum(start - moved, 1e-320))
         return inside + np.maximum(times - self._times[-1], 0.0) * self.gain.factor
 
     def log_values(self, z: Array) -> Array:
@@ -283,13 +256,15 @@ def _one_direction(rising: Gain, falling: Gain, speed: float) -> LossBound:
     values = np.maximum.accumulate(logs - flow.log_values(before))
     # who comes from where tails are no doubles any more: what is lost there is not known
     values[before >= (_FAR if rising.edge > _FAR else math.inf)] = _UNKNOWN
+    beyond = gaussian**2 / 2
     if rising.edge <= TAIL:
-        values = np.minimum(values, gaussian * high + gaussian**2 / 2)
-        beyond = gaussian**2 / 2
+        values = np.minimum(values, gaussian * high + beyond)
     elif rising.edge < math.inf:
-        beyond = gaussian**2 / 2 + gaussian * (rising.edge - TAIL)  # what it is at the edge, and it increases
-    else:
-        beyond = speed * (rising.steepest + rising.factor * speed * rising.fastest)  # the integral of slopes along the way
+        beyond += gaussian * (rising.edge - TAIL)  # what it is at the edge, and it increases
+    elif rising.slope(np.array([TAIL]))[0] < rising.factor * TAIL:
+        values[-1] = _UNKNOWN  # so much curvature that events gain all that there is even here
+    # Further out the loss rises no faster than the Gaussian's: it is the integral of slopes along the way, slopes rise by no more
+    # than `factor` for each quantile, and ways from further out stay as near to each other, since the pace falls.
     beyond = max(beyond, float(values[-1]) - gaussian * high)
     densities = np.minimum(-np.square(nodes[1:]), -np.square(nodes[:-1])) / 2 - math.log(_ROOT)
     steepness = (flow.slopes(before[:-1]) - flow.slopes(nodes[1:])) * np.exp(densities - np.maximum(logs[1:], logs[:-1]))
@@ -305,7 +280,7 @@ def _larger(one: LossBound, other: LossBound) -> LossBound:
     """The larger of two bounds, both of a normal variable."""
     breaks = np.union1d(one.breaks, other.breaks)
     (slopes, intercepts), (others, constants) = (_lines(bound, breaks) for bound in (one, other))
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # nearly parallel lines cross beyond all pieces
         crossings = (constants - intercepts) / (slopes - others)
     ends = np.concatenate([[-np.inf], breaks, [np.inf]])
     breaks = np.union1d(breaks, crossings[(crossings > ends[:-1]) & (crossings < ends[1:])])

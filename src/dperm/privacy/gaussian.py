@@ -79,9 +79,7 @@ def gaussian_log_delta(s: float, epsilon: float) -> float:
 def gaussian_delta(noise_multiplier: float, epsilon: float) -> float:
     """Smallest δ at which noise `noise_multiplier`·sensitivity is (ε, δ)-private."""
     log_delta = gaussian_log_delta(math.nextafter(1 / noise_multiplier, math.inf), epsilon)
-    value = math.exp(log_delta) * (1 + 2 * _EPS)
-    # below the normal range a double is rounded by up to half its distance from the next
-    return min(1.0, value if value > sys.float_info.min else math.nextafter(value, math.inf))
+    return min(1.0, math.nextafter(math.exp(log_delta), math.inf))  # exp is right to one place, below the normal range too
 
 
 def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
@@ -89,8 +87,8 @@ def gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     s = math.nextafter(1 / noise_multiplier, math.inf)
     target = math.log(delta) * (1 + _EPS)
     if delta < sys.float_info.min:  # a double that is rounded up in `gaussian_delta` shall not exceed it
-        target -= 2.0
-    return solve_decreasing(lambda epsilon: gaussian_log_delta(s, epsilon) - target, scale=s * s / 2 + s)
+        target -= 1.0
+    return solve_decreasing(lambda epsilon: gaussian_log_delta(s, epsilon) - target, scale=s)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -100,15 +98,14 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     def excess(log_s: float) -> float:
         return gaussian_log_delta(math.exp(log_s), epsilon) - target
 
-    low = math.log(min(1.0, epsilon) / 60 / math.sqrt(max(1.0, -target)))
+    low, high = -2.0, 0.0
     while excess(low) > 0:
-        low -= 2
-    high = low + 1
+        low, high = low - 2, low
     while excess(high) <= 0:
-        low, high = high, high + 1
-    root = brentq(excess, low, high, xtol=1e-13, rtol=1e-14)
+        low, high = high, high + 2
+    root = brentq(excess, low, high, xtol=1e-13)
     while excess(root) > 0:  # step back over the solver's tolerance, never forward
-        root -= 1e-13 * max(1.0, abs(root))
+        root -= 2e-13  # more than the last place of any double's logarithm
     return math.exp(root)
 
 

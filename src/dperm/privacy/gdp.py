@@ -30,12 +30,10 @@ Array = NDArray[np.float64]
 
 
 class GaussianBound(NamedTuple):
-    """Outside outputs of chance at most `mass`, under either neighbour, a mechanism is √`mu_squared`-GDP. `astray`: the chance
-    that another mechanism ran."""
+    """Outside outputs of chance at most `mass`, under either neighbour, a mechanism is √`mu_squared`-GDP."""
 
     mu_squared: float
     mass: float = 0.0
-    astray: float = 0.0
 
 
 def gdp_bounds(event: Event, mass: float) -> list[GaussianBound]:
@@ -53,25 +51,22 @@ def gdp_bounds(event: Event, mass: float) -> list[GaussianBound]:
     counts = leaves(event)
     noise = {leaf: count for leaf, count in counts.items() if isinstance(leaf, Gaussian)}
     others = tuple(SelfComposed(leaf, count) for leaf, count in counts.items() if leaf not in noise)
-    squares = sum(count / leaf.noise_multiplier**2 for leaf, count in noise.items()) * _ROUNDING
-    astray = sum(count * leaf.astray for leaf, count in noise.items())
-    found: list[GaussianBound] = []
+    squares = sum(count / leaf.noise_multiplier**2 for leaf, count in noise.items())
+    found: list[tuple[float, float]] = []  # μ² and mass of what is not Gaussian noise
     if others:  # what may go astray of them is in their profile
-        bounds = _bounds(PrivacyLossDistribution(Composed(others)), mass)
-        found = [GaussianBound(squares + mu_squared, aside, astray) for mu_squared, aside in bounds]
+        found = _bounds(PrivacyLossDistribution(Composed(others)), mass)
     if all(isinstance(leaf, Gaussian | PureDP) for leaf in counts):
-        pure = sum(count * _pure(leaf.epsilon) ** 2 for leaf, count in counts.items() if isinstance(leaf, PureDP))
-        found.append(GaussianBound(squares + pure * _ROUNDING, 0.0, sum(count * leaf.astray for leaf, count in counts.items())))
+        found.append((sum(count * _pure(leaf.epsilon) ** 2 for leaf, count in counts.items() if isinstance(leaf, PureDP)), 0.0))
     if not found:
         what = f"with δ = {mass:.2g} set aside" if mass else "with nothing set aside: only Gaussian noise and pure ε-DP have one"
         raise UnsupportedEventError(f"No Gaussian mechanism that gives away no less is known {what}.")
-    return found
+    return [GaussianBound((squares + mu_squared) * _ROUNDING, aside) for mu_squared, aside in found]
 
 
 def _pure(epsilon: float) -> float:
     """μ of an ε-DP mechanism: its errors lie above the chords through (1, 1) ÷ (1 + e^ε), and a Gaussian's below chords."""
     if epsilon < 1e-4:
-        return epsilon * math.sqrt(math.pi / 2) * _ROUNDING  # its slope at 0, which falls: rounding would leave nothing
+        return epsilon * math.sqrt(math.pi / 2)  # its slope at 0, which falls: rounding would leave nothing
     return -2 * float(ndtri(expit(-epsilon)))
 
 
@@ -81,30 +76,22 @@ def _bounds(losses: PrivacyLossDistribution, mass: float) -> list[tuple[float, f
     largest = next((value for share in (_LEAST, 0.5, 0.999) if (value := losses.epsilon(mass * share)) < LOSS_CAP), math.inf)
     if not math.isfinite(largest):
         return []
-    ends = [largest * factor for factor in _ENDS]
-    points = np.array([*(largest * (np.arange(_POINTS) / _POINTS) ** 1.5), *ends]) if largest else np.zeros(1)
-    ends = ends if largest else [0.0]
-    rough = losses.deltas(list(points))
-    rough[-len(ends) :] = np.minimum(rough[-len(ends) :], [losses.delta(end) for end in ends])  # where δ may end abruptly
-    slopes, deltas = _lower_hull(np.exp(points), np.minimum(rough * (1 + _LAST_DIGITS), 1.0))
-    asides = np.where(deltas > 1e-280, deltas, 0.0)
-    found = [(_mu(slopes[: last + 1], deltas[: last + 1], aside), float(aside)) for last, aside in enumerate(asides)]
-    return [(mu**2 * _ROUNDING, aside) for mu, aside in found if aside <= mass and math.isfinite(mu)]
+    points = np.unique(largest * np.concatenate([(np.arange(_POINTS) / _POINTS) ** 1.5, _ENDS]))
+    slopes, deltas = _lower_hull(np.exp(points), losses.deltas(list(points)) * (1 + _LAST_DIGITS))
+    found = [(_mu(slopes[:end], deltas[:end]) ** 2, float(deltas[end - 1])) for end in np.flatnonzero(deltas <= mass) + 1]
+    return [(mu_squared, aside) for mu_squared, aside in found if math.isfinite(mu_squared)]
 
 
-def _mu(slopes: Array, deltas: Array, aside: float) -> float:
-    """The least μ at which a Gaussian's trade-off lies below the polygon of these lines and their mirror images, once its atoms
-    are set aside. Both are their own mirror images: corners with α ≤ β tell, and where the polygon meets the diagonal."""
-    middle = float(np.max((1 - deltas) / (1 + slopes)))
-    if middle <= 0:
-        return math.inf  # rounding left nothing of it
+def _mu(slopes: Array, deltas: Array) -> float:
+    """The least μ at which a Gaussian's trade-off lies below the polygon of these lines and their mirror images, once atoms of
+    the last δ are set aside. Both are their own mirror images: corners with α < β tell, and where the polygon meets the
+    diagonal."""
+    middle, aside = float(np.max((1 - deltas) / (1 + slopes))), deltas[-1]
     corners = (deltas[:-1] - deltas[1:]) / np.diff(slopes)  # α where a line meets the next; β there is 1 − met
-    met = deltas[:-1] + slopes[:-1] * corners
-    kept = (corners > 0) & (corners + met <= 1) & (corners < middle)  # others lie below the mirror images
+    met = deltas[:-1] + slopes[:-1] * corners  # above `aside`, where α is above 0
+    kept = (corners > 0) & (corners < middle)  # others lie below the mirror images
     false, true = corners[kept] / (1 - aside), (met[kept] - aside) / (1 - aside)
-    if np.any(true <= 0):
-        return math.inf
-    return float(np.max(ndtri(true) - ndtri(false), initial=max(0.0, -2 * float(ndtri(middle / (1 - aside))))))
+    return float(np.max(ndtri(true) - ndtri(false), initial=-2 * float(ndtri(middle / (1 - aside)))))
 
 
 def _lower_hull(slopes: Array, deltas: Array) -> tuple[Array, Array]:

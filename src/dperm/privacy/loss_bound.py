@@ -154,7 +154,7 @@ class LossBound:
         values = np.maximum.accumulate(values)  # increasing but for rounding
         piece = np.clip(np.searchsorted(values, losses, side="right") - 1, 0, slopes.size - 1)
         slope = slopes[piece]
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # an infinite y is clipped to its piece
             y = np.where(slope > 0, (losses - intercepts[piece]) / slope, ends[piece + 1])
         y = np.clip(y, ends[piece], ends[piece + 1])
         return np.where(losses < values[0], ends[0], y)
@@ -168,8 +168,6 @@ class LossBound:
     def delta(self, epsilon: float) -> float:
         """Upper bound on E(1 − e^{ε − R})₊, any real ε: above it by what rounding may take away."""
         start = self._inverse(np.array([epsilon]))
-        if epsilon < self.support[0]:
-            start = np.array([self.law.support[0]])
         steps = np.arange(self.law.support[0], self.law.support[1], _STEP)  # so that the second bound below is of use
         a, b, piece = self._cells(np.concatenate([start, steps]))
         inside = a >= start[0]
@@ -180,7 +178,8 @@ class LossBound:
         log_q = epsilon - intercepts + log_tilted
         # both are rounded, and where noise is large nothing but rounding is left of their difference
         p = np.exp(log_p + _rounding(log_p))
-        q = np.exp(log_q - _rounding(np.array(epsilon), intercepts, np.square(slopes), log_tilted))
+        # where R ≥ ε, as in all of these cells but for rounding, q is no more than p: to cap it at 1 loses nothing
+        q = np.exp(np.minimum(log_q - _rounding(np.array(epsilon), intercepts, np.square(slopes), log_tilted), 0.0))
         highest = intercepts + slopes * b + _rounding(intercepts, slopes * b, np.array(epsilon)) - 8 * _EPS
         by_highest = -p * np.expm1(np.minimum(epsilon - highest, 0.0)) * (1 + 4 * _EPS)
         return float(min(1.0, np.sum(np.minimum(np.maximum(p - q, 0.0) + _EPS * p, by_highest)) + 3e-40))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,13 +40,25 @@ from dperm.privacy.last_iterate import stopped_shifts
 from dperm.privacy.loss_bound import TAIL, LossBound, Normal, SymmetrisedLoss
 from dperm.privacy.stated_points import bend, hull
 
-__all__ = ["LOSS_CAP", "MOST_NOISE", "Directions", "LossPair", "composed_pairs", "gaussian_pair", "loss_pairs", "symmetric"]
+__all__ = [
+    "LOSS_CAP",
+    "MOST_NOISE",
+    "Cells",
+    "Directions",
+    "LossPair",
+    "cells",
+    "composed_pairs",
+    "gaussian_pair",
+    "loss_pairs",
+    "symmetric",
+]
 
 Array = NDArray[np.float64]
 
 LOSS_CAP = 600.0  # larger losses count as infinite: e^600 still is a double
 _LOST_ROWS = 1e-18
-_AT_ONCE = 1 << 16
+_EPS = float(np.finfo(np.float64).eps)
+_AT_ONCE = 1 << 19  # numbers of an array
 MOST_NOISE = 1e9  # more is taken for as much: losses would be lost in rounding
 
 
@@ -58,6 +71,74 @@ class LossPair(Protocol):
     def masses(self, edges: Array) -> tuple[Array, Array]:
         """P- and Q-masses of losses in (edges[i], edges[i+1]]."""
         ...
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What the masses of cells between `edges` make: all of shape (edges − 1,).
+
+    `gain` is p − q·e^edge at the lower edge, of which the upper end's share is made. `doubt` bounds the P-mass that rounding of
+    these and of edges may have moved: docs/accounting.md, "The masses of cells".
+    """
+
+    p: Array
+    q: Array
+    gain: Array
+    doubt: Array
+
+
+def cells(pair: LossPair, edges: Array) -> Cells:
+    """Of a pair, between edges of which the first may be −∞. Pairs that are nearly equal have gains of their own, without the
+    cancellation of p − q·e^edge."""
+    own = getattr(pair, "cells", None)
+    return own(edges) if own is not None else _cells_by_masses(pair, edges)
+
+
+def _cells_by_masses(pair: LossPair, edges: Array) -> Cells:
+    p, q = pair.masses(edges)
+    digits = 6 + np.abs(np.log(np.maximum(p, 1e-300))) + _sizes(edges)
+    return Cells(p, q, p - q * np.exp(edges[:-1]), 4 * _EPS * digits * np.maximum(p, 0.0))
+
+
+def _sizes(edges: Array) -> Array:
+    """How far from 0 losses of cells lie; those of infinite cells never matter."""
+    sizes = np.abs(np.where(np.isfinite(edges), edges, 0.0))
+    return np.maximum(sizes[1:], sizes[:-1])
+
+
+def _doubt(edges: Array, p: Array, moved: Array, rate: float) -> Array:
+    """Of gains that are sums of terms as large as `moved`, whose edges are found from logarithms as large as that of `rate`."""
+    sizes = _sizes(edges)
+    return 4 * _EPS * (6 + 2 * abs(math.log(rate)) + sizes) * (np.maximum(moved, 0.0) + sizes * np.maximum(p, 0.0))
+
+
+class _MixedWithQ(ABC):
+    """A pair with P = w·Q + R: Q without the record, and R where the sample holds it."""
+
+    @property
+    @abstractmethod
+    def hit(self) -> float:
+        """The chance 1 − w that the sample holds something of whom the neighbours differ in."""
+
+    @abstractmethod
+    def sampled(self, edges: Array) -> tuple[Array, Array]:
+        """Masses of losses in (edges[i], edges[i+1]]: of R, and of Q."""
+
+    def cells(self, edges: Array) -> Cells:
+        """The gain is R − (e^edge − w)·Q."""
+        sampled, q = self.sampled(edges)
+        p, lift = (1 - self.hit) * q + sampled, np.expm1(edges) + self.hit
+        moved = np.abs(sampled) + (np.abs(lift[:-1]) + self.hit) * np.abs(q)
+        return Cells(p, q, sampled - lift[:-1] * q, _doubt(edges, p, moved, self.hit))
+
+    def reversed_cells(self, edges: Array) -> Cells:
+        """Of the pair (Q, P): the gain is (1 − w·e^edge)·Q − e^edge·R."""
+        sampled, p = (values[::-1] for values in self.sampled(-edges[::-1]))
+        q = (1 - self.hit) * p + sampled
+        ratio = np.exp(edges[:-1])
+        lift = self.hit * ratio - np.expm1(edges[:-1])
+        moved = ratio * np.abs(sampled) + (np.abs(lift) + self.hit) * np.abs(p)
+        return Cells(p, q, lift * p - ratio * sampled, _doubt(edges, p, moved, self.hit))
 
 
 @dataclass(frozen=True)
@@ -75,6 +156,10 @@ class _Reversed:
         p, q = self.pair.masses(-edges[::-1])
         return q[::-1], p[::-1]
 
+    def cells(self, edges: Array) -> Cells:
+        own = getattr(self.pair, "reversed_cells", None)
+        return own(edges) if own is not None else _cells_by_masses(self, edges)
+
 
 def _normal_mass(edges: Array) -> Array:
     """Φ(edges[i+1]) − Φ(edges[i]), from the nearer tail."""
@@ -82,8 +167,17 @@ def _normal_mass(edges: Array) -> Array:
     return np.where(flipped, ndtr(-edges[:-1]) - ndtr(-edges[1:]), ndtr(edges[1:]) - ndtr(edges[:-1]))
 
 
+def _mixture_loss(rate: float, exponent: float) -> float:
+    """ln(1 − rate + rate·e^exponent), right in its own digits however rare samples are."""
+    growth = rate * math.expm1(min(exponent, LOSS_CAP))
+    if exponent <= LOSS_CAP and growth > -0.5:
+        return math.log1p(growth)
+    rest = math.log1p(-rate) if rate < 1 else -math.inf
+    return float(np.logaddexp(rest, math.log(rate) + exponent))
+
+
 @dataclass(frozen=True)
-class _SampledGaussian:
+class _SampledGaussian(_MixedWithQ):
     """P = (1−q)N(0, σ²) + qN(1, σ²) against Q = N(0, σ²): removing a record (Zhu, Dong, Wang 2022, Theorem 11)."""
 
     q: float
@@ -94,29 +188,50 @@ class _SampledGaussian:
         reach = TAIL * self.sigma
         return self._loss(-reach), self._loss(1 + reach)
 
-    def _loss(self, x: float) -> float:
-        return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + (2 * x - 1) / (2 * self.sigma**2)))
+    @property
+    def least(self) -> float:
+        """No loss is less."""
+        return math.log1p(-self.q) if self.q < 1 else -math.inf
 
-    def masses(self, edges: Array) -> tuple[Array, Array]:
+    def _loss(self, x: float) -> float:
+        return _mixture_loss(self.q, (2 * x - 1) / (2 * self.sigma**2))
+
+    @property
+    def hit(self) -> float:
+        """The chance that the sample holds the record."""
+        return self.q
+
+    def sampled(self, edges: Array) -> tuple[Array, Array]:
+        """Masses of losses in (edges[i], edges[i+1]]: that part of P in which the sample holds the record, and Q."""
         lift = np.expm1(edges) + self.q  # e^loss − (1 − q)
         with np.errstate(divide="ignore"):
             x = self.sigma**2 * (np.log(np.maximum(lift, 0.0)) - math.log(self.q)) + 0.5
         without, with_record = _normal_mass(x / self.sigma), _normal_mass((x - 1) / self.sigma)
-        return (1 - self.q) * without + self.q * with_record, without
+        return self.q * with_record, without
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        sampled, without = self.sampled(edges)
+        return (1 - self.q) * without + sampled, without
 
 
-def _log_binomial(counts: Array, trials: int, rate: float) -> Array:
-    """ln P(Binomial(trials, rate) = count)."""
-    choices = -np.log1p(trials) - betaln(trials - counts + 1, counts + 1)
-    return choices + xlogy(counts, rate) + xlog1py(trials - counts, -rate)
+def _log_binomial(counts: Array, trials: int, rate: float) -> tuple[Array, Array]:
+    """ln P(Binomial(trials, rate) = count), and how far each may be off in rounding: of the logarithms of three Γ, each of which
+    is at most that of trials + 2, and of the other terms."""
+    chosen, left = xlogy(counts, rate), xlog1py(trials - counts, -rate)
+    off = 8 * _EPS * (1 + math.lgamma(trials + 2) + np.abs(chosen) + np.abs(left))
+    return -np.log1p(trials) - betaln(trials - counts + 1, counts + 1) + chosen + left, off
 
 
 @dataclass(frozen=True)
-class _RowsSampled:
+class _RowsSampled(_MixedWithQ):
     """P = Σ_j w_j·N(j/m, σ²) against Q = N(0, σ²), w_j = P(Binomial(m, q) = j): removing a person of m rows, each of which a sum
     holds with probability q (Ganesh 2024, mixtures of Gaussians; Charles and others 2024). σ is in units of m rows.
 
-    Numbers of rows that are all but impossible are left out, and count as an infinite loss: `lost` is their mass.
+    Numbers of rows that are all but impossible are left out, and count as an infinite loss: `lost` is their mass. Weights w_j of
+    j ≥ 1 are rounded upwards: more mass of P at the same places only raises profiles.
+
+    The loss is found from e^loss − w_0, all that rows in the sum add, and never as the logarithm of a sum that has w_0 in it:
+    where samples are rare that sum is 1, to all of its digits.
     """
 
     q: float
@@ -125,64 +240,100 @@ class _RowsSampled:
 
     @functools.cached_property
     def _parts(self) -> tuple[Array, Array]:
-        """Shifts, and logarithms of their weights, beyond `lost`."""
-        counts = np.arange(self.m + 1, dtype=np.float64)
-        logs = _log_binomial(counts, self.m, self.q)
+        """Shifts of one row in the sum and more, and logarithms of their weights, beyond `lost`."""
+        counts = np.arange(1, self.m + 1, dtype=np.float64)
+        logs, off = _log_binomial(counts, self.m, self.q)
         beyond = np.cumsum(np.exp(logs)[::-1])[::-1]  # P(as many or more)
         kept = (beyond > _LOST_ROWS) | (counts < 2)
-        return counts[kept] / self.m, logs[kept]
+        return counts[kept] / self.m, (logs + off)[kept]
 
     @functools.cached_property
     def lost(self) -> float:
         """P-mass that is left out."""
-        return float(np.exp(_log_binomial(np.arange(len(self._parts[0]), self.m + 1, dtype=np.float64), self.m, self.q)).sum())
+        counts = np.arange(len(self._parts[0]) + 1, self.m + 1, dtype=np.float64)
+        logs, off = _log_binomial(counts, self.m, self.q)
+        return float(np.exp(logs + off).sum())
+
+    @property
+    def least(self) -> float:
+        """No loss is less: that of nobody's rows in the sum, ln w_0."""
+        return self.m * math.log1p(-self.q)
 
     @property
     def support(self) -> tuple[float, float]:
+        shifts = self._parts[0]
         reach = TAIL * self.sigma
-        low, high = self._losses(np.array([-reach, self._parts[0][-1] + reach]))[0]
-        return float(low), float(high)
+        return self._loss(-reach), self._loss(float(shifts[-1]) + reach)
 
-    def _losses(self, x: Array) -> tuple[Array, Array]:
-        """ln P/Q at x, convex and increasing, and its derivative."""
+    def _loss(self, x: float) -> float:
+        shifts, logs = self._parts
+        exponents = (shifts * x - np.square(shifts) / 2) / self.sigma**2
+        weights = np.exp(logs)
+        rounded = float(weights.sum()) + math.expm1(self.least)  # weights of 1 in all, but for what is left out and rounding
+        growth = float(weights @ np.expm1(np.minimum(exponents, LOSS_CAP))) + rounded
+        if exponents.max() <= LOSS_CAP and growth > -0.5:
+            return math.log1p(growth)
+        return float(np.logaddexp(self.least, logsumexp(logs + exponents)))
+
+    def _added(self, x: Array) -> tuple[Array, Array]:
+        """ln(e^loss − w_0) at x, convex and increasing, and its derivative."""
         shifts, logs = self._parts
         exponents = logs[:, None] + (shifts[:, None] * x - np.square(shifts)[:, None] / 2) / self.sigma**2
-        losses = logsumexp(exponents, axis=0)
-        return losses, (np.exp(exponents - losses) * shifts[:, None]).sum(axis=0) / self.sigma**2
+        added = logsumexp(exponents, axis=0)
+        return added, (np.exp(exponents - added) * shifts[:, None]).sum(axis=0) / self.sigma**2
 
     def _places(self, losses: Array) -> Array:
         """x where the loss is that (increasing): Newton's method, for some from where one part alone has the loss, so that it
         only falls; for those between from between."""
-        shifts, logs = (part[1:, None] for part in self._parts)
-        x = np.where(losses == np.inf, np.inf, -np.inf)
-        known = losses > self._parts[1][0] + 1e-13  # it has no lower loss than ln w_0, nearly
-        wanted = losses[known & (losses < np.inf)]
+        with np.errstate(divide="ignore"):
+            added = np.log(np.maximum(np.expm1(losses) - math.expm1(self.least), 0.0))
+        x, finite = np.array(added), np.isfinite(added)
+        wanted = added[finite]
         if not len(wanted):
             return x
+        shifts, logs = (part[:, None] for part in self._parts)
         some = np.unique(np.append(np.arange(0, len(wanted), 64), len(wanted) - 1))
-        start = ((wanted[some] - logs) * self.sigma**2 / shifts + shifts / 2).min(axis=0)
+        start = np.concatenate(
+            [((wanted[few] - logs) * self.sigma**2 / shifts + shifts / 2).min(axis=0) for few in self._in_turn(some)]
+        )
         found = np.interp(wanted, wanted[some], self._solved(wanted[some], start))
-        for part in (slice(at, at + _AT_ONCE) for at in range(0, len(wanted), _AT_ONCE)):
-            found[part] = self._solved(wanted[part], found[part])
-        x[known & (losses < np.inf)] = found
+        x[finite] = self._solved(wanted, found)
         return x
 
-    def _solved(self, losses: Array, x: Array) -> Array:
+    def _in_turn(self, values: NDArray[Any]) -> list[NDArray[Any]]:
+        """So many at once that arrays of all parts for each of them stay small."""
+        return np.array_split(values, -(-len(values) * len(self._parts[0]) // _AT_ONCE))
+
+    def _solved(self, added: Array, x: Array) -> Array:
+        pairs = zip(self._in_turn(added), self._in_turn(x), strict=True)
+        return np.concatenate([self._newton(*few) for few in pairs])
+
+    def _newton(self, added: Array, x: Array) -> Array:
         for _ in range(100):
-            found, steep = self._losses(x)
-            step = (found - losses) / np.maximum(steep, 1e-300)
+            found, steep = self._added(x)
+            step = (found - added) / steep
             x = x - step
             if np.abs(step).max() <= 1e-13 * max(1.0, self.sigma):
                 break
         return x
 
-    def masses(self, edges: Array) -> tuple[Array, Array]:
+    @property
+    def hit(self) -> float:
+        """The chance that the sum holds some row of the person."""
+        return -math.expm1(self.least)
+
+    def sampled(self, edges: Array) -> tuple[Array, Array]:
+        """Masses of losses in (edges[i], edges[i+1]]: that part of P in which the sum holds some row of the person, and Q."""
         shifts, logs = self._parts
         x = self._places(edges)
-        with_person = sum(
-            weight * _normal_mass((x - shift) / self.sigma) for shift, weight in zip(shifts, np.exp(logs), strict=True)
-        )
-        return np.asarray(with_person), _normal_mass(x / self.sigma)
+        sampled = np.zeros(edges.size - 1)
+        for shift, weight in zip(shifts, np.exp(logs), strict=True):
+            sampled += weight * _normal_mass((x - shift) / self.sigma)
+        return sampled, _normal_mass(x / self.sigma)
+
+    def masses(self, edges: Array) -> tuple[Array, Array]:
+        sampled, without = self.sampled(edges)
+        return math.exp(self.least) * without + sampled, without
 
 
 @dataclass(frozen=True)
@@ -200,10 +351,13 @@ class _SampledGaussianReplaced:
 
     def _loss(self, x: float) -> float:
         u = 1 / (2 * self.sigma**2)
-        stay, move = math.log1p(-self.q), math.log(self.q)
-        return float(np.logaddexp(stay, move + u * (x - 0.25)) - np.logaddexp(stay, move - u * (x + 0.25)))
+        return _mixture_loss(self.q, u * (x - 0.25)) - _mixture_loss(self.q, -u * (x + 0.25))
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
+        found = self.cells(edges)
+        return found.p, found.q
+
+    def cells(self, edges: Array) -> Cells:
         # With u = e^{x/(2σ²)} and k = q·e^{−1/(8σ²)} the loss solves k·u² + r(1 − E)u − kE = 0, E = e^loss, r = 1 − q.
         # Solved for u·e^{−loss/2}, which keeps both tails finite: k·v² − 2r·sinh(loss/2)·v − k = 0.
         k = self.q * math.exp(-1 / (8 * self.sigma**2))
@@ -211,7 +365,11 @@ class _SampledGaussianReplaced:
         x = 2 * self.sigma**2 * (np.arcsinh(b) + edges / 2)
         zero = _normal_mass(x / self.sigma)
         plus, minus = _normal_mass((x - 0.5) / self.sigma), _normal_mass((x + 0.5) / self.sigma)
-        return (1 - self.q) * zero + self.q * plus, (1 - self.q) * zero + self.q * minus
+        stays, plus, minus = (1 - self.q) * zero, self.q * plus, self.q * minus
+        ratio = np.exp(edges[:-1])
+        grown = stays * np.expm1(edges[:-1])
+        moved = np.abs(plus) + np.abs(ratio * minus) + np.abs(grown) + self.q * np.abs(stays)
+        return Cells(stays + plus, stays + minus, plus - ratio * minus - grown, _doubt(edges, stays + plus, moved, self.q))
 
 
 @dataclass(frozen=True)
@@ -237,15 +395,28 @@ class _SampledWithoutReplacement:
         return -high, high
 
     def masses(self, edges: Array) -> tuple[Array, Array]:
-        p, q = self.pair.masses(np.maximum(edges, 0.0))
-        mirrored_q, mirrored_p = (values[::-1] for values in self.pair.masses(np.maximum(-edges[::-1], 0.0)))
+        found = self.cells(edges)
+        return found.p, found.q
+
+    def cells(self, edges: Array) -> Cells:
+        """Gains of the cell that holds 0 begin at its lower edge, not at 0: all that lies above has (1 − e^edge)·q more there."""
+        upper = self.pair.cells(np.maximum(edges, 0.0))
+        lower = self.pair.reversed_cells(np.minimum(edges, 0.0))  # (Q, P) at −loss
         with_record, without = self.pair.masses(np.array([0.0, np.inf]))
         rest = max(0.0, 1.0 - float(with_record[0]) - float(without[0]))
-        p, q = p + mirrored_p, q + mirrored_q
+        below = np.where(edges[:-1] < 0, np.expm1(edges[:-1]), 0.0)
+        p, q, gain, doubt = (each + other for each, other in zip(_fields(upper), _fields(lower), strict=True))
+        gain = gain - below * upper.q
         cell = int(np.searchsorted(edges, 0.0, side="left")) - 1
         p[cell] += rest
         q[cell] += rest
-        return p, q
+        gain[cell] -= rest * below[cell]
+        doubt[cell] += 4 * _EPS * -below[cell]
+        return Cells(p, q, gain, doubt)
+
+
+def _fields(cells: Cells) -> tuple[Array, Array, Array, Array]:
+    return cells.p, cells.q, cells.gain, cells.doubt
 
 
 @dataclass(frozen=True)

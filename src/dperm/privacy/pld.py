@@ -8,9 +8,11 @@ composition near the ε asked for. Aliasing, truncation and rounding are then er
 Chernoff bound, not to 1, and are added to δ. Every result is an upper bound.
 
 A composition is tuned to a place (ε, δ) of the profile. Tilt and grid suit ε. Losses so large that together they are met with
-a chance of at most a hundred-thousandth of δ count as infinite: without them Chernoff's bound stays near the truth where samples
-are rare. The ε that a composition gives is a better place than the one it was tuned to: losses are composed again there until it
-no longer falls. Many copies are composed in levels: groups of copies, laid on a coarser grid once composed, then groups of these.
+a chance of at most a hundred-thousandth of δ count as infinite: without them Chernoff's bound stays near the truth. Where samples
+are rare even that is far from it, as one loss alone makes the sum large; there runs with a loss beyond a small multiple of ε are
+bounded by themselves, nearly exactly (`_Jump`). The ε that a composition gives is a better place than the one it was tuned to:
+losses are composed again there until it no longer falls. Many copies are composed in levels: groups of copies, laid on a coarser
+grid once composed, then groups of these.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ from scipy.optimize import minimize_scalar
 
 from dperm.privacy.events import Event, Gaussian, leaves
 from dperm.privacy.gaussian import solve_decreasing
-from dperm.privacy.pairs import LOSS_CAP, MOST_NOISE, LossPair, composed_pairs, gaussian_pair, symmetric
+from dperm.privacy.pairs import LOSS_CAP, MOST_NOISE, Cells, LossPair, cells, composed_pairs, gaussian_pair, symmetric
 
 __all__ = ["PrivacyLossDistribution", "infinite_mass", "lay", "pld_delta", "pld_epsilon", "pld_epsilon_and_doubt"]
 
@@ -42,23 +44,30 @@ _BELOW = 1e-8  # tilted mass below the range on which all copies of a pair are l
 _VANISHED = -110.0  # logarithm of what is left out of a frequency: with all others far less than the slack of `log_delta`
 _OUTSIDE = 3e-40  # P-mass of one event outside its support
 _WIDEST_CELL = 20.0  # so that a cell beyond the largest finite loss still ends within doubles
-_MAX_POINTS = 1 << 20
+_MAX_POINTS = 1 << 19
+_JUMPS_HELD = 8  # of the largest losses, by a window
 _MOST_COPIES = 1 << 12  # composed at once: √copies sets the number of points
+_COUNTLESS = 1e14  # copies: what rounding of each may add to ln δ is more than 1 for all of them
 _SMALLEST = 1e-8  # ε that grids resolve
 _SETTLED = 1e-4  # relative part of ε that slack may be before a composition is made again
+_MOST_PLACES = 8  # that losses are composed at
 _FALLS = 1e-3  # relative; an ε that falls by less is no better place
 _ANCHORS = (0.02, 0.3, 0.9)  # where `deltas` composes, in units of the largest ε
+_JUMPS = (1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 64.0)  # places of cuts, in units of ε, that are tried
+_RATES = (2.0, 8.0, 32.0, 128.0, 512.0, 2048.0, 8192.0, 65536.0)  # of Chernoff bounds on what others lose, in units of 1/ε
+_TAILS = 1e-12  # rounding of the mass beyond a place, relative
 _STEPS = (7.0, 5.0, 3.0, 1.5, 0.5, 0.15, 0.05, 0.015)  # exponents tried in Chernoff bounds, in units of 1/std
 _EPS = float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True)
 class _Discrete:
-    """P-masses `mass` at losses h·(start + 0, 1, …)."""
+    """P-masses `mass` at losses h·(start + 0, 1, …). `doubt`: P-mass there that rounding may have moved, at most."""
 
     mass: Array
     start: int
     h: float
+    doubt: Array | None = None
 
     @functools.cached_property
     def losses(self) -> Array:
@@ -75,7 +84,8 @@ class _Discrete:
         # in one of those moves mass between neighbouring cells, of which tilted sums have no more than their part times 1 + λh
         size = np.abs(np.where(weights > 0, self.log_mass, 0.0)) + np.abs(tilt * self.losses)
         rounding = 4 * _EPS * (2 + tilt + float(weights @ size))
-        return _Tilted(weights, self.start, self.h, log_moment, 0.0, 0.0, rounding)
+        doubtful = 0.0 if self.doubt is None else _total(_log(self.doubt) + tilt * self.losses - log_moment)
+        return _Tilted(weights, self.start, self.h, log_moment, 0.0, rounding, doubtful)
 
     def log_moment(self, t: float) -> float:
         """ln Σ mass·e^{t·loss}."""
@@ -86,8 +96,8 @@ class _Discrete:
 class _Tilted:
     """A distribution multiplied by e^{λ·loss}: `weights`, summing to 1, at losses h·(start + 0, 1, …), times e^{log_moment}.
 
-    `missing`: weight that is nowhere among them, at most; `digits`: about how much of that longer digits would save. `rounding`:
-    how far logarithms of the weights may be too small.
+    `missing`: weight that is nowhere among them, at most. `rounding`: how far logarithms of the weights may be too small.
+    `doubtful`: weight that they may have too far down, at most, however little that is of their logarithms.
     """
 
     weights: Array
@@ -95,8 +105,8 @@ class _Tilted:
     h: float
     log_moment: float
     missing: float
-    digits: float
     rounding: float
+    doubtful: float
 
     @functools.cached_property
     def losses(self) -> Array:
@@ -131,7 +141,8 @@ class _Tilted:
         weights = np.asarray(lower + upper, dtype=np.float64)
         total = float(weights.sum())
         moment = self.log_moment + math.log(total)
-        return _Tilted(weights / total, start, h, moment, self.missing / total, self.digits / total, self.rounding + 16 * _EPS)
+        rounding = self.rounding + 16 * _EPS
+        return _Tilted(weights / total, start, h, moment, self.missing / total, rounding, self.doubtful / total)
 
 
 def _log(values: Array) -> Array:
@@ -147,24 +158,41 @@ def _normalised(exponents: Array) -> tuple[Array, float]:
     return weights / total, peak + math.log(total)
 
 
-def _upper_shares(p: Array, q: Array, edges: Array) -> Array:
-    """P-masses of cells between `edges` that go to their upper ends, so that P- and Q-masses stay."""
-    return np.clip((p - q * np.exp(edges[:-1])) / -np.expm1(-np.diff(edges)), 0.0, p)
+def _total(exponents: Array) -> float:
+    """Σ e^exponents, at most e^600 each."""
+    return float(np.exp(np.minimum(exponents, LOSS_CAP)).sum())
+
+
+def _laid(found: Cells, grid: Array) -> tuple[Array, Array]:
+    """P-masses at the points of `grid`, of cells between them, so that P- and Q-masses stay, and what may be wrong of them."""
+    p, width = np.maximum(found.p, 0.0), np.diff(grid)  # some are rounded to less
+    upper = np.clip(found.gain / -np.expm1(-width), 0.0, p)
+    mass, doubt = np.zeros(grid.size), np.zeros(grid.size)
+    mass[1:] += upper
+    mass[:-1] += p - upper
+    doubt[1:] = np.exp(width) * (found.doubt + np.maximum(found.gain + p * np.expm1(-width), 0.0))
+    return mass, doubt
 
 
 def lay(pair: LossPair, h: float, low: float = -LOSS_CAP, high: float = LOSS_CAP) -> _Discrete:
     """Lay a pair on the grid h·ℤ from `low` to `high`: lower losses are moved up to `low`, larger ones are left out."""
-    high = min(high, pair.support[1])
+    cut, high = high < pair.support[1], min(high, pair.support[1])
     low = min(max(low, pair.support[0]), high)
     start, stop = math.floor(low / h) - 1, math.ceil(high / h) + 1
     grid = h * np.arange(start, stop + 1, dtype=np.float64)
-    p, q = (np.maximum(masses, 0.0) for masses in pair.masses(np.concatenate([[-math.inf], grid])))  # some are rounded to less
-    upper = _upper_shares(p[1:], q[1:], grid)
-    mass = np.zeros(grid.size)
-    mass[0] = p[0]
-    mass[1:] += upper
-    mass[:-1] += p[1:] - upper
-    return _Discrete(mass, start, h)
+    edges = np.minimum(grid, high) if cut else grid
+    below, found = _split(cells(pair, np.concatenate([[-math.inf], edges])))
+    mass, doubt = _laid(found, grid)
+    mass[0] += max(below.p[0], 0.0)
+    return _Discrete(mass, start, h, doubt)
+
+
+def _split(found: Cells) -> tuple[Cells, Cells]:
+    """The first cell, which has no lower end, and all others."""
+    first, others = (
+        Cells(found.p[part], found.q[part], found.gain[part], found.doubt[part]) for part in (slice(1), slice(1, None))
+    )
+    return first, others
 
 
 def infinite_mass(pair: LossPair) -> float:
@@ -182,47 +210,66 @@ class _Rough:
         near = width * np.geomspace(1e-12, 1.0, 400)
         edges = np.concatenate([-near, [0.0], near, np.linspace(low - 1e-3 * width, high + 1e-3 * width, 1001)])
         edges = np.unique(edges[(edges >= low - 1e-3 * width) & (edges <= high + 1e-3 * width)])
-        p, q = pair.masses(np.concatenate([[-math.inf], edges]))
+        below, found = _split(cells(pair, np.concatenate([[-math.inf], edges])))
+        p, q = np.append(below.p, found.p), np.append(below.q, found.q)
         #: P-mass of an infinite loss: what lies outside, and the rounding of that difference
         self.infinite = _OUTSIDE if pair.support[1] <= LOSS_CAP else max(0.0, 1.0 - float(p.sum())) + 1e-15
         positive = edges[:-1] >= 0
         #: upper bound on δ(0), a total variation
         self.at_zero = float(np.sum((p[1:] - q[1:])[positive])) + 16 * _EPS + self.infinite + (p[0] if edges[0] > 0 else 0.0)
         p, q = np.maximum(p, 0.0), np.maximum(q, 0.0)  # some are rounded to less
-        self._edges = edges
+        self.edges = edges
         self._above = np.append(np.cumsum(p[:0:-1])[::-1], 0.0) + self.infinite  # P-mass beyond each edge
         self._below = np.cumsum(p)  # and up to it
-        upper = _upper_shares(p[1:], q[1:], edges)
-        mass = np.zeros(edges.size)
-        mass[0] = p[0]
-        mass[1:] += upper
-        mass[:-1] += p[1:] - upper
+        #: no loss is less; −inf where that is not known
+        self.least: float = getattr(pair, "least", -math.inf)
+        self._q_below = max(0.0, float(q[0]))
+        mass, self._doubt = _laid(found, edges)
+        mass[0] += p[0]
         self._log_mass = _log(mass)
 
     def beyond(self, mass: float) -> tuple[int, float]:
         """The number of points up to the least place at or above 0 beyond which no more P-mass than this lies, and that mass."""
-        fits = (self._above <= mass) & (self._edges >= 0)
-        last = int(np.argmax(fits)) if fits.any() else len(self._edges) - 1
+        fits = (self._above <= mass) & (self.edges >= 0)
+        last = int(np.argmax(fits)) if fits.any() else len(self.edges) - 1
         return last + 1, float(self._above[last])
+
+    def larger_than(self, loss: float) -> tuple[int, float, float, float]:
+        """The number of points up to the first at or above `loss`, that place, and P- and Q-masses of larger losses."""
+        last = int(np.searchsorted(self.edges, loss))
+        if last == len(self.edges):
+            return last, math.inf, self.infinite, 0.0
+        p, q = self.pair.masses(np.array([self.edges[last], math.inf]))
+        return last + 1, float(self.edges[last]), float(p[0]), float(q[0])
+
+    def lower_moment(self, t: float) -> float:
+        """Upper bound on ln E_Q e^{−t·loss} for t ≥ 0, where `least` is known: e^{−t·loss} is convex in e^loss, so that laying
+        raises it. Above the last point it is less than 1, at a mass that rounding has many times over."""
+        exponents = self._log_mass - (1 + t) * self.edges
+        weights, log_moment = _normalised(exponents)
+        size = np.where(weights > 0, np.abs(self._log_mass), 0.0) + (1 + t) * np.abs(self.edges)
+        below = math.log(self._q_below) - t * self.least if self._q_below > 0 else -math.inf
+        moved = (1 + t) * _total(_log(self._doubt[1:]) - (1 + t) * self.edges[:-1] - log_moment)
+        return float(np.logaddexp(log_moment, below)) + 16 * _EPS * (4 + float(weights @ size)) + moved
 
     def tilted(self, tilt: float, points: int) -> tuple[float, float, float]:
         """ln Σ mass·e^{tilt·loss} of so many points, and mean and variance of the losses so weighted."""
-        losses = self._edges[:points]
+        losses = self.edges[:points]
         weights, log_moment = _normalised(self._log_mass[:points] + tilt * losses)
         mean = float(weights @ losses)
         return log_moment, mean, float(weights @ np.square(losses - mean))
 
     def log_moment(self, tilt: float, points: int) -> float:
-        return _normalised(self._log_mass[:points] + tilt * self._edges[:points])[1]
+        return _normalised(self._log_mass[:points] + tilt * self.edges[:points])[1]
 
     def span(self, tilt: float, points: int, log_least: float) -> tuple[float, float]:
         """Where losses matter: what lies below has a tilted mass of no more than e^log_least even when it is moved up."""
-        small = _log(self._below) + tilt * self._edges <= log_least
+        small = _log(self._below) + tilt * self.edges <= log_least
         first = max(0, int(np.argmin(small)) - 1) if not small.all() else 0
-        return float(self._edges[min(first, points - 2)]), float(self._edges[points - 1])
+        return float(self.edges[min(first, points - 2)]), float(self.edges[points - 1])
 
 
-def _convolved(parts: Sequence[tuple[_Tilted, int]], aliased: float, precise: bool) -> _Tilted:
+def _convolved(parts: Sequence[tuple[_Tilted, int]], aliased: float) -> _Tilted:
     """Copies of tilted distributions on one grid, composed in a window that leaves out a mass of about `aliased`."""
     if len(parts) == 1 and parts[0][1] == 1:
         return parts[0][0]
@@ -232,30 +279,34 @@ def _convolved(parts: Sequence[tuple[_Tilted, int]], aliased: float, precise: bo
     (above, lost_above), (below, lost_below) = (_window(parts, deviation, side, aliased) for side in (1.0, -1.0))
     size = next_fast_len(math.ceil((above + below) / h) + 2, real=True)
     first = math.floor((mean - below) / h)
-    real: Any = np.longdouble if precise else np.float64
-    digit = float(np.finfo(real).eps)
-    transform = 4 * digit * math.log2(2 * size)  # error of a sum of 1: a few last digits at each of log₂(size) stages
+    transform = 4 * _EPS * math.log2(2 * size)  # error of a sum of 1: a few last digits at each of log₂(size) stages
+    turn = 2 * np.sin(np.pi / size * np.arange(size // 2 + 1))  # |e^{−iθ} − 1|
     left: Any = slice(None)  # frequencies that are not next to nothing yet: of many copies they are few
-    product: Any = real(1.0)
+    log_size: Any = 0.0
+    angle: Any = 0.0
     log_bound: Any = 0.0  # of the size that a frequency may have
     log_gap: Any = 0.0  # how far that is above the size that it is found to have
     shift = 0
     for part, count in parts:
-        wrapped = np.zeros(-(-part.weights.size // size) * size, dtype=real)
-        wrapped[: part.weights.size] = part.weights
-        factor = rfft(wrapped.reshape(-1, size).sum(axis=0))[left]
-        sizes = np.abs(factor)
-        with np.errstate(divide="ignore"):
-            log_bound = log_bound + count * np.log(sizes + transform)
-            log_gap = log_gap + count * np.log1p((transform + 4 * digit) / sizes)
+        peak, factor, spread = _less_one(part, size)
+        factor = factor[left]
+        sizes = np.hypot(1 + factor.real, factor.imag)
+        error = (transform * turn[left] + 2 * _EPS) * spread + 4 * _EPS * np.abs(factor)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_one = 0.5 * np.log1p(np.maximum(2 * factor.real + np.square(np.abs(factor)), -1.0))
+            angle_one = np.arctan2(factor.imag, 1 + factor.real)
+            above = np.log1p(error / sizes)
+            log_bound = log_bound + count * np.log(sizes + error)
+            log_gap = log_gap + count * (above + 4 * _EPS * (np.abs(log_one) + np.abs(angle_one)))
         stays = log_bound > _VANISHED
-        product = (product if np.ndim(product) == 0 else product[stays]) * factor[stays] ** count
+        log_size, angle = ((before if np.ndim(before) == 0 else before[stays]) for before in (log_size, angle))
+        log_size, angle = log_size + count * log_one[stays], angle + count * angle_one[stays]
         log_bound, log_gap = log_bound[stays], log_gap[stays]
         left = np.flatnonzero(stays) if isinstance(left, slice) else left[stays]
-        shift += part.start * count
-    spectrum = np.zeros(size // 2 + 1, dtype=product.dtype)
-    spectrum[left] = product
-    weights = np.maximum(np.asarray(irfft(spectrum, size), dtype=np.float64), 0.0)
+        shift += (part.start + peak) * count
+    spectrum = np.zeros(size // 2 + 1, dtype=np.complex128)
+    spectrum[left] = np.exp(log_size) * (np.cos(angle) + 1j * np.sin(angle))
+    weights = np.maximum(irfft(spectrum, size), 0.0)
     weights = np.roll(weights, (shift - first) % size)
     # Cauchy and Schwarz, then Parseval: errors of all weights add up to no more than the norm of the spectrum's errors
     errors = np.exp(log_bound) * (transform - np.expm1(-log_gap))
@@ -265,8 +316,27 @@ def _convolved(parts: Sequence[tuple[_Tilted, int]], aliased: float, precise: bo
     total = float(weights.sum())
     log_moment = sum(count * part.log_moment for part, count in parts) + math.log(total)
     rounding = sum(count * part.rounding for part, count in parts) + 4 * _EPS
-    digits = sum(count * part.digits for part, count in parts) + rounded
-    return _Tilted(weights / total, first, h, log_moment, missing / total, digits / total, rounding)
+    moved = sum(count * math.log1p(part.doubtful) for part, count in parts)
+    doubtful = math.expm1(moved) if moved < 1 else math.inf
+    return _Tilted(weights / total, first, h, log_moment, missing / total, rounding, doubtful / total)
+
+
+def _less_one(part: _Tilted, size: int) -> tuple[int, Any, float]:
+    """The place k of the largest weight, the Fourier transform of the weights around it less 1, and Σ |weight's distance from k|.
+
+    Σ w_m·(e^{−imθ} − 1) is (e^{−iθ} − 1)·Σ S_j·e^{−ijθ}, where S_j is the weight above j for j ≥ 0, and less the weight up to j
+    for j < 0 (summation by parts). So rounding, in proportion to θ·Σ |S_j|, is small where most weight lies at one place, as of
+    rare samples, and where θ is small: other frequencies are next to nothing where copies are many.
+    """
+    peak = int(np.argmax(part.weights))
+    sums = np.concatenate([-np.cumsum(part.weights[:peak]), np.cumsum(part.weights[:peak:-1])[::-1]])
+    wrapped = np.zeros(-(-max(sums.size, 1) // size) * size)
+    wrapped[: sums.size] = sums
+    theta = 2 * np.pi / size * np.arange(size // 2 + 1)
+    turned = np.exp(1j * np.remainder(peak * np.arange(size // 2 + 1), size) * (2 * np.pi / size))
+    transformed = rfft(wrapped.reshape(-1, size).sum(axis=0)) * turned
+    # e^{−iθ} − 1 without cancellation
+    return peak, transformed * (-2j * np.sin(theta / 2) * np.exp(-0.5j * theta)), float(np.abs(sums).sum())
 
 
 def _window(parts: Sequence[tuple[_Tilted, int]], deviation: float, side: float, aliased: float) -> tuple[float, float]:
@@ -288,12 +358,39 @@ def _window(parts: Sequence[tuple[_Tilted, int]], deviation: float, side: float,
 
 
 @dataclass(frozen=True)
+class _Jump:
+    """Runs in which at least one copy has a loss above `c`: the event A.
+
+    With S for the sum of all losses, E_P (1 − e^{ε−S})₊ on A is P(A) − e^ε·Q(A) + E_Q (e^ε − e^S)₊ on A. The last term needs
+    the other copies to lose what the one has gained: with n·q the mean number under Q of copies beyond c, it is at most
+    n·q·e^ε·Q(the others' sum is below ε − c), and that at most e^{log_moment − rate·(c − ε)} (Chernoff), where log_moment is
+    that of −rate·S under Q, of all copies: each has a mean of e^{−rate·loss} of at least 1 (Jensen).
+    """
+
+    p: float  # P(A), from above
+    q: float  # Q(A), from below
+    rate: float
+    log_rest: float  # ln of n·q·e^{log_moment − rate·c}, from above
+    tuned: float  # an ε that the rate suits
+
+    def delta(self, epsilon: float) -> float:
+        """Upper bound on the part of δ(ε) that A has, which does not rise with ε."""
+        return min(self.p, self._at(min(epsilon, self.tuned)), self._at(epsilon))
+
+    def _at(self, epsilon: float) -> float:
+        rest = self.log_rest + (1 + self.rate) * epsilon
+        return max(0.0, self.p - math.exp(min(epsilon, LOSS_CAP)) * self.q) + math.exp(min(rest, 0.0))
+
+
+@dataclass(frozen=True)
 class _Composition:
-    """A composition in one direction, tilted by `tilt`. `infinite`: P-mass of an infinite loss."""
+    """A composition in one direction, tilted by `tilt`. `infinite`: P-mass of an infinite loss. `jump`: what is known of runs in
+    which a copy has a loss beyond those that were composed."""
 
     whole: _Tilted
     tilt: float
     infinite: float
+    jump: _Jump | None = None
 
     def log_delta(self, epsilon: float) -> float:
         """ln of an upper bound on δ(ε)."""
@@ -303,12 +400,16 @@ class _Composition:
         """The same, and the part of it that is slack."""
         lam = self.tilt
         total = self._beyond(epsilon)
-        slack = self.whole.missing * math.exp(_log_peak(lam)) + 1e-26
-        log_total = self.whole.log_moment + self.whole.rounding - lam * epsilon + math.log(total + slack)
-        log_delta = float(np.logaddexp(log_total, _log_of(self.infinite)))
+        slack = self.whole.missing * math.exp(_log_peak(lam)) + self.whole.doubtful + 1e-26
+        log_scale = self.whole.log_moment + self.whole.rounding - lam * epsilon
+        log_jump = _log_of(self.jump.delta(epsilon)) if self.jump else -math.inf
+        logs = [log_scale + math.log(total + slack), log_jump, _log_of(self.infinite)]
+        if max(logs) >= 0:
+            return 0.0, 1.0
+        log_delta = max(logs) + math.log(sum(math.exp(log - max(logs)) for log in logs))
         if log_delta >= 0:
             return 0.0, 1.0
-        return log_delta, 1.0 - total / (total + slack) * math.exp(log_total - log_delta)
+        return log_delta, 1.0 - total * math.exp(log_scale - log_delta) - math.exp(log_jump - log_delta)
 
     def _beyond(self, epsilon: float) -> float:
         """δ(ε) without slack, in units of e^{log-moment − tilt·ε}."""
@@ -322,29 +423,26 @@ class _Composition:
         """About how much of ε is slack, relative: what is due to rounding, to a window or to losses that count as infinite."""
         return self._log_delta(epsilon)[1] / max(self.tilt * epsilon, 1e-300)
 
-    def wants_digits(self, epsilon: float) -> bool:
-        """Whether longer digits would lower ε by more than a part of about `_FALLS`."""
-        slack = self.whole.digits * math.exp(_log_peak(self.tilt))
-        return slack > _FALLS * min(1.0, self.tilt * epsilon) * self._beyond(epsilon)
-
 
 def _log_of(value: float) -> float:
     return math.log(value) if value > 0 else -math.inf
 
 
 def _in_levels(
-    parts: Sequence[tuple[_Tilted, int]], levels: int, group: int, tilt: float, spacing: Callable[[int], float], precise: bool
+    parts: Sequence[tuple[_Tilted, int]], levels: int, group: int, tilt: float, spacing: Callable[[int], float]
 ) -> _Tilted:
     """Copies on one grid, composed in groups of so many, then groups of these, each level on a grid for as many as are left."""
     for _ in range(levels - 1):
         copies = sum(count // group for _, count in parts) + 1
         aliased = _ALIASED / copies / levels
         rest = [(part, count % group) for part, count in parts if count % group]
-        groups = [(_convolved([(part, group)], aliased, precise), count // group) for part, count in parts if count >= group]
-        groups += [(_convolved(rest, aliased, precise), 1)] if rest else []
+        groups = [(_convolved([(part, group)], aliased), count // group) for part, count in parts if count >= group]
+        groups += [(_convolved(rest, aliased), 1)] if rest else []
+        if hopeless := [part for part, _ in groups if part.missing >= 1]:
+            return replace(hopeless[0], missing=math.inf)
         h, coarser = groups[0][0].h, spacing(copies)
         parts = [(part.relaid(coarser, tilt) if coarser > 1.5 * h else part, count) for part, count in groups]
-    return _convolved(parts, _ALIASED, precise)
+    return _convolved(parts, _ALIASED)
 
 
 class _Direction:
@@ -360,7 +458,7 @@ class _Direction:
         self.infinite = min(1.0, infinite + sum(count * rough.infinite for rough, count in self._parts))
 
     def epsilon(self, delta: float) -> float:
-        if self.infinite >= delta:
+        if self.infinite >= delta or self._copies > _COUNTLESS:
             return math.inf
         log_target, log_cut = math.log(delta), math.log(delta - self._given) + _CUT
         if self._given + sum(count * rough.at_zero for rough, count in self._parts) <= delta:
@@ -370,37 +468,33 @@ class _Direction:
         points = self._points(log_cut)
         _, renyi = self._minimise(lambda t: (self._log_moment(t, points) - log_target + _log_peak(t)) / t)
         place, best = renyi, math.inf
-        precise = False
-        while True:
+        for _ in range(_MOST_PLACES):
             place = max(place, _SMALLEST)
-            composition = self._compose(place, log_cut, 0.01, precise)
+            composition = self._compose(place, log_cut, 0.01)
             if composition.infinite >= delta:
                 return best
             found = solve_decreasing(lambda e, at=composition: at.log_delta(e) - log_target, scale=place)
             falls = found < best * (1 - _FALLS)
             best = min(best, found)
             if not falls or best <= _SMALLEST or (found > 0.5 * place and composition.loose(found) <= _SETTLED):
-                if precise or best <= _SMALLEST or not composition.wants_digits(best):
-                    return best
-                precise, best = True, math.inf  # from the start again: slack led to no good place
-            place = best if best < math.inf else renyi
+                break
+            place = best
+        return best
 
     def log_delta(self, epsilon: float) -> float:
-        return self.at(epsilon, epsilon).log_delta(epsilon) if self.infinite < 0.5 else 0.0
+        return self.at(epsilon, epsilon).log_delta(epsilon) if self.infinite < 0.5 and self._copies <= _COUNTLESS else 0.0
 
     def at(self, epsilon: float, beyond: float) -> _Composition:
         """The composition for `epsilon`, which is good for profiles up to the ε `beyond`."""
         points = self._points(-math.inf)
         _, log_delta = self._minimise(lambda t: self._log_moment(t, points) - t * beyond + _log_peak(t))
-        precise = False
-        while True:
-            composition = self._compose(epsilon, log_delta + _CUT, 0.1, precise)
+        for _ in range(_MOST_PLACES - 1):
+            composition = self._compose(epsilon, log_delta + _CUT, 0.1, max(epsilon, beyond))
             found = composition.log_delta(beyond)
             if _log_of(composition.infinite - self._given) <= found + _CUT / 2 or found > log_delta - 1:
-                if precise or not composition.wants_digits(beyond):
-                    return composition
-                precise = True
+                return composition
             log_delta = min(log_delta, found)
+        return self._compose(epsilon, log_delta + _CUT, 0.1, max(epsilon, beyond))
 
     def _points(self, log_mass: float) -> list[int]:
         """Points of each part up to where losses count as infinite, which all together are met with a chance of e^log_mass."""
@@ -417,13 +511,42 @@ class _Direction:
         )
         return math.exp(float(best.x)), float(best.fun)
 
-    def _compose(self, epsilon: float, log_cut: float, fine: float, precise: bool) -> _Composition:
+    def _jump(self, epsilon: float, log_cut: float, largest: float) -> tuple[list[int], _Jump] | None:
+        """Points of each part up to a place between ε and `largest` beyond which runs are bounded apart, with a slack of no more
+        than e^log_cut, and that bound; None where there is none, as where it is not known what losses are at least."""
+        if any(rough.least == -math.inf for rough, _ in self._parts):
+            return None
+        if epsilon <= 0 or _JUMPS[0] * epsilon >= largest:
+            return None
+        counts = [count for _, count in self._parts]
+        moments = [(rate / epsilon, self._lower_moment(rate / epsilon)) for rate in _RATES]
+        for factor in _JUMPS:
+            beyond = [rough.larger_than(factor * epsilon) for rough, _ in self._parts]
+            place = min(at for _, at, _, _ in beyond)
+            expected = sum(count * q for count, (_, _, _, q) in zip(counts, beyond, strict=True)) * (1 + _TAILS)
+            if not place < largest or expected <= 0:
+                return None
+            rest, rate = min((moment - t * (place - epsilon), t) for t, moment in moments)
+            p, q = (-math.expm1(sum(n * math.log1p(-each[k]) for n, each in zip(counts, beyond, strict=True))) for k in (2, 3))
+            if np.logaddexp(math.log(expected) + rest + epsilon, math.log(2 * _TAILS * p)) <= log_cut:
+                bound = _Jump(p * (1 + _TAILS), q * (1 - _TAILS), rate, math.log(expected) + rest - rate * epsilon, epsilon)
+                return [points for points, _, _, _ in beyond], bound
+        return None
+
+    def _lower_moment(self, t: float) -> float:
+        return sum(count * rough.lower_moment(t) for rough, count in self._parts)
+
+    def _compose(self, epsilon: float, log_cut: float, fine: float, far: float = 0.0) -> _Composition:
         """Tuned to ε, or to `fine`/tilt where ε is less: δ falls by a factor of e every 1/tilt. The largest losses count as
-        infinite: a P-mass of e^log_cut in all copies together. `precise`: with longer digits, at several times the work."""
+        infinite: a P-mass of e^log_cut in all copies together."""
         each = math.exp(log_cut) / self._copies
         cuts = [rough.beyond(each) for rough, _ in self._parts]
         points = [some for some, _ in cuts]
         infinite = self._given + sum(count * mass for (_, count), (_, mass) in zip(self._parts, cuts, strict=True))
+        jump = None
+        largest = max(float(rough.edges[some - 1]) for (rough, _), some in zip(self._parts, points, strict=True))
+        if found := self._jump(max(epsilon, far), log_cut, largest):
+            (points, jump), infinite = found, self._given
         tilt, _ = self._minimise(lambda t: self._log_moment(t, points) - t * epsilon + _log_peak(t))
         rough = [part.tilted(tilt, some) for (part, _), some in zip(self._parts, points, strict=True)]
         variance = sum(count * each for (_, count), (_, _, each) in zip(self._parts, rough, strict=True))
@@ -436,12 +559,18 @@ class _Direction:
             part.span(tilt, some, log_moment + math.log(_BELOW / self._copies))
             for (part, _), some, (log_moment, _, _) in zip(self._parts, points, rough, strict=True)
         ]
-        widest = max(high - low for low, high in spans)  # a window holds a few of the largest losses
-        finest = max(4 * widest, 40 * math.sqrt(variance * group / self._copies)) / _MAX_POINTS
+        widest = max(high - low for low, high in spans)
+        finest = max(_JUMPS_HELD * widest, 40 * math.sqrt(variance * group / self._copies)) / _MAX_POINTS
         self.coarse = self.coarse or h < finest
         h = min(max(h, finest), _WIDEST_CELL)
-        parts = [(lay(part.pair, h, *span).tilted(tilt), count) for (part, count), span in zip(self._parts, spans, strict=True)]
-        return _Composition(_in_levels(parts, levels, group, tilt, spacing, precise), tilt, min(infinite, 1.0))
+        while True:
+            parts = [
+                (lay(part.pair, h, *span).tilted(tilt), count) for (part, count), span in zip(self._parts, spans, strict=True)
+            ]
+            whole = _in_levels(parts, levels, group, tilt, spacing)
+            if whole.missing < 1 or levels == 1 or h >= widest / 1000:
+                return _Composition(whole, tilt, min(infinite, 1.0), jump)
+            h *= 8  # windows were too narrow
 
     def _spacing(self, copies: int, levels: int, variance: float, tilt: float, epsilon: float) -> float:
         """Of a grid for so many copies, whose part of the tolerance is the same at all levels.

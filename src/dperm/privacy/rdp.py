@@ -171,16 +171,12 @@ def _sampled_gaussian(q: float, sigma: float, order: float) -> float:
         parts = [coefficient, exponents[0] * math.log(q), exponents[1] * math.log1p(-q), growth, log_ndtr(tail)]
         # towards a larger sum: terms of either sign
         halves.append(sum(parts) + sign * _rounding(sizes, *parts))
-    low, high = halves
-    total, total_sign = logsumexp(np.concatenate(halves), b=np.concatenate([sign, sign]), return_sign=True)
-    # Beyond i > α the signs alternate and the magnitudes fall: the last term bounds what is cut off.
-    remainder = np.logaddexp(low[-1], high[-1])
-    if total_sign <= 0 or not (low[-1] <= low[-2] and high[-1] <= high[-2]):
-        return chord
-    # the sum's own rounding is relative to its largest terms
-    largest = float(max(low.max(), high.max()))
-    added = np.logaddexp(remainder, largest + math.log(4 * count * _EPS))
-    return min(chord, max(0.0, float(np.logaddexp(total, added))) / (order - 1))
+    terms, signs = np.concatenate(halves), np.concatenate([sign, sign])
+    total, _ = logsumexp(terms, b=signs, return_sign=True)
+    # A term is C(α, i) times a mean of rⁱ, r ≤ 1 the smaller component ÷ the larger: beyond i > α signs alternate, and their
+    # sizes fall, so that the last ones bound what is cut off. The sum's own rounding is relative to the sum of all sizes.
+    added = logsumexp([halves[0][-1], halves[1][-1], logsumexp(terms) + math.log(32 * _EPS)])
+    return min(chord, float(np.logaddexp(total, added)) / (order - 1))
 
 
 def _interpolated(q: float, sigma: float, order: float) -> float:

@@ -20,6 +20,7 @@ from scipy.optimize import brentq, minimize_scalar
 from dperm import _validate as check
 from dperm.privacy.accounting import delta as event_delta
 from dperm.privacy.events import Event, claims_of
+from dperm.privacy.pld import TOLERANCE
 
 __all__ = ["Risk"]
 
@@ -114,18 +115,19 @@ class Risk:
         assert self.prior is not None
         return max(self.prior, 1 - self.prior)
 
-    def _at(self, event: Event, line: float, tolerance: float | None = None) -> float:
+    def _at(self, event: Event, line: float, tolerance: float = TOLERANCE) -> float:
         """The bound that the profile at |line| gives."""
         return min(1.0, self._above(event, line, tolerance))
 
-    def _above(self, event: Event, line: float, tolerance: float | None) -> float:
+    def _above(self, event: Event, line: float, tolerance: float) -> float:
         """The same, also where it says nothing."""
-        delta = event_delta(event, abs(line)) if tolerance is None else event_delta(event, abs(line), tolerance)
+        delta = event_delta(event, abs(line), tolerance)
         if self.advantage is not None:
             return delta
         if self.prior is not None:
             return self._blind + (1 - self._blind) * delta
-        rate, line = self.false_positive_rate or 0.0, min(line, 700.0)
+        rate = self.false_positive_rate
+        assert rate is not None
         # a trade-off curve lies below lines of slope e^ε and, mirrored, of slope e^{−ε}
         return math.exp(line) * rate + delta if line >= 0 else 1 - math.exp(line) * (1 - delta - rate)
 
@@ -158,12 +160,12 @@ class Risk:
         line: float | None = None
 
         @functools.cache
-        def excess(log_x: float, tolerance: float | None) -> float:
+        def excess(log_x: float, tolerance: float) -> float:
             nonlocal line
             line = self._line(event(log_x), line)
             return self._at(event(log_x), line, tolerance) - self.limit
 
-        coarse, fine = functools.partial(excess, tolerance=_COARSE), functools.partial(excess, tolerance=None)
+        coarse, fine = functools.partial(excess, tolerance=_COARSE), functools.partial(excess, tolerance=TOLERANCE)
         step, floor, ceiling = 0.1, at, at
         while coarse(floor) > 0:
             if floor == low:
@@ -181,6 +183,6 @@ class Risk:
             ceiling += _NEAR
         if fine(ceiling) > 0:
             found = float(brentq(fine, floor, ceiling, xtol=precision))
-            while fine(found) > 0:
-                found -= precision
+            while self.of(event(found)) > self.limit:  # as anybody else finds it, who knows no line to look around
+                found, precision = found - precision, 2 * precision
         return math.exp(found)

@@ -56,14 +56,13 @@ def profile_delta(event: PrivacyProfile, epsilon: float) -> float:
 def _chord_delta(a: Corner, b: Corner, epsilon: float) -> float:
     """Upper bound on δ at `epsilon` on the chord between two corners.
 
-    Both parts, in units of e^ε, are off by a factor of at most 1 + 2·_EPS·(1 + `ahead`): a difference is rounded once, by _EPS/2
-    of itself, which moves ln(expm1(t)) by at most _EPS/2·(1 + t). Their quotients are off by no more than twice that, and four
-    operations follow.
+    Both parts, in units of e^ε, are off by a factor of at most 1 + 2·_EPS·(1 + t), t being the difference: it is rounded once, by
+    _EPS/2 of itself, which moves ln(expm1(t)) by at most _EPS/2·(1 + t). A mean moves by no more than that times both weights,
+    and the weight of the far end falls as e^(−t): by at most 4·_EPS of itself. Four operations follow, each _EPS/2.
     """
-    ahead = b[0] - epsilon
-    to_a, to_b = math.expm1(ahead), -math.expm1(a[0] - epsilon)
+    to_a, to_b = math.expm1(b[0] - epsilon), -math.expm1(a[0] - epsilon)
     mean = a[1] * (to_a / (to_a + to_b)) + b[1] * (to_b / (to_a + to_b))
-    return mean * (1 + 8 * _EPS * (2 + ahead)) + _TINY
+    return mean * (1 + 8 * _EPS) + _TINY
 
 
 def profile_epsilon(event: PrivacyProfile, delta: float) -> float:

@@ -50,7 +50,6 @@ __all__ = ["Channel", "UnpaidReleaseError"]
 Array = NDArray[np.float64]
 
 _SAME = 1e-9  # relative difference within which two noise levels are the same number
-_NOTHING = Paid("gaussian", 0.0, 0.0)
 
 
 class UnpaidReleaseError(RuntimeError):
@@ -73,7 +72,7 @@ class Channel:
         self._is_door = False  # whether `split` made it: what it lets out was charged as a part of another channel's event
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._paid: dict[Paid, int] = {}
+        self._paid: dict[Paid, int] = {}  # how many releases are left of each; what is used up is gone
         self._objectives: Counter[Event] = Counter()
         self.filter: Filter | None = None
         self._keeps_parts = self._keeps_reservations = self._resumed = False
@@ -86,7 +85,6 @@ class Channel:
         self._periods: int | None = None  # of a continued run: how many may still begin
         self._hidden_runs = 0  # whose last iterate was not told yet
         self._splits: Counter[Disjoint] = Counter()  # how often channels for the parts may still be opened
-        self._current, self._left = _NOTHING, 0  # the entry of _paid in use, and what is left of it
         #: what each model's run tells its data holder, and nobody else: it is made from records, without noise
         self.confided: list[Mapping[str, Any]] = []
 
@@ -221,7 +219,7 @@ class Channel:
         self._granted += taken[1] - taken[0]
         if self._resumed and self._together and self._periods is None:  # those that were begun before are gone
             period = max(leaf.releases for leaf in leaves(self.event))
-            self._periods = sum(self._together.values()) - -(-taken[0] // period)
+            self._periods = max(0, sum(self._together.values()) - -(-taken[0] // period))
         return taken
 
     def allow(self, event: Event, note: Mapping[str, Any] | None = None) -> None:
@@ -241,9 +239,10 @@ class Channel:
     def _filtered(self, held: Filter, event: Event, note: Mapping[str, Any]) -> None:
         if chosen_on_the_way(event):
             raise UnpaidReleaseError(f"A part of a filter's budget cannot be a budget itself: {event}.")
-        if not self._keeps_parts or self.charge_id is None:
+        if not self._keeps_parts:
             held.charge(event)
             return
+        assert self.charge_id is not None
         log = self.log
         refused: Price | None = None
         while True:
@@ -280,13 +279,11 @@ class Channel:
 
     def _admit(self, event: Event, *, again: bool = False) -> None:
         """Open the door for what `event` pays for; `again`: for what may have been released already, by whom it was paid for."""
-        self._settle()
         held = filter_of(event)
         if held is not None:
-            if self.filter is not None:
-                raise UnpaidReleaseError("A channel holds one filter; open a new one for another run.")
             self.filter = held
-            if self._resumed and self.charge_id is not None:
+            if self._resumed:
+                assert self.charge_id is not None
                 held.know(self.log.accounts(self.charge_id))
                 self.keep_parts()
             if isinstance(held, ProfileFilter):
@@ -337,16 +334,16 @@ class Channel:
         """`query` (p,) with noise of `noise_multiplier` times its L2 `sensitivity`, if a Gaussian of that multiplier (and rate)
         was charged. Both lie on a grid, whose rounding the noise covers: see `dperm.release.grid`. Here and below, `what` names
         the kind of query in audits, which report by kind how far neighbours move."""
-        drawn = self._drawn
+        drawn = self._drawn if sampling_rate < 1.0 else None
         if sampling_rate < 1.0 and (drawn is None or sampling_rate != drawn.rate):
             raise UnpaidReleaseError(
                 f"A release claims the sampling rate {sampling_rate:g}, but records were drawn at {drawn and drawn.rate}."
             )
         grid = Grid.of(sensitivity, noise_multiplier * sensitivity, self._source.length(query))
         with self._lock:
-            self._pay("gaussian", noise_multiplier, sampling_rate, drawn.key if drawn is not None and sampling_rate < 1.0 else "")
-            if drawn is not None and drawn.period > 1 and sampling_rate < 1.0:
-                self._go_on_in_period(drawn.period)
+            paid = self._pay("gaussian", noise_multiplier, sampling_rate, drawn.key if drawn is not None else "")
+            if drawn is not None and drawn.period > 1:
+                self._go_on_in_period(paid, drawn.period)
             self._source.claimed(sampling_rate)
             self._source.told(what)
             return self._source.gaussian(query, grid.sensitivity, noise_multiplier * grid.sensitivity, grid.step)
@@ -440,42 +437,37 @@ class Channel:
             raise UnpaidReleaseError("Only Poisson draws can be thinned: nothing is proved of others.")
         return self._source.thin(indices, keep, coin)
 
-    def _go_on_in_period(self, period: int) -> None:
+    def _go_on_in_period(self, paid: Paid, period: int) -> None:
         """Of steps that are drawn, and charged, together: a draw that starts anew starts a period that must be paid for."""
         if self._into_period % period == 0:
-            if not self._together[self._current] or self._periods == 0:
+            if not self._together[paid] or self._periods == 0:
                 raise UnpaidReleaseError(f"Records were drawn anew, for {period} steps that are not paid for by {self.event}.")
-            self._together[self._current] -= 1
+            self._together[paid] -= 1
             self._periods = None if self._periods is None else self._periods - 1
         self._into_period += 1
 
-    def _settle(self) -> None:
-        """Write the entry in use back."""
-        if self._current in self._paid:
-            self._paid[self._current] = self._left
-        self._current, self._left = _NOTHING, 0
-
-    def _pay(self, kind: str, noise: float, rate: float, draw: str = "") -> None:
+    def _pay(self, kind: str, noise: float, rate: float, draw: str = "") -> Paid:
+        """Take one release of this kind from those that were paid for; returns as what it was."""
         self._check_process()
 
         def pays(paid: Paid) -> bool:
             return (paid.kind, paid.rate, paid.draw) == (kind, rate, draw) and abs(noise - paid.noise) <= _SAME * noise
 
-        if not (self._left > 0 and pays(self._current)):
-            self._settle()
-            entry = next(((paid, left) for paid, left in self._paid.items() if left > 0 and pays(paid)), None)
-            if entry is None:
-                how = f" ({draw})" if draw else ""
-                raise UnpaidReleaseError(
-                    f"A {kind} release of noise {noise:g} at sampling rate {rate:g}{how} is not paid for by {self.event}."
-                )
-            self._current, self._left = entry
-        if self._again[self._current]:
+        entry = next((paid for paid in self._paid if pays(paid)), None)
+        if entry is None:
+            raise UnpaidReleaseError(
+                f"A {kind} release of noise {noise:g} at sampling rate {rate:g} ({draw or 'all records'}) is not paid for by "
+                f"{self.event}."
+            )
+        if self._again[entry]:
             if not self._granted:
                 raise UnpaidReleaseError("A continued run releases steps that it reserved, and no others: call reserve first.")
             self._granted -= 1
-            self._again[self._current] -= 1
-        self._left -= 1
+            self._again[entry] -= 1
+        self._paid[entry] -= 1
+        if not self._paid[entry]:
+            del self._paid[entry]
+        return entry
 
     def _refuse_door(self) -> None:
         if self._is_door:

@@ -63,10 +63,10 @@ def power_below(value: float) -> float:
 
 def admit_noise(event: Event, size: int) -> None:
     """ValueError, before a charge, for noise on `size` numbers that doubles cannot hold."""
+    most = _MOST_NOISE / math.sqrt(max(1, size))
     for leaf in released_leaves(event):
-        kind, noise, *_ = leaf.pays_for or (None, 0.0)
-        if kind == "gaussian" and not noise * math.sqrt(size) < _MOST_NOISE:
-            most = _MOST_NOISE / math.sqrt(size)
-            raise ValueError(f"Expected noise below {most:.2g} sensitivities, that doubles hold, got {noise:g}.")
-        if kind == "pure":
-            check.at_least("epsilon", noise, size**1.5 / _MOST_NOISE)
+        paid = leaf.pays_for
+        if paid is not None and paid.kind == "gaussian" and not paid.noise < most:
+            raise ValueError(f"Expected noise below {most:.2g} sensitivities, that doubles hold, got {paid.noise:g}.")
+        if paid is not None and paid.kind == "pure":
+            check.at_least("epsilon", paid.noise, size / most)

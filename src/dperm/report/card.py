@@ -211,7 +211,7 @@ class Card:
 
 def _up(people: float) -> float:
     """To a tenth, and never down: it is a bound."""
-    return min(100.0, math.ceil(10 * people - 1e-9) / 10)
+    return math.ceil(10 * people - 1e-9) / 10
 
 
 def _finite(value: Any) -> Any:

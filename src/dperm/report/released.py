@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 from dperm._column import column
-from dperm.data import TargetRange
+from dperm.data.columns import checked_range
 from dperm.objectives.grouped import numbered
 from dperm.privacy import Assumption, Certificate, Event, Gaussian, Relation, calibrate, statements
 from dperm.release import Channel
@@ -154,7 +154,7 @@ def release_number_scores(
 
     ValueError, before anything is charged, for what does not fit.
     """
-    low, high = TargetRange(*target_range)
+    low, high = checked_range(target_range, "the target")
     truth = column("targets", truth).astype(np.float64)
     answers = column("answers", answers, len(truth)).astype(np.float64)
     if not len(truth):
@@ -163,12 +163,12 @@ def release_number_scores(
         raise ValueError("Expected finite targets and answers.")
     place = (np.clip(truth, low, high) - low) / (high - low)
     off = np.abs((np.clip(answers, low, high) - low) / (high - low) - place)
-    rows = np.column_stack([np.ones(len(truth)), off, off**2, place, place**2])  # each within [0, 1]
+    rows = np.column_stack([np.ones(len(truth)), off, off**2, place, place**2])  # within [0, 1]: no rounding leads out of it
     if persons is not None:
         whose, sizes = _persons(persons, len(rows))
         rows = np.stack([np.bincount(whose, column) / sizes for column in rows.T], axis=1)
     _refuse_many(len(rows))
-    table = np.floor(np.clip(rows, 0.0, 1.0) * _FINE).sum(axis=0) / _FINE
+    table = np.floor(rows * _FINE).sum(axis=0) / _FINE
     moved = math.sqrt(5.0)  # replaced or not, also by a record that is left out: all entries are within [0, 1]
     noisy, std, certificate = _released(
         table, moved, (epsilon, delta), Relation(relation), persons is not None, label, random_state

@@ -9,7 +9,7 @@ returns follows from one record. The companion's row is dropped.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -42,15 +42,20 @@ class Collation:
         self._whole = Paired(collate_fn)
         self.repeats, self.row = False, 0
 
-    def __call__(self, items: list[Any]) -> Any:
+    def __call__(self, items: Iterable[Any]) -> Any:
         """A pair (inputs, targets) with the records along the first axes, or `Ragged` where their shapes differ."""
-        if self._own:  # stacks each entry, and computes nothing
+        if not self._own:
+            return joined([self._one(item) for item in items])
+        items = list(items)
+        if len({_kind(item) for item in items}) == 1:  # torch's own stacks them, and computes nothing
             return self._whole(items)
-        return joined([self._one(item) for item in items])
+        return joined([self._whole([item]) for item in items])
 
-    def together(self, items: list[Any]) -> Any:
-        """An ordinary batch, for records that are not protected."""
-        return self._whole(items)
+    def of_several(self, records: Iterable[Iterable[Any]]) -> Any:
+        """The same for records that are several items each: these are collated together, and nobody else's with them. A record
+        is (1, k, …), for k the next power of two of its items: the first fills up. Targets are (targets, shares (1, k)), shares
+        of the record that each item has, adding up to 1."""
+        return joined([self._several(list(items)) for items in records])
 
     def look(self, items: list[Any]) -> None:
         """Find out how the function is to be used, and whether a record has the values beside its companion that it has beside
@@ -72,6 +77,16 @@ class Collation:
             "standardising?), or leaves their order. Compute per record, or with public statistics."
         )
 
+    def _several(self, items: list[Any]) -> Any:
+        inputs, targets = self._whole(items)
+        if batch_size(inputs) != len(items):
+            raise ValueError(f"Expected collate_fn to give {len(items)} rows for as many, got {batch_size(inputs)}.")
+        places = torch.arange(1 << (len(items) - 1).bit_length())
+        shares = (places < len(items)).float() / len(items)
+        places[len(items) :] = 0
+        inputs, targets = (map_tensors(lambda tensor: tensor[places][None], part) for part in (inputs, targets))
+        return inputs, (targets, shares[None])
+
     def _one(self, item: Any) -> Any:
         """The batch (inputs, targets) of one record."""
         companion = _repeated(item) if self.repeats else copy.copy(item)
@@ -82,6 +97,19 @@ class Collation:
                 "counts more than once would cost more privacy than is charged. Average its views within its loss instead."
             )
         return take(pair, torch.tensor([self.row]), 2)
+
+
+def _kind(item: Any) -> Any:
+    """What a record is made of: among others of another kind, its numbers would be rounded to theirs."""
+    if isinstance(item, Tensor):
+        return item.shape, item.dtype
+    if isinstance(item, np.ndarray):
+        return item.shape, item.dtype.str
+    if isinstance(item, Mapping):
+        return tuple((name, _kind(part)) for name, part in cast(Mapping[Any, Any], item).items())
+    if isinstance(item, list | tuple):
+        return tuple(map(_kind, cast(Sequence[Any], item)))
+    return type(item)
 
 
 def joined(records: Sequence[Any]) -> Any:

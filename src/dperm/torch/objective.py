@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from dperm._family import written_here
 from dperm.objectives.facts import PublicFacts
 from dperm.privacy.events import Relation
-from dperm.torch.collation import Ragged
+from dperm.torch.collation import Ragged, grouped
 from dperm.torch.engine import Apart, TorchPass
 from dperm.torch.engine.agreement import disagreement
 from dperm.torch.engine.refused import reason_to_refuse
 from dperm.torch.engine.tested import mixing
 from dperm.torch.evaluating import evaluating
 from dperm.torch.flat import FlatParameters
+from dperm.torch.guard import kept_states
 from dperm.torch.records import NOBODY, TorchRecords
 from dperm.torch.state import Snapshot
 from dperm.torch.structure import batch_size, call_model, map_tensors, shapes, take
@@ -95,7 +96,9 @@ class ModuleObjective:
                 "Parameters that are sharded are gathered for a whole batch: that the model keeps records apart can only be "
                 'tested. Pass independence="tested" to take it as an assumption of yours, which the certificate states.'
             )
-        self.engine = Apart(model, loss_fn, self.ordinary_losses, self.flat)
+        #: whatever may keep something of records: of a loss that is a method, its object too
+        self.roots = (model, loss_fn, getattr(loss_fn, "__self__", None))
+        self.engine = Apart(self.roots, self.ordinary_losses, self.flat)
         self._checked: set[Any] = set()
         self._shared: tuple[Any, Any] | None = None  # records that all ranks have, where parameters are sharded
 
@@ -183,18 +186,14 @@ class ModuleObjective:
         self.flat.put(theta)
         parts = list(self.flat.parts(torch.as_tensor(vector).to(buffer)))
         total = torch.zeros_like(buffer)
-        kept = Snapshot((self.model, self.loss_fn), without=self.model.parameters(), light=True)
-        try:
-            with evaluating(self.model), self._in_full_precision():
-                for inputs, targets in records.batches():
-                    losses = self.ordinary_losses(inputs, targets).sum()
-                    slopes = torch.autograd.grad(losses, parameters, create_graph=True, materialize_grads=True)
-                    along = torch.stack([(slope * part).sum() for slope, part in zip(slopes, parts, strict=True)]).sum()
-                    if along.requires_grad:  # not that of a loss without curvature
-                        curved = torch.autograd.grad(along, parameters, materialize_grads=True)
-                        total += torch.cat([part.flatten() for part in curved])
-        finally:
-            kept.restore()
+        with self._looking(), evaluating(self.model), self._in_full_precision():
+            for _, inputs, targets in (group for batch in records.batches() for group in grouped(batch, 0)):
+                losses = self.ordinary_losses(inputs, targets).sum()
+                slopes = torch.autograd.grad(losses, parameters, create_graph=True, materialize_grads=True)
+                along = torch.stack([(slope * part).sum() for slope, part in zip(slopes, parts, strict=True)]).sum()
+                if along.requires_grad:  # not that of a loss without curvature
+                    curved = torch.autograd.grad(along, parameters, materialize_grads=True)
+                    total += torch.cat([part.flatten() for part in curved])
         return total.double().cpu().numpy()
 
     def share_sample(self, inputs: Any, targets: Any) -> None:
@@ -217,7 +216,7 @@ class ModuleObjective:
         size = self._size(inputs, targets)
         chosen = torch.linspace(0, size - 1, min(size, _CHECKED)).round().long()
         some = take(inputs, chosen, size), take(targets, chosen, size)
-        with self._in_full_precision():
+        with self._looking(), self._in_full_precision():
             problem = None
             if self.independence is Independence.TESTED:
                 problem = mixing(self, *some, len(chosen))
@@ -233,9 +232,7 @@ class ModuleObjective:
         """ValueError, naming the record, for a target that the loss does not take, or takes to no finite number: with the
         outputs of the first of these inputs, whatever the record is."""
         first = take(inputs, torch.tensor([0]), self._size(inputs, inputs))
-        with self._in_full_precision():
-            for module in self.model.modules():
-                module.training = False
+        with self._looking(), self._in_full_precision(), evaluating(self.model):
             # on the host: a loss that fails on a device may stop the device
             outputs, start = map_tensors(Tensor.cpu, call_model(self.model, first)), 0
             for chunk in chunks:
@@ -247,6 +244,18 @@ class ModuleObjective:
                         if problem := self._problem(outputs, take(targets, torch.tensor([place]), count)):
                             raise ValueError(f"The target of record {start + place} cannot be trained on: {problem}.")
                 start += count
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Within the block the model and the global generators may change: they are put back."""
+        kept = Snapshot(self.roots, without=self.flat.parameters, light=True)
+        # other kernels round otherwise
+        with kept_states(self.flat.device), torch.backends.cudnn.flags(allow_tf32=False):
+            try:
+                yield
+            finally:
+                self.flat.rest()
+                kept.restore()
 
     def _problem(self, outputs: Any, targets: Any) -> str | None:
         """What the loss says against these targets."""
@@ -261,7 +270,7 @@ class ModuleObjective:
     def snapshot(self) -> Snapshot:
         """What the model and the loss keep besides the trainable parameters."""
         left_out = self.model.parameters() if self.flat.sharded else self.flat.parameters
-        return Snapshot((self.model, self.loss_fn), without=left_out)
+        return Snapshot(self.roots, without=left_out)
 
     @contextlib.contextmanager
     def _in_full_precision(self) -> Iterator[None]:

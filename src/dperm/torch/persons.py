@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +19,13 @@ from dperm._remind import remind_of_persons
 from dperm.objectives.grouped import numbered, spread_rows
 from dperm.torch.collation import Ragged, grouped
 from dperm.torch.records import TorchRecords
-from dperm.torch.structure import map_tensors, take, tensors
+from dperm.torch.structure import map_tensors, tensors
 
 __all__ = ["MeanLoss", "OfPersons", "PersonRecords"]
 
 Indices = NDArray[np.intp]
 
-_HAIR = 1 - 2.0**-20  # a person's weights add up to a hair less than 1: they are single precision
+_HAIR = 1 - 2.0**-20
 
 
 class OfPersons(nn.Module):
@@ -70,15 +69,17 @@ class PersonRecords(TorchRecords):
     persons. Of each at most `most` rows are used, spread evenly over that person's rows.
 
     A batch has inputs (b, k, …) and targets ((b, k, …), weights (b, k)), for each k by itself: the next power of two of a
-    person's rows, or `most`; who has fewer rows has the first of them again, with weight 0. Where `most` is 1 there is no
-    such axis. Without groups data are rows (persons, k, …) and targets (persons, k, …).
+    person's rows; who has fewer rows has the first of them again, with weight 0. Where `most` is 1 there is no such axis.
+    Without groups data are rows (persons, k, …) and targets (persons, k, …). A `collate_fn` is given one person's rows.
     """
 
     def __init__(self, data: Any, groups: Any, *, most: int, **settings: Any) -> None:
         if groups is None:
             data, groups = _flattened(data)
         self._rows = TorchRecords(data, **settings)
+        self._rows.names = self._names_of_rows
         number, self._size = numbered(groups, len(self._rows))
+        self._person = number
         self.most = most
         if most > 1:
             remind_of_persons(self._size, len(number), stacklevel=5)
@@ -109,7 +110,7 @@ class PersonRecords(TorchRecords):
         several = np.argsort(counts, kind="stable")
         chosen = np.sort(several[np.unique(np.linspace(0, self._size - 1, min(count, self._size)).round().astype(np.intp))])
         self._rows.sample(count)
-        groups = grouped(self._moved(self._fetch(chosen), len(chosen)), len(chosen))
+        groups = grouped(self._moved(self._fetch(chosen, seed=0), len(chosen)), len(chosen))
         _, inputs, targets = max(groups, key=lambda group: sum(tensor[0].numel() for tensor in tensors(group[1:])))
         if self.most > 1:
             self._width = targets[1].shape[1]
@@ -132,71 +133,66 @@ class PersonRecords(TorchRecords):
             persons, row = np.divmod(drawn, self.most)
             mine = self.share.mine(persons)
             persons, row = persons[mine] - self.share.held, row[mine]
-            rows = self._chosen[(self._starts[persons] + row)[row < counts[persons]]]
-            yield self._alone(rows)
+            known = row < counts[persons]
+            yield self._alone(persons[known], row[known])
 
-    def _alone(self, rows: Indices) -> Iterator[Any]:
+    def _alone(self, persons: Indices, row: Indices) -> Iterator[Any]:
+        rows = self._chosen[self._starts[persons] + row]
         for start in range(0, len(rows), self.physical_batch_size):
-            part = rows[start : start + self.physical_batch_size]
-            ones = [(np.arange(len(part)), np.ones((len(part), 1)))]
-            yield self._moved(self._persons(self._rows._fetch(part), ones), len(part))
+            part = slice(start, start + self.physical_batch_size)
+            names = list(zip(self.names(persons[part].tolist()), row[part].tolist(), strict=True))
+            yield self._handed_out(self._made([[one] for one in rows[part].tolist()]), names)
 
-    def _fetch(self, indices: Indices) -> Any:
-        rows, widths = self._tables(indices)
-        return self._persons(self._rows._fetch(rows), widths)
+    def _fetch(self, indices: Indices, seed: int | None = None) -> Any:
+        return self._made(self._rows_of(indices.tolist()), seed)
+
+    def _rows_of(self, persons: Sequence[int]) -> list[list[int]]:
+        """The rows of each of these persons."""
+        return [self._chosen[self._starts[person] : self._starts[person + 1]].tolist() for person in persons]
+
+    def _made(self, rows: list[list[int]], seed: int | None = None) -> Any:
+        """A batch of persons of these rows."""
+        if self.most == 1:  # a record like any other
+            return self._rows._fetch(np.array([mine[0] for mine in rows], dtype=np.intp), seed)
+        return self._weighed(self._tables(rows) if self._rows._tensors is not None else self._rows._collated(rows, seed))
+
+    def _names_of_rows(self, rows: Sequence[int]) -> Sequence[object]:
+        """Whose each row is, and which of that person's."""
+        persons = self._person[rows]
+        places = np.argsort(self._chosen, kind="stable")[np.searchsorted(np.sort(self._chosen), rows)] - self._starts[persons]
+        return list(zip(self.names(persons.tolist()), places.tolist(), strict=True))
 
     def _read(self, chunks: Iterator[list[int]]) -> Iterator[Any]:
-        waiting: deque[Any] = deque()
+        if self.most == 1:
+            yield from self._rows._read([mine[0] for mine in self._rows_of(chunk)] for chunk in chunks)
+        elif self._rows._tensors is not None:
+            yield from (self._made(self._rows_of(chunk)) for chunk in chunks)
+        else:
+            yield from map(self._weighed, self._rows._read(self._rows_of(chunk) for chunk in chunks))
 
-        def rows() -> Iterator[list[int]]:
-            for chunk in chunks:
-                table, widths = self._tables(np.asarray(chunk))
-                waiting.append(widths)
-                yield table.tolist()
-
-        for batch in self._rows._read(rows()):
-            yield self._persons(batch, waiting.popleft())
-
-    def _tables(self, persons: Indices) -> tuple[Indices, list[tuple[Indices, Any]]]:
-        """Rows of persons, one table (m, k) after the other; and for each the persons' places (m,) among these and the shares
-        (m, k) of rows. k is by a person's own number of rows: nobody is wider because another is."""
-        counts = np.diff(self._starts)[persons]
-        widths = np.minimum(2 ** np.ceil(np.log2(np.maximum(counts, 1))).astype(np.intp), self.most)
-        rows: list[Indices] = []
-        tables: list[tuple[Indices, Any]] = []
+    def _tables(self, rows: list[list[int]]) -> Any:
+        """Persons' rows of tensors, those of as many rows, to a power of two, together: nobody is wider because another is."""
+        counts = np.array([len(mine) for mine in rows])
+        widths = 1 << np.ceil(np.log2(counts)).astype(np.intp)
+        groups: list[tuple[Tensor, Any, Any]] = []
         for width in np.unique(widths).tolist():
             places = np.flatnonzero(widths == width)
-            place, mine = np.arange(width)[None], counts[places][:, None]
-            there = place < mine
-            rows.append(self._chosen[self._starts[persons[places]][:, None] + np.where(there, place, 0)].ravel())
-            tables.append((places, there / mine))
-        return np.concatenate(rows) if rows else np.zeros(0, dtype=np.intp), tables
-
-    def _persons(self, batch: Any, tables: list[tuple[Indices, Any]]) -> Any:
-        if self.most == 1:  # a record like any other
-            return batch
-        count = sum(shares.size for _, shares in tables)
-        moved = self._rows._moved(batch, count)
-        if isinstance(moved, Ragged):
-            raise ValueError("Expected rows of one shape where records are persons: pad them to one length in collate_fn.")
-        groups: list[tuple[Tensor, Any, Any]] = []
-        start = 0
-        for places, shares in tables:
-            mine = torch.arange(start, start + shares.size)
-            inputs, targets = (
-                map_tensors(functools.partial(_unflattened, shares.shape), take(part, mine, count)) for part in moved
-            )
-            groups.append((torch.from_numpy(places), inputs, (targets, _weights(shares).to(self.device))))
-            start += shares.size
+            table = np.array([rows[place] + rows[place][:1] * (width - len(rows[place])) for place in places])
+            shares = torch.from_numpy((np.arange(width) < counts[places][:, None]) / counts[places][:, None])
+            inputs, targets = map_tensors(functools.partial(_unflattened, table.shape), self._rows._fetch(table.ravel()))
+            groups.append((torch.from_numpy(places), inputs, (targets, shares.float())))
         return groups[0][1:] if len(groups) == 1 else Ragged(groups)
+
+    def _weighed(self, batch: Any) -> Any:
+        """With weights for shares: they add up to a hair less than 1, as they are single precision."""
+        if isinstance(batch, Ragged):
+            return Ragged((places, *self._weighed(tuple(group))) for places, *group in batch)
+        inputs, (targets, shares) = batch
+        return inputs, (targets, shares * _HAIR)
 
 
 def _unflattened(shape: tuple[int, ...], tensor: Tensor) -> Tensor:
     return tensor.unflatten(0, shape)
-
-
-def _weights(shares: Any) -> Tensor:
-    return torch.as_tensor(np.asarray(shares) * _HAIR, dtype=torch.float32)
 
 
 def _flattened(data: Any) -> tuple[Any, NDArray[np.intp]]:

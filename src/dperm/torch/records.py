@@ -6,7 +6,7 @@ import bisect
 import hashlib
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 from dperm._column import refuse_masked
+from dperm.release import alignment
 from dperm.torch.collation import Collation, Ragged, grouped
-from dperm.torch.guard import kept_states, seed_all
+from dperm.torch.guard import fresh_seed, kept_states, seed_all
 from dperm.torch.named import Paired, label_apart
 from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.share import Share
@@ -40,12 +41,15 @@ class TorchRecords:
 
     A draw is cut into physical batches of at most `physical_batch_size` records on `device`. `collate_fn` makes a batch
     (inputs, targets) from a list of items; `num_workers` processes read items ahead. Where records are `protected`, each is
-    collated by itself (`dperm.torch.collation`). TypeError where records cannot be drawn by index.
+    collated by itself (`dperm.torch.collation`). What the data set and `collate_fn` draw, they draw for each record from a seed
+    made of `key` (None: by the operating system) and of the record's number. TypeError where records cannot be drawn by index.
     """
 
     _share: Share | None = None
     #: whether every rank gets as many batches as the one that has most, the last ones of `NOBODY`
     in_step = False
+    #: names of these records, by their numbers, that are the same in a run that this one is compared with
+    names: Callable[[Sequence[int]], Sequence[object]] = staticmethod(alignment.names_of)
 
     def __init__(
         self,
@@ -56,11 +60,16 @@ class TorchRecords:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
         protected: bool = True,
+        key: int | None = None,
     ) -> None:
         self.physical_batch_size = physical_batch_size
         self.device = device or torch.device("cpu")
         self._collate: Any = Collation(collate_fn) if protected else Paired(collate_fn)
         self._workers = num_workers
+        self._loaders: list[Any] = []  # whose processes wait for the next stream
+        self._reads: Any = None  # (n,) how often each record was read
+        replayed = alignment.current() is not None
+        self._key = (0 if replayed else fresh_seed()) if key is None else key
         self._tensors: Any = None
         self._dataset: Any = None
         if isinstance(data, TensorDataset):
@@ -123,8 +132,9 @@ class TorchRecords:
         where shapes differ, those of the largest. ValueError where records are not collated each by itself."""
         chosen = np.unique(np.linspace(0, self._size - 1, min(count, self._size)).round().astype(np.intp))
         if self._tensors is None and isinstance(self._collate, Collation):
-            self._collate.look([self._dataset[int(index)] for index in chosen])
-        groups = grouped(self._moved(self._fetch(chosen), len(chosen)), len(chosen))
+            with kept_states(self.device):
+                self._collate.look([self._dataset[int(index)] for index in chosen])
+        groups = grouped(self._moved(self._fetch(chosen, seed=0), len(chosen)), len(chosen))
         _, inputs, targets = max(groups, key=lambda group: sum(tensor[0].numel() for tensor in tensors(group[1:])))
         return inputs, targets
 
@@ -144,16 +154,12 @@ class TorchRecords:
     def fingerprints(self, places: Indices | None = None) -> NDArray[np.uint64]:
         """(n,): a digest of each record by itself, in order, or of those at these places; what is drawn on the way, such as an
         augmentation, is drawn from one seed. Private."""
-        digests: list[int] = []
-        with kept_states(self.device):
-            for index in range(self._size) if places is None else places.tolist():
-                seed_all(0)
-                digests.append(self._fingerprint(index))
-        return np.array(digests, dtype=np.uint64)
+        numbers = range(self._size) if places is None else places.tolist()
+        return np.array([self._fingerprint(number) for number in numbers], dtype=np.uint64)
 
     def _fingerprint(self, index: int) -> int:
         digest = hashlib.blake2b(digest_size=8)
-        inputs, targets = self._fetch(np.array([index]))
+        inputs, targets = self._fetch(np.array([index]), seed=0)
         for part in (*tensors(inputs), *tensors(targets)):
             digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return int.from_bytes(digest.digest(), "little")
@@ -162,7 +168,7 @@ class TorchRecords:
         """For each draw its physical batches (inputs, targets); an empty draw has none. RankError where ranks drew
         other records than each other, and must not: draws are dealt out, or batches are `in_step`."""
         counts: deque[tuple[Indices | None, int, int]] = deque()
-        sizes: deque[int] = deque()
+        chosen: deque[list[int]] = deque()
         ready: deque[Any] = deque()
         exhausted = False
 
@@ -174,7 +180,7 @@ class TorchRecords:
                 counts.append((drawn, len(starts), max(0, others - len(starts))))
                 for start in starts:
                     chunk = indices[start : start + self.physical_batch_size].tolist()
-                    sizes.append(len(chunk))
+                    chosen.append(chunk)
                     yield chunk
 
         source = self._read(chunks())
@@ -190,26 +196,65 @@ class TorchRecords:
             drawn, expected, rest = counts.popleft()
             if (self.share.dealt or self.in_step) and drawn is not None:  # places in it, or its length, must be the same
                 Ranks.here().keep_draw(drawn, self.device)
-            batches = (self._moved(ready.popleft() if ready else next(source), sizes.popleft()) for _ in range(expected))
+            read = (ready.popleft() if ready else next(source) for _ in range(expected))
+            batches = (self._handed_out(batch, self.names(chosen.popleft())) for batch in read)
             yield itertools.chain(batches, itertools.repeat(NOBODY, rest))
 
-    def _read(self, chunks: Iterator[list[int]]) -> Iterator[Any]:
-        if self._dataset is None or not self._workers:
-            return (self._fetch(np.asarray(chunk)) for chunk in chunks)
-        return iter(
-            DataLoader(
-                self._dataset,
-                batch_sampler=_Chunks(chunks),
-                num_workers=self._workers,
-                collate_fn=self._collate,
-                pin_memory=self.device.type == "cuda",
-            )
+    def _handed_out(self, batch: Any, names: Sequence[object]) -> Any:
+        moved = self._moved(batch, len(names))
+        if (replayed := alignment.current()) is not None:
+            for places, inputs, _ in grouped(moved, len(names)):
+                replayed.hands_out(inputs, [names[place] for place in places.tolist()])
+        return moved
+
+    def _read(self, chunks: Iterator[list[Any]]) -> Iterator[Any]:
+        if self._dataset is None:
+            yield from (self._fetch(np.asarray(chunk)) for chunk in chunks)
+            return
+        if not self._workers:
+            yield from (self._collated(chunk, None) for chunk in chunks)
+            return
+        loader = self._loaders.pop() if self._loaders else self._loader()
+        loader.batch_sampler.chunks = (self._seeded(chunk) for chunk in chunks)
+        yield from loader
+        self._loaders.append(loader)
+
+    def _loader(self) -> Any:
+        return DataLoader(
+            _Items(self._dataset, self._collate),
+            batch_sampler=_Chunks(),
+            num_workers=self._workers,
+            collate_fn=_as_it_is,
+            pin_memory=self.device.type == "cuda",
+            persistent_workers=True,
         )
 
-    def _fetch(self, indices: Indices) -> Any:
+    def _fetch(self, indices: Indices, seed: int | None = None) -> Any:
+        """A batch of these records, that each draw from this seed, or from the next of their own."""
         if self._tensors is not None:
             return take(self._tensors, torch.from_numpy(indices), self._size)
-        return self._collate([self._dataset[int(index)] for index in indices])
+        return self._collated(indices.tolist(), seed)
+
+    def _collated(self, numbers: list[Any], seed: int | None) -> Any:
+        """A batch of these items of the data set; of lists of items where a list makes one record."""
+        with kept_states(self.device):
+            return _Items(self._dataset, self._collate).__getitems__(self._seeded(numbers, seed))
+
+    def _seeded(self, numbers: list[Any], seed: int | None = None) -> list[Any]:
+        """These items, each with a seed that is made of its name and of how often it was read, or with this one: whatever else
+        is read, in whatever order or process, it draws the same."""
+        flat = [item for number in numbers for item in (number if isinstance(number, list) else [number])]
+        if self._reads is None:
+            self._reads = np.zeros(self._size, dtype=np.int64)
+        if seed is None:
+            self._reads[flat] += 1
+            named = zip(self.names(flat), self._reads[flat].tolist(), strict=True)
+            seeds = iter([alignment.seed_of(self._key, name, reads) for name, reads in named])
+        else:
+            seeds = itertools.repeat(seed)
+        return [
+            [(item, next(seeds)) for item in number] if isinstance(number, list) else (number, next(seeds)) for number in numbers
+        ]
 
     def _moved(self, batch: Any, size: int) -> Any:
         if isinstance(batch, Ragged):
@@ -272,13 +317,38 @@ def _origin(data: Any, index: int) -> tuple[Any, int]:
 
 
 class _Chunks:
-    """A batch sampler that reads its batches from an iterator."""
+    """A batch sampler of whatever `chunks` are at the time."""
 
-    def __init__(self, chunks: Iterator[list[int]]) -> None:
-        self._chunks = chunks
+    def __init__(self) -> None:
+        self.chunks: Iterator[Any] = iter(())
 
-    def __iter__(self) -> Iterator[list[int]]:
-        return self._chunks
+    def __iter__(self) -> Iterator[Any]:
+        return self.chunks
+
+
+class _Items:
+    """Batches of a data set's items, each fetched and collated by itself, from a random state of its own."""
+
+    def __init__(self, dataset: Any, collate: Any) -> None:
+        self._dataset, self._collate = dataset, collate
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset[index]
+
+    def __getitems__(self, seeded: list[Any]) -> Any:
+        """The batch of these (number, seed), or of lists of them that are one record each."""
+        if seeded and isinstance(seeded[0], list):
+            return self._collate.of_several(self._fetched(several) for several in seeded)
+        return self._collate(self._fetched(seeded))
+
+    def _fetched(self, seeded: list[tuple[int, int]]) -> Iterator[Any]:
+        for number, seed in seeded:
+            seed_all(seed)
+            yield self._dataset[number]
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def _is_table(value: Any) -> bool:

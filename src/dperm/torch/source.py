@@ -85,9 +85,9 @@ def admit_tails(event: Event, size: int, delta: float, device: torch.device) -> 
         return
     steps = 0.0
     for leaf, count in released_leaves(event).items():
-        kind, noise, *_ = leaf.pays_for or (None, 0.0)
-        if kind == "gaussian":
-            steps += count * leaf.releases / noise
+        paid = leaf.pays_for
+        if paid is not None and paid.kind == "gaussian":
+            steps += count * leaf.releases / paid.noise
         elif chosen_on_the_way(leaf):
             steps += _STEPS / _NOISE
     lost = steps * math.sqrt(size) * 2 * math.exp(-(_ENDS**2) / 2) / math.sqrt(2 * math.pi)

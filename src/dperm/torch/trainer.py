@@ -22,6 +22,7 @@ from dperm._remind import remind_of_budget
 from dperm.gradient import ExponentialAverage, Policy
 from dperm.objectives.grouped import admit_person_rows
 from dperm.privacy import Certificate, Relation, Risk
+from dperm.release import alignment
 from dperm.torch import checkpoint
 from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
 from dperm.torch.first_look import PROBED, look_at
@@ -307,6 +308,8 @@ class PrivateTrainer:
         yield from self._steps(dataset, groups, resume, sharded)
 
     def _steps(self, dataset: Any, groups: Any, resume: bool, sharded: bool) -> Iterator[PrivateStep]:
+        if self.random_state is None and alignment.current() is not None:
+            raise ValueError("Masks of known seeds are for replay: give the trainer the source that the audit handed out.")
         self._ranks = ranks = Ranks.here()
         if ranks.size > 1:
             ranks.same(self._common(resume, sharded))
@@ -453,6 +456,7 @@ class PrivateTrainer:
             "device": self.objective.flat.device,
             "collate_fn": self.collate_fn,
             "num_workers": self.num_workers,
+            "key": self.objective.engine.draws.seed(),
         }
 
     def _refuse_again(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from dperm.mechanisms import ByPart, Objective, Output
+from dperm.mechanisms import ByPart, Gradient, Objective, Output
 from dperm.objectives import Logistic, Task
 from helpers.catalogue.common import BUDGET, SIZE, Entry, gradient
 
@@ -21,6 +21,8 @@ def entries() -> Iterator[Entry]:
     sampled = [(gradient(alike[0][1].facts), alike[0][1])] * 2
     yield "by part, gradient", ByPart.of(sampled, (0, 1)), sampled[0][1]
     yield "by part, two mechanisms", ByPart.of([sampled[0], alike[0]], (0, 1)), alike[0][1]
+    weighed = [Gradient(sampling="importance", epochs=2).build(TASK, BUDGET)] * 2
+    yield "by part, importance", ByPart.of(weighed, (0, 1)), weighed[0][1]
     unknown = [Output().build(replace(TASK, public_size=None), BUDGET)] * 2
     yield "by part, private sizes", ByPart.of(unknown, (0, 1)), unknown[0][1]
     three = [Output().build(replace(TASK, classes=3), BUDGET)] * 2

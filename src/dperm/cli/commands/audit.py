@@ -123,6 +123,8 @@ def audit(
             say("REFUTED: the certificate states less than this mechanism costs. Do not rely on it.")
         elif claimed:
             say("Not refuted, and not proven either: nothing here certifies this model.")
+        elif any(result.unseen for result in results):
+            say("Not refuted, within the limits named above. The proof is the theorem that the certificate names.")
         else:
             say("Not refuted. That is not a proof: the proof is the theorem that the certificate names.")
         say(learned(results))

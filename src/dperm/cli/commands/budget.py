@@ -18,6 +18,7 @@ from dperm.cli.shared import (
     event_of,
     json_table,
     probe_writable,
+    read,
     say,
     search_of,
     stated_relation,
@@ -97,17 +98,31 @@ def _rule(epsilon: float, delta: float, name: Filter | None, plan: list[Path] | 
 def _releases(path: Path) -> list[tuple[Event, Any]]:
     """Planned by a file: the event of a model or certificate, an event, or a list of tables of "event" and "times"."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = _planned(path)
         if isinstance(found, dict) and (certificate := certificate_at(path)) is not None:
             return [(event, 1) for event in _charged_apart(certificate.event, search_of(found.get("extra") or {}))]
         tables = found if isinstance(found, list) else [{"event": found}]
         if unknown := sorted({name for table in tables for name in table} - {"event", "times"}):
             raise ValueError(f"unknown: {unknown}")
         return [(event_of(table["event"]), table.get("times", 1)) for table in tables]
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
             f'Expected {path} to be a model, a certificate, an event, or a list such as [{{"times": 12, "event": …}}] ({error}).'
         ) from None
+
+
+def _planned(path: Path) -> Any:
+    """The value that a file of planned releases holds, read within limits unless it is a model: models hold texts of any kind,
+    and as many numbers as they have."""
+    from dperm._json import bounded_value
+
+    text = read(path)
+    try:
+        return bounded_value(text)
+    except ValueError:
+        if '"certificate"' in text and "certificate" in (model := json_table(path)):
+            return model
+        raise
 
 
 def _charged_apart(event: Event, search: Event | None) -> list[Event]:

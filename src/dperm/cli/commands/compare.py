@@ -119,7 +119,7 @@ def compare(
         with progress(f"{result.dataset}: attacking", not as_json) as step:
             audits.append(audit_study(result, step))
         for key, outcomes in audits[-1] if not as_json else ():
-            say(f"{key}: {overall(outcomes)}. {outcomes[1]}")
+            say(" ".join([f"{key}: {overall(outcomes)}. {outcomes[1]}", *outcomes[0].limits()]))
     write_atomically(output, comparison_page(results, audits))
     say(
         results_json(results)

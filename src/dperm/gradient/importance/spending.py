@@ -56,7 +56,8 @@ class Schedule:
     @property
     def least_rate(self) -> float:
         """b/N: the sampling rate of a step where K = N·C."""
-        return 0.0 if self.public_size is None else self.expected_batch_size / self.public_size
+        assert self.public_size is not None
+        return self.expected_batch_size / self.public_size
 
     def sums(self, epoch: int) -> int:
         """How many K and K* are released from the start of `epoch` (from 0) on."""
@@ -190,7 +191,7 @@ class ByRenyi(Spending):
         pessimistic = epoch < self._pessimistic * schedule.epochs
         later_rate, later_ratio = (schedule.least_rate, 1.0) if pessimistic else (rate, ratio)
         # what is still to be released at this epoch's end and after it
-        target = (held.left - (self.statistics_cost(epoch + 1) if later else 0.0)) * (1 - 1e-9)
+        target = (held.left - self.statistics_cost(epoch + 1)) * (1 - 1e-9)
         if target <= 0:
             raise BudgetExceeded("Nothing is left of the budget for gradients: interrupted runs spent it.")
 
@@ -241,10 +242,10 @@ class ByProfile(Spending):
         raise ValueError("Expected a Rényi filter's budget where N is released: a profile needs public_size.")
 
     def event(self, start: int, stop: int) -> Event:
-        per_epoch = self.schedule.steps_per_epoch
-        first, last = start // per_epoch, -(-stop // per_epoch)
-        if last <= first:
+        if stop <= start:
             return Composed(())
+        per_epoch = self.schedule.steps_per_epoch
+        first, last = start // per_epoch, -(-stop // per_epoch)  # an epoch that is begun is charged as a whole
         sums = SelfComposed(Gaussian(self.sum_noise), self.schedule.sums(first) - self.schedule.sums(last))
         return Composed((sums, SelfComposed(self.profile, last - first)))
 

@@ -73,7 +73,7 @@ def _drawn(sampling: str, size: int, batch: float, epochs: float, person_rows: i
             raise ValueError(f"Expected expected_batch_size below public_size·person_rows = {size * rows} rows, got {batch:g}.")
         return PoissonRows(batch / (size * rows), rows), math.ceil(epochs * size * rows / batch)
     rate = min(1.0, batch / size)
-    steps = max(1, math.ceil(epochs / rate))
+    steps = math.ceil(epochs / rate)
     if sampling == "balls_and_bins":
         if size < 1.5 * batch:
             raise ValueError(f"Expected expected_batch_size of at most {size / 1.5:g} with balls and bins, got {batch:g}.")
@@ -89,11 +89,12 @@ def _drawn(sampling: str, size: int, batch: float, epochs: float, person_rows: i
     return Poisson(rate), steps
 
 
-def capacity(rate: float, largest: int, steps: int, chance: float = _OVERFLOW) -> int:
-    """A size that all of `steps` Poisson draws of `largest` records stay below but for this chance: the least, by Chernoff's
-    bound."""
-    low, high = 0, largest
+def capacity(rate: float, largest: int, steps: int) -> int:
+    """A size that all of `steps` Poisson draws of `largest` records stay below but for a chance of 1e-15: the least, by
+    Chernoff's bound."""
+    low, high = 1, largest
     while low < high:
         middle = (low + high) // 2
-        low, high = (middle + 1, high) if steps * TruncatedPoisson.overflow(rate, middle, largest) > chance else (low, middle)
-    return max(1, low)
+        beyond = steps * TruncatedPoisson.overflow(rate, middle, largest) > _OVERFLOW
+        low, high = (middle + 1, high) if beyond else (low, middle)
+    return low

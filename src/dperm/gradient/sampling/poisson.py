@@ -44,7 +44,7 @@ class Poisson(Sampler, Draw):
         # Gaps between successes of Bernoulli trials are geometric; the floor of an exponential is exactly so.
         # One long run of trials is cut into steps of `records` trials each.
         rate = self.sampling_rate
-        if records == 0 or rate >= 1.0:
+        if rate >= 1.0:
             everyone = np.arange(records, dtype=np.intp)
             for _ in range(steps):
                 yield everyone

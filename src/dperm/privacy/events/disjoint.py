@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,6 +20,7 @@ __all__ = ["Disjoint", "Side", "accounting_cost", "alternatives", "claims_of", "
 #: How many compositions an accountant goes through one by one; beyond, it takes the largest profile of a `Disjoint` first.
 MOST_ALTERNATIVES = 256
 _EACH_WAY = 0.02  # of accounting, whatever was met
+_MOST_BY_UNLIKE = 5.0  # of a leaf's cost, that grows where it is composed with unlike ones: the rest is its own, once
 _MOST_MOVED = 32  # unlike events of a move: there are as many compositions as pairs of them
 
 
@@ -102,7 +103,7 @@ class Disjoint(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return sum(_EACH_WAY + sum(leaf.accounting_cost for leaf in option) for option in self.options)
+        return sum(_EACH_WAY + _work(option) for option in self.options)
 
 
 @dataclass(frozen=True)
@@ -190,15 +191,26 @@ def _added(counters: Iterable[Counter[Event]]) -> Counter[Event]:
 
 
 def accounting_cost(event: Event) -> float:
-    """How much work `event` is for an accountant: `Event.accounting_cost` over its unlike leaves, as often as it goes through
-    them."""
+    """How much work `event` is for an accountant: `Event.accounting_cost` over its unlike leaves, times what many copies of each
+    add, as often as it goes through them."""
     counts = leaves(event)
     split = {leaf: count for leaf, count in counts.items() if isinstance(leaf, Disjoint)}
     ways = math.prod(_ways(leaf, count) for leaf, count in split.items())
     ways = ways if sum(split.values()) == 1 else min(ways, float(MOST_ALTERNATIVES))
-    rest = sum(leaf.accounting_cost for leaf in counts if leaf not in split)
+    rest = _work({leaf: count for leaf, count in counts.items() if leaf not in split})
     again = ways if sum(split.values()) > 1 else 1.0
     return rest * ways + again * sum(leaf.accounting_cost for leaf in split)
+
+
+def _work(counts: Mapping[Event, int]) -> float:
+    """Losses of many copies are composed in groups, then groups of groups, on more and more points: measured. Unlike parts are
+    all transformed on as many points as their composition needs: with many copies of each that is far more than one needs."""
+    work = sum(leaf.accounting_cost * (1 + 1.2 * max(0.0, math.log10(count) - 3)) for leaf, count in counts.items())
+    composed = [(min(leaf.accounting_cost, _MOST_BY_UNLIKE), count) for leaf, count in counts.items() if leaf.accounting_cost]
+    if len(composed) <= 2:
+        return work
+    copies = math.log10(sum(count for _, count in composed) / len(composed)) / 2
+    return work + 3 * (1 - 2 / len(composed)) * min(copies, 1.0) * sum(cost for cost, _ in composed)
 
 
 def released_leaves(event: Event) -> Counter[Event]:

@@ -92,8 +92,8 @@ class Event:
 
     @property
     def accounting_cost(self) -> float:
-        """How much work this event is for an accountant, by itself and however often it happens, in units of one Poisson-sampled
-        Gaussian: an estimate from its numbers alone, for readers of events that somebody else wrote."""
+        """How much work this event is for an accountant, in units of a Poisson-sampled Gaussian of a thousand steps, a fiftieth
+        of a second: an estimate from its numbers alone, for readers of events that somebody else wrote."""
         return 1.0
 
     def counts(self) -> Counter[Event]:

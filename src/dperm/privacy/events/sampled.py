@@ -24,10 +24,21 @@ __all__ = [
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
 
 
-def _cost(event: Event) -> float:
-    """Of a sample of this event: see `Event.accounting_cost`."""
-    far = isinstance(event, Gaussian) and not _LEAST_NOISE <= event.noise_multiplier <= _MOST_NOISE
-    return math.inf if far else 1.0
+#: Samples rarer than that, and noise less than that, make losses of sizes far apart, which more points must hold.
+_RARE, _LITTLE_NOISE = 1e-4, 0.7
+
+#: Losses of many rows spread over more points the further noise is below that.
+_SPREADING_NOISE = 0.1
+
+
+def _cost(event: Event, rate: float = 1.0) -> float:
+    """The cost of a sample of this event at this rate: see `Event.accounting_cost`."""
+    if not isinstance(event, Gaussian):
+        return 1.0
+    if not _LEAST_NOISE <= event.noise_multiplier <= _MOST_NOISE:
+        return math.inf
+    rare = 5.0 if rate < _RARE else 1.0
+    return rare * (3.0 if rate < _RARE and event.noise_multiplier < _LITTLE_NOISE else 1.0)
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,7 @@ class PoissonSampled(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return _cost(self.event)
+        return _cost(self.event, self.rate)
 
     def counts(self) -> Counter[Event]:
         return leaves(self.event) if self.rate == 1.0 else super().counts()
@@ -86,7 +97,9 @@ class RowsSampled(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return _cost(self.event) + self.rows / 250
+        mean = self.rows * self.rate
+        parts = min(self.rows, mean + 9.2 * math.sqrt(mean) + 28)  # numbers of rows met with a chance of 1e-18 (Bernstein)
+        return _cost(self.event, self.rate) * (1 + parts * max(1.0, _SPREADING_NOISE / self.event.noise_multiplier) / 20)
 
 
 @dataclass(frozen=True)
@@ -118,7 +131,7 @@ class TruncatedPoisson(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return _cost(self.event)
+        return _cost(self.event, self.rate)
 
     @property
     def astray(self) -> float:
@@ -159,7 +172,7 @@ class SampledWithoutReplacement(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return _cost(self.event)
+        return _cost(self.event, self.rate)
 
 
 @dataclass(frozen=True)
@@ -205,4 +218,4 @@ class RandomAllocation(Event):
 
     @property
     def accounting_cost(self) -> float:
-        return 4 * _cost(self.event) + self.steps / 1e8
+        return 4 * _cost(self.event) + 2 * math.log2(self.steps)  # sums of two and of twice as many, on finer and finer grids

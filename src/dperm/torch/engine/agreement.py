@@ -33,8 +33,8 @@ _MIXES = (
     "compare records or divide by their number, and padding that counts."
 )
 _GRADIENTS = (
-    "Per-example gradients do not agree with autograd's: some layer mixes, reorders or drops records on the way back, or has a "
-    "batching rule with a fault."
+    "Per-example gradients do not agree with autograd's: some layer mixes, reorders or drops records on the way back, hooks "
+    "gradients, or has a batching rule with a fault."
 )
 
 
@@ -44,7 +44,7 @@ def disagreement(objective: ModuleObjective, inputs: Any, targets: Any, size: in
     draws still.
     """
     model, flat = objective.model, objective.flat
-    kept = Snapshot((model, objective.loss_fn), without=flat.parameters, light=True)
+    kept = Snapshot(objective.roots, without=flat.parameters, light=True)
     modes = {module: module.training for module in model.modules()}
     with kept_states(flat.device), _moved(flat):
         try:

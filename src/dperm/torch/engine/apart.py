@@ -3,22 +3,24 @@ mix."""
 
 from __future__ import annotations
 
+import gc
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dperm.release import alignment
 from dperm.torch.collation import grouped
 from dperm.torch.engine.backward import slopes
 from dperm.torch.engine.beside import Beside
 from dperm.torch.engine.draws import Draws
 from dperm.torch.engine.passes import Part, Partial, TorchPass, collected
 from dperm.torch.engine.reads import Parting, Way
-from dperm.torch.engine.runs import Alone, InStep, RefusedError, Run
+from dperm.torch.engine.runs import Alone, InStep, OutsideError, RefusedError, Run
 from dperm.torch.flat import FlatParameters
 from dperm.torch.forms import Dense
 from dperm.torch.scratch import Leases, Pool
@@ -28,45 +30,42 @@ from dperm.torch.tape import Tape
 
 __all__ = ["Apart"]
 
-
-class _OutsideError(ValueError):
-    """Trained parameters reach the loss in a way in which torch's functions do not see them."""
+_MOST_WAYS = 8  # that a read parts records into, before each runs by itself
 
 
 @dataclass
 class _Batch:
-    """Records that run together: their numbers in the whole batch, inputs, targets, and how many they are."""
+    """Records that run together: their numbers in the whole batch, inputs and targets; in a replay their names, too."""
 
     records: Tensor
     inputs: Any
     targets: Any
+    names: Sequence[object] | None = None
 
     @property
     def size(self) -> int:
         return len(self.records)
 
     def of(self, places: Tensor) -> _Batch:
-        return _Batch(self.records[places], take(self.inputs, places, self.size), take(self.targets, places, self.size))
+        names = None if self.names is None else [self.names[place] for place in places.tolist()]
+        return _Batch(self.records[places], take(self.inputs, places, self.size), take(self.targets, places, self.size), names)
 
 
 class Apart:
     """Runs a model and its loss on one record at a time, all records of a batch in step where `torch.vmap` can.
 
-    `losses(inputs, targets) -> (b,)` calls both. `one_by_one` says why the model runs one record after the other, or is None;
-    `copied` has the trained parameters that went to a function without a rule: each record gets a copy of its own there.
+    `losses(inputs, targets) -> (b,)` calls both, and `roots` have all that they keep, the model first. `one_by_one` says why the
+    model runs one record after the other, or is None; `copied` has the trained parameters that went to a function without a
+    rule: each record gets a copy of its own there.
     """
 
-    def __init__(
-        self, model: nn.Module, loss_fn: Callable[..., Any], losses: Callable[[Any, Any], Tensor], flat: FlatParameters
-    ) -> None:
+    def __init__(self, roots: Sequence[Any], losses: Callable[[Any, Any], Tensor], flat: FlatParameters) -> None:
         self.draws = Draws(flat.device)
         self.one_by_one: str | None = None
         self.copied: dict[nn.Parameter, None] = {}
         self.rules: dict[Any, None] = {}
         self.charged = False
-        # of a loss that is a method, its object may keep what it sees, too
-        self._roots = (model, loss_fn, getattr(loss_fn, "__self__", None))
-        self._losses, self._flat, self._pool = losses, flat, Pool()
+        self._roots, self._losses, self._flat, self._pool = roots, losses, flat, Pool()
         self._own_tensors = False
 
     def evaluate(self, batch: Any, size: int, *, norms_only: bool = False) -> TorchPass:
@@ -75,10 +74,12 @@ class Apart:
         kept = Snapshot(self._roots, without=self._flat.parameters, light=True)
         seed = self.draws.seed()
         one = _Evaluation(self, kept, norms_only)
+        replayed = alignment.current()
         with self.draws.kept():
             try:
                 for records, inputs, targets in grouped(batch, size):
-                    one.batch(_Batch(records, padded(inputs), padded(targets)), seed)
+                    names = None if replayed is None else replayed.names_of(inputs) or range(size)
+                    one.batch(_Batch(records, padded(inputs), padded(targets), names), seed)
             finally:
                 self._flat.rest()
                 kept.restore()
@@ -124,7 +125,7 @@ class _Evaluation:
         self.parts: list[Part] = []
         self.leases: list[Leases] = []
         self._engine, self._kept, self._norms_only = engine, kept, norms_only
-        self._survivors: list[weakref.ref[Tensor]] = []
+        self._survivors: list[tuple[weakref.ref[Tensor], Tensor]] = []
 
     def batch(self, batch: _Batch, seed: int) -> None:
         """Run all records, on whatever ways they go."""
@@ -133,16 +134,16 @@ class _Evaluation:
         while ways:
             way = ways.pop()
             if engine.one_by_one is not None:
-                for place in way.records:
-                    self._alone(batch.of(place[None]))
+                self._one_by_one(batch.of(way.records))
                 continue
             self._kept.restore()
             engine.draws.start(seed)
-            before = torch.get_rng_state()
             try:
                 partial = self._in_step(way, batch)
             except Parting as parting:
-                if torch.equal(before, torch.get_rng_state()):  # nothing was drawn: records may part for good
+                if parting.ways > _MOST_WAYS:  # about as many as there are records
+                    self._one_by_one(batch.of(way.records))
+                elif not engine.draws.drawn:  # records may part for good
                     for other in way.parted(parting.groups):
                         self.batch(batch.of(other.records), engine.draws.seed())
                 else:
@@ -154,19 +155,29 @@ class _Evaluation:
                 self._else(batch, way, error)
                 ways.append(way)
                 continue
+            if batch.names is not None and engine.draws.drawn:  # each must draw what it draws in the run that is compared
+                self._one_by_one(batch.of(way.records))
+                continue
             self.parts.append(Part(batch.records[way.records], way.records, partial))
+
+    def _one_by_one(self, batch: _Batch) -> None:
+        for place in range(batch.size):
+            self._alone(batch.of(torch.tensor([place])))
 
     def _else(self, batch: _Batch, way: Way, error: Exception) -> None:
         """After a run that failed: tensors that the model makes belong to records; else records run one after the other. Raises
         what is wrong with the model itself."""
         engine = self._engine
         way.answers.clear()
-        if not engine._own_tensors and not isinstance(error, _OutsideError):
+        if not engine._own_tensors and not isinstance(error, OutsideError):
             engine._own_tensors = True
             return
         self._kept.restore()
         parts, leases = len(self.parts), len(self.leases)
-        self._alone(batch.of(way.records[:1]))  # raises where the model fails on any record
+        try:
+            self._alone(batch.of(way.records[:1]))
+        except ValueError as alone:
+            raise ValueError(f"The model or the loss does not run on each record by itself: {alone}") from alone
         del self.parts[parts:], self.leases[leases:]
         engine.slower(str(error).strip().split("\n")[0])
 
@@ -177,6 +188,8 @@ class _Evaluation:
 
         def one(record: Tensor, *mine: Tensor) -> Tensor:
             run = InStep(record, tape, self._engine._flat.leaves, way, self._engine.draws, own_tensors=self._engine._own_tensors)
+            if self._engine._own_tensors:
+                self._own_buffers(run)
             whole = [tensor if axis is None else tensor.clone()[None] for tensor, axis in zip(mine, axes, strict=True)]
             return self._loss(run, batch, whole)
 
@@ -186,19 +199,26 @@ class _Evaluation:
             of_way = torch.zeros_like(losses).index_fill_(0, way.records.to(losses.device), 1.0)
             stray = slopes(losses, [tape.anchor, *self._engine._flat.leaves], of_way)[1:]
         if outside := [name for name, slope in zip(self._engine._flat.names, stray, strict=True) if slope is not None]:
-            raise _OutsideError(f"{', '.join(outside[:3])}: used where torch's functions do not see it.")
+            raise OutsideError(f"{', '.join(outside[:3])}: used where torch's functions do not see it.")
         with torch.no_grad():
             return collected(tape, self._engine._flat, losses.detach(), self._norms_only)
+
+    def _own_buffers(self, run: Run) -> None:
+        """Buffers of each record's own, for models that write into them; they are put back with all else that the model keeps."""
+        for root in self._engine._roots:
+            for module in root.modules() if isinstance(root, nn.Module) else ():
+                for name, buffer in list(module.named_buffers(recurse=False)):
+                    setattr(module, name, run.each(buffer))
 
     def _alone(self, batch: _Batch) -> None:
         """One record by itself."""
         self._kept.restore()
         engine, flat = self._engine, self._engine._flat
-        engine.draws.start(engine.draws.seed())
+        engine.draws.start(engine.draws.seed() if batch.names is None else engine.draws.seed_of_record(batch.names[0]))
         tape = self._tape(1)
         with torch.enable_grad():
             run = Alone(tape, (), Way(torch.arange(1)), engine.draws)
-            losses = self._loss(run, batch, tensors((batch.inputs, batch.targets)))[None]
+            losses = self._loss(run, batch, [tensor.clone() for tensor in tensors((batch.inputs, batch.targets))])[None]
             for parameter, slope in zip(flat.leaves, slopes(losses, flat.leaves), strict=True):
                 if slope is not None:
                     tape.expect([parameter])
@@ -222,17 +242,27 @@ class _Evaluation:
         del inputs, targets
         self._engine.copied |= run.copied
         self._engine.rules |= run.rules
-        self._survivors += [weakref.ref(tensor) for tensor in run.kept([loss])]
+        self._survivors += run.kept([loss])
         return loss
 
     def refuse_kept(self, charged: bool) -> None:
-        """ValueError where somebody outside of the model and the loss still holds what a run made of records. Once the run is
-        charged an error would be an output: then such tensors are emptied."""
+        """RefusedError where somebody outside of the model and the loss still holds what a run made of records. Once the run is
+        charged an error would be an output: then such tensors are set to zero."""
         model = self._engine._roots[0]
-        own = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-        held = [tensor for tensor in (survivor() for survivor in self._survivors) if tensor is not None and id(tensor) not in own]
-        if held and not charged:
+        own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+
+        def held() -> list[Tensor]:
+            alive = [numbers for kept, numbers in self._survivors if kept() is not None]
+            return [numbers for numbers in alive if numbers.untyped_storage().data_ptr() not in own]
+
+        if not held():
+            return
+        gc.collect()  # cycles, such as those of frames, hold tensors a while
+        left = held()
+        if left and not charged:
             raise RefusedError(
-                f"Something outside of the model and the loss keeps {len(held)} tensors of records, such as a global list or a "
+                f"Something outside of the model and the loss keeps {len(left)} tensors of records, such as a global list or a "
                 "closure: what it holds would leave the run without noise."
             )
+        for numbers in left:
+            numbers.zero_()

@@ -12,7 +12,9 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
+from dperm.release import alignment
 from dperm.torch.guard import fresh_seed, kept_states, seed_all
 
 __all__ = ["Draws"]
@@ -27,6 +29,8 @@ class Draws:
         self.of_step = torch.Generator(device)
         self._device = device
         self._seed: int | None = None
+        self._of_records: tuple[int, ...] = ()
+        self._states: list[Tensor] = []
 
     def next_step(self) -> None:
         """Draw anew what records of a step share."""
@@ -36,11 +40,16 @@ class Draws:
         """A new seed."""
         return fresh_seed() if self.secret else int(torch.randint(1 << 62, ()))
 
+    def seed_of_record(self, name: object) -> int:
+        """The seed of a record of a replayed run in this step."""
+        return alignment.seed_of("record", name, self._seed)
+
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
         """The global generators are at the end of the block as they were before it."""
         if self._seed is None:
-            self._seed = self.seed()
+            replayed = alignment.current()
+            self._seed = self.seed() if replayed is None else alignment.seed_of("step", replayed.next_step())
         with kept_states(self._device):
             yield
 
@@ -49,3 +58,22 @@ class Draws:
         assert self._seed is not None
         seed_all(self._seed, of_records)
         self.of_step.manual_seed(self._seed)
+        self._of_records, self._states = self._seeds(), self._now()
+
+    @property
+    def seeded_anew(self) -> bool:
+        """Whether somebody else has seeded the generator that records draw from."""
+        return self._seeds() != self._of_records
+
+    @property
+    def drawn(self) -> bool:
+        """Whether records have drawn anything in this run."""
+        return not all(map(torch.equal, self._states, self._now()))
+
+    def _seeds(self) -> tuple[int, ...]:
+        on_device = [torch.cuda.initial_seed()] if self._device.type == "cuda" else []
+        return torch.initial_seed(), *on_device
+
+    def _now(self) -> list[Tensor]:
+        on_device = [torch.cuda.get_rng_state(self._device)] if self._device.type == "cuda" else []
+        return [torch.get_rng_state(), *on_device]

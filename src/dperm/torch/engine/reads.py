@@ -24,6 +24,11 @@ class Parting(Exception):
         super().__init__("Records differ in what the model reads of them.")
         self.groups = groups
 
+    @property
+    def ways(self) -> int:
+        """How many groups there are."""
+        return int(self.groups.max()) + 1
+
 
 class Way:
     """What a model read of the records `records` (k,), numbers within a physical batch, all of whom agree on it."""
@@ -39,8 +44,7 @@ class Way:
 
     def parted(self, groups: Tensor) -> list[Way]:
         """One way for each group of the records, all as far as this one came."""
-        count = int(groups.max()) + 1
-        return [Way(self.records[groups == group], list(self.answers)) for group in range(count)]
+        return [Way(self.records[groups == group], list(self.answers)) for group in range(int(groups.max()) + 1)]
 
     def agreed(self, tensor: Tensor, rows: Callable[[Tensor], Tensor | None]) -> Tensor:
         """The numbers of a tensor as a constant. Raises `Parting` where records do not agree on them."""

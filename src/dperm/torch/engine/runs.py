@@ -8,7 +8,6 @@ and the copy is tapped. `Alone` runs one record by itself, for what `torch.vmap`
 
 from __future__ import annotations
 
-import gc
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -24,11 +23,15 @@ from dperm.torch.engine.together import together
 from dperm.torch.forms import Dense
 from dperm.torch.tape import Tape
 
-__all__ = ["RULES", "SPECIAL", "Alone", "InStep", "RefusedError", "Run", "detached"]
+__all__ = ["RULES", "SPECIAL", "Alone", "InStep", "OutsideError", "RefusedError", "Run", "detached"]
 
 
 class RefusedError(ValueError):
     """The model does what no record may do by itself. The message says what, and what to do instead."""
+
+
+class OutsideError(ValueError):
+    """Records cannot run in step: the model does what torch's functions do not see. Each can run by itself."""
 
 
 def detached(parameter: Tensor | None) -> Any:
@@ -154,23 +157,21 @@ class Run(TorchFunctionMode):
     def _of_no_record(self, func: Any, args: Any, kwargs: Any) -> Any:
         output = func(*args, **kwargs)
         if self.own_tensors and func in FACTORIES and isinstance(output, Tensor) and self.rows(output) is None:
-            made = output
-            return self.together(lambda: made.expand(self.tape.size, *made.shape).clone())
+            return self.each(output)
         return output
 
-    def kept(self, besides: Iterable[Tensor]) -> list[Tensor]:
-        """Tensors of records, made in this run, that somebody still holds, `besides` those."""
+    def each(self, tensor: Tensor) -> Tensor:
+        """A copy for each record of a tensor that belongs to none."""
+        return self.together(lambda: tensor.detach().expand(self.tape.size, *tensor.shape).clone())
+
+    def kept(self, besides: Iterable[Tensor]) -> list[tuple[weakref.ref[Tensor], Tensor]]:
+        """Tensors of records, made in this run, that somebody still holds, `besides` those; and their numbers."""
         known = {id(tensor) for tensor in besides} | {id(copy) for copy in self._copies.values()}
-
-        def alive() -> list[Tensor]:
-            held = [tensor for tensor in (made() for made in self._made) if tensor is not None and id(tensor) not in known]
-            return [tensor for tensor in held if self.rows(tensor) is not None]
-
-        found = alive()
-        if found:
-            gc.collect()  # cycles, such as those of frames, hold tensors a while
-            del found
-            found = alive()
+        found: list[tuple[weakref.ref[Tensor], Tensor]] = []
+        for made in self._made:
+            tensor = made()
+            if tensor is not None and id(tensor) not in known and (numbers := self.rows(tensor)) is not None:
+                found.append((made, numbers))
         return found
 
 
@@ -190,6 +191,8 @@ class InStep(Run):
         return together(whole, self._record, *tensors)
 
     def _special(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if self.draws.seeded_anew:  # from a known seed, what a record draws would hang on its place
+            raise OutsideError("The model seeds torch's generator.")
         _refuse_foreign_batching(func, args)
         return super()._special(func, args, kwargs)
 
@@ -230,15 +233,15 @@ def _refuse_foreign_batching(func: Any, args: Any) -> None:
     module = getattr(func, "__module__", None) or ""
     if module.startswith("torch._ops.") and module.rpartition(".")[2] not in _OWN_OPERATORS:
         raise RefusedError(
-            f"The operator {module.removeprefix('torch._ops.')}::{func.__name__} may have a batching rule of its own, which would see "
-            'all records. Pass independence="tested" to take it as an assumption of yours that it keeps them apart.'
+            f"The operator {module.removeprefix('torch._ops.')}::{func.__name__} may have a batching rule of its own, which "
+            'would see all records. Pass independence="tested" to take it as an assumption of yours that it keeps them apart.'
         )
     function = args[0] if args and func.__name__ == "custom_function_call" else None
     if function is None or function.vmap is torch.autograd.Function.vmap or function.__module__.startswith(("torch.", "dperm.")):
         return
     raise RefusedError(
-        f"{function.__name__} has a batching rule of its own (vmap), which sees all records: set generate_vmap_rule = True in its "
-        'place, or pass independence="tested" to take it as an assumption of yours that it keeps them apart.'
+        f"{function.__name__} has a batching rule of its own (vmap), which sees all records: set generate_vmap_rule = True in "
+        'its place, or pass independence="tested" to take it as an assumption of yours that it keeps them apart.'
     )
 
 

@@ -121,6 +121,12 @@ def _refuse_generator(kwargs: Any) -> None:
         )
 
 
+@_special(Tensor.scatter_)
+def _scatter_in_place(run: Run, func: Any, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`torch.vmap` has a rule for it out of place only; without one, it takes record after record."""
+    return input.copy_(input.scatter(*args, **kwargs))
+
+
 @_special(Tensor.__repr__, Tensor.__format__)
 def _print(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
     raise RefusedError("The model prints a tensor, or makes a text of it: raw numbers of records would leave the run.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +24,7 @@ def mixing(objective: ModuleObjective, inputs: Any, targets: Any, size: int) -> 
     """What shows that records are mixed, or None: a record's loss changes when another is exchanged, when the batch is turned
     round, or when some are left out. In evaluation mode, here and with parameters moved by a tenth of their size."""
     flat = objective.flat
-    kept = Snapshot((objective.model, objective.loss_fn), without=objective.model.parameters(), light=True)
+    kept = Snapshot(objective.roots, without=objective.model.parameters(), light=True)
     modes = {module: module.training for module in objective.model.modules()}
     stored = flat.stored()
     before = [part.clone() for part in stored]
@@ -54,18 +55,20 @@ def _seen(objective: ModuleObjective, inputs: Any, targets: Any, size: int) -> s
 
     everyone = list(range(size))
     whole = losses(everyone)
+    scale = float(whole.abs().mean()) or 1.0  # losses that happen to be near zero are as far apart as others by rounding
+    close = functools.partial(_close, scale=scale)
     for place in range(0, size, max(1, size // _EXCHANGED)):
         others = [index for index in everyone if index != place]
         exchanged = [(place + 1) % size if index == place else index for index in everyone]
-        if not _close(losses(exchanged)[others], whole[others]):
+        if not close(losses(exchanged)[others], whole[others]):
             return "One record's loss depends on another record: a layer or the loss mixes the records of a batch."
-    if not _close(losses(everyone[::-1]), whole.flip(0)):
+    if not close(losses(everyone[::-1]), whole.flip(0)):
         return "One record's loss depends on its place in the batch."
-    if not _close(losses(everyone[:1]), whole[:1]) or not _close(losses(everyone[: (size + 1) // 2]), whole[: (size + 1) // 2]):
+    if not close(losses(everyone[:1]), whole[:1]) or not close(losses(everyone[: (size + 1) // 2]), whole[: (size + 1) // 2]):
         return "One record's loss depends on how many records there are: leave the division by the batch size to the trainer."
     return None
 
 
-def _close(first: Tensor, second: Tensor) -> bool:
+def _close(first: Tensor, second: Tensor, *, scale: float) -> bool:
     coarse = 1e-4 if first.dtype == torch.float32 else 1e-9
-    return torch.allclose(first, second, rtol=coarse, atol=coarse * float(second.abs().mean() or 1.0), equal_nan=True)
+    return torch.allclose(first, second, rtol=coarse, atol=coarse * scale, equal_nan=True)

@@ -49,7 +49,7 @@ class GdpFilter(Rule):
             raise ValueError(f"Expected a larger epsilon or a smaller mass than {mass:g}.")
 
         def beyond(log_mu: float) -> float:
-            return math.log(max(gaussian_delta(math.exp(-log_mu), left), 1e-300) / (delta - mass))
+            return math.log(gaussian_delta(math.exp(-log_mu), left) / (delta - mass))  # which is never rounded to 0
 
         least = math.log(1e-12)
         if beyond(least) > 0:
@@ -82,8 +82,7 @@ class GdpFilter(Rule):
         return f"a μ of {math.sqrt(amount):.4g}" if kind == MU_SQUARED else super().told(kind, amount)
 
     def _of(self, bound: GaussianBound) -> Amounts:
-        astray = (1 + math.exp(min(self.epsilon, 700.0))) * bound.astray
-        return {MU_SQUARED: bound.mu_squared, MASS: bound.mass + astray}
+        return {MU_SQUARED: bound.mu_squared, MASS: bound.mass}
 
 
 @functools.lru_cache(maxsize=256)

@@ -64,6 +64,8 @@ def embedding_bag(
     def body(indices: Tensor, weights: Tensor | None) -> Tensor:
         found = _looked_up(run, indices, weight, padding)  # (b, bags, length, d)
         present = None if padding is None else indices != padding
+        if present is not None:
+            found = found * present[..., None]
         if weights is not None:
             found = found * weights[..., None]
         if mode == "sum":

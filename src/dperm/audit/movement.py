@@ -1,0 +1,143 @@
+"""How far a record moves what a run asks, and where it may move nothing: the queries of two runs compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from dperm.audit.noise import Finding
+from dperm.audit.paid import splits
+from dperm.audit.recording import Recording, ReleaseRecord
+from dperm.privacy import Event, Relation
+from dperm.privacy.events import HiddenIterates, IndividualGaussian, RandomStop, leaves, relation_of
+
+__all__ = ["ROUNDING", "in_several_parts", "moved_undrawn", "movements", "overspent", "raise_to", "used_more_often"]
+
+ROUNDING = 1e-7  # relative: queries are sums in floating point
+
+
+def moved_undrawn(first: Recording, second: Recording, there: Sequence[bool]) -> list[Finding]:
+    """Releases that are charged for the records of one draw, and that a record moves which is not in it."""
+    owners, _ = first.draws_of_releases()
+    for number, (a, b, owner) in enumerate(zip(first.releases, second.releases, owners, strict=False)):
+        if owner is None or there[owner] or a.query.shape != b.query.shape:
+            continue
+        movement, rounding = _movement(a, b)
+        grid = np.sqrt(a.query.size) * a.step / a.sensitivity  # sums in another order may be rounded to its next multiple
+        if not movement <= rounding + grid:
+            text = f"release {number + 1} is charged for the records of one draw, and one that is not in it moved it"
+            return [Finding("draws", f"{text} by {movement:.3g} times its sensitivity")]
+    return []
+
+
+def movements(first: Recording, second: Recording, solved: set[int]) -> tuple[dict[str, float], list[Finding]]:
+    """The largest movement of each kind, but for the releases in `solved`: minimisers of a perturbed objective move with its
+    linear term held, and are checked by `minimiser_findings`."""
+    if len(first.releases) != len(second.releases):
+        return {}, [Finding("releases", f"{len(first.releases)} releases became {len(second.releases)}")]
+    findings: list[Finding] = []
+    moved: dict[str, float] = {}
+    largest = 1.0
+    if any(item.kind == "objective" for item in first.releases) and not solved:
+        raise ValueError("Objective perturbation is replayed with its mechanism: Training.of_mechanism, or of_estimator.")
+    for number, (a, b) in enumerate(zip(first.releases, second.releases, strict=True)):
+        if a.query.shape != b.query.shape:
+            findings.append(Finding("releases", f"release {number + 1} has another length"))
+            continue
+        if max(abs(a.sensitivity - b.sensitivity) / a.sensitivity, abs(a.noise - b.noise) / a.noise) > 1e-9:
+            text = (
+                f"the sensitivity or noise of release {number + 1} depends on records ({a.sensitivity:.6g}, {a.noise:.6g} "
+                f"became {b.sensitivity:.6g}, {b.noise:.6g})"
+            )
+            findings.append(Finding("sensitivity", text))
+        if len(a.epsilons) != len(b.epsilons) or not np.allclose(a.epsilons, b.epsilons, rtol=1e-9, atol=0.0):
+            text = f"the noise on the way of release {number + 1} depends on records"
+            findings.append(Finding("sensitivity", text))
+        if number in solved or a.kind == "objective":
+            continue
+        movement, rounding = _movement(a, b)
+        if movement > 1 + rounding and movement > largest:
+            largest = movement
+            findings = [finding for finding in findings if finding.kind != "movement"]
+            findings.append(Finding("movement", f"a query moved by {movement:.6g} times its sensitivity ({a.what})"))
+        raise_to(moved, {a.what: movement})
+    return moved, findings
+
+
+def _movement(a: ReleaseRecord, b: ReleaseRecord) -> tuple[float, float]:
+    """The distance of two queries of one shape, in sensitivities, and the part of it that may be rounding."""
+    sensitivity = min(a.sensitivity, b.sensitivity)
+    # scores of a choice move one by one, vectors as a whole
+    movement = float(np.linalg.norm(a.query - b.query, ord=np.inf if a.kind == "choice" else None)) / sensitivity
+    movement = movement if np.isfinite(movement) else np.inf  # a query that is no number on one side, or on both
+    # sums in floating point differ by their rounding, which the certificate leaves out: it grows with the sum
+    return movement, ROUNDING + 4 * a.precision * float(np.linalg.norm(np.nan_to_num(a.query))) / sensitivity
+
+
+def overspent(first: Recording, second: Recording, event: Event) -> list[Finding]:
+    """Records that moved releases further in all than an individual filter lets them."""
+    pairs = list(zip(first.releases, second.releases, strict=False))
+    findings: list[Finding] = []
+    for leaf, count in leaves(event).items():
+        if not isinstance(leaf, IndividualGaussian):
+            continue
+        mine = [
+            (a, b) for a, b in pairs if a.kind == "gaussian" and abs(a.noise / a.sensitivity / leaf.noise_multiplier - 1) <= 1e-9
+        ]
+        moved = sum(float(np.sum(np.square(a.query - b.query))) / a.sensitivity**2 for a, b in mine)
+        if not moved <= count * leaf.full_steps * (1 + ROUNDING) + ROUNDING:
+            text = f"queries moved by {moved:.6g} squared sensitivities in all, a record may spend {count * leaf.full_steps:.6g}"
+            findings.append(Finding("individual budget", text))
+    return findings
+
+
+def used_more_often(first: Recording, second: Recording, event: Event) -> list[Finding]:
+    """Records that move more hidden steps than one in each pass, or another one than in the pass before."""
+    hidden = [leaf for leaf in leaves(event) if isinstance(leaf, HiddenIterates | RandomStop)]
+    moved: list[bool] = []
+    for a, b in zip(first.releases, second.releases, strict=False):
+        noise = a.noise / a.sensitivity
+        if a.kind == "hidden" or any(abs(noise / leaf.noise_multiplier - 1) <= 1e-9 for leaf in hidden):
+            moved.append(float(np.linalg.norm(a.query - b.query)) > ROUNDING * a.sensitivity)
+    if not hidden or not moved:
+        return []
+    leaf = hidden[0]
+    if isinstance(leaf, RandomStop):
+        allowed = leaves(event)[leaf]
+        return (
+            [Finding("hidden steps", f"a record moved {sum(moved)} steps, {allowed} are charged")] if sum(moved) > allowed else []
+        )
+    passes = [moved[start : start + leaf.batches] for start in range(0, len(moved), leaf.batches)]
+    if any(sum(each) > 1 for each in passes):
+        return [Finding("hidden steps", f"a record moved {max(map(sum, passes))} steps of a pass, one is charged")]
+    runs = [passes[start : start + leaf.passes] for start in range(0, len(passes), leaf.passes)]
+    if any(len({each.index(True) for each in run if any(each)}) > 1 for run in runs):
+        return [
+            Finding(
+                "hidden steps", "a record moved one step of a pass, and another one of the next: the order is charged as fixed"
+            )
+        ]
+    return []
+
+
+def in_several_parts(first: Recording, second: Recording, event: Event) -> list[Finding]:
+    """Records that move releases of more parts of a split than a record may lie in: one, or two where it is replaced."""
+    allowed = 2 if relation_of(event) is Relation.REPLACE_ONE else 1
+    pairs = zip(first.releases, second.releases, strict=False)
+    moved = {
+        a.door
+        for a, b in pairs
+        if a.query.shape != b.query.shape or not np.linalg.norm(a.query - b.query) <= ROUNDING * a.sensitivity
+    }
+    for split in splits(first, event):
+        several = sum(door in moved for door, _ in split)
+        if several > allowed:
+            return [Finding("parts", f"a record moved releases of {several} parts, and may lie in {allowed} of them")]
+    return []
+
+
+def raise_to(largest: dict[str, float], others: Mapping[str, float]) -> None:
+    """Bring `largest` up to the larger of both, kind by kind."""
+    for kind, value in others.items():
+        largest[kind] = max(largest.get(kind, 0.0), value)
