@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from dperm.torch.objective import ModuleObjective
 
 __all__ = ["disagreement"]
+
+_NORMS = 4  # records whose gradients are compared by themselves
 
 _MIXES = (
     "One record's loss depends on another record: the model and the loss give it another loss in a batch than alone. A layer or "
@@ -69,36 +72,67 @@ def disagreement(objective: ModuleObjective, inputs: Any, targets: Any, size: in
             kept.restore()
             for module, mode in modes.items():
                 module.training = mode
-    if plain is not None and not plain[3]:
+    if plain is None:
+        return None
+    if not plain.trains:
         return "The losses do not depend on the trainable parameters: there is nothing to train."
-    return None if plain is None else _apart(mine, *plain[:3], flat)
+    return _apart(mine, plain, flat)
 
 
-def _ordinary(objective: ModuleObjective, inputs: Any, targets: Any) -> tuple[Tensor, Tensor, Tensor, bool] | None:
-    """The losses (b,) of one ordinary batch, weights (b,), the gradient (p,) of the weighted losses, and whether they have
-    one; None where the model draws."""
+@dataclass(frozen=True)
+class _Ordinary:
+    """Of one ordinary batch: its losses (b,), weights (b,), the gradient (p,) of the weighted losses, the norms of the gradients
+    of some records by their numbers, and whether there is a gradient at all."""
+
+    losses: Tensor
+    weights: Tensor
+    gradient: Tensor
+    norms: dict[int, Tensor]
+    trains: bool
+
+
+def _ordinary(objective: ModuleObjective, inputs: Any, targets: Any) -> _Ordinary | None:
+    """None where the model draws."""
     flat, before = objective.flat, global_states(objective.flat.device)
     with torch.enable_grad():
         losses = objective.ordinary_losses(inputs, targets)
         weights = torch.linspace(0.5, 1.5, len(losses), dtype=losses.dtype, device=losses.device)
         weights[1::2] *= -1
-        usable = torch.isfinite(losses)
-        found = slopes(torch.where(usable, losses, 0.0), flat.parameters, weights)
-    if global_states(flat.device) != before:
+        usable = torch.where(torch.isfinite(losses), losses, 0.0)
+        norms: dict[int, Tensor] = {}
+        for number in range(0, len(losses), max(1, len(losses) // _NORMS)):
+            only = torch.zeros_like(weights).index_fill_(0, torch.tensor([number], device=losses.device), 1.0)
+            norms[number] = flat.length(_gradient(usable, flat, only, keep=True))
+        gradient = _gradient(usable, flat, weights)
+    if flat.everywhere(global_states(flat.device) != before):
         return None
-    parts = [torch.zeros_like(p) if slope is None else slope for p, slope in zip(flat.parameters, found, strict=True)]
-    flattened = [(part.to_dense() if part.is_sparse else part).flatten() for part in parts]
-    return losses.detach(), weights, torch.cat(flattened), losses.requires_grad
+    return _Ordinary(losses.detach(), weights, gradient, norms, losses.requires_grad)
 
 
-def _apart(mine: TorchPass, losses: Tensor, weights: Tensor, whole: Tensor, flat: FlatParameters) -> str | None:
+def _gradient(losses: Tensor, flat: FlatParameters, weights: Tensor, *, keep: bool = False) -> Tensor:
+    """(p,) the gradient of Σ weights·losses by autograd."""
+    found = slopes(losses, flat.leaves, weights, keep=keep)
+    parts: list[Tensor] = []
+    for number, (leaf, slope) in enumerate(zip(flat.leaves, found, strict=True)):
+        whole = torch.zeros_like(leaf) if slope is None else slope
+        parts.append(flat.own(number, whole.to_dense() if whole.is_sparse else whole).flatten())
+    return torch.cat(parts)
+
+
+def _apart(mine: TorchPass, plain: _Ordinary, flat: FlatParameters) -> str | None:
+    losses = plain.losses
     coarse = 1e-2 if losses.dtype == torch.float32 else 1e-6
-    if not torch.allclose(mine.losses, losses, rtol=coarse, atol=coarse, equal_nan=True):
+    if not torch.allclose(mine.losses, losses, rtol=coarse, atol=coarse * float(losses.abs().mean()), equal_nan=True):
         return _MIXES
-    if not bool(torch.isfinite(whole).all()) or not bool(torch.isfinite(losses).all()):
+    if not flat.everywhere(bool(torch.isfinite(plain.gradient).all() and torch.isfinite(losses).all())):
         return None  # records without a finite gradient count nothing here, and everything there
-    apart = (mine.weighted_sum(weights) - whole).norm()
-    return _GRADIENTS if bool(apart > coarse * mine.norms.norm() + 1e-9) else None
+    size = mine.norms.norm()
+    apart = flat.length(mine.weighted_sum(plain.weights) - plain.gradient * flat.summands)
+    wrong = bool(apart > coarse * size * flat.summands + 1e-9)
+    for number, norm in plain.norms.items():
+        # longer ones are sound: they hold what sums may add in rounding
+        wrong = wrong or bool(norm - mine.norms[number] > coarse * (norm + 1e-3 * size) + 1e-9)
+    return _GRADIENTS if wrong else None
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from dperm.torch.engine.runs import RULES, RefusedError, Run
+from dperm.torch.engine.runs import RULES, RefusedError, Run, is_property
 from dperm.torch.structure import tensors
 
 __all__ = ["Beside"]
@@ -84,7 +84,7 @@ class Beside(Run):
         return NotImplemented
 
     def _of_parameters(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func in RULES or not any(map(self.trains, (*args, *kwargs.values()))):
+        if func in RULES or is_property(func) or not any(map(self.trains, (*args, *kwargs.values()))):
             return super()._of_parameters(func, args, kwargs)
         given = [value for value in (*args, *kwargs.values()) if self.trains(value)]
         if all(parameter.dim() and parameter.shape[0] == 1 for parameter in given):

@@ -23,7 +23,7 @@ from dperm.torch.engine.together import together
 from dperm.torch.forms import Dense
 from dperm.torch.tape import Tape
 
-__all__ = ["RULES", "SPECIAL", "Alone", "InStep", "OutsideError", "RefusedError", "Run", "detached"]
+__all__ = ["RULES", "SPECIAL", "Alone", "InStep", "OutsideError", "RefusedError", "Run", "detached", "is_property"]
 
 
 class RefusedError(ValueError):
@@ -140,7 +140,7 @@ class Run(TorchFunctionMode):
             if output is not NotImplemented:
                 self.rules[rule] = None
                 return output
-        if func in PROPERTIES or (func.__name__ == "__get__" and func not in VIEWS):
+        if is_property(func):
             return func(*args, **kwargs)
         if func.__name__.endswith("_") and not func.__name__.endswith("__") and args and self.trains(args[0]):
             raise RefusedError(f"The model writes into a trained parameter ({func.__name__}) while it runs.")
@@ -243,6 +243,11 @@ def _refuse_foreign_batching(func: Any, args: Any) -> None:
         f"{function.__name__} has a batching rule of its own (vmap), which sees all records: set generate_vmap_rule = True in "
         'its place, or pass independence="tested" to take it as an assumption of yours that it keeps them apart.'
     )
+
+
+def is_property(func: Any) -> bool:
+    """Whether it says something of a tensor that is not its numbers."""
+    return func in PROPERTIES or (func.__name__ == "__get__" and func not in VIEWS)
 
 
 _OWN_OPERATORS = ("aten", "prims", "torchvision")
