@@ -124,8 +124,14 @@ class _Evaluation:
     def __init__(self, engine: Apart, kept: Snapshot, norms_only: bool) -> None:
         self.parts: list[Part] = []
         self.leases: list[Leases] = []
-        self._engine, self._kept, self._norms_only = engine, kept, norms_only
+        self._engine, self._kept, self._norms_only, self._begun = engine, kept, norms_only, False
         self._survivors: list[tuple[weakref.ref[Tensor], Tensor]] = []
+
+    def _begin(self) -> None:
+        """Put back what the last run has changed."""
+        if self._begun:
+            self._kept.restore()
+        self._begun = True
 
     def batch(self, batch: _Batch, seed: int) -> None:
         """Run all records, on whatever ways they go."""
@@ -136,7 +142,7 @@ class _Evaluation:
             if engine.one_by_one is not None:
                 self._one_by_one(batch.of(way.records))
                 continue
-            self._kept.restore()
+            self._begin()
             engine.draws.start(seed)
             try:
                 partial = self._in_step(way, batch)
@@ -172,7 +178,7 @@ class _Evaluation:
         if not engine._own_tensors and not isinstance(error, OutsideError):
             engine._own_tensors = True
             return
-        self._kept.restore()
+        self._begin()
         parts, leases = len(self.parts), len(self.leases)
         try:
             self._alone(batch.of(way.records[:1]))
@@ -212,7 +218,7 @@ class _Evaluation:
 
     def _alone(self, batch: _Batch) -> None:
         """One record by itself."""
-        self._kept.restore()
+        self._begin()
         engine, flat = self._engine, self._engine._flat
         engine.draws.start(engine.draws.seed() if batch.names is None else engine.draws.seed_of_record(batch.names[0]))
         tape = self._tape(1)

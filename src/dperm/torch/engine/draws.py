@@ -71,8 +71,8 @@ class Draws:
         return not all(map(torch.equal, self._states, self._now()))
 
     def _seeds(self) -> tuple[int, ...]:
-        on_device = [torch.cuda.initial_seed()] if self._device.type == "cuda" else []
-        return torch.initial_seed(), *on_device
+        on_cpu = torch.default_generator.initial_seed()
+        return (on_cpu, torch.cuda.initial_seed()) if self._device.type == "cuda" else (on_cpu,)
 
     def _now(self) -> list[Tensor]:
         on_device = [torch.cuda.get_rng_state(self._device)] if self._device.type == "cuda" else []
