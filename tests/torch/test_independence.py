@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from dperm.release.alignment import aligned
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
+from dperm.torch.engine.runs import RefusedError
 
 N, WIDTH = 6, 5
 BOUND = 1.0
@@ -348,3 +350,55 @@ def test_43_3_a_batching_rule_of_a_stranger_is_refused_unless_it_is_taken_as_an_
     generated = Net(lambda net, h: torch.tanh(h) + Generated.apply(h).detach())  # type: ignore[no-untyped-call]
     generated.load_state_dict(model.state_dict())
     assert torch.allclose(found.norms, ModuleObjective(generated, squared).evaluate(x, y).norms, rtol=1e-4)
+
+
+def _by_function(tensor: Tensor, mean: float) -> None:
+    with torch.no_grad():
+        tensor.add_(mean)
+
+
+def _by_data(tensor: Tensor, mean: float) -> None:
+    tensor.data.add_(mean)
+
+
+def _by_alias(tensor: Tensor, mean: float) -> None:
+    tensor.detach()[...] = mean
+
+
+def _by_out(tensor: Tensor, mean: float) -> None:
+    with torch.no_grad():
+        torch.add(tensor, mean, out=tensor)
+
+
+def _by_numpy(tensor: Tensor, mean: float) -> None:
+    tensor.detach().numpy()[...] = mean
+
+
+@pytest.mark.filterwarnings("ignore:.*one record at a time")
+@pytest.mark.parametrize("write", [_by_function, _by_data, _by_alias, _by_out, _by_numpy])
+@pytest.mark.parametrize("kind", ["trained", "frozen", "buffer"])
+@pytest.mark.parametrize("alone", [False, True])
+def test_43_9_what_a_model_writes_into_its_tensors_does_not_stay(write: Any, kind: str, alone: bool) -> None:
+    """A number that Python reads of the records, written into a tensor of 1.2 million numbers, which is not put back, or into a
+    trained parameter: refused, or written into a copy."""
+
+    class Bank(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.trained = nn.Linear(WIDTH, 1), nn.Parameter(torch.ones(3))
+            self.frozen = nn.Parameter(torch.ones(1_200_000), requires_grad=False)
+            self.register_buffer("buffer", torch.ones(1_200_000))
+
+        def forward(self, x: Tensor) -> Tensor:
+            write(getattr(self, kind), float(x.detach().mean()))
+            return self.first(x) + self.trained.mean()
+
+    model = Bank()
+    objective = ModuleObjective(model, squared)
+    objective.engine.charged = True
+    if alone:
+        objective.engine.slower("to look at it")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with contextlib.suppress(RefusedError):
+        objective.evaluate(torch.randn(3, WIDTH), torch.zeros(3))
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

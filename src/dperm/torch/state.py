@@ -37,6 +37,8 @@ class Snapshot:
 
     def __init__(self, roots: Iterable[Any], *, without: Iterable[Tensor] = (), light: bool = False) -> None:
         self._light, self._inside = light, 0
+        #: where the numbers of tensors are that are too large to be put back
+        self.left_out: set[int] = set()
         self._leaves: dict[str, Any] = {}
         self._contents: list[tuple[Any, Any]] = []  # what is put back in place: tensors, arrays, containers
         self._seen = {id(tensor) for tensor in without}
@@ -63,6 +65,7 @@ class Snapshot:
         if isinstance(item, (Tensor, np.ndarray)):
             size = item.numel() if isinstance(item, Tensor) else item.size
             if size > _COPIED and isinstance(item, Tensor) and (item.is_floating_point() or item.is_complex()):
+                self.left_out.add(item.untyped_storage().data_ptr())
                 if not self._light:
                     self._leaves[path] = _sums(item)
             else:

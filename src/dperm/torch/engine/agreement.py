@@ -122,7 +122,8 @@ def _gradient(losses: Tensor, flat: FlatParameters, weights: Tensor, *, keep: bo
 def _apart(mine: TorchPass, plain: _Ordinary, flat: FlatParameters) -> str | None:
     losses = plain.losses
     coarse = 1e-2 if losses.dtype == torch.float32 else 1e-6
-    if not torch.allclose(mine.losses, losses, rtol=coarse, atol=coarse * float(losses.abs().mean()), equal_nan=True):
+    size = float(torch.where(torch.isfinite(losses), losses, 0.0).abs().mean())
+    if not torch.allclose(mine.losses, losses, rtol=coarse, atol=coarse * size, equal_nan=True):
         return _MIXES
     if not flat.everywhere(bool(torch.isfinite(plain.gradient).all() and torch.isfinite(losses).all())):
         return None  # records without a finite gradient count nothing here, and everything there

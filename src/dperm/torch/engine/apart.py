@@ -94,7 +94,7 @@ class Apart:
         with self.draws.kept(), torch.enable_grad():
             try:
                 self.draws.start(seed)
-                run = Beside(tape, self._flat.leaves, Way(torch.arange(size)), self.draws)
+                run = Beside(tape, self._flat.leaves, Way(torch.arange(size)), self.draws, fixed=kept.left_out)
                 run.mark((inputs, targets))
                 with run:
                     losses = self._losses(inputs, targets)
@@ -125,6 +125,8 @@ class _Evaluation:
         self.parts: list[Part] = []
         self.leases: list[Leases] = []
         self._engine, self._kept, self._norms_only, self._begun = engine, kept, norms_only, False
+        trained = {leaf.untyped_storage().data_ptr() for leaf in engine._flat.leaves}
+        self._fixed = kept.left_out | trained
         self._survivors: list[tuple[weakref.ref[Tensor], Tensor]] = []
 
     def _begin(self) -> None:
@@ -188,13 +190,13 @@ class _Evaluation:
         engine.slower(str(error).strip().split("\n")[0])
 
     def _in_step(self, way: Way, batch: _Batch) -> Partial:
-        tape = self._tape(batch.size)
+        engine, tape = self._engine, self._tape(batch.size)
         given = tensors((batch.inputs, batch.targets))
         axes = [0 if tensor.dim() and tensor.shape[0] == batch.size else None for tensor in given]
 
         def one(record: Tensor, *mine: Tensor) -> Tensor:
-            run = InStep(record, tape, self._engine._flat.leaves, way, self._engine.draws, own_tensors=self._engine._own_tensors)
-            if self._engine._own_tensors:
+            run = InStep(record, tape, engine._flat.leaves, way, engine.draws, own_tensors=engine._own_tensors, fixed=self._fixed)
+            if engine._own_tensors:
                 self._own_buffers(run)
             whole = [tensor if axis is None else tensor.clone()[None] for tensor, axis in zip(mine, axes, strict=True)]
             return self._loss(run, batch, whole)
@@ -223,7 +225,7 @@ class _Evaluation:
         engine.draws.start(engine.draws.seed() if batch.names is None else engine.draws.seed_of_record(batch.names[0]))
         tape = self._tape(1)
         with torch.enable_grad():
-            run = Alone(tape, (), Way(torch.arange(1)), engine.draws)
+            run = Alone(tape, flat.leaves, Way(torch.arange(1)), engine.draws, fixed=self._fixed)
             losses = self._loss(run, batch, [tensor.clone() for tensor in tensors((batch.inputs, batch.targets))])[None]
             for parameter, slope in zip(flat.leaves, slopes(losses, flat.leaves), strict=True):
                 if slope is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -43,10 +43,20 @@ class Run(TorchFunctionMode):
     """What a model's and a loss's calls of torch's functions go through, for `tape.size` records.
 
     `tape` takes the taps, `trained` has the trained parameters, `way` the values that records of this run agree on, and `draws`
-    the randomness of the step. `copied` collects the parameters of which each record got a copy of its own.
+    the randomness of the step. `fixed` says where the numbers of tensors are that nobody puts back after the run. `copied`
+    collects the parameters of which each record got a copy of its own.
     """
 
-    def __init__(self, tape: Tape, trained: Iterable[nn.Parameter], way: Way, draws: Draws, *, own_tensors: bool = False) -> None:
+    def __init__(
+        self,
+        tape: Tape,
+        trained: Iterable[nn.Parameter],
+        way: Way,
+        draws: Draws,
+        *,
+        own_tensors: bool = False,
+        fixed: Collection[int] = (),
+    ) -> None:
         super().__init__()
         self.tape, self.way, self.draws = tape, way, draws
         self.own_tensors = own_tensors
@@ -54,6 +64,7 @@ class Run(TorchFunctionMode):
         self.rules: dict[Any, None] = {}
         #: by the identity of a packed sequence's batch sizes, these and its lengths
         self.packed: dict[int, tuple[Tensor, Tensor]] = {}
+        self._fixed = fixed
         self._trained = {id(parameter) for parameter in trained}
         self._copies: dict[int, Tensor] = {}
         self._made: list[weakref.ref[Tensor]] = []
@@ -122,6 +133,10 @@ class Run(TorchFunctionMode):
         self._made += map(weakref.ref, made)
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if _writes(func.__name__) and args:
+            self._refuse_write(func, args[0])
+        elif "out" in kwargs:
+            self._refuse_write(func, kwargs["out"])
         output = self._special(func, args, kwargs)
         if output is not NotImplemented:
             return output
@@ -142,8 +157,6 @@ class Run(TorchFunctionMode):
                 return output
         if is_property(func):
             return func(*args, **kwargs)
-        if func.__name__.endswith("_") and not func.__name__.endswith("__") and args and self.trains(args[0]):
-            raise RefusedError(f"The model writes into a trained parameter ({func.__name__}) while it runs.")
 
         def mine(value: Any) -> Any:
             if self.trains(value):
@@ -153,6 +166,17 @@ class Run(TorchFunctionMode):
             return value
 
         return func(*map(mine, args), **{name: mine(value) for name, value in kwargs.items()})
+
+    def _refuse_write(self, func: Any, written: Any) -> None:
+        """RefusedError where a write would stay: in a trained parameter, or in a tensor that is too large to be put back."""
+        if self.trains(written) or (isinstance(written, Tensor) and self._is_fixed(written)):
+            raise RefusedError(
+                f"The model writes into a trained parameter, or into a tensor of more than a million numbers, while it runs "
+                f"({func.__name__}). Neither is put back after each pass, and what is written may be of records."
+            )
+
+    def _is_fixed(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage().data_ptr() in self._fixed
 
     def _of_no_record(self, func: Any, args: Any, kwargs: Any) -> Any:
         output = func(*args, **kwargs)
@@ -195,6 +219,10 @@ class InStep(Run):
             raise OutsideError("The model seeds torch's generator.")
         _refuse_foreign_batching(func, args)
         return super()._special(func, args, kwargs)
+
+    def _is_fixed(self, tensor: Tensor) -> bool:
+        numbers = self.rows(tensor)
+        return super()._is_fixed(tensor if numbers is None else numbers)
 
     def rows(self, tensor: Tensor) -> Tensor | None:
         found: list[Tensor | None] = []
@@ -243,6 +271,13 @@ def _refuse_foreign_batching(func: Any, args: Any) -> None:
         f"{function.__name__} has a batching rule of its own (vmap), which sees all records: set generate_vmap_rule = True in "
         'its place, or pass independence="tested" to take it as an assumption of yours that it keeps them apart.'
     )
+
+
+def _writes(name: str) -> bool:
+    """Whether a function of this name writes into its first argument."""
+    if name.startswith("__"):
+        return name == "__setitem__" or (name.startswith("__i") and name not in ("__int__", "__invert__", "__index__"))
+    return name.endswith("_")
 
 
 def is_property(func: Any) -> bool:

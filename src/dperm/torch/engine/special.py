@@ -25,12 +25,18 @@ def _special(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., An
 
 @_special(
     Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__complex__, Tensor.__index__, Tensor.__contains__, Tensor.item,
-    Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.equal, Tensor.allclose, Tensor.is_nonzero, torch.equal, torch.allclose,
+    Tensor.tolist, Tensor.equal, Tensor.allclose, Tensor.is_nonzero, torch.equal, torch.allclose,
     torch.is_nonzero,
 )  # fmt: skip
 def _read(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
     """Numbers that Python sees."""
     return func(*constants(run, args), **kwargs)
+
+
+@_special(Tensor.numpy, Tensor.__array__)
+def _read_by_numpy(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """An array of its own: what is written into it goes nowhere else."""
+    return func(constants(run, args[0]).detach().clone(), *args[1:], **kwargs)
 
 
 @_special(
