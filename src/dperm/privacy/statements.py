@@ -241,8 +241,8 @@ def clipped_counts(bound: float) -> Assumption:
 # Of networks
 
 RECORDS_APART = Assumption(
-    "Code that reads, transforms and collates a record keeps nothing of it for another; code, initial weights and pretraining do "
-    "not depend on these records.",
+    "Code that reads, transforms and collates a record keeps nothing of it for another; the model and the loss keep nothing of "
+    "records outside of their own attributes; code, initial weights and pretraining do not depend on these records.",
     "caller",
     "the model and the loss see one record at a time, and each is collated beside a companion made of itself: none influences "
     "another's gradient, in real arithmetic. Looked for: tensors of records that something outside of the model keeps",
@@ -271,7 +271,7 @@ def layer_rule(rule: Any) -> Assumption:
 
 MASKS = Assumption(
     "Random masks are drawn for each record by itself, or once for a step, from seeds of the operating system: secret, "
-    "pseudo-random. Augmentations do not seed a generator themselves.",
+    "pseudo-random. So is what the data set and its collation draw for a record.",
     "library",
     "seeded, unless the run's seed is fixed",
     "masks",

@@ -178,8 +178,7 @@ class ModuleObjective:
         return self.engine.evaluate(batch, size, norms_only=norms_only)
 
     def hessian_product(self, theta: Tensor, records: TorchRecords, vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(Σ ∇²ℓ_i)·v (p,) at θ, of the model in evaluation mode; leaves the model at θ. Twice the memory of a training
-        step."""
+        """(Σ ∇²ℓ_i)·v (p,) at θ, of the model in evaluation mode; leaves the model at θ. Twice the memory of a training step."""
         if self.flat.sharded:
             raise TypeError("Expected parameters whole on one device for second derivatives, got sharded ones.")
         buffer, parameters = self.flat.buffer, self.flat.parameters

@@ -12,15 +12,9 @@ from dperm.privacy import Relation
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.planning import Planner
 
-__all__ = ["drops_out", "remind"]
+__all__ = ["remind"]
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-_WITH_DROPOUT = (nn.MultiheadAttention, nn.LSTM, nn.GRU, nn.RNN)
-
-
-def drops_out(module: nn.Module) -> bool:
-    """Whether it drops something out when it is in training mode."""
-    return bool(module.p if isinstance(module, _DROPOUTS) else isinstance(module, _WITH_DROPOUT) and module.dropout)
 
 
 def remind(

@@ -233,8 +233,7 @@ class Starter:
 
     @property
     def _target(self) -> float | None:
-        """What this run alone is to keep within; nothing where it shares epsilon with what was spent before, or keeps a
-        risk."""
+        """What this run alone is to keep within; nothing where it shares epsilon with what was spent before, or keeps a risk."""
         epsilon = self.planner.epsilon
         return None if self.shares_epsilon or isinstance(epsilon, Risk) else epsilon
 

@@ -456,7 +456,7 @@ class PrivateTrainer:
             "device": self.objective.flat.device,
             "collate_fn": self.collate_fn,
             "num_workers": self.num_workers,
-            "key": self.objective.engine.draws.seed(),
+            "key": None if self.random_state is None or alignment.current() else int(torch.randint(1 << 62, ())),
         }
 
     def _refuse_again(self) -> None:
