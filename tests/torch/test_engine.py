@@ -201,9 +201,9 @@ def test_a_pass_holds_no_graph_and_gives_its_memory_back() -> None:
         gone = weakref.ref(second._leases[0])
         del second
         assert gone() is None
-        blocks = len(objective.engine._pool._free)
+        blocks = len(objective.engine.pool._free)
         del first
-        assert len(objective.engine._pool._free) > blocks  # given back without a garbage collection
+        assert len(objective.engine.pool._free) > blocks  # given back without a garbage collection
     finally:
         gc.enable()
 

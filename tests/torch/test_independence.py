@@ -16,6 +16,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from dperm.release.alignment import aligned
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
+from dperm.torch.collation import Ragged
 from dperm.torch.engine.runs import RefusedError
 
 N, WIDTH = 6, 5
@@ -340,16 +341,94 @@ def _(info: Any, in_dims: Any, x: Tensor) -> Any:
     return doubled(x - x.mean(0)), in_dims[0]
 
 
-@pytest.mark.parametrize("op", [doubled, WithVmap.apply])
-def test_43_3_a_batching_rule_of_a_stranger_is_refused_unless_it_is_taken_as_an_assumption(op: Any) -> None:
+@pytest.mark.parametrize("op", [doubled, WithVmap.apply, Generated.apply])
+def test_43_3_code_that_would_see_all_records_runs_on_one_at_a_time(op: Any) -> None:
+    """A batching rule of a stranger, or a function whose inside nobody looks into."""
     torch.manual_seed(0)
     model, x, y = Net(lambda net, h: torch.tanh(h) + op(h).detach()), torch.randn(N, WIDTH), torch.randn(N)
-    with pytest.raises(ValueError, match="batching rule"):
-        ModuleObjective(model, squared).evaluate(x, y)
-    found = ModuleObjective(model, squared, independence="tested").evaluate(x, y)
-    generated = Net(lambda net, h: torch.tanh(h) + Generated.apply(h).detach())  # type: ignore[no-untyped-call]
-    generated.load_state_dict(model.state_dict())
-    assert torch.allclose(found.norms, ModuleObjective(generated, squared).evaluate(x, y).norms, rtol=1e-4)
+    objective = ModuleObjective(model, squared)
+    with pytest.warns(UserWarning, match="one record at a time"):
+        found = objective.evaluate(x, y)
+    plain = Net(lambda net, h: torch.tanh(h) + 2 * h.detach())
+    plain.load_state_dict(model.state_dict())
+    assert torch.allclose(found.norms, ModuleObjective(plain, squared).evaluate(x, y).norms, rtol=1e-4)
+
+
+class Stop(nn.Module):
+    """Goes on after an error that one record may cause, or after a read on which records differ."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.first, self.what = nn.Linear(WIDTH, 1), what
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, own = self.first(x), torch.diag_embed(x[:, :2].detach().abs())
+        try:
+            if self.what == "error":
+                torch.linalg.cholesky(own)
+            else:
+                int(x[0, 0])
+        except Exception:
+            return 5 * h
+        return h
+
+
+@pytest.mark.parametrize("what", ["error", "read"])
+def test_43_what_a_model_catches_tells_it_nothing_of_others(what: str) -> None:
+    torch.manual_seed(0)
+    model, x, y = Stop(what), 1 + torch.rand(N, WIDTH), torch.randn(N)
+    x[:-1, 0] = 1.0
+    x[-1, :2] = 0.0 if what == "error" else 7.5
+    assert 0 < moved(model, squared, x, y) <= 1 + 1e-4
+    objective = ModuleObjective(model, squared)
+    objective.engine.charged = True
+    alone = [objective.evaluate(x[[place]], y[[place]]).norms for place in range(N)]
+    assert torch.allclose(objective.evaluate(x, y).norms, torch.cat(alone), rtol=1e-5)
+
+
+def test_43_hooks_on_saved_tensors_see_one_record() -> None:
+    seen: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        seen.append(tensor.shape[0] if tensor.dim() == 2 and tensor.shape[-1] == WIDTH else 1)
+        return tensor
+
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(WIDTH, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
+                return torch.tanh(self.first(x))
+
+    objective = ModuleObjective(Packed(), squared)
+    objective.engine.charged = True
+    objective.evaluate(torch.randn(N, WIDTH), torch.randn(N))
+    assert set(seen) == {1}
+
+
+def test_43_groups_of_shapes_draw_apart() -> None:
+    """Records of several lengths: who else is there, and how long it is, says nothing of anybody's mask."""
+    batch = Ragged([(torch.tensor([place]), torch.ones(1, WIDTH), torch.zeros(1)) for place in range(40)])
+    objective = ModuleObjective(Net(lambda net, h: net.drop(h)), squared)
+    objective.engine.charged = True
+    assert len(set(objective.per_example(objective.theta, batch).losses.tolist())) > 20
+
+
+def test_43_a_record_that_fails_contributes_zero_once_the_run_is_charged() -> None:
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(8, 1))
+    words, y = torch.randint(0, 10, (N, 2)), torch.randn(N)
+    objective = ModuleObjective(model, squared)
+    before = objective.evaluate(words, y).norms
+    words[2, 0] = 99
+    with pytest.raises(IndexError):
+        objective.evaluate(words, y)
+    objective.engine.charged = True
+    found = objective.evaluate(words, y)
+    assert float(found.norms[2]) < 1e-15
+    others = [0, 1, 3, 4, 5]
+    assert torch.allclose(found.norms[others], before[others], rtol=1e-5)
 
 
 def _by_function(tensor: Tensor, mean: float) -> None:

@@ -100,6 +100,7 @@ class ModuleObjective:
         self.roots = (model, loss_fn, getattr(loss_fn, "__self__", None))
         self.engine = Apart(self.roots, self.ordinary_losses, self.flat)
         self._checked: set[Any] = set()
+        self._at: Any = None  # the parameters of this step
         self._shared: tuple[Any, Any] | None = None  # records that all ranks have, where parameters are sharded
 
     @property
@@ -151,11 +152,14 @@ class ModuleObjective:
         if anchor is not None:
             raise TypeError("Expected a linear model for differences of gradients: a network's are at one θ only.")
         self.flat.put(theta)
+        if theta is not self._at:
+            self._at = theta
+            self.engine.draws.next_step()
         if batch is NOBODY:  # every rank runs the model as often as the others
-            one = torch.tensor([0])
-            size = self._size(*self._shared)
-            some = tuple(take(part, one, size) for part in self._shared)
-            return self._evaluate(some, True).of_nobody()
+            assert self._shared is not None
+            one, (inputs, targets) = torch.tensor([0]), self._shared
+            size = self._size(inputs, targets)
+            return self._evaluate((take(inputs, one, size), take(targets, one, size)), True).of_nobody()
         return self._evaluate(batch, norms_only)
 
     def evaluate(self, inputs: Any, targets: Any, *, norms_only: bool = False) -> TorchPass:
@@ -174,7 +178,8 @@ class ModuleObjective:
     def run(self, batch: Any, size: int, *, norms_only: bool = False) -> TorchPass:
         """The pass over a batch (inputs, targets) of records of one shape, without any look at them."""
         if self.independence is Independence.TESTED:
-            return self.engine.evaluate_beside(*batch, size, norms_only=norms_only)
+            inputs, targets = batch
+            return self.engine.evaluate_beside(inputs, targets, size, norms_only=norms_only)
         return self.engine.evaluate(batch, size, norms_only=norms_only)
 
     def hessian_product(self, theta: Tensor, records: TorchRecords, vector: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from dperm._column import refuse_masked
 from dperm.release import alignment
@@ -326,7 +326,7 @@ class _Chunks:
         return self.chunks
 
 
-class _Items:
+class _Items(Dataset[Any]):
     """Batches of a data set's items, each fetched and collated by itself, from a random state of its own."""
 
     def __init__(self, dataset: Any, collate: Any) -> None:

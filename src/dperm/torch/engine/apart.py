@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import disable_saved_tensors_hooks
 
 from dperm.release import alignment
 from dperm.torch.collation import grouped
@@ -65,51 +66,51 @@ class Apart:
         self.copied: dict[nn.Parameter, None] = {}
         self.rules: dict[Any, None] = {}
         self.charged = False
-        self._roots, self._losses, self._flat, self._pool = roots, losses, flat, Pool()
-        self._own_tensors = False
+        self.roots, self.losses, self.flat, self.pool = roots, losses, flat, Pool()
+        self.own_tensors = False
 
     def evaluate(self, batch: Any, size: int, *, norms_only: bool = False) -> TorchPass:
         """The pass over `size` records, (inputs, targets) or `Ragged`. The model's state, and the global generators, are as they
         were when it ends."""
-        kept = Snapshot(self._roots, without=self._flat.parameters, light=True)
-        seed = self.draws.seed()
+        kept = Snapshot(self.roots, without=self.flat.parameters, light=True)
         one = _Evaluation(self, kept, norms_only)
         replayed = alignment.current()
         with self.draws.kept():
             try:
                 for records, inputs, targets in grouped(batch, size):
                     names = None if replayed is None else replayed.names_of(inputs) or range(size)
-                    one.batch(_Batch(records, padded(inputs), padded(targets), names), seed)
+                    one.batch(_Batch(records, padded(inputs), padded(targets), names))
             finally:
-                self._flat.rest()
+                self.flat.rest()
                 kept.restore()
-        one.refuse_kept(self.charged)
-        return TorchPass(size, one.parts, self._flat, one.leases)
+        if not self.charged:
+            one.refuse_kept()
+        return TorchPass(size, one.parts, self.flat, one.leases)
 
     def evaluate_beside(self, inputs: Any, targets: Any, size: int, *, norms_only: bool = False) -> TorchPass:
         """The same in one ordinary run of all records, whose independence is the caller's assumption."""
-        kept = Snapshot(self._roots, without=self._roots[0].parameters(), light=True)
-        tape = Tape(size, self._flat, norms_only, self._pool)
+        kept = Snapshot(self.roots, without=self.roots[0].parameters(), light=True)
+        tape = Tape(size, self.flat, norms_only, self.pool)
         seed = self.draws.seed()
         with self.draws.kept(), torch.enable_grad():
             try:
                 self.draws.start(seed)
-                run = Beside(tape, self._flat.leaves, Way(torch.arange(size)), self.draws, fixed=kept.left_out)
+                run = Beside(tape, self.flat.leaves, Way(torch.arange(size)), self.draws, fixed=kept.left_out)
                 run.mark((inputs, targets))
                 with run:
-                    losses = self._losses(inputs, targets)
-                stray = slopes(losses, [tape.anchor, *self._flat.leaves])[1:]
+                    losses = self.losses(inputs, targets)
+                stray = slopes(losses, [tape.anchor, *self.flat.leaves])[1:]
             finally:
-                self._flat.rest()
+                self.flat.rest()
                 kept.restore()
         self.copied |= run.copied
         self.rules |= run.rules
-        if outside := [name for name, slope in zip(self._flat.names, stray, strict=True) if slope is not None]:
+        if outside := [name for name, slope in zip(self.flat.names, stray, strict=True) if slope is not None]:
             raise RefusedError(f"{', '.join(outside[:3])}: used where torch's functions do not see it.")
         with torch.no_grad():
-            found = collected(tape, self._flat, losses.detach(), norms_only)
+            found = collected(tape, self.flat, losses.detach(), norms_only)
         everyone = torch.arange(size)
-        return TorchPass(size, [Part(everyone, everyone, found)], self._flat, [tape.scratch])
+        return TorchPass(size, [Part(everyone, everyone, found)], self.flat, [tape.scratch])
 
     def slower(self, reason: str) -> None:
         """Run one record after the other from now on."""
@@ -125,9 +126,9 @@ class _Evaluation:
         self.parts: list[Part] = []
         self.leases: list[Leases] = []
         self._engine, self._kept, self._norms_only, self._begun = engine, kept, norms_only, False
-        trained = {leaf.untyped_storage().data_ptr() for leaf in engine._flat.leaves}
+        trained = {leaf.untyped_storage().data_ptr() for leaf in engine.flat.leaves}
         self._fixed = kept.left_out | trained
-        self._survivors: list[tuple[weakref.ref[Tensor], Tensor]] = []
+        self._survivors: list[weakref.ref[Tensor]] = []
 
     def _begin(self) -> None:
         """Put back what the last run has changed."""
@@ -135,9 +136,9 @@ class _Evaluation:
             self._kept.restore()
         self._begun = True
 
-    def batch(self, batch: _Batch, seed: int) -> None:
+    def batch(self, batch: _Batch) -> None:
         """Run all records, on whatever ways they go."""
-        engine = self._engine
+        engine, seed = self._engine, self._engine.draws.seed()
         ways = [Way(torch.arange(batch.size))]
         while ways:
             way = ways.pop()
@@ -149,19 +150,16 @@ class _Evaluation:
             try:
                 partial = self._in_step(way, batch)
             except Parting as parting:
-                if parting.ways > _MOST_WAYS:  # about as many as there are records
-                    self._one_by_one(batch.of(way.records))
-                elif not engine.draws.drawn:  # records may part for good
-                    for other in way.parted(parting.groups):
-                        self.batch(batch.of(other.records), engine.draws.seed())
-                else:
-                    ways += way.parted(parting.groups)
+                parted = way.parted(parting.groups)
+                if engine.draws.drawn and len(parted) <= _MOST_WAYS:
+                    ways += parted
+                else:  # nothing was drawn, so that records may part for good; or each goes by itself
+                    alone = parted if not engine.draws.drawn else [Way(place[None]) for place in way.records]
+                    for other in alone:
+                        self.batch(batch.of(other.records))
                 continue
-            except RefusedError:
-                raise
             except FAILURES as error:
                 self._else(batch, way, error)
-                ways.append(way)
                 continue
             if batch.names is not None and engine.draws.drawn:  # each must draw what it draws in the run that is compared
                 self._one_by_one(batch.of(way.records))
@@ -173,20 +171,22 @@ class _Evaluation:
             self._alone(batch.of(torch.tensor([place])))
 
     def _else(self, batch: _Batch, way: Way, error: Exception) -> None:
-        """After a run that failed: tensors that the model makes belong to records; else records run one after the other. Raises
-        what is wrong with the model itself."""
-        engine = self._engine
-        way.answers.clear()
-        if not engine._own_tensors and not isinstance(error, OutsideError):
-            engine._own_tensors = True
+        """After a run that failed: tensors that the model makes belong to records, from the first look on; else these records run
+        one after the other. Before the charge, raises what is wrong with the model itself."""
+        engine, mine = self._engine, batch.of(way.records)
+        if engine.charged:
+            self._one_by_one(mine)
             return
-        self._begin()
-        parts, leases = len(self.parts), len(self.leases)
+        if isinstance(error, RefusedError):
+            raise error
+        if not engine.own_tensors and not isinstance(error, OutsideError):
+            engine.own_tensors = True
+            self.batch(mine)
+            return
         try:
-            self._alone(batch.of(way.records[:1]))
+            self._one_by_one(mine)
         except ValueError as alone:
             raise ValueError(f"The model or the loss does not run on each record by itself: {alone}") from alone
-        del self.parts[parts:], self.leases[leases:]
         engine.slower(str(error).strip().split("\n")[0])
 
     def _in_step(self, way: Way, batch: _Batch) -> Partial:
@@ -195,48 +195,58 @@ class _Evaluation:
         axes = [0 if tensor.dim() and tensor.shape[0] == batch.size else None for tensor in given]
 
         def one(record: Tensor, *mine: Tensor) -> Tensor:
-            run = InStep(record, tape, engine._flat.leaves, way, engine.draws, own_tensors=engine._own_tensors, fixed=self._fixed)
-            if engine._own_tensors:
+            run = InStep(record, tape, engine.flat.leaves, way, engine.draws, own_tensors=engine.own_tensors, fixed=self._fixed)
+            if engine.own_tensors:
                 self._own_buffers(run)
             whole = [tensor if axis is None else tensor.clone()[None] for tensor, axis in zip(mine, axes, strict=True)]
             return self._loss(run, batch, whole)
 
         # the first tensor belongs to records, whatever else does
-        with torch.enable_grad():
+        # hooks on what is saved for the way back would see all records
+        with torch.enable_grad(), disable_saved_tensors_hooks("A hook on saved tensors would see all records."):
             losses = torch.vmap(one, in_dims=(0, *axes), randomness="different")(torch.zeros(batch.size), *given)
             of_way = torch.zeros_like(losses).index_fill_(0, way.records.to(losses.device), 1.0)
-            stray = slopes(losses, [tape.anchor, *self._engine._flat.leaves], of_way)[1:]
-        if outside := [name for name, slope in zip(self._engine._flat.names, stray, strict=True) if slope is not None]:
+            stray = slopes(losses, [tape.anchor, *self._engine.flat.leaves], of_way)[1:]
+        if outside := [name for name, slope in zip(self._engine.flat.names, stray, strict=True) if slope is not None]:
             raise OutsideError(f"{', '.join(outside[:3])}: used where torch's functions do not see it.")
         with torch.no_grad():
-            return collected(tape, self._engine._flat, losses.detach(), self._norms_only)
+            return collected(tape, self._engine.flat, losses.detach(), self._norms_only)
 
     def _own_buffers(self, run: Run) -> None:
         """Buffers of each record's own, for models that write into them; they are put back with all else that the model keeps."""
-        for root in self._engine._roots:
+        for root in self._engine.roots:
             for module in root.modules() if isinstance(root, nn.Module) else ():
                 for name, buffer in list(module.named_buffers(recurse=False)):
                     setattr(module, name, run.each(buffer))
 
     def _alone(self, batch: _Batch) -> None:
-        """One record by itself."""
+        """One record by itself. Once the run is charged an error would be an output: a record that fails contributes zero."""
         self._begin()
-        engine, flat = self._engine, self._engine._flat
+        engine, flat = self._engine, self._engine.flat
         engine.draws.start(engine.draws.seed() if batch.names is None else engine.draws.seed_of_record(batch.names[0]))
-        tape = self._tape(1)
+        try:
+            tape, losses = self._slopes_alone(batch)
+        except FAILURES:
+            if not engine.charged:
+                raise
+            tape, losses = self._tape(1), torch.zeros(1, dtype=flat.dtype, device=flat.device)
+        with torch.no_grad():
+            partial = collected(tape, flat, losses.detach(), self._norms_only)
+        self.parts.append(Part(batch.records, torch.arange(1), partial))
+
+    def _slopes_alone(self, batch: _Batch) -> tuple[Tape, Tensor]:
+        tape, flat = self._tape(1), self._engine.flat
         with torch.enable_grad():
-            run = Alone(tape, flat.leaves, Way(torch.arange(1)), engine.draws, fixed=self._fixed)
+            run = Alone(tape, flat.leaves, Way(torch.arange(1)), self._engine.draws, fixed=self._fixed)
             losses = self._loss(run, batch, [tensor.clone() for tensor in tensors((batch.inputs, batch.targets))])[None]
             for parameter, slope in zip(flat.leaves, slopes(losses, flat.leaves), strict=True):
                 if slope is not None:
                     tape.expect([parameter])
                     tape.add([(parameter, Dense((slope.to_dense() if slope.is_sparse else slope)[None]))])
-        with torch.no_grad():
-            partial = collected(tape, flat, losses.detach(), self._norms_only)
-        self.parts.append(Part(batch.records, torch.arange(1), partial))
+        return tape, losses
 
     def _tape(self, size: int) -> Tape:
-        tape = Tape(size, self._engine._flat, self._norms_only, self._engine._pool)
+        tape = Tape(size, self._engine.flat, self._norms_only, self._engine.pool)
         self.leases.append(tape.scratch)
         return tape
 
@@ -246,31 +256,21 @@ class _Evaluation:
         run.watch(mine)
         inputs, targets = map_tensors(lambda _: mine.pop(0), (batch.inputs, batch.targets))
         with run:
-            loss = self._engine._losses(packed(inputs), packed(targets))[0]
+            loss = self._engine.losses(packed(inputs), packed(targets))[0]
         del inputs, targets
         self._engine.copied |= run.copied
         self._engine.rules |= run.rules
+        if run.stopped is not None:
+            raise run.stopped
         self._survivors += run.kept([loss])
         return loss
 
-    def refuse_kept(self, charged: bool) -> None:
-        """RefusedError where somebody outside of the model and the loss still holds what a run made of records. Once the run is
-        charged an error would be an output: then such tensors are set to zero."""
-        model = self._engine._roots[0]
-        own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-
-        def held() -> list[Tensor]:
-            alive = [numbers for kept, numbers in self._survivors if kept() is not None]
-            return [numbers for numbers in alive if numbers.untyped_storage().data_ptr() not in own]
-
-        if not held():
-            return
-        gc.collect()  # cycles, such as those of frames, hold tensors a while
-        left = held()
-        if left and not charged:
+    def refuse_kept(self) -> None:
+        """RefusedError where somebody outside of the model and the loss still holds what a run in step made of records."""
+        if any(kept() is not None for kept in self._survivors):
+            gc.collect()  # cycles, such as those of frames, hold tensors a while
+        if left := sum(kept() is not None for kept in self._survivors):
             raise RefusedError(
-                f"Something outside of the model and the loss keeps {len(left)} tensors of records, such as a global list or a "
+                f"Something outside of the model and the loss keeps {left} tensors of records, such as a global list or a "
                 "closure: what it holds would leave the run without noise."
             )
-        for numbers in left:
-            numbers.zero_()

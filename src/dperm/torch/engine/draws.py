@@ -19,6 +19,21 @@ from dperm.torch.guard import fresh_seed, kept_states, seed_all
 
 __all__ = ["Draws"]
 
+#: parts of the names of torch's functions that draw
+_DRAW = (
+    "rand",
+    "dropout",
+    "bernoulli",
+    "normal",
+    "poisson",
+    "multinomial",
+    "uniform",
+    "exponential",
+    "cauchy",
+    "geometric",
+    "rrelu",
+)
+
 
 class Draws:
     """Seeds of one step. `secret` takes them from the operating system; else they come from torch's global generator, which
@@ -31,6 +46,7 @@ class Draws:
         self._seed: int | None = None
         self._of_records: tuple[int, ...] = ()
         self._states: list[Tensor] = []
+        self._noted = False
 
     def next_step(self) -> None:
         """Draw anew what records of a step share."""
@@ -58,17 +74,21 @@ class Draws:
         assert self._seed is not None
         seed_all(self._seed, of_records)
         self.of_step.manual_seed(self._seed)
-        self._of_records, self._states = self._seeds(), self._now()
+        self._of_records, self._states, self._noted = self._seeds(), self._now(), False
 
     @property
     def seeded_anew(self) -> bool:
         """Whether somebody else has seeded the generator that records draw from."""
         return self._seeds() != self._of_records
 
+    def note(self, function: str) -> None:
+        """A function of this name is called: one that draws may put the generator back afterwards."""
+        self._noted = self._noted or any(word in function for word in _DRAW)
+
     @property
     def drawn(self) -> bool:
-        """Whether records have drawn anything in this run."""
-        return not all(map(torch.equal, self._states, self._now()))
+        """Whether records may have drawn anything in this run."""
+        return self._noted or not all(map(torch.equal, self._states, self._now()))
 
     def _seeds(self) -> tuple[int, ...]:
         on_cpu = torch.default_generator.initial_seed()

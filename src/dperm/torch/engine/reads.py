@@ -47,28 +47,22 @@ class Way:
         return [Way(self.records[groups == group], list(self.answers)) for group in range(int(groups.max()) + 1)]
 
     def agreed(self, tensor: Tensor, rows: Callable[[Tensor], Tensor | None]) -> Tensor:
-        """The numbers of a tensor as a constant. Raises `Parting` where records do not agree on them."""
+        """The numbers of a tensor as a constant. Raises `Parting` where records do not agree on them, bit for bit."""
+        numbers = rows(tensor)
+        if numbers is None:
+            return tensor
         self._asked += 1
         if self._asked > len(self.answers):
-            self.answers.append(self._found(tensor, rows(tensor)))
+            self.answers.append(self._found(numbers))
         return self.answers[self._asked - 1]
 
-    def _found(self, tensor: Tensor, rows: Tensor | None) -> Tensor:
-        if rows is None:
-            return tensor
-        mine = rows[self.records.to(rows.device)]
-        if len(mine) > 1 and not _alike(mine):
-            flat = mine.reshape(len(mine), -1)
-            flat = torch.view_as_real(flat).flatten(1) if flat.is_complex() else flat
-            flat = torch.nan_to_num(flat.double()) if flat.is_floating_point() else flat.long()
-            _, groups = torch.unique(flat, dim=0, return_inverse=True)
-            if int(groups.max()):
-                raise Parting(groups.cpu())
+    def _found(self, rows: Tensor) -> Tensor:
+        mine = rows[self.records.to(rows.device)].contiguous()
+        if len(mine) > 1 and mine.numel():
+            bits = mine.reshape(len(mine), -1).view(torch.uint8)
+            if not bool((bits == bits[:1]).all()):
+                raise Parting(torch.unique(bits, dim=0, return_inverse=True)[1].cpu())
         return mine[0].clone()
-
-
-def _alike(rows: Tensor) -> bool:
-    return bool((rows == rows[:1]).all())
 
 
 def constants(run: Any, value: Any) -> Any:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -66,8 +68,14 @@ class Run(TorchFunctionMode):
         self.packed: dict[int, tuple[Tensor, Tensor]] = {}
         self._fixed = fixed
         self._trained = {id(parameter) for parameter in trained}
+        #: why the run has no result, although the model may have gone on
+        self.stopped: Exception | None = None
         self._copies: dict[int, Tensor] = {}
         self._made: list[weakref.ref[Tensor]] = []
+
+    def stop(self, error: Exception) -> Exception | None:
+        """What ends the run after a call of a function that failed, whatever the model makes of the error."""
+        return error
 
     # What rules need
 
@@ -121,7 +129,13 @@ class Run(TorchFunctionMode):
     # Every call
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = self._called(func, args, kwargs or {})
+        if self.stopped is not None:
+            raise self.stopped
+        try:
+            output = self._called(func, args, kwargs or {})
+        except Exception as error:
+            self.stopped = self.stop(error)
+            raise
         if isinstance(output, Tensor):
             self._made.append(weakref.ref(output))
         elif type(output) in (tuple, list):
@@ -133,6 +147,11 @@ class Run(TorchFunctionMode):
         self._made += map(weakref.ref, made)
 
     def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if kwargs.get("generator") is not None:
+            raise RefusedError(
+                "The model draws from a generator of its own, whose numbers records share: draw from torch's global generator, "
+                "without generator=."
+            )
         if _writes(func.__name__) and args:
             self._refuse_write(func, args[0])
         elif "out" in kwargs:
@@ -188,15 +207,9 @@ class Run(TorchFunctionMode):
         """A copy for each record of a tensor that belongs to none."""
         return self.together(lambda: tensor.detach().expand(self.tape.size, *tensor.shape).clone())
 
-    def kept(self, besides: Iterable[Tensor]) -> list[tuple[weakref.ref[Tensor], Tensor]]:
-        """Tensors of records, made in this run, that somebody still holds, `besides` those; and their numbers."""
-        known = {id(tensor) for tensor in besides} | {id(copy) for copy in self._copies.values()}
-        found: list[tuple[weakref.ref[Tensor], Tensor]] = []
-        for made in self._made:
-            tensor = made()
-            if tensor is not None and id(tensor) not in known and (numbers := self.rows(tensor)) is not None:
-                found.append((made, numbers))
-        return found
+    def kept(self, besides: Iterable[Tensor]) -> list[weakref.ref[Tensor]]:
+        """Tensors of records, made in this run, that somebody still holds, `besides` those."""
+        return []
 
 
 class InStep(Run):
@@ -217,8 +230,16 @@ class InStep(Run):
     def _special(self, func: Any, args: Any, kwargs: Any) -> Any:
         if self.draws.seeded_anew:  # from a known seed, what a record draws would hang on its place
             raise OutsideError("The model seeds torch's generator.")
-        _refuse_foreign_batching(func, args)
+        _see_one_record(func, args, kwargs)
+        self.draws.note(func.__name__)
         return super()._special(func, args, kwargs)
+
+    def kept(self, besides: Iterable[Tensor]) -> list[weakref.ref[Tensor]]:
+        known = {id(tensor) for tensor in besides} | {id(copy) for copy in self._copies.values()}
+        pairs = ((made, made()) for made in self._made)
+        return [
+            made for made, tensor in pairs if tensor is not None and id(tensor) not in known and self.rows(tensor) is not None
+        ]
 
     def _is_fixed(self, tensor: Tensor) -> bool:
         numbers = self.rows(tensor)
@@ -243,6 +264,10 @@ class Alone(Run):
         outputs = body(*(None if tensor is None else tensor[None] for tensor in tensors))
         return tuple(output[0] for output in outputs) if isinstance(outputs, tuple) else outputs[0]
 
+    def stop(self, error: Exception) -> Exception | None:
+        """Nothing that it can catch says anything of another record."""
+        return error if isinstance(error, RefusedError) else None
+
     def _of_parameters(self, func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
@@ -256,21 +281,25 @@ def _records_first(numbers: Tensor | None, axis: int | None, size: int) -> Tenso
     return numbers.expand(size, *numbers.shape) if axis is None else numbers.movedim(axis, 0)
 
 
-def _refuse_foreign_batching(func: Any, args: Any) -> None:
-    """RefusedError for a function whose batching rule neither PyTorch nor dperm wrote: it would see all records."""
+def _see_one_record(func: Any, args: Any, kwargs: Any) -> None:
+    """OutsideError for a call in which code that neither PyTorch nor dperm wrote would see the numbers of all records."""
     module = getattr(func, "__module__", None) or ""
     if module.startswith("torch._ops.") and module.rpartition(".")[2] not in _OWN_OPERATORS:
-        raise RefusedError(
-            f"The operator {module.removeprefix('torch._ops.')}::{func.__name__} may have a batching rule of its own, which "
-            'would see all records. Pass independence="tested" to take it as an assumption of yours that it keeps them apart.'
+        raise OutsideError(
+            f"The operator {module.removeprefix('torch._ops.')}::{func.__name__} may have a batching rule of its own."
         )
-    function = args[0] if args and func.__name__ == "custom_function_call" else None
-    if function is None or function.vmap is torch.autograd.Function.vmap or function.__module__.startswith(("torch.", "dperm.")):
-        return
-    raise RefusedError(
-        f"{function.__name__} has a batching rule of its own (vmap), which sees all records: set generate_vmap_rule = True in "
-        'its place, or pass independence="tested" to take it as an assumption of yours that it keeps them apart.'
-    )
+    if func.__name__ == "custom_function_call" and not args[0].__module__.startswith(("torch.", "dperm.")):
+        raise OutsideError(f"{args[0].__name__} is a torch.autograd.Function, whose code may see all records.")
+    for value in (*args, *kwargs.values()):
+        for part in value if type(value) in (tuple, list) else (value,):
+            if isinstance(part, Tensor) and type(part) not in _PLAIN:
+                raise OutsideError(f"{func.__name__} is given a {type(part).__name__}, whose code may see all records.")
+            if isinstance(part, FunctionType | MethodType | partial):
+                raise OutsideError(f"{func.__name__} is given a function, whose code may see all records.")
+
+
+_OWN_OPERATORS = ("aten", "prims", "torchvision")
+_PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 
 
 def _writes(name: str) -> bool:
@@ -283,9 +312,6 @@ def _writes(name: str) -> bool:
 def is_property(func: Any) -> bool:
     """Whether it says something of a tensor that is not its numbers."""
     return func in PROPERTIES or (func.__name__ == "__get__" and func not in VIEWS)
-
-
-_OWN_OPERATORS = ("aten", "prims", "torchvision")
 
 
 def _is_parameter(value: Any) -> bool:

@@ -96,35 +96,13 @@ def _masks_agreed(run: Run, index: Any) -> Any:
 
 @_special(torch.rand, torch.randn, torch.randint)
 def _draw(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
-    """One number for all: a coin of the step."""
-    _refuse_generator(kwargs)
-    *_, shape = [*(value for value in args if isinstance(value, (tuple, list, torch.Size))), kwargs.get("size")]
-    numbers = [value for value in args if isinstance(value, int)] if func is not torch.randint else []
-    scalar = not numbers and (shape is None or len(shape) == 0)
-    return func(*args, **kwargs, generator=run.draws.of_step) if scalar else NotImplemented
-
-
-@_special(torch.randperm, torch.normal, torch.bernoulli, torch.multinomial, torch.poisson)
-def _drawn(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
-    _refuse_generator(kwargs)
-    return NotImplemented
-
-
-@_special(
-    Tensor.uniform_, Tensor.normal_, Tensor.bernoulli_, Tensor.bernoulli, Tensor.exponential_, Tensor.random_, Tensor.cauchy_,
-    Tensor.log_normal_, Tensor.geometric_, Tensor.multinomial,
-)  # fmt: skip
-def _drawn_in_place(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
-    _refuse_generator(kwargs)
-    return NotImplemented
-
-
-def _refuse_generator(kwargs: Any) -> None:
-    if kwargs.get("generator") is not None:
-        raise RefusedError(
-            "The model draws from a generator of its own, whose numbers records share: draw from torch's global generator, "
-            "without generator=."
-        )
+    """One number for all: a coin of the step, which is drawn where all records are."""
+    shapes = [value for value in (*args, kwargs.get("size")) if isinstance(value, (tuple, list))]
+    single = not shapes[-1] if shapes else func is not torch.randint and not any(isinstance(value, int) for value in args)
+    if not single:
+        return NotImplemented
+    kwargs.pop("generator", None)
+    return run.together(lambda: func(*args, **kwargs, generator=run.draws.of_step).expand(run.tape.size))
 
 
 @_special(Tensor.scatter_)

@@ -40,6 +40,7 @@ class _Together(torch.autograd.Function):
         """There is nothing to keep: what `body` runs is differentiated by itself."""
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, body: Callable[..., Any], record: Tensor, *tensors: Tensor | None) -> Any:
+    def vmap(info: Any, in_dims: Any, *given: Any) -> Any:
+        body, _, *tensors = given
         outputs = body(*zip(tensors, in_dims[2:], strict=True))
         return outputs, (0,) * len(outputs) if isinstance(outputs, tuple) else 0

@@ -123,9 +123,9 @@ class _Names(NamedTuple):
 def _by_direction(weights: Sequence[Any], has_biases: bool, count: int) -> list[_Names]:
     each = len(weights) // count
     groups = [list(weights[start : start + each]) for start in range(0, len(weights), each)]
-    return [
-        _Names(*group[:2], *(group[2:4] if has_biases else (None, None)), group[-1] if each % 2 else None) for group in groups
-    ]
+    none = (None, None)
+    named = [(*group[:2], *(group[2:4] if has_biases else none), group[-1] if each % 2 else None) for group in groups]
+    return [_Names(*each) for each in named]
 
 
 @dataclass(frozen=True)
