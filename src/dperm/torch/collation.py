@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from dperm.torch.named import Paired
 from dperm.torch.structure import FAILURES, batch_size, map_tensors, take, tensors
@@ -47,7 +48,8 @@ class Collation:
         if not self._own:
             return joined([self._one(item) for item in items])
         items = list(items)
-        if len({_kind(item) for item in items}) == 1:  # torch's own stacks them, and computes nothing
+        kinds = {_kind(item) for item in items}
+        if len(kinds) == 1 and None not in kinds:  # torch's own stacks them, and computes nothing
             return self._whole(items)
         return joined([self._whole([item]) for item in items])
 
@@ -79,8 +81,8 @@ class Collation:
 
     def _several(self, items: list[Any]) -> Any:
         inputs, targets = self._whole(items)
-        if batch_size(inputs) != len(items):
-            raise ValueError(f"Expected collate_fn to give {len(items)} rows for as many, got {batch_size(inputs)}.")
+        if any(not tensor.dim() or tensor.shape[0] != len(items) for tensor in tensors((inputs, targets))):
+            raise ValueError(f"Expected collate_fn to give tensors with {len(items)} rows for as many of a person's.")
         places = torch.arange(1 << (len(items) - 1).bit_length())
         shares = (places < len(items)).float() / len(items)
         places[len(items) :] = 0
@@ -100,25 +102,54 @@ class Collation:
 
 
 def _kind(item: Any) -> Any:
-    """What a record is made of: among others of another kind, its numbers would be rounded to theirs."""
+    """What a record of numbers is made of: among others of another kind, its numbers would be rounded to theirs. None for a
+    record that has more than numbers."""
     if isinstance(item, Tensor):
         return item.shape, item.dtype
     if isinstance(item, np.ndarray):
         return item.shape, item.dtype.str
+    if isinstance(item, bool | int | float | np.number | np.bool_):
+        return type(item)
     if isinstance(item, Mapping):
-        return tuple((name, _kind(part)) for name, part in cast(Mapping[Any, Any], item).items())
+        named = cast(Mapping[Any, Any], item)
+        parts = [_kind(part) for part in named.values()]
+        return None if None in parts else (tuple(named), *parts)
     if isinstance(item, list | tuple):
-        return tuple(map(_kind, cast(Sequence[Any], item)))
-    return type(item)
+        parts = list(map(_kind, cast(Sequence[Any], item)))
+        return None if None in parts else (type(item), *parts)
+    return None
 
 
 def joined(records: Sequence[Any]) -> Any:
-    """One batch of batches of one, or `Ragged` where their shapes differ."""
+    """One batch of batches of one, or `Ragged`: those run together whose tensors have the same shapes, and all else is equal.
+
+    Raises TypeError for what is neither numbers nor text, ValueError for a tensor that has not one row for its one record.
+    """
     kinds: dict[Any, list[int]] = {}
     for place, record in enumerate(records):
-        kinds.setdefault(tuple((tensor.shape, tensor.dtype) for tensor in tensors(record)), []).append(place)
+        kinds.setdefault(_made_of(record), []).append(place)
     groups = [(torch.tensor(places), *_stacked([records[place] for place in places])) for places in kinds.values()]
     return groups[0][1:] if len(groups) == 1 else Ragged(groups)
+
+
+def _made_of(value: Any) -> Any:
+    """Everything of a batch of one but the numbers in its tensors: who has the same may be in one batch, and sees its own."""
+    if isinstance(value, PackedSequence):
+        return "packed", value.data.shape, value.data.dtype
+    if isinstance(value, Tensor):
+        if not value.dim() or value.shape[0] != 1:
+            raise ValueError(
+                f"Expected collate_fn to give tensors with one row for each record, got shape {tuple(value.shape)} for one: what a "
+                "batch shares, or has several rows a record, cannot be told apart."
+            )
+        return value.shape, value.dtype
+    if isinstance(value, Mapping):
+        return type(value), tuple((name, _made_of(part)) for name, part in cast(Mapping[Any, Any], value).items())
+    if isinstance(value, list | tuple):
+        return type(value), tuple(map(_made_of, cast(Sequence[Any], value)))
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return type(value), repr(value)  # which tells -0.0 from 0.0
+    raise TypeError(f"Expected tensors, numbers and texts of a record, got {type(value).__name__}: leave it out in collate_fn.")
 
 
 def _stacked(records: Sequence[Any]) -> Any:

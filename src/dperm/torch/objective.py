@@ -220,6 +220,11 @@ class ModuleObjective:
         size = self._size(inputs, targets)
         chosen = torch.linspace(0, size - 1, min(size, _CHECKED)).round().long()
         some = take(inputs, chosen, size), take(targets, chosen, size)
+        if moving := Snapshot(self.roots, without=self.flat.parameters).uncopied:
+            raise ValueError(
+                f"The model or the loss keeps what cannot be put back after each pass ({', '.join(dict.fromkeys(moving))}). Draw from "
+                "the global generators, and keep no iterators."
+            )
         with self._looking(), self._in_full_precision():
             problem = None
             if self.independence is Independence.TESTED:
@@ -252,7 +257,7 @@ class ModuleObjective:
     @contextlib.contextmanager
     def _looking(self) -> Iterator[None]:
         """Within the block the model and the global generators may change: they are put back."""
-        kept = Snapshot(self.roots, without=self.flat.parameters, light=True)
+        kept = Snapshot(self.roots, without=self.flat.parameters)
         # other kernels round otherwise
         with kept_states(self.flat.device), torch.backends.cudnn.flags(allow_tf32=False):
             try:

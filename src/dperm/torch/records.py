@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, StackDataset, Subset, TensorDataset
 
 from dperm._column import refuse_masked
 from dperm.release import alignment
@@ -290,9 +290,9 @@ def _stated_targets(data: Any) -> Tensor | None:
 
 def _repeats(data: Any) -> bool:
     """Whether a record is there more than once, by what torch's own collections say."""
-    if not isinstance(data, (Subset, ConcatDataset)):
+    if not isinstance(data, (Subset, ConcatDataset, StackDataset)):
         return False
-    seen = set[tuple[Any, int]]()
+    seen = set[Any]()
     for index in range(len(data)):
         record = _origin(data, index)
         if record in seen:
@@ -301,8 +301,11 @@ def _repeats(data: Any) -> bool:
     return False
 
 
-def _origin(data: Any, index: int) -> tuple[Any, int]:
-    """The innermost collection that a record comes from, and its number there."""
+def _origin(data: Any, index: int) -> tuple[Any, ...]:
+    """The innermost collections that a record comes from, and its numbers there."""
+    if isinstance(data, StackDataset):
+        parts: Any = data.datasets
+        return tuple(_origin(part, index) for part in (parts.values() if isinstance(parts, dict) else parts))
     if isinstance(data, Subset):
         return _origin(data.dataset, int(data.indices[index]))
     if isinstance(data, ConcatDataset):

@@ -1,171 +1,228 @@
-"""What a model keeps: parameters, buffers, and whatever else hangs on its modules, to be compared and put back.
-
-What a forward pass leaves behind in any of these would leave the run without noise.
-"""
+"""What a model keeps besides its trained parameters, to be put back: what a run leaves there would leave it without noise, and
+would tell later runs of earlier records."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import itertools
+import random
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from dperm.torch.structure import local
 
 __all__ = ["Snapshot"]
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_NO_STATE = (type, types.ModuleType, types.BuiltinFunctionType, torch.Generator)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _COPIED = 1 << 20  # numbers of a tensor
 _MOST = 200_000  # objects: what hangs on a function may be anything
-_OF_MODULES = set(vars(nn.Module())) - {"training"}
-_HELD = ("_parameters", "_buffers", "_modules")  # not hooks: what they write elsewhere is their owner's
+#: modules whose objects and functions keep nothing of a model's records, or are put back by their owners
+_LEFT = ("dperm.", "torch.", "numpy", "lightning.", "pytorch_lightning.", "builtins", "functools", "typing", "abc", "logging")
+#: they are another at each use, and nobody can put them back so that each step has numbers of its own
+_MOVING = (types.GeneratorType, random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+_OF_PERSONS = "dperm.torch.persons"  # wrappers of models and losses
 
 
 class Snapshot:
-    """The state reachable from `roots` — modules, losses, whatever has attributes — as it is now.
+    """The state reachable from `roots` as it is now: modules, losses and whatever they hold.
 
-    Of tensors of more than a million numbers only sums are kept: a change shows, and is not put back. `without` is left out.
-    With `light`, so are such tensors, and what functions hold: their closures, the objects that methods belong to.
+    That is attributes, slots, lists, dicts, sets, arrays, tensors, hooks, what closures and default arguments hold, and what
+    hangs on classes. What belongs to PyTorch or dperm is left out, but for modules. Tensors in
+    `without` stay as they are, and so do tensors of more than a million numbers: `left_out` says where the latter are.
+    `uncopied` names what cannot be put back: iterators, and generators of random numbers.
+
+    Raises ValueError for more than 200,000 objects.
     """
 
-    def __init__(self, roots: Iterable[Any], *, without: Iterable[Tensor] = (), light: bool = False) -> None:
-        self._light, self._inside = light, 0
+    def __init__(self, roots: Iterable[Any], *, without: Iterable[Tensor] = ()) -> None:
         #: where the numbers of tensors are that are too large to be put back
         self.left_out: set[int] = set()
-        self._leaves: dict[str, Any] = {}
-        self._contents: list[tuple[Any, Any]] = []  # what is put back in place: tensors, arrays, containers
-        self._seen = {id(tensor) for tensor in without}
-        self._alive: list[Any] = []  # ids stay theirs as long as this does
-        for number, root in enumerate(roots):
-            self._visit("" if number == 0 else f"root {number}", root)
-
-    def _visit(self, path: str, item: Any) -> None:
-        if isinstance(item, _PLAIN):
-            self._leaves[path] = item
-            return
-        if id(item) in self._seen or isinstance(item, _NO_STATE) or len(self._seen) > _MOST:
-            return
-        if type(item).__module__.startswith("torch.distributed.") and not isinstance(item, (Tensor, nn.Module)):
-            return  # gathered parameters, and what else FSDP keeps to run: it is put back between passes
-        if isinstance(item, (types.FunctionType, types.MethodType, functools.partial)):
-            if not self._light:
-                self._visit_function(path, item)
-            return
-        self._seen.add(id(item))
-        self._alive.append(item)
-        if isinstance(item, Tensor):
-            item = local(item)
-        if isinstance(item, (Tensor, np.ndarray)):
-            size = item.numel() if isinstance(item, Tensor) else item.size
-            if size > _COPIED and isinstance(item, Tensor) and (item.is_floating_point() or item.is_complex()):
-                self.left_out.add(item.untyped_storage().data_ptr())
-                if not self._light:
-                    self._leaves[path] = _sums(item)
-            else:
-                held: Any = item.detach().clone() if isinstance(item, Tensor) else item.copy()
-                self._leaves[path] = held
-                self._hold((item, held))
-        elif isinstance(item, dict):
-            self._hold((item, dict(item)))
-            for name, part in list(item.items()):
-                self._visit(_join(path, name), part)
-        elif isinstance(item, (list, deque, tuple)):
-            if not isinstance(item, tuple):
-                self._hold((item, list(item)))
-            self._leaves[f"{path} (length)"] = len(item)
-            for number, part in enumerate(list(item)):
-                self._visit(_join(path, number), part)
-        elif isinstance(item, (set, frozenset)):
-            if isinstance(item, set):
-                self._hold((item, set(item)))
-            self._leaves[path] = sorted(map(repr, item))
-        elif isinstance(item, nn.Module):
-            self._visit_module(path, item)
-        elif hasattr(item, "__dict__"):
-            self._visit(path, vars(item))
-        for name in getattr(type(item), "__slots__", ()) if not isinstance(item, (Tensor, np.ndarray)) else ():
-            if isinstance(name, str) and hasattr(item, name):
-                self._visit(_join(path, name), getattr(item, name))
-
-    def _visit_module(self, path: str, module: nn.Module) -> None:
-        attributes = vars(module)
-        self._hold((attributes, dict(attributes)))
-        for name, item in list(attributes.items()):
-            if name not in _OF_MODULES or name in _HELD:
-                self._visit(_join(path, name), item)
-
-    def _hold(self, entry: tuple[Any, Any]) -> None:
-        if not self._inside:
-            self._contents.append(entry)
-
-    def _visit_function(self, path: str, function: Any) -> None:
-        self._seen.add(id(function))
-        self._alive.append(function)
-        if isinstance(function, functools.partial):
-            held: list[Any] = [function.func, function.args, function.keywords]
-        elif isinstance(function, types.MethodType):
-            held = [function.__self__]
-        else:
-            held = [function.__defaults__, function.__kwdefaults__, vars(function)]
-            for cell in function.__closure__ or ():
-                with contextlib.suppress(ValueError):  # not filled yet
-                    held.append(cell.cell_contents)
-        self._inside += 1  # compared, and not put back: it may be anybody's
-        for number, item in enumerate(held):
-            self._visit(f"{path} (held by a function, {number})", item)
-        self._inside -= 1
-
-    def apart(self, other: Snapshot) -> list[str]:
-        """Paths of what another snapshot of the same roots, of another time, holds otherwise."""
-        mine, theirs = self._leaves, other._leaves
-        return [path for path in mine | theirs if path not in mine or path not in theirs or not _same(mine[path], theirs[path])]
+        self.uncopied: list[str] = []
+        self._back: list[tuple[Callable[[Any, Any], None], Any, Any]] = []
+        self._without = {id(tensor) for tensor in without}
+        self._seen = set[int]()
+        self._alive: list[Any] = []  # identities stay theirs as long as this does
+        waiting = deque[Any](roots)
+        while waiting:
+            waiting.extend(self._visit(waiting.popleft()))
 
     @torch.no_grad()
     def restore(self) -> None:
         """Put everything back, in place."""
-        for item, held in self._contents:
-            if isinstance(item, Tensor):
-                if not _same(item, held):
-                    item.copy_(held)
-            elif isinstance(item, np.ndarray):
-                item[...] = held
-            elif len(item) != len(held) or any(a is not b for a, b in zip(_parts(item), _parts(held), strict=True)):
-                item.clear()
-                (item.extend if isinstance(item, (list, deque)) else item.update)(held)
+        for back, item, held in self._back:
+            back(item, held)
+
+    def _visit(self, item: Any) -> Iterator[Any]:
+        """Hold what is kept in `item` itself, and name what hangs on it."""
+        if isinstance(item, _PLAIN) or id(item) in self._seen:
+            return
+        if len(self._seen) > _MOST:
+            raise ValueError(
+                f"Expected a model and a loss that hold at most {_MOST:,} objects, which are put back after each pass: keep data "
+                "sets and logs elsewhere."
+            )
+        self._seen.add(id(item))
+        self._alive.append(item)
+        if isinstance(item, Tensor):
+            yield from self._tensor(item)
+        elif isinstance(item, np.ndarray):
+            self._hold(_array_back, item, item.copy())
+        elif isinstance(item, dict):
+            self._hold(_dict_back, item, dict(item))
+            yield from item.values()
+            yield from self._attributes(item)
+        elif isinstance(item, (list, deque)):
+            self._hold(_list_back, item, list(item))
+            yield from item
+            yield from self._attributes(item)
+        elif isinstance(item, (tuple, frozenset)):
+            yield from item
+        elif isinstance(item, set):
+            self._hold(_set_back, item, set(item))
+            yield from item
+        elif isinstance(item, (types.FunctionType, types.MethodType, functools.partial)):
+            yield from self._function(item)
+        elif isinstance(item, type):
+            yield from self._class(item)
+        elif isinstance(item, _MOVING) or (isinstance(item, Iterator) and type(item).__module__ in ("builtins", "itertools")):
+            self.uncopied.append(type(item).__name__)
+        elif isinstance(item, nn.Module) or not (_left(type(item)) or isinstance(item, Dataset)):
+            yield from self._attributes(item)
+            yield type(item)
+
+    def _hold(self, back: Callable[[Any, Any], None], item: Any, held: Any) -> None:
+        self._back.append((back, item, held))
+
+    def _tensor(self, tensor: Tensor) -> Iterator[Any]:
+        if vars(tensor):
+            yield from self._attributes(tensor)
+        if id(tensor) in self._without:
+            return
+        mine = local(tensor)
+        if mine.numel() > _COPIED:
+            self.left_out.add(mine.untyped_storage().data_ptr())
+        else:
+            self._hold(_tensor_back, mine, mine.detach().clone())
+
+    def _attributes(self, item: Any) -> Iterator[Any]:
+        named: Any = getattr(item, "__dict__", None)
+        if isinstance(named, dict):
+            self._hold(_dict_back, named, dict(named))
+            yield from named.values()
+        slots = [name for kind in type(item).__mro__ for name in _slots(kind) if hasattr(item, name)]
+        if slots:
+            held = {name: getattr(item, name) for name in slots}
+            self._hold(_slots_back, item, held)
+            yield from held.values()
+
+    def _function(self, function: Any) -> Iterator[Any]:
+        if isinstance(function, functools.partial):
+            yield from (function.func, function.args, function.keywords)
+        elif isinstance(function, types.MethodType):
+            yield from (function.__self__, function.__func__)
+        elif not function.__module__.startswith(_LEFT):
+            yield from (function.__defaults__, function.__kwdefaults__, vars(function))
+            for cell in function.__closure__ or ():
+                with _Unfilled():
+                    self._hold(_cell_back, cell, cell.cell_contents)
+                    yield cell.cell_contents
+
+    def _class(self, kind: type) -> Iterator[Any]:
+        for each in kind.__mro__:
+            if not _left(each):
+                held = {name: value for name, value in vars(each).items() if not _of_every_class(name, value)}
+                self._hold(_class_back, each, held)
+                yield from held.values()
+                yield from (value for value in vars(each).values() if isinstance(value, types.FunctionType))
 
 
-def _sums(tensor: Tensor) -> tuple[Any, ...]:
-    values = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor.detach()
-    length = torch.linalg.vector_norm(values, dtype=torch.float64)
-    return tuple(tensor.shape), tensor.dtype, float(values.sum(dtype=torch.float64)), float(length)
+def _left(kind: type) -> bool:
+    return kind.__module__.startswith(_LEFT) and kind.__module__ != _OF_PERSONS
 
 
-def _join(path: str, name: Any) -> str:
-    if name in ("_modules", "_parameters", "_buffers"):
-        return path
-    return f"{path}.{name}" if path else str(name)
+def _slots(kind: type) -> Iterator[str]:
+    slots: Any = vars(kind).get("__slots__", ())
+    for name in (slots,) if isinstance(slots, str) else slots:
+        if name not in ("__dict__", "__weakref__"):
+            yield f"_{kind.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
 
 
-def _parts(item: Any) -> list[Any]:
-    return [part for pair in item.items() for part in pair] if isinstance(item, dict) else list(item)
+def _of_every_class(name: str, value: Any) -> bool:
+    return (name.startswith("__") and name.endswith("__")) or isinstance(
+        value, (types.FunctionType, classmethod, staticmethod, property, types.MemberDescriptorType, types.GetSetDescriptorType)
+    )
 
 
-def _same(first: Any, second: Any) -> bool:
-    if type(first) is not type(second) and not (isinstance(first, Tensor) and isinstance(second, Tensor)):
-        return False
-    if isinstance(first, Tensor):
-        if first.shape != second.shape or first.dtype != second.dtype or first.device != second.device:
-            return False
-        if first.is_sparse or first.is_quantized:
-            return torch.equal(first.to_dense(), second.to_dense())
-        return torch.equal(first, second) or bool(((first == second) | (first.isnan() & second.isnan())).all())
-    if isinstance(first, np.ndarray):
-        return bool(np.array_equal(first, second, equal_nan=first.dtype.kind in "fc"))
-    return bool(first == second or (first != first and second != second))
+class _Unfilled:
+    """A closure's cell may not be filled yet."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        return kind is ValueError
+
+
+# How each kind of thing is put back
+
+
+def _tensor_back(tensor: Tensor, held: Tensor) -> None:
+    if not _same(tensor, held):
+        tensor.copy_(held)
+
+
+def _array_back(array: Any, held: Any) -> None:
+    array[...] = held
+
+
+def _dict_back(item: dict[Any, Any], held: dict[Any, Any]) -> None:
+    if len(item) != len(held) or any(a is not b for a, b in zip(_parts(item), _parts(held), strict=True)):
+        dict.clear(item)
+        dict.update(item, held)
+
+
+def _list_back(item: Any, held: list[Any]) -> None:
+    if len(item) != len(held) or any(a is not b for a, b in zip(item, held, strict=True)):
+        item.clear()
+        item.extend(held)
+
+
+def _set_back(item: set[Any], held: set[Any]) -> None:
+    if item != held:
+        item.clear()
+        item.update(held)
+
+
+def _slots_back(item: Any, held: dict[str, Any]) -> None:
+    for name, value in held.items():
+        if getattr(item, name, None) is not value:
+            object.__setattr__(item, name, value)
+
+
+def _cell_back(cell: types.CellType, held: Any) -> None:
+    cell.cell_contents = held
+
+
+def _class_back(kind: type, held: dict[str, Any]) -> None:
+    now = {name for name, value in vars(kind).items() if not _of_every_class(name, value)}
+    for name in now - held.keys():
+        delattr(kind, name)
+    for name, value in held.items():
+        if vars(kind).get(name) is not value:
+            setattr(kind, name, value)
+
+
+def _parts(item: dict[Any, Any]) -> Iterator[Any]:
+    return itertools.chain.from_iterable(dict.items(item))
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    if first.is_sparse or first.is_quantized:
+        return torch.equal(first.to_dense(), second.to_dense())
+    return torch.equal(first, second)

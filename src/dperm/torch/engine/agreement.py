@@ -21,7 +21,7 @@ from dperm.torch.engine.runs import RefusedError
 from dperm.torch.flat import FlatParameters
 from dperm.torch.guard import global_states, kept_states
 from dperm.torch.state import Snapshot
-from dperm.torch.structure import FAILURES
+from dperm.torch.structure import FAILURES, map_tensors
 
 if TYPE_CHECKING:
     from dperm.torch.objective import ModuleObjective
@@ -47,16 +47,16 @@ def disagreement(objective: ModuleObjective, inputs: Any, targets: Any, size: in
     draws still.
     """
     model, flat = objective.model, objective.flat
-    kept = Snapshot(objective.roots, without=flat.parameters, light=True)
+    kept = Snapshot(objective.roots, without=flat.parameters)
     modes = {module: module.training for module in model.modules()}
     with kept_states(flat.device), _moved(flat):
         try:
-            plain = _ordinary(objective, inputs, targets)
+            plain = _ordinary(objective, *_copied(inputs, targets))
             kept.restore()
             if plain is None:
                 for module in modes:
                     module.training = False
-                plain = _ordinary(objective, inputs, targets)
+                plain = _ordinary(objective, *_copied(inputs, targets))
                 kept.restore()
                 for module in modes:
                     module.training = modes[module] if plain is None else False
@@ -77,6 +77,11 @@ def disagreement(objective: ModuleObjective, inputs: Any, targets: Any, size: in
     if not plain.trains:
         return "The losses do not depend on the trainable parameters: there is nothing to train."
     return _apart(mine, plain, flat)
+
+
+def _copied(*batch: Any) -> Any:
+    """The batch in tensors that the model may overwrite."""
+    return map_tensors(Tensor.clone, batch)
 
 
 @dataclass(frozen=True)

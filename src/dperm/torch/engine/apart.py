@@ -72,7 +72,7 @@ class Apart:
     def evaluate(self, batch: Any, size: int, *, norms_only: bool = False) -> TorchPass:
         """The pass over `size` records, (inputs, targets) or `Ragged`. The model's state, and the global generators, are as they
         were when it ends."""
-        kept = Snapshot(self.roots, without=self.flat.parameters, light=True)
+        kept = Snapshot(self.roots, without=self.flat.parameters)
         one = _Evaluation(self, kept, norms_only)
         replayed = alignment.current()
         with self.draws.kept():
@@ -89,7 +89,7 @@ class Apart:
 
     def evaluate_beside(self, inputs: Any, targets: Any, size: int, *, norms_only: bool = False) -> TorchPass:
         """The same in one ordinary run of all records, whose independence is the caller's assumption."""
-        kept = Snapshot(self.roots, without=self.roots[0].parameters(), light=True)
+        kept = Snapshot(self.roots, without=self.roots[0].parameters())
         tape = Tape(size, self.flat, norms_only, self.pool)
         seed = self.draws.seed()
         with self.draws.kept(), torch.enable_grad():

@@ -24,7 +24,7 @@ def mixing(objective: ModuleObjective, inputs: Any, targets: Any, size: int) -> 
     """What shows that records are mixed, or None: a record's loss changes when another is exchanged, when the batch is turned
     round, or when some are left out. In evaluation mode, here and with parameters moved by a tenth of their size."""
     flat = objective.flat
-    kept = Snapshot(objective.roots, without=objective.model.parameters(), light=True)
+    kept = Snapshot(objective.roots, without=objective.model.parameters())
     modes = {module: module.training for module in objective.model.modules()}
     stored = flat.stored()
     before = [part.clone() for part in stored]
