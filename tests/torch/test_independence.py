@@ -179,13 +179,19 @@ def test_43_what_looks_around_is_refused_by_name(what: Any, said: str) -> None:
         ModuleObjective(Net(lambda net, h: what(h)), squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
 
 
-def test_43_9_what_a_hook_keeps_outside_is_refused() -> None:
+KEPT: list[Any] = []
+
+
+def test_43_9_what_a_hook_keeps_is_put_back_and_what_a_global_list_keeps_is_refused() -> None:
     kept: list[Any] = []
     model = Net(lambda net, h: torch.tanh(h))
     model.first.register_forward_hook(lambda module, args, output: kept.append(output))
+    ModuleObjective(model, squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
+    assert kept == []
+    model.head.register_forward_hook(lambda module, args, output: KEPT.append(output))
     with pytest.raises(ValueError, match="keeps 1 tensors of records"):
         ModuleObjective(model, squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
-    kept.clear()
+    KEPT.clear()
 
 
 def _twice(kind: str) -> Any:
@@ -386,11 +392,15 @@ def test_43_what_a_model_catches_tells_it_nothing_of_others(what: str) -> None:
     assert torch.allclose(objective.evaluate(x, y).norms, torch.cat(alone), rtol=1e-5)
 
 
+SEEN: list[int] = []
+
+
+@pytest.mark.filterwarnings("ignore:.*one record at a time")
 def test_43_hooks_on_saved_tensors_see_one_record() -> None:
-    seen: list[int] = []
+    SEEN.clear()
 
     def pack(tensor: Tensor) -> Tensor:
-        seen.append(tensor.shape[0] if tensor.dim() == 2 and tensor.shape[-1] == WIDTH else 1)
+        SEEN.append(tensor.shape[0] if tensor.dim() == 2 and tensor.shape[-1] == WIDTH else 1)
         return tensor
 
     class Packed(nn.Module):
@@ -405,7 +415,7 @@ def test_43_hooks_on_saved_tensors_see_one_record() -> None:
     objective = ModuleObjective(Packed(), squared)
     objective.engine.charged = True
     objective.evaluate(torch.randn(N, WIDTH), torch.randn(N))
-    assert set(seen) == {1}
+    assert set(SEEN) == {1}
 
 
 def test_43_groups_of_shapes_draw_apart() -> None:

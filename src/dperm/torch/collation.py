@@ -139,8 +139,8 @@ def _made_of(value: Any) -> Any:
     if isinstance(value, Tensor):
         if not value.dim() or value.shape[0] != 1:
             raise ValueError(
-                f"Expected collate_fn to give tensors with one row for each record, got shape {tuple(value.shape)} for one: what a "
-                "batch shares, or has several rows a record, cannot be told apart."
+                f"Expected collate_fn to give tensors with one row for each record, got shape {tuple(value.shape)} for one: "
+                "what a batch shares, or has several rows a record, cannot be told apart."
             )
         return value.shape, value.dtype
     if isinstance(value, Mapping):

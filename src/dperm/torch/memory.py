@@ -46,8 +46,12 @@ def _saved(objective: ModuleObjective, inputs: Any, targets: Any) -> tuple[Torch
         seen[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        evaluation = objective.evaluate(inputs, targets)
+    objective.engine.hooked = True
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            evaluation = objective.evaluate(inputs, targets)
+    finally:
+        objective.engine.hooked = False
     return evaluation, list(seen.values())
 
 

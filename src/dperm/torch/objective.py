@@ -221,9 +221,10 @@ class ModuleObjective:
         chosen = torch.linspace(0, size - 1, min(size, _CHECKED)).round().long()
         some = take(inputs, chosen, size), take(targets, chosen, size)
         if moving := Snapshot(self.roots, without=self.flat.parameters).uncopied:
+            kinds = ", ".join(dict.fromkeys(moving))
             raise ValueError(
-                f"The model or the loss keeps what cannot be put back after each pass ({', '.join(dict.fromkeys(moving))}). Draw from "
-                "the global generators, and keep no iterators."
+                f"The model or the loss keeps what cannot be put back after each pass ({kinds}): draw from the global "
+                "generators, and keep no iterators."
             )
         with self._looking(), self._in_full_precision():
             problem = None

@@ -7,6 +7,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,8 @@ class Apart:
         self.copied: dict[nn.Parameter, None] = {}
         self.rules: dict[Any, None] = {}
         self.charged = False
+        #: whether dperm itself has a hook on what is saved for the way back
+        self.hooked = False
         self.roots, self.losses, self.flat, self.pool = roots, losses, flat, Pool()
         self.own_tensors = False
 
@@ -203,7 +206,10 @@ class _Evaluation:
 
         # the first tensor belongs to records, whatever else does
         # hooks on what is saved for the way back would see all records
-        with torch.enable_grad(), disable_saved_tensors_hooks("A hook on saved tensors would see all records."):
+        no_hooks = (
+            nullcontext() if engine.hooked else disable_saved_tensors_hooks("A hook on saved tensors would see all records.")
+        )
+        with torch.enable_grad(), no_hooks:
             losses = torch.vmap(one, in_dims=(0, *axes), randomness="different")(torch.zeros(batch.size), *given)
             of_way = torch.zeros_like(losses).index_fill_(0, way.records.to(losses.device), 1.0)
             stray = slopes(losses, [tape.anchor, *self._engine.flat.leaves], of_way)[1:]
