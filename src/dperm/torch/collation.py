@@ -31,6 +31,10 @@ class Ragged(list[tuple[Tensor, Any, Any]]):
         return sum(len(places) for places, _, _ in self)
 
 
+class NotByRecordError(ValueError):
+    """A collation has no row of each tensor for each record."""
+
+
 class Collation:
     """Makes a batch (inputs, targets) of a list of records, each by itself.
 
@@ -72,6 +76,8 @@ class Collation:
                 try:
                     if all(_among(self._one(item), whole, len(items)) for item in items):
                         return
+                except NotByRecordError:
+                    raise
                 except FAILURES:
                     continue
         raise ValueError(
@@ -98,7 +104,9 @@ class Collation:
                 f"Expected collate_fn to give two rows for a record and its companion, got {batch_size(pair[0])}: a record that "
                 "counts more than once would cost more privacy than is charged. Average its views within its loss instead."
             )
-        return take(pair, torch.tensor([self.row]), 2)
+        record = take(pair, torch.tensor([self.row]), 2)
+        _made_of(record)
+        return record
 
 
 def _kind(item: Any) -> Any:
@@ -138,7 +146,7 @@ def _made_of(value: Any) -> Any:
         return "packed", value.data.shape, value.data.dtype
     if isinstance(value, Tensor):
         if not value.dim() or value.shape[0] != 1:
-            raise ValueError(
+            raise NotByRecordError(
                 f"Expected collate_fn to give tensors with one row for each record, got shape {tuple(value.shape)} for one: "
                 "what a batch shares, or has several rows a record, cannot be told apart."
             )

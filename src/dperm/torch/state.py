@@ -7,7 +7,7 @@ import functools
 import itertools
 import random
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -75,8 +75,9 @@ class Snapshot:
         elif isinstance(item, np.ndarray):
             self._hold(_array_back, item, item.copy())
         elif isinstance(item, dict):
-            self._hold(_dict_back, item, dict(item))
-            yield from item.values()
+            kind = _kind_of_dict(item)
+            self._hold(_dict_back, item, dict(kind.items(item)))
+            yield from kind.values(item)
             yield from self._attributes(item)
         elif isinstance(item, (list, deque)):
             self._hold(_list_back, item, list(item))
@@ -101,7 +102,7 @@ class Snapshot:
         self._back.append((back, item, held))
 
     def _tensor(self, tensor: Tensor) -> Iterator[Any]:
-        if vars(tensor):
+        if isinstance(tensor, nn.Parameter) or vars(tensor):
             yield from self._attributes(tensor)
         if id(tensor) in self._without:
             return
@@ -182,9 +183,16 @@ def _array_back(array: Any, held: Any) -> None:
 
 
 def _dict_back(item: dict[Any, Any], held: dict[Any, Any]) -> None:
-    if len(item) != len(held) or any(a is not b for a, b in zip(_parts(item), _parts(held), strict=True)):
-        dict.clear(item)
-        dict.update(item, held)
+    kind = _kind_of_dict(item)
+    now = itertools.chain.from_iterable(kind.items(item))
+    if kind.__len__(item) != len(held) or any(a is not b for a, b in zip(now, itertools.chain(*held.items()), strict=True)):
+        kind.clear(item)
+        kind.update(item, held)
+
+
+def _kind_of_dict(item: dict[Any, Any]) -> type[dict[Any, Any]]:
+    """Whose methods to use, whatever a subclass makes of them."""
+    return OrderedDict if isinstance(item, OrderedDict) else dict
 
 
 def _list_back(item: Any, held: list[Any]) -> None:
@@ -216,10 +224,6 @@ def _class_back(kind: type, held: dict[str, Any]) -> None:
     for name, value in held.items():
         if vars(kind).get(name) is not value:
             setattr(kind, name, value)
-
-
-def _parts(item: dict[Any, Any]) -> Iterator[Any]:
-    return itertools.chain.from_iterable(dict.items(item))
 
 
 def _same(first: Tensor, second: Tensor) -> bool:

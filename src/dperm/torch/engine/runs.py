@@ -138,7 +138,7 @@ class Run(TorchFunctionMode):
             raise
         if isinstance(output, Tensor):
             self._made.append(weakref.ref(output))
-        elif type(output) in (tuple, list):
+        elif isinstance(output, (tuple, list)):
             self.watch(part for part in output if isinstance(part, Tensor))
         return output
 
