@@ -1,4 +1,5 @@
-"""Networks that a seeded generator makes, and what dperm does with each: refused before the charge, or how far a query moves.
+"""Networks that a seeded generator makes, and what dperm does with each: refused before the charge, or how far
+a query moves.
 
 `helpers.wrong_models` has models that let one record reach another, `helpers.right_models` such as people train. Neither knows how
 dperm runs a model.
@@ -27,7 +28,19 @@ from dperm.release.alignment import aligned
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
 from dperm.torch.collation import grouped
 
-__all__ = ["BODIES", "RECORDS", "Case", "Outcome", "Rows", "batch_way", "neighbours", "production", "seeded", "single_norms"]
+__all__ = [
+    "BODIES",
+    "RECORDS",
+    "Case",
+    "Outcome",
+    "Rows",
+    "batch_way",
+    "neighbours",
+    "production",
+    "seeded",
+    "single_norms",
+    "trains",
+]
 
 RECORDS = 20  # a look at records before a charge takes sixteen
 STEPS = 3
@@ -230,6 +243,9 @@ def _run(case: Case, order: Sequence[int], source: Any, align: bool) -> Outcome:
                 autocast=case.autocast,
                 **_plan(case),
             )
+            trainer.objective.engine.draws.secret = (
+                source is None
+            )  # data sets and collations draw from seeds that are the same again
             groups = np.arange(len(order)) // case.rows if case.rows > 1 else None
             if align:
                 with aligned(source.names):
@@ -244,8 +260,13 @@ def _run(case: Case, order: Sequence[int], source: Any, align: bool) -> Outcome:
     return outcome
 
 
+def trains(case: Case) -> Outcome:
+    """A run of the whole trainer as anybody would make it, with secret draws."""
+    return _run(case, range(RECORDS), None, False)
+
+
 def places_to_join(case: Case) -> tuple[int, int, int]:
-    """In front, in the middle where a look at sixteen records does not fall, and at the end: in people, for data sets of people."""
+    """In front, in the middle where a look at sixteen records does not fall, and at the end; people, where there are any."""
     people = RECORDS // case.rows
     looked_at = set(np.unique(np.linspace(0, people, min(16, people + 1)).round().astype(int)).tolist())
     unseen = [place for place in range(people + 1) if place not in looked_at]
@@ -359,12 +380,16 @@ def batch_way(case: Case, place: int = 2) -> float:
             batch = (case.collate or torch.utils.data.default_collate)([batch[index] for index in range(len(batch))])
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         total: Any = 0.0
+        moves = torch.Generator().manual_seed(3)
         for step in range(2):
             losses = loss(model(batch[0]), batch[1])
             for row in losses if step else ():  # what was kept of the first pass is met in the second
                 gradients = torch.autograd.grad(row, parameters, retain_graph=True, allow_unused=True)
                 flat = torch.cat([g.flatten() for g in gradients if g is not None])
                 total = total + flat * (case.bound / flat.norm()).clamp(max=1.0).nan_to_num(0.0)
+            with torch.no_grad():
+                for parameter in parameters:
+                    parameter.add_(torch.randn(parameter.shape, generator=moves), alpha=0.3)
         sums.append(total)
     return float((sums[0] - sums[1]).norm()) / case.bound
 

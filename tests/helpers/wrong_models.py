@@ -1,3 +1,4 @@
+# ruff: noqa: E501, NPY002 - tables of short functions; models draw from NumPy's global state
 """Models, losses and collations in which one record reaches another, as they are met: at least three hundred, from one seed.
 
 Each idiom is crossed with some architectures, scales of the outputs, constants in the loss, initialisations of the head and sizes
@@ -83,7 +84,7 @@ ATTENTION: dict[str, Mix] = {
     "average pool over records": _flat(lambda h: F.avg_pool1d(h.T[None], 3, 1, 1)[0].T),
     "max pool over records": _flat(lambda h: F.max_pool1d(h.T[None], 3, 1, 1)[0].T),
     "convolution over records": _flat(lambda h: F.conv1d(h.T[:, None], torch.ones(1, 1, 3), padding=1)[:, 0].T),
-    "interpolated over records": _flat(lambda h: F.interpolate(h.T[None], scale_factor=0.5, mode="nearest").repeat_interleave(2, 2)[0, :, : len(h)].T if len(h) > 1 else h),
+    "interpolated over records": _flat(lambda h: F.interpolate(F.interpolate(h.T[None], max(1, len(h) // 2)), len(h))[0].T),
     "outer differences": _flat(lambda h: (h[:, None] - h[None]).tanh().sum(1)),
     "bilinear with a neighbour": _flat(lambda h: h * h.roll(1, 0)),
     "sequence first, attention": lambda net, h: h + net.sequence(h[:, None])[:, 0],
@@ -166,17 +167,17 @@ DRAWS: dict[str, Mix] = {
     "layer dropped by a number of torch": lambda net, h: h if torch.rand(()) < 0.5 else torch.tanh(3 * h),
     "layer dropped by an item": lambda net, h: h if torch.rand(1).item() < 0.5 else torch.tanh(3 * h),
     "layer dropped by Python": lambda net, h: h if random.random() < 0.5 else torch.tanh(3 * h),
-    "layer dropped by NumPy": lambda net, h: h if np.random.rand() < 0.5 else torch.tanh(3 * h),  # noqa: NPY002
+    "layer dropped by NumPy": lambda net, h: h if np.random.rand() < 0.5 else torch.tanh(3 * h),
     "layer dropped by randint": lambda net, h: h if torch.randint(0, 2, ()) else -h,
     "chosen by Python": lambda net, h: random.choice([torch.tanh, torch.relu, torch.sin])(h),
-    "chosen by NumPy": lambda net, h: h * float(np.random.choice([0.5, 1.0, 2.0])),  # noqa: NPY002
+    "chosen by NumPy": lambda net, h: h * float(np.random.choice([0.5, 1.0, 2.0])),
     "features shuffled by Python": lambda net, h: h[:, random.sample(range(8), 8)],
-    "features shuffled by NumPy": lambda net, h: h[:, torch.from_numpy(np.random.permutation(8))],  # noqa: NPY002
+    "features shuffled by NumPy": lambda net, h: h[:, torch.from_numpy(np.random.permutation(8))],
     "features shuffled by torch": lambda net, h: h[:, torch.randperm(8)],
     "noise for all": lambda net, h: h + torch.randn(8),
     "noise by normal": lambda net, h: h + torch.normal(0.0, 1.0, (8,)),
     "noise in place": lambda net, h: h + torch.empty(1, 8).uniform_(),
-    "noise by NumPy": lambda net, h: h + torch.from_numpy(np.random.normal(size=8)).float(),  # noqa: NPY002
+    "noise by NumPy": lambda net, h: h + torch.from_numpy(np.random.normal(size=8)).float(),
     "noise by a distribution": lambda net, h: h + torch.distributions.Normal(0.0, 1.0).sample((8,)),
     "noise scaled by the loudest": lambda net, h: h + torch.randn_like(h) * h.detach().abs().amax(),
     "noise scaled by how many": lambda net, h: h + torch.randn_like(h) * len(h),
@@ -184,8 +185,8 @@ DRAWS: dict[str, Mix] = {
     "shuffled and back": lambda net, h: (lambda order: torch.tanh(h[order])[order.argsort()])(torch.randperm(len(h))),
     "shuffled": lambda net, h: h[torch.randperm(len(h))],
     "mixed up": lambda net, h: 0.5 * h + 0.5 * h[torch.randperm(len(h))],
-    "mixed up by NumPy": lambda net, h: 0.5 * h + 0.5 * h[torch.from_numpy(np.random.permutation(len(h)))],  # noqa: NPY002
-    "mixed up with a share": lambda net, h: (lambda share: share * h + (1 - share) * h.flip(0))(np.random.beta(0.4, 0.4)),  # noqa: NPY002
+    "mixed up by NumPy": lambda net, h: 0.5 * h + 0.5 * h[torch.from_numpy(np.random.permutation(len(h)))],
+    "mixed up with a share": lambda net, h: (lambda share: share * h + (1 - share) * h.flip(0))(np.random.beta(0.4, 0.4)),
     "rows chosen": lambda net, h: h + h[torch.randint(0, len(h), (len(h),))],
     "rows chosen by multinomial": lambda net, h: h + h[torch.multinomial(torch.ones(len(h)), 1)],
     "drop path, one for all": lambda net, h: h * torch.empty(1, 1).bernoulli_(0.8) / 0.8,
@@ -226,7 +227,7 @@ SEEDS: dict[str, Mix] = {
     "seed of torch": _after(lambda h: torch.manual_seed(0), _dropped),
     "seed of torch by the batch": _after(lambda h: torch.manual_seed(int(h.detach().abs().sum() * 1000)), _dropped),
     "seed of Python by the batch": _after(lambda h: random.seed(float(h.detach().sum())), lambda h: h * random.random()),
-    "seed of NumPy by the batch": _after(lambda h: np.random.seed(int(h.detach().abs().sum() * 1000) % 2**31), lambda h: h * np.random.rand()),  # noqa: NPY002
+    "seed of NumPy by the batch": _after(lambda h: np.random.seed(int(h.detach().abs().sum() * 1000) % 2**31), lambda h: h * np.random.rand()),
     "seed by how many": _after(lambda h: torch.manual_seed(len(h)), lambda h: h + torch.randn(8)),
     "seed after the draw": lambda net, h: (lambda out: (torch.manual_seed(int(h.detach().abs().amax())), out)[1])(h * random.random() + torch.randn(8)),
     "generator": lambda net, h: h + torch.randn(8, generator=torch.Generator().manual_seed(0)),
@@ -1358,7 +1359,7 @@ def _mixed(items: list[Any]) -> tuple[Tensor, Tensor]:
 
 def _mixed_by_draw(items: list[Any]) -> tuple[Tensor, Tensor]:
     rows, targets = _padded(items)
-    share = float(np.random.beta(0.4, 0.4))  # noqa: NPY002
+    share = float(np.random.beta(0.4, 0.4))
     return share * rows + (1 - share) * rows[torch.randperm(len(rows))], targets
 
 
@@ -1436,7 +1437,7 @@ def _noise_by_loudest(items: list[Any]) -> tuple[Tensor, Tensor]:
 
 
 def _written(items: list[Any]) -> tuple[Tensor, Tensor]:
-    for before, after in zip(items, items[1:], strict=False):
+    for before, after in itertools.pairwise(items):
         after[0][0] += before[0][-1]
     return _padded(items)
 
@@ -1485,9 +1486,9 @@ class Net(nn.Module):
 
     latest: Any = 0.0
 
-    def __init__(self, body: nn.Module, mix: Mix, where: str, scale: float, zero_head: bool) -> None:
+    def __init__(self, body: nn.Module, mix: Mix, where: str, scale: float, zero_head: bool, noisy: bool) -> None:
         super().__init__()
-        self.body, self.head, self.mix, self.where, self.scale = body, nn.Linear(8, 2), mix, where, scale
+        self.body, self.head, self.mix, self.where, self.scale, self.noisy = body, nn.Linear(8, 2), mix, where, scale, noisy
         self.table, self.drop = nn.Parameter(torch.randn(1, 8)), nn.Dropout(0.5)
         if zero_head:
             nn.init.zeros_(self.head.weight)
@@ -1496,6 +1497,7 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.body(self.mix(self, x) if self.where == "inputs" else x)
         h = self.mix(self, h) if self.where == "features" else h
+        h = h + 0.01 * torch.randn_like(h) if self.noisy else h
         out = self.head(h) + 0.01 * h[:, :2]
         return (self.mix(self, out) if self.where == "outputs" else out) * self.scale
 
@@ -1548,9 +1550,9 @@ def _furnish(net: Net, name: str) -> None:
 class Sequences(nn.Module):
     """Of records of several lengths, without a mask: what padding adds is felt."""
 
-    def __init__(self, form: str, scale: float, zero_head: bool) -> None:
+    def __init__(self, form: str, scale: float, zero_head: bool, noisy: bool) -> None:
         super().__init__()
-        self.form, self.scale = form, scale
+        self.form, self.scale, self.noisy = form, scale, noisy
         self.enter, self.head = nn.Linear(3, 8), nn.Linear(8, 2)
         self.core = nn.GRU(8, 8, batch_first=True) if form == "last" else nn.Identity()
         nn.init.zeros_(self.enter.bias)
@@ -1560,6 +1562,7 @@ class Sequences(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.relu(self.enter(x))
+        h = h + 0.01 * torch.randn_like(h) if self.noisy else h
         if self.form == "last":
             return self.head(self.core(h)[0][:, -1]) * self.scale
         return self.head({"mean": h.mean(1), "sum": h.sum(1), "max": h.amax(1)}[self.form]) * self.scale
@@ -1596,11 +1599,12 @@ class _Choices:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
-    def settings(self, number: int) -> dict[str, Any]:
+    def settings(self, number: int, noisy: bool) -> dict[str, Any]:
         return {
             "scale": (1.0, 1e-3)[number % 2],
             "constant": (0.0, 17_034.0)[number // 2 % 2],
             "zero_head": bool(number // 4 % 2),
+            "noisy": noisy,
             "physical": self.random.choice([None, 2, 5, 9]),
             "body": self.random.choice(list(BODIES)),
         }
@@ -1615,8 +1619,8 @@ def _plan_for(number: int) -> tuple[str, int]:
     return {5: ("poisson", 1), 9: ("full batch", 2), 13: ("dpis", 1)}.get(number % 16, ("full batch", 1))
 
 
-def _mixing(group: str, name: str, number: int, choices: _Choices) -> Case:
-    mix, setting = GROUPS[group][name], choices.settings(number)
+def _mixing(group: str, name: str, number: int, noisy: bool, choices: _Choices) -> Case:
+    mix, setting = GROUPS[group][name], choices.settings(number, noisy)
     kind = BODIES[setting["body"]][1]
     where = choices.random.choice(["features", "features", "inputs", "outputs"]) if group in _ANYWHERE else "features"
     if kind == "tokens" and where == "inputs":
@@ -1626,35 +1630,44 @@ def _mixing(group: str, name: str, number: int, choices: _Choices) -> Case:
     def make() -> tuple[nn.Module, Loss]:
         _forget()
         seeded(number)
-        net = Net(BODIES[setting["body"]][0](), mix, where, setting["scale"], setting["zero_head"])
+        net = Net(BODIES[setting["body"]][0](), mix, where, setting["scale"], setting["zero_head"], setting["noisy"])
         _furnish(net, name)
         return net, _with_constant(_each, setting["constant"])
 
     return _case(group, name, number, setting, make, kind, plan, rows, where)
 
 
-def _with_module(name: str, number: int, choices: _Choices) -> Case:
-    setting = choices.settings(number)
+def _with_module(name: str, number: int, noisy: bool, choices: _Choices) -> Case:
+    setting = choices.settings(number, noisy)
     plan, rows = _plan_for(number)
 
     def make() -> tuple[nn.Module, Loss]:
         _forget()
         seeded(number)
-        net = Net(BODIES[setting["body"]][0](), lambda net, h: net.mixing(h), "features", setting["scale"], setting["zero_head"])
+        net = Net(
+            BODIES[setting["body"]][0](),
+            lambda net, h: net.mixing(h),
+            "features",
+            setting["scale"],
+            setting["zero_head"],
+            setting["noisy"],
+        )
         MODULES[name](net)
         return net, _with_constant(_each, setting["constant"])
 
     return _case("modules", name, number, setting, make, BODIES[setting["body"]][1], plan, rows, "features")
 
 
-def _with_loss(name: str, number: int, choices: _Choices) -> Case:
-    setting = choices.settings(number)
+def _with_loss(name: str, number: int, noisy: bool, choices: _Choices) -> Case:
+    setting = choices.settings(number, noisy)
     plan, rows = _plan_for(number)
 
     def make() -> tuple[nn.Module, Loss]:
         _forget()
         seeded(number)
-        net = Net(BODIES[setting["body"]][0](), lambda net, h: h, "features", setting["scale"], setting["zero_head"])
+        net = Net(
+            BODIES[setting["body"]][0](), lambda net, h: h, "features", setting["scale"], setting["zero_head"], setting["noisy"]
+        )
         loss = _with_parameter(net, name) if name in PARAMETER_LOSSES else LOSSES[name]()
         return net, _with_constant(loss, setting["constant"])
 
@@ -1665,9 +1678,9 @@ def _case(group: str, name: str, number: int, setting: Any, make: Any, kind: str
     inputs, targets = records(kind, number)
     told = (
         f"{group}: {name}; {setting['body']}, {where}, outputs × {setting['scale']:g}, loss + {setting['constant']:g}, "
-        f"{'zero' if setting['zero_head'] else 'usual'} head, batches of {setting['physical']}, {plan}, {rows} rows"
+        f"{'zero' if setting['zero_head'] else 'usual'} head{', noisy' * setting['noisy']}, batches of {setting['physical']}, {plan}, {rows} rows"
     )
-    draws = group in _DRAWING or name in _DRAWING_LOSSES
+    draws = group in _DRAWING or name in _DRAWING_LOSSES or setting["noisy"]
     return Case(
         told, make, inputs, targets, draws=draws, physical=setting["physical"], rows=rows, plan=plan, small=setting["scale"],
         idiom=f"{group}: {name}",
@@ -1679,15 +1692,15 @@ _DRAWING_LOSSES = {
 }  # fmt: skip
 
 
-def _collated(name: str, number: int, choices: _Choices) -> Case:
-    setting = choices.settings(number)
+def _collated(name: str, number: int, noisy: bool, choices: _Choices) -> Case:
+    setting = choices.settings(number, noisy)
     form = ("mean", "sum", "max", "last")[number % 4]
     rows = 2 if number % 5 == 3 else 1
     workers = 2 if number % 13 == 6 else 0
     generator = torch.Generator().manual_seed(number)
     lengths = torch.randint(2, 8, (RECORDS + 2,), generator=generator).tolist()
     lengths[RECORDS] = 16
-    inputs, targets = records("vector", number)
+    _, targets = records("vector", number)
     loud = 20.0 if number % 2 else 1.0
     items = [
         (torch.randn(length, 3, generator=generator) * (loud if place == RECORDS else 1.0), targets[place])
@@ -1696,14 +1709,16 @@ def _collated(name: str, number: int, choices: _Choices) -> Case:
 
     def make() -> tuple[nn.Module, Loss]:
         seeded(number)
-        return Sequences(form, setting["scale"], setting["zero_head"]), _with_constant(_each, setting["constant"])
+        return Sequences(form, setting["scale"], setting["zero_head"], setting["noisy"]), _with_constant(
+            _each, setting["constant"]
+        )
 
     told = (
         f"collations: {name}; {form}, outputs × {setting['scale']:g}, loss + {setting['constant']:g}, "
-        f"{'zero' if setting['zero_head'] else 'usual'} head, batches of {setting['physical']}, {rows} rows, {workers} workers"
+        f"{'zero' if setting['zero_head'] else 'usual'} head{', noisy' * setting['noisy']}, batches of {setting['physical']}, {rows} rows, {workers} workers"
     )
     return Case(
-        told, make, items, targets, COLLATES[name], name in _DRAWING_COLLATES, setting["physical"], workers, rows,
+        told, make, items, targets, COLLATES[name], name in _DRAWING_COLLATES or noisy, setting["physical"], workers, rows,
         small=setting["scale"], idiom=f"collations: {name}",
     )  # fmt: skip
 
@@ -1722,14 +1737,15 @@ def wrong_models(seed: int = 0, times: int = 2) -> list[Case]:
     cases: list[Case] = []
     for turn in range(times):
         for place, idiom in enumerate(IDIOMS):
+            noisy = bool(turn % 2)  # beside a draw in every mode, losses in a batch and alone are not compared
             number = place + turn * (len(IDIOMS) + 3)
             group, name = idiom.split(": ", 1)
             if group == "modules":
-                cases.append(_with_module(name, number, choices))
+                cases.append(_with_module(name, number, noisy, choices))
             elif group == "losses":
-                cases.append(_with_loss(name, number, choices))
+                cases.append(_with_loss(name, number, noisy, choices))
             elif group == "collations":
-                cases.append(_collated(name, number, choices))
+                cases.append(_collated(name, number, noisy, choices))
             else:
-                cases.append(_mixing(group, name, number, choices))
+                cases.append(_mixing(group, name, number, noisy, choices))
     return cases
