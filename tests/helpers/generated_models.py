@@ -1,17 +1,18 @@
 """Networks that a seeded generator makes, and what dperm does with each: refused before the charge, or how far
 a query moves.
 
-`helpers.wrong_models` has models that let one record reach another, `helpers.right_models` such as people train. Neither knows how
-dperm runs a model.
+`helpers.wrong_models` has models that let one record reach another, `helpers.right_models` such as people train. Neither knows
+how dperm runs a model.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,12 +22,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from dperm._random import Randomness
 from dperm.audit.outputs import unlogged
 from dperm.audit.recording import Forced, Recorder
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
 from dperm.release.alignment import aligned
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
 from dperm.torch.collation import grouped
+from dperm.torch.source import TorchSource
 
 __all__ = [
     "BODIES",
@@ -144,7 +147,7 @@ class Case:
 
     `inputs` are tensors of RECORDS + 2 rows, or a list of as many items (input, target), which `collate` makes a batch of.
     A person has `rows` records, one after the other. `draws` says that the model or its data draw. `small` is how far losses
-    and the clipping norm are scaled down.
+    and the clipping norm are scaled down. `reads` says that the model reads numbers, so that records part.
     """
 
     name: str
@@ -160,6 +163,7 @@ class Case:
     small: float = 1.0
     autocast: torch.dtype | None = None
     idiom: str = ""
+    reads: bool = False
 
     @property
     def bound(self) -> float:
@@ -280,7 +284,7 @@ def neighbours(case: Case, places: Sequence[int] | None = None, *, align: bool |
     draws) each record draws what it drew.
     """
     align = case.draws if align is None else align
-    recorder = Recorder()
+    recorder = Recorder(TorchSource(Randomness.fixed(1), torch.device("cpu")))  # the same noise and draws each time
     outcome = _run(case, range(RECORDS), recorder, align)
     if outcome.refused:
         return outcome
@@ -306,14 +310,16 @@ def production(case: Case, places: Sequence[int] | None = None, *, independence:
     """How far the clipped sum of the others moves, in clipping norms, when an ordinary record is exchanged with the extreme one,
     and when the extreme one joins.
 
-    This is the pass itself, as a run makes it once it has been charged: nothing is looked at. Models that draw do so from seeded
-    generators, which give as many numbers of the same shapes where records are exchanged; where one joins, the others draw what
-    they drew (`aligned`). At the first weights, and after a random move.
+    This is the pass itself, as a run makes it once it has been charged: nothing is looked at. Where records are exchanged, models
+    draw as in a run, from seeds that only seem to be the system's: as many numbers of the same shapes in both. Where one joins,
+    the others draw what they drew (`aligned`). At the first weights, and after a random move.
     """
     outcome = Outcome()
     for place in [places_to_join(case)[number] * case.rows for number in (range(3) if places is None else places)]:
         orders = [_with_record(number, place) for number in (ORDINARY, EXTREME)]
-        pairs = [(orders, False, (place, place))]
+        pairs: list[Any] = []
+        if not (case.draws and case.reads):  # records that part are given the same draws in another order
+            pairs.append((orders, False, (place, place)))
         if case.rows == 1:
             pairs.append(([list(range(RECORDS)), orders[1]], case.draws, (None, place)))
         for (first, second), align, at in pairs:
@@ -329,6 +335,17 @@ def production(case: Case, places: Sequence[int] | None = None, *, independence:
     return outcome
 
 
+@contextlib.contextmanager
+def _system_seeds() -> Iterator[None]:
+    """The operating system gives the same bytes each time: what draws from it is as in a run, and can be compared."""
+    stream, real = random.Random(5), os.urandom
+    os.urandom = stream.randbytes
+    try:
+        yield
+    finally:
+        os.urandom = real
+
+
 def _with_record(number: int, place: int) -> list[int]:
     order = list(range(RECORDS))
     order[place:place] = [number]
@@ -340,11 +357,11 @@ def _sums_of_others(case: Case, order: Sequence[int], place: int | None, indepen
     seeded(1)
     model, loss = case.make()
     objective = ModuleObjective(model, loss, independence=independence, autocast=case.autocast)
-    objective.engine.charged, objective.engine.draws.secret = True, False
+    objective.engine.charged, objective.engine.draws.secret = True, not align
     physical = case.physical or len(order)
     moves = torch.Generator().manual_seed(3)
     sums = []
-    with aligned(lambda numbers: [order[number] for number in numbers]) if align else contextlib.nullcontext():
+    with aligned(lambda numbers: [order[number] for number in numbers]) if align else _system_seeds():
         stream = TorchRecords(case.data(order), physical_batch_size=physical, collate_fn=case.collate, key=0)
         for step in range(2):
             seeded(2 + step)

@@ -1683,10 +1683,15 @@ def _case(group: str, name: str, number: int, setting: Any, make: Any, kind: str
     draws = group in _DRAWING or name in _DRAWING_LOSSES or setting["noisy"]
     return Case(
         told, make, inputs, targets, draws=draws, physical=setting["physical"], rows=rows, plan=plan, small=setting["scale"],
-        idiom=f"{group}: {name}",
+        idiom=f"{group}: {name}", reads=group in _READING or name in _READING,
     )  # fmt: skip
 
 
+_READING = {
+    "branches", "seeds", "outside", "a number on self", "weights clamped by the batch", "a large bank", "a queue of keys", "batch norm",
+    "rounded to the batch's range", "forward hook that keeps a number", "remembered numbers", "logged", "a level of a closure",
+    "a method's level", "layer dropped by an item", "hardest half",
+}  # fmt: skip
 _DRAWING_LOSSES = {
     "mixed targets", "shuffled weights", "a coin for all", "noise for all", "dropped by torch", "dropped by how many",
 }  # fmt: skip

