@@ -297,7 +297,7 @@ def neighbours(case: Case, places: Sequence[int] | None = None, *, align: bool |
         other = _run(case, order, forced, align)
         outcome.warned |= other.warned
         if other.refused:
-            outcome.message = other.message
+            outcome.message, outcome.error = other.message, other.error
             continue
         before, after = recorder.recording.releases, forced.recording.releases
         if len(before) != len(after):
