@@ -135,7 +135,7 @@ def test_43_what_is_refused_without_need(idiom: str) -> None:
             assert not trains(case).refused
 
 
-#: right models whose draws go by a record's place in its physical batch, and are the same in all of these: their shapes are tuples
+#: right models whose draws go by place in the physical batch, and are the same in all of these: their shapes are tuples
 BY_PLACE = ("two towers with drawn negatives", "cut out", "word dropout", "skip grams")
 _BY_PLACE = dict.fromkeys(BY_PLACE, "draws of a shape that is given as a tuple go by place, and repeat in each physical batch")
 
