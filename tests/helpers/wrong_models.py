@@ -1724,7 +1724,7 @@ def _collated(name: str, number: int, noisy: bool, choices: _Choices) -> Case:
     )
     return Case(
         told, make, items, targets, COLLATES[name], name in _DRAWING_COLLATES or noisy, setting["physical"], workers, rows,
-        small=setting["scale"], idiom=f"collations: {name}",
+        small=setting["scale"], idiom=f"collations: {name}", reads=True,
     )  # fmt: skip
 
 

@@ -20,7 +20,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dperm.torch import ModuleObjective
 from dperm.torch.structure import call_model
-from helpers.generated_models import RECORDS, Case, batch_way, neighbours, production, single_norms, trains
+from helpers.generated_models import (
+    RECORDS,
+    Case,
+    FailedAfterChargeError,
+    batch_way,
+    neighbours,
+    production,
+    single_norms,
+    trains,
+)
 from helpers.right_models import right_models
 from helpers.wrong_models import wrong_models
 
@@ -54,6 +63,10 @@ _NO_GRADIENTS = "a look at targets runs the model without gradients, and ends in
 ACCEPTED |= dict.fromkeys(
     ("functions: gradient inside", "functions: step inside"), _NO_GRADIENTS
 )  # refused, but not as documented
+ACCEPTED |= {"functions: grad of torch.func": "a measure of memory by hooks of saved tensors ends in a RuntimeError of PyTorch"}
+ACCEPTED |= {
+    "collations: without the long ones": "a collation that was looked at on some records fails on another after the charge"
+}
 REFUSED = {"gradient penalty": _NO_GRADIENTS}
 
 
@@ -95,7 +108,7 @@ def test_43_a_wrong_model_is_refused_before_the_charge_or_moves_a_query_by_what_
 @pytest.mark.parametrize(
     "idiom",
     [
-        pytest.param(idiom, marks=pytest.mark.xfail(reason=why, strict=True, raises=AssertionError))
+        pytest.param(idiom, marks=pytest.mark.xfail(reason=why, strict=True, raises=(AssertionError, FailedAfterChargeError)))
         for idiom, why in ACCEPTED.items()
     ],
 )
