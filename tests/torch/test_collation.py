@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dperm.gradient import SGD, AdaptiveClip, Constant, FullBatch, Plan
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
 from dperm.release import Channel, SpendLog
-from dperm.torch import ModuleObjective, PrivateTrainer
+from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
 from dperm.torch.flat import FlatParameters
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -274,3 +274,54 @@ def test_42_4_a_tied_table_is_trained_in_all_its_rows() -> None:
     assert FlatParameters(model).padding[0].nonzero().flatten().tolist() == [WORDS - 1]
     model[0].requires_grad_(False)
     assert FlatParameters(model).padding == {}
+
+
+def _scaled(items: list[Any]) -> dict[str, Any]:
+    """Beside tensors, a number of the batch that is its first record's."""
+    return {
+        "words": torch.stack([words for words, *_ in items]),
+        "scale": items[0][2],
+        "labels": torch.tensor([y for _, y, _ in items]),
+    }
+
+
+def _boxes(items: list[Any]) -> tuple[dict[str, Tensor], Tensor]:
+    """Several rows a record, one after the other."""
+    return {"rows": torch.cat([words[:, None] for words, *_ in items])}, torch.tensor([y for _, y, _ in items])
+
+
+class Scales(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((3,), 1 + index % 19), float(index), 2.0 if index == 7 else 1.0
+
+
+def test_43_2_what_a_collation_gives_beside_tensors_is_each_record_s_own() -> None:
+    records = TorchRecords(Scales(), collate_fn=_scaled)
+    (batch,) = records.batches()
+    found = {int(place): inputs["scale"] for places, inputs, _ in batch for place in places}
+    assert found == {place: 2.0 if place == 7 else 1.0 for place in range(N)}
+
+
+def test_43_2_tensors_without_a_row_for_each_record_are_refused() -> None:
+    with pytest.raises(ValueError, match="two rows for a record and its companion, got 6"):
+        TorchRecords(Scales(), collate_fn=_boxes).sample(16)
+
+
+class Named(torch.utils.data.Dataset[Any]):
+    """Records with a text, and one of other numbers."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        return (torch.ones(2), f"name {index % 2}"), (1 if index != 3 else 0.5)
+
+
+def test_43_2_texts_are_each_record_s_own_and_numbers_of_two_kinds_stay_apart() -> None:
+    (batch,) = TorchRecords(Named()).batches()
+    found = {int(place): (inputs[1], targets.dtype) for places, inputs, targets in batch for place in places}
+    assert {place: text for place, (text, _) in found.items()} == {place: (f"name {place % 2}",) for place in range(6)}
+    assert [kind.is_floating_point for _, (_, kind) in sorted(found.items())] == [place == 3 for place in range(6)]
