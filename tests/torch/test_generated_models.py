@@ -36,38 +36,22 @@ from helpers.wrong_models import wrong_models
 WRONG, RIGHT = wrong_models(), right_models()
 FAST = 55  # of each, by a fixed stride; the others are slow
 
-_OWN = "generators and iterators of a module are not put back between physical batches, and records share what they give"
 _OUTSIDE = "numbers, arrays and counters that are kept outside of the model are neither found nor put back"
 _INSIDE = "what a function of one's own keeps within its forward, where no function of torch is seen, is not found"
 
 #: idioms that are accepted as proved and move a query by more than is charged, in one of their settings
 ACCEPTED = {
-    "seeds: NumPy generator of the module": _OWN,
-    "seeds: Python generator of the module": _OWN,
-    "kept: an iterator": _OWN,
     "outside: a global array": _OUTSIDE,
     "outside: a global number": _OUTSIDE,
     "outside: global numbers": _OUTSIDE,
     "outside: a global counter": _OUTSIDE,
     "outside: a global iterator": _OUTSIDE,
-    "outside: a global generator of Python": _OUTSIDE,
-    "outside: a global generator of NumPy": _OUTSIDE,
     "outside: a cache of a function": _OUTSIDE,
-    "modules: forward hook that keeps a number": _OUTSIDE,
-    "modules: backward hook that counts": _OUTSIDE,
-    "modules: parametrisation by calls": _OUTSIDE,
     "functions: function that keeps": _INSIDE,
-    "functions: hooks of what is saved": "hooks of saved tensors see the numbers of all records on the way back",
 }
-_NO_GRADIENTS = "a look at targets runs the model without gradients, and ends in a RuntimeError"
-ACCEPTED |= dict.fromkeys(
-    ("functions: gradient inside", "functions: step inside"), _NO_GRADIENTS
-)  # refused, but not as documented
-ACCEPTED |= {"functions: grad of torch.func": "a measure of memory by hooks of saved tensors ends in a RuntimeError of PyTorch"}
 ACCEPTED |= {
     "collations: without the long ones": "a collation that was looked at on some records fails on another after the charge"
 }
-REFUSED = {"gradient penalty": _NO_GRADIENTS}
 
 
 def some(cases: Sequence[Case], left_out: Mapping[str, str]) -> list[Any]:
@@ -119,7 +103,7 @@ def test_43_what_is_accepted_and_moves_more(idiom: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("number", "case"), some(RIGHT, REFUSED))
+@pytest.mark.parametrize(("number", "case"), some(RIGHT, {}))
 def test_43_a_right_model_trains_and_its_norms_are_those_of_single_records(number: int, case: Case) -> None:
     run = trains(case)
     assert not run.refused, f"{case.name}: {run.message}"
@@ -134,35 +118,19 @@ def test_43_a_right_model_trains_and_its_norms_are_those_of_single_records(numbe
     assert torch.allclose(found.norms.double(), expected, rtol=1e-3, atol=1e-5), case.name
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "idiom",
-    [
-        pytest.param(idiom, marks=pytest.mark.xfail(reason=why, strict=True, raises=AssertionError))
-        for idiom, why in REFUSED.items()
-    ],
-)
-def test_43_what_is_refused_without_need(idiom: str) -> None:
-    for case in RIGHT:
-        if case.idiom == idiom:
-            assert not trains(case).refused
-
-
-#: right models whose draws go by place in the physical batch, and are the same in all of these: their shapes are tuples
+#: right models that draw by a shape that is a tuple
 BY_PLACE = ("two towers with drawn negatives", "cut out", "word dropout", "skip grams")
-_BY_PLACE = dict.fromkeys(BY_PLACE, "draws of a shape that is given as a tuple go by place, and repeat in each physical batch")
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("number", "case"), some(RIGHT, REFUSED | _BY_PLACE))
+@pytest.mark.parametrize(("number", "case"), some(RIGHT, {}))
 def test_43_a_right_model_moves_a_query_by_one_record(number: int, case: Case) -> None:
     assert neighbours(case, [number % 3], align=True).furthest <= 1 + 1e-4, case.name
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("idiom", BY_PLACE)
-@pytest.mark.xfail(reason=_BY_PLACE["cut out"], strict=True, raises=AssertionError)
 def test_43_5_draws_of_right_models_go_by_record(idiom: str) -> None:
     case = next(case for case in RIGHT if case.idiom == idiom)
     assert neighbours(case, [0], align=True).furthest <= 1 + 1e-4, case.name
@@ -257,9 +225,13 @@ def by_unwrapping(h: Tensor) -> Tensor:
     return h + inner.detach().reshape(-1)[-1]
 
 
+_BELOW = pytest.mark.xfail(reason="what lies below vmap sees all records", strict=True, raises=AssertionError)
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("below", [by_mode, by_default_hooks, by_unwrapping])
-@pytest.mark.xfail(reason="what lies below vmap sees all records of a physical batch", strict=True, raises=AssertionError)
+@pytest.mark.parametrize(
+    "below", [pytest.param(by_mode, marks=_BELOW), by_default_hooks, pytest.param(by_unwrapping, marks=_BELOW)]
+)
 def test_43_3_what_lies_below_the_batching_is_refused_or_harmless(below: Callable[[Tensor], Tensor]) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -293,7 +265,6 @@ PLACES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("draw", PLACES)
-@pytest.mark.xfail(reason=_BY_PLACE["cut out"], strict=True, raises=AssertionError)
 def test_43_5_draws_of_a_shape_do_not_repeat_in_the_next_physical_batch(draw: str) -> None:
     """Records and their negatives in the next batch: with equal draws their gradients cancel in every step, whoever is there."""
 

@@ -179,19 +179,24 @@ def test_43_what_looks_around_is_refused_by_name(what: Any, said: str) -> None:
         ModuleObjective(Net(lambda net, h: what(h)), squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
 
 
-KEPT: list[Any] = []
+#: lists that no function names, so that nobody puts them back
+HIDDEN: dict[str, list[Any]] = {"kept": [], "seen": []}
 
 
-def test_43_9_what_a_hook_keeps_is_put_back_and_what_a_global_list_keeps_is_refused() -> None:
+def hidden(name: str) -> list[Any]:
+    return globals()["HIDDEN"][name]
+
+
+def test_43_9_what_a_hook_keeps_is_put_back_and_what_nobody_can_reach_is_refused() -> None:
     kept: list[Any] = []
     model = Net(lambda net, h: torch.tanh(h))
     model.first.register_forward_hook(lambda module, args, output: kept.append(output))
     ModuleObjective(model, squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
     assert kept == []
-    model.head.register_forward_hook(lambda module, args, output: KEPT.append(output))
+    model.head.register_forward_hook(lambda module, args, output: hidden("kept").append(output))
     with pytest.raises(ValueError, match="keeps 1 tensors of records"):
         ModuleObjective(model, squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
-    KEPT.clear()
+    hidden("kept").clear()
 
 
 def _twice(kind: str) -> Any:
@@ -392,15 +397,13 @@ def test_43_what_a_model_catches_tells_it_nothing_of_others(what: str) -> None:
     assert torch.allclose(objective.evaluate(x, y).norms, torch.cat(alone), rtol=1e-5)
 
 
-SEEN: list[int] = []
-
-
 @pytest.mark.filterwarnings("ignore:.*one record at a time")
 def test_43_hooks_on_saved_tensors_see_one_record() -> None:
-    SEEN.clear()
+    hidden("seen").clear()
 
     def pack(tensor: Tensor) -> Tensor:
-        SEEN.append(tensor.shape[0] if tensor.dim() == 2 and tensor.shape[-1] == WIDTH else 1)
+        rows = tensor.shape[0] if tensor.dim() == 2 and tensor.shape[-1] == WIDTH else 1
+        hidden("seen").append(rows)
         return tensor
 
     class Packed(nn.Module):
@@ -415,7 +418,7 @@ def test_43_hooks_on_saved_tensors_see_one_record() -> None:
     objective = ModuleObjective(Packed(), squared)
     objective.engine.charged = True
     objective.evaluate(torch.randn(N, WIDTH), torch.randn(N))
-    assert set(SEEN) == {1}
+    assert set(hidden("seen")) == {1}
 
 
 def test_43_groups_of_shapes_draw_apart() -> None:

@@ -244,7 +244,9 @@ class ModuleObjective:
         first = take(inputs, torch.tensor([0]), self._size(inputs, inputs))
         with self._looking(), self._in_full_precision(), evaluating(self.model):
             # on the host: a loss that fails on a device may stop the device
-            outputs, start = map_tensors(Tensor.cpu, call_model(self.model, first)), 0
+            with torch.enable_grad():  # which a penalty on gradients needs
+                outputs = call_model(self.model, first)
+            outputs, start = map_tensors(lambda tensor: tensor.detach().cpu(), outputs), 0
             for chunk in chunks:
                 targets = map_tensors(Tensor.cpu, chunk)
                 count = batch_size(targets) or 0

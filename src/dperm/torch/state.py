@@ -33,8 +33,8 @@ _OF_PERSONS = "dperm.torch.persons"  # wrappers of models and losses
 class Snapshot:
     """The state reachable from `roots` as it is now: modules, losses and whatever they hold.
 
-    That is attributes, slots, lists, dicts, sets, arrays, tensors, hooks, what closures and default arguments hold, and what
-    hangs on classes. What belongs to PyTorch or dperm is left out, but for modules. Tensors in
+    That is attributes, slots, lists, dicts, sets, arrays, tensors, hooks, what closures, default arguments and the global names
+    of functions hold, and what hangs on classes. What belongs to PyTorch or dperm is left out, but for modules. Tensors in
     `without` stay as they are, and so do tensors of more than a million numbers: `left_out` says where the latter are.
     `uncopied` names what cannot be put back: iterators, and generators of random numbers.
 
@@ -130,6 +130,10 @@ class Snapshot:
             yield from (function.__self__, function.__func__)
         elif not function.__module__.startswith(_LEFT):
             yield from (function.__defaults__, function.__kwdefaults__, vars(function))
+            named = function.__globals__
+            held = {name: named[name] for name in _names(function.__code__) if name in named}
+            self._hold(_names_back, named, held)
+            yield from held.values()
             for cell in function.__closure__ or ():
                 with _Unfilled():
                     self._hold(_cell_back, cell, cell.cell_contents)
@@ -159,6 +163,12 @@ def _of_every_class(name: str, value: Any) -> bool:
     return (name.startswith("__") and name.endswith("__")) or isinstance(
         value, (types.FunctionType, classmethod, staticmethod, property, types.MemberDescriptorType, types.GetSetDescriptorType)
     )
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The global names that a function's code uses, and that of functions within it."""
+    inner = [_names(part) for part in code.co_consts if isinstance(part, types.CodeType)]
+    return set(code.co_names).union(*inner)
 
 
 class _Unfilled:
@@ -215,6 +225,12 @@ def _slots_back(item: Any, held: dict[str, Any]) -> None:
 
 def _cell_back(cell: types.CellType, held: Any) -> None:
     cell.cell_contents = held
+
+
+def _names_back(named: dict[str, Any], held: dict[str, Any]) -> None:
+    for name, value in held.items():
+        if named.get(name) is not value:
+            named[name] = value
 
 
 def _class_back(kind: type, held: dict[str, Any]) -> None:
