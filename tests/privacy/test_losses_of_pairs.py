@@ -115,6 +115,7 @@ def shifted(noise: float) -> Mixtures:
 MIXTURES: list[tuple[Event, Mixtures]] = [
     (Gaussian(0.7), shifted(0.7)),
     (Gaussian(30.0), shifted(30.0)),
+    (PoissonSampled(1.0, Gaussian(0.7)), shifted(0.7)),
     (PoissonSampled(0.01, Gaussian(1.0)), sampled(0.01, 1.0)),
     (PoissonSampled(0.6, Gaussian(5.0)), sampled(0.6, 5.0)),
     (PoissonSampled(1e-3, Gaussian(0.8)), sampled(1e-3, 0.8)),
@@ -173,6 +174,17 @@ def laplace(e: float, loss: float) -> Masses:
     x = (1 - loss / e) / 2  # larger losses lie left of it
     p, q = mpmath.exp(-e * x) / 2, mpmath.exp(-e * (1 - x)) / 2
     return p, 1 - p, 1 - q, q
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.7])
+def test_a_sample_of_everybody_has_the_losses_of_the_whole(noise: float) -> None:
+    """Also where they are below what a double tells from −1 as e^loss − 1."""
+    pair = loss_pairs(PoissonSampled(1.0, Gaussian(noise))).remove
+    low, high = pair.support
+    assert low == pytest.approx(-(1 / (2 * noise) + 13.5) / noise, rel=1e-12)
+    assert high == pytest.approx((1 / (2 * noise) + 13.5) / noise, rel=1e-12)
+    assert pair.least == -math.inf  # type: ignore[attr-defined]
+    assert loss_pairs(PoissonSampled(0.25, Gaussian(noise))).remove.least == pytest.approx(math.log(0.75), rel=1e-15)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("noise", [0.1, 1.3, 40.0])
