@@ -6,6 +6,7 @@ small masses count as much as large ones.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 import mpmath
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dperm.privacy import (
     ApproximateDP,
@@ -37,7 +39,7 @@ from dperm.privacy.allocation import allocation_ratio
 from dperm.privacy.events import Side, TruncatedPoisson
 from dperm.privacy.gaussian import gaussian_delta
 from dperm.privacy.last_iterate import stopped_shifts
-from dperm.privacy.pairs import LossPair, _RowsSampled, composed_pairs, loss_pairs
+from dperm.privacy.pairs import LossPair, _RowsSampled, cells, composed_pairs, loss_pairs
 from dperm.privacy.pld import pld_delta, pld_epsilon
 from dperm.privacy.stated_points import profile_delta
 
@@ -242,6 +244,54 @@ def test_samples_of_a_fixed_size_mirror_their_losses(rate: float, noise: float) 
             assert q.tolist() == pytest.approx(
                 [float(mass) for mass in (p_above, p_zero - p_above, rest, q_zero - q_above, q_above)], rel=1e-9
             )
+
+
+def gains(masses: Callable[[float], tuple[mpmath.mpf, mpmath.mpf]], edges: NDArray[np.float64]) -> list[float]:
+    """p − q·e^edge of each cell, at its lower edge; `masses(loss)` are P's and Q's up to a loss."""
+    found: list[float] = []
+    for low, high in itertools.pairwise(edges.tolist()):
+        below, above = masses(low), masses(high)
+        found.append(float(above[0] - below[0] - (above[1] - below[1]) * mpmath.exp(low)))
+    return found
+
+
+@pytest.mark.parametrize(("event", "oracle"), MIXTURES, ids=[repr(event) for event, _ in MIXTURES])
+def test_gains_of_cells_have_their_digits(event: Event, oracle: Mixtures) -> None:
+    """A cell's gain is small beside its masses where losses are small: it is not made of their difference."""
+    directions = loss_pairs(event)
+    edges = np.array(
+        [-math.inf, *(float(oracle.loss(place * oracle.spread + 0.3)) for place in (-4.0, -1.0, 0.2, 0.9, 2.0, 5.0))]
+    )
+
+    def below(loss: float) -> tuple[mpmath.mpf, mpmath.mpf]:
+        exact = oracle.masses(loss) if loss > -math.inf else (mpmath.mpf(0), None, mpmath.mpf(0), None)
+        return exact[0], exact[2]
+
+    def mirrored(loss: float) -> tuple[mpmath.mpf, mpmath.mpf]:
+        exact = oracle.masses(-loss) if loss > -math.inf else (None, mpmath.mpf(0), None, mpmath.mpf(0))
+        return exact[3], exact[1]
+
+    assert cells(directions.remove, edges).gain.tolist() == pytest.approx(gains(below, edges), rel=1e-7, abs=1e-15)
+    backwards = np.concatenate([[-math.inf], -edges[:0:-1]])
+    assert cells(directions.add, backwards).gain.tolist() == pytest.approx(gains(mirrored, backwards), rel=1e-7, abs=1e-15)
+
+
+@pytest.mark.parametrize(("rate", "noise"), [(0.3, 0.7), (0.01, 2.0), (1e-5, 30.0)])
+@pytest.mark.parametrize("low", [-2.0, -0.5, -1e-3])
+def test_gains_of_samples_of_a_fixed_size_begin_at_the_lower_edge(rate: float, noise: float, low: float) -> None:
+    """Also of the cell that holds the mass at 0."""
+    pair, oracle = loss_pairs(SampledWithoutReplacement(rate, Gaussian(noise, REPLACE))).remove, sampled(rate, noise)
+    top = float(oracle.loss(2 * noise + 0.5))
+
+    def below(loss: float) -> tuple[mpmath.mpf, mpmath.mpf]:
+        if loss < 0:
+            _, p, _, q = oracle.masses(-loss)
+            return q, p
+        _, p, _, q = oracle.masses(loss)
+        return 1 - p, 1 - q
+
+    edges = np.array([2 * low * top, low * top, 0.4 * top, top])
+    assert cells(pair, edges).gain.tolist() == pytest.approx(gains(below, edges), rel=1e-7, abs=1e-15)
 
 
 def test_numbers_of_rows_that_are_all_but_impossible_count_as_an_infinite_loss() -> None:
