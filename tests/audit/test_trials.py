@@ -22,7 +22,7 @@ def test_trials_of_every_entry_agree(module: str) -> None:
 
 
 def test_worst_pairs_are_there_where_the_number_of_records_is_released() -> None:
-    """Also where the record in question is alone."""
+    """Published mechanisms have pairs in which the record in question is alone: then the size is 1, not 0."""
     released = [entry for entry in catalogue() if isinstance(entry[1], NoisySize)]
     assert len(released) > 10
     for name, mechanism, objective in released:

@@ -404,7 +404,7 @@ def test_paths_are_those_of_the_budget() -> None:
 
 
 def _pure(ratios: list[float], features: int) -> tuple[GradualRelease, Any]:
-    """A path without δ whose scales fall by these ratios, for so many features."""
+    """A path at δ = 0 whose scales fall by these ratios, and public facts with this number of features."""
     task = Task(loss=Logistic(), features=features, classes=2, public_size=2000)
     signals = tuple(1e-3 * float(part) for part in np.cumprod([1.0, *ratios]))
     stopping = LookAtOthers(goal="accuracy", target=0.9, rows=np.zeros((2, features)), targets=np.array([-1.0, 1.0]))

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -180,13 +181,14 @@ def laplace(e: float, loss: float) -> Masses:
 
 @pytest.mark.parametrize("noise", [0.02, 0.7])
 def test_a_sample_of_everybody_has_the_losses_of_the_whole(noise: float) -> None:
-    """Also where they are below what a double tells from −1 as e^loss − 1."""
-    pair = loss_pairs(PoissonSampled(1.0, Gaussian(noise))).remove
+    """They are those of the Gaussian itself, also where e^loss − 1 is −1 to all digits of a double."""
+    pair: Any = loss_pairs(PoissonSampled(1.0, Gaussian(noise))).remove
+    some: Any = loss_pairs(PoissonSampled(0.25, Gaussian(noise))).remove
     low, high = pair.support
     assert low == pytest.approx(-(1 / (2 * noise) + 13.5) / noise, rel=1e-12)
     assert high == pytest.approx((1 / (2 * noise) + 13.5) / noise, rel=1e-12)
-    assert pair.least == -math.inf  # type: ignore[attr-defined]
-    assert loss_pairs(PoissonSampled(0.25, Gaussian(noise))).remove.least == pytest.approx(math.log(0.75), rel=1e-15)  # type: ignore[attr-defined]
+    assert pair.least == -math.inf
+    assert some.least == pytest.approx(math.log(0.75), rel=1e-15)
 
 
 @pytest.mark.parametrize("noise", [0.1, 1.3, 40.0])
@@ -279,7 +281,7 @@ def test_gains_of_cells_have_their_digits(event: Event, oracle: Mixtures) -> Non
 @pytest.mark.parametrize(("rate", "noise"), [(0.3, 0.7), (0.01, 2.0), (1e-5, 30.0)])
 @pytest.mark.parametrize("low", [-2.0, -0.5, -1e-3])
 def test_gains_of_samples_of_a_fixed_size_begin_at_the_lower_edge(rate: float, noise: float, low: float) -> None:
-    """Also of the cell that holds the mass at 0."""
+    """That holds for the cell with the mass at 0, too."""
     pair, oracle = loss_pairs(SampledWithoutReplacement(rate, Gaussian(noise, REPLACE))).remove, sampled(rate, noise)
     top = float(oracle.loss(2 * noise + 0.5))
 
