@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dperm.audit import Training
+from dperm.mechanisms.noisy_size import NoisySize
 from dperm.solvers import SolverError, minimise_many
 from helpers.catalogue import MODULES, catalogue, entries_of
 from helpers.trials import Kept, trials_agree
@@ -20,12 +21,22 @@ def test_trials_of_every_entry_agree(module: str) -> None:
         trials_agree(mechanism, objective)
 
 
+def test_worst_pairs_are_there_where_the_number_of_records_is_released() -> None:
+    """Published mechanisms have pairs in which the record in question is alone: then the size is 1, not 0."""
+    released = [entry for entry in catalogue() if isinstance(entry[1], NoisySize)]
+    assert len(released) > 10
+    for name, mechanism, objective in released:
+        assert Training.of_mechanism(mechanism, objective).replay_pairs, name
+
+
 @pytest.mark.slow
 def test_nearly_everything_linear_is_vectorised() -> None:
     one_by_one = {entry[0] for entry in catalogue() if Training.of_mechanism(*entry[1:]).many is None}
     adapts = (
         "accuracy first",
         "adaptive",
+        "by part, importance",
+        "by part, private sizes",
         "coordinate",
         "frank-wolfe",
         "greedy-coordinate",

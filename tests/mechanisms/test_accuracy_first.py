@@ -401,3 +401,39 @@ def test_a_pure_path_of_few_levels_far_apart_is_refused_before_a_charge() -> Non
 def test_paths_are_those_of_the_budget() -> None:
     signals, levels = stopping_path(4.0, 1e-5, 6, 64.0)
     assert never().signals == signals and never().levels == levels
+
+
+def _pure(ratios: list[float], features: int) -> tuple[GradualRelease, Any]:
+    """A path at δ = 0 whose scales fall by these ratios, and public facts with this number of features."""
+    task = Task(loss=Logistic(), features=features, classes=2, public_size=2000)
+    signals = tuple(1e-3 * float(part) for part in np.cumprod([1.0, *ratios]))
+    stopping = LookAtOthers(goal="accuracy", target=0.9, rows=np.zeros((2, features)), targets=np.array([-1.0, 1.0]))
+    made = GradualRelease(
+        budget=Budget(0.0, signals[-1]), strong_convexity=1.0, signals=signals, levels=signals, stopping=stopping
+    )
+    return made, task.objective().facts
+
+
+@pytest.mark.parametrize(
+    ("ratios", "features", "parts"),
+    [
+        ([500.0], 3, 2 * (500**2 - 1)),  # (p + 1)/2 parts for each unit of the ratio's square beyond 1
+        ([525.0], 3, 2 * (525**2 - 1)),
+        ([1.1] * 20, 250_000, 250_001 / 2 * 20 * 0.21),
+        ([1.1] * 20, 245_000, 245_001 / 2 * 20 * 0.21),
+    ],
+)
+def test_a_pure_path_of_too_many_parts_is_refused_before_the_charge(ratios: list[float], features: int, parts: float) -> None:
+    mechanism, facts = _pure(ratios, features)
+    assert facts.dimension == features
+    if parts <= 524_288:
+        assert mechanism.event(facts).to_dict()["type"] == "Composed"
+        return
+    with pytest.raises(ValueError, match=f"noise is made of {parts:.2g}".replace("+", r"\+")):
+        mechanism.event(facts)
+
+
+def test_a_question_that_no_grid_holds_is_refused_before_the_charge() -> None:
+    asked = replace(never(), stopping=AskRecords(goal="loss", target=1e195, epsilon=1e-57))
+    with pytest.raises(ValueError, match="with noise of"):
+        asked.event(TASK.objective().facts)

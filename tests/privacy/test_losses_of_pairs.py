@@ -6,13 +6,16 @@ small masses count as much as large ones.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import mpmath
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dperm.privacy import (
     ApproximateDP,
@@ -37,7 +40,7 @@ from dperm.privacy.allocation import allocation_ratio
 from dperm.privacy.events import Side, TruncatedPoisson
 from dperm.privacy.gaussian import gaussian_delta
 from dperm.privacy.last_iterate import stopped_shifts
-from dperm.privacy.pairs import LossPair, _RowsSampled, composed_pairs, loss_pairs
+from dperm.privacy.pairs import LossPair, _RowsSampled, cells, composed_pairs, loss_pairs
 from dperm.privacy.pld import pld_delta, pld_epsilon
 from dperm.privacy.stated_points import profile_delta
 
@@ -115,6 +118,7 @@ def shifted(noise: float) -> Mixtures:
 MIXTURES: list[tuple[Event, Mixtures]] = [
     (Gaussian(0.7), shifted(0.7)),
     (Gaussian(30.0), shifted(30.0)),
+    (PoissonSampled(1.0, Gaussian(0.7)), shifted(0.7)),
     (PoissonSampled(0.01, Gaussian(1.0)), sampled(0.01, 1.0)),
     (PoissonSampled(0.6, Gaussian(5.0)), sampled(0.6, 5.0)),
     (PoissonSampled(1e-3, Gaussian(0.8)), sampled(1e-3, 0.8)),
@@ -175,6 +179,18 @@ def laplace(e: float, loss: float) -> Masses:
     return p, 1 - p, 1 - q, q
 
 
+@pytest.mark.parametrize("noise", [0.02, 0.7])
+def test_a_sample_of_everybody_has_the_losses_of_the_whole(noise: float) -> None:
+    """They are those of the Gaussian itself, also where e^loss − 1 is −1 to all digits of a double."""
+    pair: Any = loss_pairs(PoissonSampled(1.0, Gaussian(noise))).remove
+    some: Any = loss_pairs(PoissonSampled(0.25, Gaussian(noise))).remove
+    low, high = pair.support
+    assert low == pytest.approx(-(1 / (2 * noise) + 13.5) / noise, rel=1e-12)
+    assert high == pytest.approx((1 / (2 * noise) + 13.5) / noise, rel=1e-12)
+    assert pair.least == -math.inf
+    assert some.least == pytest.approx(math.log(0.75), rel=1e-15)
+
+
 @pytest.mark.parametrize("noise", [0.1, 1.3, 40.0])
 def test_laplace_noise_has_atoms_at_both_ends(noise: float) -> None:
     """Its noise multiplier is of its standard deviation, which is √2 times its scale."""
@@ -230,6 +246,54 @@ def test_samples_of_a_fixed_size_mirror_their_losses(rate: float, noise: float) 
             assert q.tolist() == pytest.approx(
                 [float(mass) for mass in (p_above, p_zero - p_above, rest, q_zero - q_above, q_above)], rel=1e-9
             )
+
+
+def gains(masses: Callable[[float], tuple[mpmath.mpf, mpmath.mpf]], edges: NDArray[np.float64]) -> list[float]:
+    """p − q·e^edge of each cell, at its lower edge; `masses(loss)` are P's and Q's up to a loss."""
+    found: list[float] = []
+    for low, high in itertools.pairwise(edges.tolist()):
+        below, above = masses(low), masses(high)
+        found.append(float(above[0] - below[0] - (above[1] - below[1]) * mpmath.exp(low)))
+    return found
+
+
+@pytest.mark.parametrize(("event", "oracle"), MIXTURES, ids=[repr(event) for event, _ in MIXTURES])
+def test_gains_of_cells_have_their_digits(event: Event, oracle: Mixtures) -> None:
+    """A cell's gain is small beside its masses where losses are small: it is not made of their difference."""
+    directions = loss_pairs(event)
+    edges = np.array(
+        [-math.inf, *(float(oracle.loss(place * oracle.spread + 0.3)) for place in (-4.0, -1.0, 0.2, 0.9, 2.0, 5.0))]
+    )
+
+    def below(loss: float) -> tuple[mpmath.mpf, mpmath.mpf]:
+        exact = oracle.masses(loss) if loss > -math.inf else (mpmath.mpf(0), None, mpmath.mpf(0), None)
+        return exact[0], exact[2]
+
+    def mirrored(loss: float) -> tuple[mpmath.mpf, mpmath.mpf]:
+        exact = oracle.masses(-loss) if loss > -math.inf else (None, mpmath.mpf(0), None, mpmath.mpf(0))
+        return exact[3], exact[1]
+
+    assert cells(directions.remove, edges).gain.tolist() == pytest.approx(gains(below, edges), rel=1e-7, abs=1e-15)
+    backwards = np.concatenate([[-math.inf], -edges[:0:-1]])
+    assert cells(directions.add, backwards).gain.tolist() == pytest.approx(gains(mirrored, backwards), rel=1e-7, abs=1e-15)
+
+
+@pytest.mark.parametrize(("rate", "noise"), [(0.3, 0.7), (0.01, 2.0), (1e-5, 30.0)])
+@pytest.mark.parametrize("low", [-2.0, -0.5, -1e-3])
+def test_gains_of_samples_of_a_fixed_size_begin_at_the_lower_edge(rate: float, noise: float, low: float) -> None:
+    """That holds for the cell with the mass at 0, too."""
+    pair, oracle = loss_pairs(SampledWithoutReplacement(rate, Gaussian(noise, REPLACE))).remove, sampled(rate, noise)
+    top = float(oracle.loss(2 * noise + 0.5))
+
+    def below(loss: float) -> tuple[mpmath.mpf, mpmath.mpf]:
+        if loss < 0:
+            _, p, _, q = oracle.masses(-loss)
+            return q, p
+        _, p, _, q = oracle.masses(loss)
+        return 1 - p, 1 - q
+
+    edges = np.array([2 * low * top, low * top, 0.4 * top, top])
+    assert cells(pair, edges).gain.tolist() == pytest.approx(gains(below, edges), rel=1e-7, abs=1e-15)
 
 
 def test_numbers_of_rows_that_are_all_but_impossible_count_as_an_infinite_loss() -> None:

@@ -168,15 +168,15 @@ def integral_delta(q: float, sigma: float, steps: int, value: float, tilt: float
 
 
 @pytest.mark.parametrize(
-    ("q", "steps", "tilt"), [(1e-5, 10**10, 5.0), pytest.param(1e-6, 10**12, 5.0, marks=pytest.mark.slow), (1e-4, 10**6, 12.0)]
+    ("q", "steps", "tilt", "loose"), [(1e-5, 10**10, 5.0, 1e-3), (1e-6, 10**12, 5.0, 1e-2), (1e-4, 10**6, 12.0, 1e-3)]
 )
-def test_item_18_very_many_steps_are_tight(q: float, steps: int, tilt: float) -> None:
-    """By Rényi divergences alone, as it was, 6.6 % more at 10¹⁰ steps."""
+def test_item_18_very_many_steps_are_tight(q: float, steps: int, tilt: float, loose: float) -> None:
+    """By Rényi divergences alone 6.6 % more at 10¹⁰ steps. Rounding of 10¹² copies is allowed for by less than 1 %."""
     ours = epsilon(SelfComposed(PoissonSampled(q, Gaussian(1.0)), steps), 1e-6)
     exact = integral_delta(q, 1.0, steps, ours, tilt)
     assert exact == pytest.approx(integral_delta(q, 1.0, steps, ours, 0.8 * tilt), rel=1e-4)  # the path does not matter
     assert exact <= 1e-6 * (1 + 1e-4)
-    assert integral_delta(q, 1.0, steps, ours * (1 - 1e-3), tilt) >= 1e-6
+    assert integral_delta(q, 1.0, steps, ours * (1 - loose), tilt) >= 1e-6
 
 
 def test_item_20_an_epsilon_of_zero_needs_no_composition(monkeypatch: pytest.MonkeyPatch) -> None:

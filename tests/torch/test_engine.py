@@ -587,3 +587,23 @@ def test_models_that_add_up_gradients_are_refused_by_name() -> None:
 def test_compiled_models_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"torch\.compile"):
         ModuleObjective(torch.compile(small()), half_squares)
+
+
+@pytest.mark.parametrize("by_group", [False, True])
+@pytest.mark.parametrize("bound", [0.5, 2.0])
+def test_42_no_term_of_a_sum_is_longer_than_its_bound(by_group: bool, bound: float) -> None:
+    """Whatever the factors are: a term that would be longer is scaled down to the bound, and a shorter one stays as it is."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    objective = ModuleObjective(model, half_squares)
+    found = objective.evaluate(inputs(SIZE, 3), GOALS)
+    wanted = torch.tensor([[0.3, 2.0], [1e3, 1e-3], [4.0, 5.0], [1e-3, 1e-3]], dtype=torch.float64)[:SIZE]
+    factors = wanted if by_group else wanted[:, 0]
+    apart = torch.stack(
+        [found.weighted_sum(factors * one[:, None] if by_group else factors * one) for one in torch.eye(SIZE).double()]
+    )
+    assert 0 < int((apart.norm(dim=1) > bound).sum()) < SIZE
+    expected = apart * (bound / apart.norm(dim=1, keepdim=True)).clamp(max=1.0)
+    assert torch.allclose(found.weighted_sum(factors, bound), expected.sum(0), rtol=1e-9)
+    with pytest.raises(ValueError, match="keeps no gradients"):
+        objective.evaluate(inputs(SIZE, 3), GOALS, norms_only=True).weighted_sum(factors)

@@ -77,7 +77,7 @@ class DrawRecord:
         return last * self.draw.slots
 
     def pool(self, width: int) -> Array:
-        """Of the first `width` numbers 1 for each that can be drawn, and 0 for the others."""
+        """An array (width,) with 1 for each of the first `width` numbers that can be drawn, and 0 for the others."""
         members = np.arange(self.records, dtype=np.intp) if self.members is None else self.members
         numbers = self.draw.numbers(members)
         pool = np.zeros(width)

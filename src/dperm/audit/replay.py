@@ -166,7 +166,7 @@ def replay(
 
 
 def _stored(rows: Any) -> str:
-    """How records are stored, in words."""
+    """Names the way in which records are stored, in words for a reader."""
     if sp.issparse(rows):
         return "sparse matrices"
     if isinstance(rows, np.ndarray):

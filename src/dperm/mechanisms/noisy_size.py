@@ -118,7 +118,7 @@ class NoisySize(Mechanism):
     def extremes(self, objective: LinearObjective) -> list[Extreme]:
         found: list[Extreme] = []
         for _ in range(3):  # a size that fits what runs after it
-            size = len(found[0].targets) if found else NOMINAL_SIZES[0]
+            size = max(1, len(found[0].targets)) if found else NOMINAL_SIZES[0]  # the record may be alone
             sized, mechanism = self._sized(objective, size)
             found = mechanism.extremes(sized)
         return found

@@ -75,7 +75,7 @@ class LossPair(Protocol):
 
 @dataclass(frozen=True)
 class Cells:
-    """What the masses of cells between `edges` make: all of shape (edges − 1,).
+    """The masses of the cells between `edges`, and what follows from them: arrays of shape (edges − 1,).
 
     `gain` is p − q·e^edge at the lower edge, of which the upper end's share is made. `doubt` bounds the P-mass that rounding of
     these and of edges may have moved: docs/accounting.md, "The masses of cells".
@@ -88,8 +88,10 @@ class Cells:
 
 
 def cells(pair: LossPair, edges: Array) -> Cells:
-    """Of a pair, between edges of which the first may be −∞. Pairs that are nearly equal have gains of their own, without the
-    cancellation of p − q·e^edge."""
+    """The cells of a pair between `edges`, of which the first may be −∞.
+
+    A pair of nearly equal distributions computes its own gains, without the cancellation of p − q·e^edge.
+    """
     own = getattr(pair, "cells", None)
     return own(edges) if own is not None else _cells_by_masses(pair, edges)
 
@@ -101,7 +103,7 @@ def _cells_by_masses(pair: LossPair, edges: Array) -> Cells:
 
 
 def _sizes(edges: Array) -> Array:
-    """How far from 0 losses of cells lie; those of infinite cells never matter."""
+    """The largest absolute loss in each cell; an infinite edge counts as 0, because it never matters."""
     sizes = np.abs(np.where(np.isfinite(edges), edges, 0.0))
     return np.maximum(sizes[1:], sizes[:-1])
 

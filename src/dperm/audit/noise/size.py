@@ -115,7 +115,8 @@ def visible_noise(seen: Sequence[NoiseSeen]) -> dict[str, float]:
 
 
 def _visible_choices(seen: Sequence[NoiseSeen]) -> dict[str, float]:
-    """By `choices`, where other kinds of choices are as stated: −ln U then has mean and variance 1."""
+    """The least visible share of noise of each kind of choice, tested by `choices`. All other kinds are taken to be as stated:
+    their −ln U has mean and variance 1."""
     every = [choice for run in seen for choice in run.choices]
     shares: dict[str, float] = {}
     for what in dict.fromkeys(choice.what for choice in every):
@@ -130,7 +131,7 @@ def _visible_choices(seen: Sequence[NoiseSeen]) -> dict[str, float]:
 
 
 def _visible_steps(seen: Sequence[NoiseSeen]) -> dict[str, float]:
-    """By `path_sizes`, of all places in a path together."""
+    """The least visible share of noise of each kind of path, tested by `path_sizes` at all places of a path together."""
     paths = [path for run in seen for path in run.paths]
     steps = {what: [step for path in paths if path.what == what for step in _steps(path)] for what in {p.what for p in paths}}
     places = max((len(path.scales) - 1 for path in paths), default=0)
@@ -138,7 +139,7 @@ def _visible_steps(seen: Sequence[NoiseSeen]) -> dict[str, float]:
     every = [step for each in steps.values() for step in each]
 
     def often(these: Sequence[tuple[int, float, float]]) -> float:
-        """What the sum of squared norms, each in units of its mean, is at most in 19 of 20 audits."""
+        """The 95th percentile of the sum of squared norms, each in units of its mean."""
         spread = np.sqrt(sum(relative_variance(*step) for step in these))
         return len(these) + float(ndtri(_OFTEN) * spread)
 
