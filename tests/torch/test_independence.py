@@ -423,7 +423,7 @@ def test_43_hooks_on_saved_tensors_see_one_record() -> None:
 
 def test_43_groups_of_shapes_draw_apart() -> None:
     """Records of several lengths: who else is there, and how long it is, says nothing of anybody's mask."""
-    batch = Ragged([(torch.tensor([place]), torch.ones(1, WIDTH), torch.zeros(1)) for place in range(40)])
+    batch = Ragged([(torch.tensor([place]), torch.ones(1, WIDTH), torch.zeros(1)) for place in range(40)], 40)
     objective = ModuleObjective(Net(lambda net, h: net.drop(h)), squared)
     objective.engine.charged = True
     assert len(set(objective.per_example(objective.theta, batch).losses.tolist())) > 20

@@ -20,15 +20,20 @@ from torch.nn.utils.rnn import PackedSequence
 from dperm.torch.named import Paired
 from dperm.torch.structure import FAILURES, batch_size, map_tensors, take, tensors
 
-__all__ = ["Collation", "Ragged", "grouped", "joined"]
+__all__ = ["Collation", "Ragged", "grouped", "joined", "refuse_other_than_pairs"]
 
 
 class Ragged(list[tuple[Tensor, Any, Any]]):
-    """A batch of records whose tensors have several shapes: for each shape (places (m,) in the batch, inputs, targets)."""
+    """A batch of `size` records whose tensors have several shapes: for each shape (places (m,) in the batch, inputs, targets).
+    Who is at no place could not be read, and has neither a loss nor a gradient."""
 
-    @property
-    def size(self) -> int:
-        return sum(len(places) for places, _, _ in self)
+    def __init__(self, groups: Iterable[tuple[Tensor, Any, Any]], size: int) -> None:
+        super().__init__(groups)
+        self.size = size
+
+    def mapped(self, function: Callable[[Any, Any], Any]) -> Ragged:
+        """With `function(inputs, targets)` in place of both."""
+        return Ragged(((places, *function(inputs, targets)) for places, inputs, targets in self), self.size)
 
 
 class NotByRecordError(ValueError):
@@ -130,14 +135,30 @@ def _kind(item: Any) -> Any:
 
 def joined(records: Sequence[Any]) -> Any:
     """One batch of batches of one, or `Ragged`: those run together whose tensors have the same shapes, and all else is equal.
+    None stands for a record that could not be read.
 
     Raises TypeError for what is neither numbers nor text, ValueError for a tensor that has not one row for its one record.
     """
     kinds: dict[Any, list[int]] = {}
     for place, record in enumerate(records):
-        kinds.setdefault(_made_of(record), []).append(place)
+        if record is not None:
+            kinds.setdefault(_made_of(record), []).append(place)
     groups = [(torch.tensor(places), *_stacked([records[place] for place in places])) for places in kinds.values()]
-    return groups[0][1:] if len(groups) == 1 else Ragged(groups)
+    return groups[0][1:] if len(groups) == 1 and len(groups[0][0]) == len(records) else Ragged(groups, len(records))
+
+
+def refuse_other_than_pairs(batch: Any, size: int) -> None:
+    """TypeError for a batch that is not a pair (inputs, targets), ValueError where either has not `size` records."""
+    if not isinstance(batch, (tuple, list)) or len(cast(Sequence[Any], batch)) != 2:
+        raise TypeError(
+            f"Expected a batch of (inputs, targets), got {type(batch).__name__}: give a collate_fn that makes that pair."
+        )
+    sizes = [batch_size(part) for part in cast(Sequence[Any], batch)]
+    if sizes != [size, size]:
+        raise ValueError(
+            f"Expected a batch of {size} inputs and targets for {size} records, got {sizes[0]} and {sizes[1]}: a record that "
+            "counts more than once would cost more privacy than is charged. Average its views within its loss instead."
+        )
 
 
 def _made_of(value: Any) -> Any:

@@ -169,18 +169,14 @@ class ModuleObjective:
 
     def _evaluate(self, batch: Any, norms_only: bool) -> TorchPass:
         if isinstance(batch, Ragged):
-            if self.independence is Independence.TESTED:
-                raise ValueError("Expected records of one shape where their independence is tested only: pad them.")
-            return self.engine.evaluate(batch, batch.size, norms_only=norms_only)
+            return self.run(batch, batch.size, norms_only=norms_only)
         self.prepare(*batch)
         return self.run(batch, self._size(*batch), norms_only=norms_only)
 
     def run(self, batch: Any, size: int, *, norms_only: bool = False) -> TorchPass:
-        """The pass over a batch (inputs, targets) of records of one shape, without any look at them."""
-        if self.independence is Independence.TESTED:
-            inputs, targets = batch
-            return self.engine.evaluate_beside(inputs, targets, size, norms_only=norms_only)
-        return self.engine.evaluate(batch, size, norms_only=norms_only)
+        """The pass over a batch (inputs, targets) or `Ragged`, without any look at its records."""
+        beside = self.independence is Independence.TESTED
+        return self.engine.evaluate(batch, size, norms_only=norms_only, beside=beside)
 
     def hessian_product(self, theta: Tensor, records: TorchRecords, vector: NDArray[np.float64]) -> NDArray[np.float64]:
         """(Σ ∇²ℓ_i)·v (p,) at θ, of the model in evaluation mode; leaves the model at θ. Twice the memory of a training step."""

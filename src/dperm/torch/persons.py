@@ -96,6 +96,15 @@ class PersonRecords(TorchRecords):
         self._rows.physical_batch_size = size
 
     @property
+    def charged(self) -> bool:
+        """Whether a run that reads them is paid for."""
+        return self._rows.charged
+
+    @charged.setter
+    def charged(self, charged: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._rows.charged = charged
+
+    @property
     def arrangement(self) -> str:
         """Whose each row is."""
         rows = self._chosen.astype(np.int64).tobytes() + self._starts.astype(np.int64).tobytes()
@@ -181,12 +190,12 @@ class PersonRecords(TorchRecords):
             shares = torch.from_numpy((np.arange(width) < counts[places][:, None]) / counts[places][:, None])
             inputs, targets = map_tensors(functools.partial(_unflattened, table.shape), self._rows._fetch(table.ravel()))
             groups.append((torch.from_numpy(places), inputs, (targets, shares.float())))
-        return groups[0][1:] if len(groups) == 1 else Ragged(groups)
+        return groups[0][1:] if len(groups) == 1 else Ragged(groups, len(rows))
 
     def _weighed(self, batch: Any) -> Any:
         """With weights for shares: they add up to a hair less than 1, as they are single precision."""
         if isinstance(batch, Ragged):
-            return Ragged((places, *self._weighed(tuple(group))) for places, *group in batch)
+            return batch.mapped(lambda inputs, targets: self._weighed((inputs, targets)))
         inputs, (targets, shares) = batch
         return inputs, (targets, shares * _HAIR)
 

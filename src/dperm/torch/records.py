@@ -17,12 +17,12 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
 from dperm._column import refuse_masked
 from dperm.release import alignment
-from dperm.torch.collation import Collation, Ragged, grouped
+from dperm.torch.collation import Collation, Ragged, grouped, joined, refuse_other_than_pairs
 from dperm.torch.guard import fresh_seed, kept_states, seed_all
 from dperm.torch.named import Paired, label_apart
 from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.share import Share
-from dperm.torch.structure import batch_size, map_tensors, take, tensors
+from dperm.torch.structure import FAILURES, batch_size, map_tensors, take, tensors
 
 __all__ = ["NOBODY", "TorchRecords"]
 
@@ -48,6 +48,8 @@ class TorchRecords:
     _share: Share | None = None
     #: whether every rank gets as many batches as the one that has most, the last ones of `NOBODY`
     in_step = False
+    #: whether a run that reads them is paid for: a record that cannot be read contributes zero then
+    charged = False
     #: names of these records, by their numbers, that are the same in a run that this one is compared with
     names: Callable[[Sequence[int]], Sequence[object]] = staticmethod(alignment.names_of)
 
@@ -221,7 +223,7 @@ class TorchRecords:
 
     def _loader(self) -> Any:
         return DataLoader(
-            _Items(self._dataset, self._collate),
+            _Items(self._dataset, self._collate, self.charged),
             batch_sampler=_Chunks(),
             num_workers=self._workers,
             collate_fn=_as_it_is,
@@ -238,7 +240,7 @@ class TorchRecords:
     def _collated(self, numbers: list[Any], seed: int | None) -> Any:
         """A batch of these items of the data set; of lists of items where a list makes one record."""
         with kept_states(self.device):
-            return _Items(self._dataset, self._collate).__getitems__(self._seeded(numbers, seed))
+            return _Items(self._dataset, self._collate, self.charged).__getitems__(self._seeded(numbers, seed))
 
     def _seeded(self, numbers: list[Any], seed: int | None = None) -> list[Any]:
         """These items, each with a seed that is made of its name and of how often it was read, or with this one: whatever else
@@ -258,17 +260,8 @@ class TorchRecords:
 
     def _moved(self, batch: Any, size: int) -> Any:
         if isinstance(batch, Ragged):
-            return Ragged((places, *self._moved(tuple(group), len(places))) for places, *group in batch)
-        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-            raise TypeError(
-                f"Expected a batch of (inputs, targets), got {type(batch).__name__}: give a collate_fn that makes that pair."
-            )
-        sizes = [batch_size(part) for part in batch]
-        if sizes != [size, size]:
-            raise ValueError(
-                f"Expected a batch of {size} inputs and targets for {size} records, got {sizes[0]} and {sizes[1]}: a record that "
-                "counts more than once would cost more privacy than is charged. Average its views within its loss instead."
-            )
+            return batch.mapped(lambda inputs, targets: self._moved((inputs, targets), batch_size(targets) or 0))
+        refuse_other_than_pairs(batch, size)
         if self.device.type == "cpu":
             return tuple(batch)
         return tuple(map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), part) for part in batch)
@@ -330,19 +323,43 @@ class _Chunks:
 
 
 class _Items(Dataset[Any]):
-    """Batches of a data set's items, each fetched and collated by itself, from a random state of its own."""
+    """Batches of a data set's items, each fetched and collated by itself, from a random state of its own.
 
-    def __init__(self, dataset: Any, collate: Any) -> None:
-        self._dataset, self._collate = dataset, collate
+    Once a run is `charged` an error would be an output: a record that cannot be read or collated is left out of its batch, and
+    contributes zero. Errors of the operating system (a disk that is gone) stop the run.
+    """
+
+    def __init__(self, dataset: Any, collate: Any, charged: bool) -> None:
+        self._dataset, self._collate, self._charged = dataset, collate, charged
 
     def __getitem__(self, index: int) -> Any:
         return self._dataset[index]
 
     def __getitems__(self, seeded: list[Any]) -> Any:
         """The batch of these (number, seed), or of lists of them that are one record each."""
+        try:
+            return self._made(seeded)
+        except (*FAILURES, OSError) as error:
+            if not self._charged or (isinstance(error, OSError) and error.errno is not None):
+                raise
+        return joined([self._made_or_none(one) for one in seeded])
+
+    def _made(self, seeded: list[Any]) -> Any:
         if seeded and isinstance(seeded[0], list):
-            return self._collate.of_several(self._fetched(several) for several in seeded)
-        return self._collate(self._fetched(seeded))
+            batch = self._collate.of_several(self._fetched(several) for several in seeded)
+        else:
+            batch = self._collate(self._fetched(seeded))
+        for places, *group in grouped(batch, len(seeded)) if self._charged else ():
+            refuse_other_than_pairs(group, len(places))
+        return batch
+
+    def _made_or_none(self, one: Any) -> Any:
+        try:
+            return self._made([one])
+        except (*FAILURES, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            return None
 
     def _fetched(self, seeded: list[tuple[int, int]]) -> Iterator[Any]:
         for number, seed in seeded:

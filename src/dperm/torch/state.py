@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import itertools
 import random
+import sys
 import types
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +28,12 @@ _MOST = 200_000  # objects: what hangs on a function may be anything
 _LEFT = ("dperm.", "torch.", "numpy", "lightning.", "pytorch_lightning.", "builtins", "functools", "typing", "abc", "logging")
 #: they are another at each use, and nobody can put them back so that each step has numbers of its own
 _MOVING = (types.GeneratorType, random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+#: the type of functions that remember what they gave
+_CACHED: Any = type(functools.cache(lambda: None))
+#: whose states are put back by themselves
+_GLOBAL_GENERATORS = {id(method.__self__) for method in (random.random, np.random.rand)}
+#: functions of a class
+_CODE = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 _OF_PERSONS = "dperm.torch.persons"  # wrappers of models and losses
 
 
@@ -49,9 +56,11 @@ class Snapshot:
         self._without = {id(tensor) for tensor in without}
         self._seen = set[int]()
         self._alive: list[Any] = []  # identities stay theirs as long as this does
-        waiting = deque[Any](roots)
+        waiting = list(roots)
         while waiting:
-            waiting.extend(self._visit(waiting.popleft()))
+            item = waiting.pop()
+            if type(item) not in _PLAIN and id(item) not in self._seen:
+                waiting.extend(self._visit(item))
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -59,10 +68,12 @@ class Snapshot:
         for back, item, held in self._back:
             back(item, held)
 
-    def _visit(self, item: Any) -> Iterator[Any]:
+    def holds(self, item: Any) -> bool:
+        """Whether the object was there, and is put back, or was left out on purpose."""
+        return id(item) in self._seen
+
+    def _visit(self, item: Any) -> Iterable[Any]:
         """Hold what is kept in `item` itself, and name what hangs on it."""
-        if isinstance(item, _PLAIN) or id(item) in self._seen:
-            return
         if len(self._seen) > _MOST:
             raise ValueError(
                 f"Expected a model and a loss that hold at most {_MOST:,} objects, which are put back after each pass: keep data "
@@ -71,113 +82,150 @@ class Snapshot:
         self._seen.add(id(item))
         self._alive.append(item)
         if isinstance(item, Tensor):
-            yield from self._tensor(item)
-        elif isinstance(item, np.ndarray):
-            self._hold(_array_back, item, item.copy())
-        elif isinstance(item, dict):
+            return self._tensor(item)
+        if isinstance(item, nn.Module):
+            return (*self._attributes(item), type(item))
+        if isinstance(item, dict):
             kind = _kind_of_dict(item)
             self._hold(_dict_back, item, dict(kind.items(item)))
-            yield from kind.values(item)
-            yield from self._attributes(item)
-        elif isinstance(item, (list, deque)):
+            return (*kind.values(item), *self._attributes(item))
+        if isinstance(item, (list, deque)):
             self._hold(_list_back, item, list(item))
-            yield from item
-            yield from self._attributes(item)
-        elif isinstance(item, (tuple, frozenset)):
-            yield from item
-        elif isinstance(item, set):
+            return (*item, *self._attributes(item))
+        if isinstance(item, (tuple, frozenset)):
+            return item
+        if isinstance(item, set):
             self._hold(_set_back, item, set(item))
-            yield from item
-        elif isinstance(item, (types.FunctionType, types.MethodType, functools.partial)):
-            yield from self._function(item)
-        elif isinstance(item, type):
-            yield from self._class(item)
-        elif isinstance(item, _MOVING) or (isinstance(item, Iterator) and type(item).__module__ in ("builtins", "itertools")):
+            return (*item, *self._attributes(item))
+        if isinstance(item, np.ndarray):
+            self._hold(_array_back, item, item.copy())
+            return ()
+        if isinstance(item, (types.FunctionType, types.MethodType, functools.partial)):
+            return self._function(item)
+        if isinstance(item, (staticmethod, classmethod, property, functools.cached_property)):
+            return _behind(item)
+        if isinstance(item, types.BuiltinMethodType):
+            return (item.__self__,)
+        if isinstance(item, _CACHED):
+            self._hold(_cache_back, item, None)
+            return (item.__wrapped__,)
+        if isinstance(item, type):
+            return self._class(item)
+        if id(item) in _GLOBAL_GENERATORS:
+            return ()
+        if isinstance(item, _MOVING) or (isinstance(item, Iterator) and type(item).__module__ in ("builtins", "itertools")):
             self.uncopied.append(type(item).__name__)
-        elif isinstance(item, nn.Module) or not (_left(type(item)) or isinstance(item, Dataset)):
-            yield from self._attributes(item)
-            yield type(item)
+            return ()
+        if _left(type(item)) or isinstance(item, Dataset):
+            return ()
+        return (*self._attributes(item), type(item))
 
     def _hold(self, back: Callable[[Any, Any], None], item: Any, held: Any) -> None:
         self._back.append((back, item, held))
 
-    def _tensor(self, tensor: Tensor) -> Iterator[Any]:
-        if isinstance(tensor, nn.Parameter) or vars(tensor):
-            yield from self._attributes(tensor)
-        if id(tensor) in self._without:
-            return
-        mine = local(tensor)
-        if mine.numel() > _COPIED:
-            self.left_out.add(mine.untyped_storage().data_ptr())
-        else:
-            self._hold(_tensor_back, mine, mine.detach().clone())
+    def _tensor(self, tensor: Tensor) -> Iterable[Any]:
+        named = vars(tensor)
+        if named or isinstance(tensor, nn.Parameter):
+            self._hold(_dict_back, named, dict(named))
+        if id(tensor) not in self._without:
+            mine = local(tensor)
+            if mine.numel() > _COPIED:
+                self.left_out.add(mine.untyped_storage().data_ptr())
+            else:
+                self._hold(_tensor_back, mine, mine.detach().clone())
+        return named.values()
 
-    def _attributes(self, item: Any) -> Iterator[Any]:
+    def _attributes(self, item: Any) -> Iterable[Any]:
         named: Any = getattr(item, "__dict__", None)
+        held: dict[str, Any] = {}
         if isinstance(named, dict):
             self._hold(_dict_back, named, dict(named))
-            yield from named.values()
-        slots = [name for kind in type(item).__mro__ for name in _slots(kind) if hasattr(item, name)]
-        if slots:
-            held = {name: getattr(item, name) for name in slots}
-            self._hold(_slots_back, item, held)
-            yield from held.values()
+            held.update(named)
+        if slots := {name: getattr(item, name) for name in _slots(type(item)) if hasattr(item, name)}:
+            self._hold(_slots_back, item, slots)
+        return (*held.values(), *slots.values())
 
-    def _function(self, function: Any) -> Iterator[Any]:
+    def _function(self, function: Any) -> Iterable[Any]:
         if isinstance(function, functools.partial):
-            yield from (function.func, function.args, function.keywords)
-        elif isinstance(function, types.MethodType):
-            yield from (function.__self__, function.__func__)
-        elif not function.__module__.startswith(_LEFT):
-            yield from (function.__defaults__, function.__kwdefaults__, vars(function))
-            named = function.__globals__
-            held = {name: named[name] for name in _names(function.__code__) if name in named}
-            self._hold(_names_back, named, held)
-            yield from held.values()
-            for cell in function.__closure__ or ():
-                with _Unfilled():
-                    self._hold(_cell_back, cell, cell.cell_contents)
-                    yield cell.cell_contents
+            return (function.func, function.args, function.keywords)
+        if isinstance(function, types.MethodType):
+            return (function.__self__, function.__func__)
+        if (function.__module__ or "").startswith(_LEFT):
+            return ()
+        names = _names(function.__code__)
+        held = self._named(function.__globals__, names)
+        for module in held:
+            if isinstance(module, types.ModuleType) and not _is_library(module.__name__):
+                held = [*held, *self._named(vars(module), names)]
+        cells = [cell for cell in function.__closure__ or () if _filled(cell)]
+        for cell in cells:
+            self._hold(_cell_back, cell, cell.cell_contents)
+        contents = [cell.cell_contents for cell in cells]
+        return (function.__defaults__, function.__kwdefaults__, vars(function), *held, *contents)
 
-    def _class(self, kind: type) -> Iterator[Any]:
+    def _named(self, named: dict[str, Any], names: Iterable[str]) -> list[Any]:
+        held = {name: named[name] for name in names if name in named}
+        self._hold(_names_back, named, held)
+        return list(held.values())
+
+    def _class(self, kind: type) -> Iterable[Any]:
+        hanging: list[Any] = []
         for each in kind.__mro__:
             if not _left(each):
                 held = {name: value for name, value in vars(each).items() if not _of_every_class(name, value)}
                 self._hold(_class_back, each, held)
-                yield from held.values()
-                yield from (value for value in vars(each).values() if isinstance(value, types.FunctionType))
+                hanging += held.values()
+                hanging += [value for value in vars(each).values() if isinstance(value, _CODE)]
+        return hanging
+
+
+def _is_library(module: str) -> bool:
+    return module.startswith(_LEFT) or module.partition(".")[0] in sys.stdlib_module_names
 
 
 def _left(kind: type) -> bool:
     return kind.__module__.startswith(_LEFT) and kind.__module__ != _OF_PERSONS
 
 
-def _slots(kind: type) -> Iterator[str]:
-    slots: Any = vars(kind).get("__slots__", ())
-    for name in (slots,) if isinstance(slots, str) else slots:
-        if name not in ("__dict__", "__weakref__"):
-            yield f"_{kind.__name__.lstrip('_')}{name}" if name.startswith("__") and not name.endswith("__") else name
+@functools.lru_cache(maxsize=4096)
+def _slots(kind: type) -> tuple[str, ...]:
+    """The attributes of its objects that are in no dict."""
+    found: list[str] = []
+    for each in kind.__mro__:
+        slots: Any = vars(each).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__"):
+                private = name.startswith("__") and not name.endswith("__")
+                found.append(f"_{each.__name__.lstrip('_')}{name}" if private else name)
+    return tuple(found)
 
 
 def _of_every_class(name: str, value: Any) -> bool:
     return (name.startswith("__") and name.endswith("__")) or isinstance(
-        value, (types.FunctionType, classmethod, staticmethod, property, types.MemberDescriptorType, types.GetSetDescriptorType)
+        value, (*_CODE, types.MemberDescriptorType, types.GetSetDescriptorType)
     )
 
 
-def _names(code: types.CodeType) -> set[str]:
-    """The global names that a function's code uses, and that of functions within it."""
+def _behind(item: Any) -> Iterable[Any]:
+    """The functions that a class calls by this attribute."""
+    if isinstance(item, property):
+        return (item.fget, item.fset, item.fdel)
+    return (item.func if isinstance(item, functools.cached_property) else item.__func__,)
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> frozenset[str]:
+    """The global names and attributes that a function's code uses, and that of functions within it."""
     inner = [_names(part) for part in code.co_consts if isinstance(part, types.CodeType)]
-    return set(code.co_names).union(*inner)
+    return frozenset(code.co_names).union(*inner)
 
 
-class _Unfilled:
-    """A closure's cell may not be filled yet."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        return kind is ValueError
+def _filled(cell: types.CellType) -> bool:
+    """Whether a closure has filled the cell already."""
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
+        return False
 
 
 # How each kind of thing is put back
@@ -193,6 +241,8 @@ def _array_back(array: Any, held: Any) -> None:
 
 
 def _dict_back(item: dict[Any, Any], held: dict[Any, Any]) -> None:
+    if not held and not item:
+        return
     kind = _kind_of_dict(item)
     now = itertools.chain.from_iterable(kind.items(item))
     if kind.__len__(item) != len(held) or any(a is not b for a, b in zip(now, itertools.chain(*held.items()), strict=True)):
@@ -221,6 +271,11 @@ def _slots_back(item: Any, held: dict[str, Any]) -> None:
     for name, value in held.items():
         if getattr(item, name, None) is not value:
             object.__setattr__(item, name, value)
+
+
+def _cache_back(function: Any, held: None) -> None:
+    """What it remembers cannot be put back, and is found out again."""
+    function.cache_clear()
 
 
 def _cell_back(cell: types.CellType, held: Any) -> None:

@@ -487,6 +487,7 @@ class PrivateTrainer:
         if latest is not None:
             return self._continue(starter, records, ranks.first(lambda: checkpoint.load(latest)), latest)
         self.history, self._state = [], None
+        records.charged = True
         self._run = starter.fresh(records)
         if self.checkpoint is not None:
             self.save()
@@ -552,6 +553,7 @@ class PrivateTrainer:
         if self._fitting.scheduler is not None:
             self._fitting.scheduler.load_state_dict(saved["scheduler"])
         self.history = saved["history"]
+        records.charged = True
         run = self._run = starter.continued(plan, records, state)
         if run.charged.charge_id != state["charge_id"]:
             self.save()  # killed now, the run must know of this charge too

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dperm.torch.engine.backward import slopes
+from dperm.torch.engine.coins import none_of_the_system
 from dperm.torch.engine.passes import TorchPass
 from dperm.torch.engine.runs import RefusedError
 from dperm.torch.flat import FlatParameters
@@ -61,7 +62,9 @@ def disagreement(objective: ModuleObjective, inputs: Any, targets: Any, size: in
                 for module in modes:
                     module.training = modes[module] if plain is None else False
             try:
-                mine = objective.run((inputs, targets), size)
+                proved = objective.independence == "proved"
+                with none_of_the_system() if proved else contextlib.nullcontext():
+                    mine = objective.run((inputs, targets), size)
             except RefusedError:
                 raise
             except FAILURES as error:

@@ -20,7 +20,7 @@ from dperm.torch.collation import grouped
 from dperm.torch.engine.backward import slopes
 from dperm.torch.engine.beside import Beside
 from dperm.torch.engine.draws import Draws
-from dperm.torch.engine.passes import Part, Partial, TorchPass, collected
+from dperm.torch.engine.passes import Part, Partial, TorchPass, collected, nobody
 from dperm.torch.engine.reads import Parting, Way
 from dperm.torch.engine.runs import Alone, InStep, OutsideError, RefusedError, Run
 from dperm.torch.flat import FlatParameters
@@ -72,48 +72,27 @@ class Apart:
         self.roots, self.losses, self.flat, self.pool = roots, losses, flat, Pool()
         self.own_tensors = False
 
-    def evaluate(self, batch: Any, size: int, *, norms_only: bool = False) -> TorchPass:
+    def evaluate(self, batch: Any, size: int, *, norms_only: bool = False, beside: bool = False) -> TorchPass:
         """The pass over `size` records, (inputs, targets) or `Ragged`. The model's state, and the global generators, are as they
-        were when it ends."""
-        kept = Snapshot(self.roots, without=self.flat.parameters)
+        were when it ends. With `beside` records of one shape run in one ordinary batch: that none influences another is the
+        caller's assumption then."""
+        kept = Snapshot(self.roots, without=self.roots[0].parameters() if self.flat.sharded else self.flat.parameters)
         one = _Evaluation(self, kept, norms_only)
         replayed = alignment.current()
         with self.draws.kept():
             try:
                 for records, inputs, targets in grouped(batch, size):
                     names = None if replayed is None else replayed.names_of(inputs) or range(size)
-                    one.batch(_Batch(records, padded(inputs), padded(targets), names))
+                    if beside:
+                        one.beside(_Batch(records, inputs, targets, names))
+                    else:
+                        one.batch(_Batch(records, padded(inputs), padded(targets), names))
             finally:
                 self.flat.rest()
                 kept.restore()
-        if not self.charged:
+        if not self.charged and not beside:
             one.refuse_kept()
-        return TorchPass(size, one.parts, self.flat, one.leases)
-
-    def evaluate_beside(self, inputs: Any, targets: Any, size: int, *, norms_only: bool = False) -> TorchPass:
-        """The same in one ordinary run of all records, whose independence is the caller's assumption."""
-        kept = Snapshot(self.roots, without=self.roots[0].parameters())
-        tape = Tape(size, self.flat, norms_only, self.pool)
-        seed = self.draws.seed()
-        with self.draws.kept(), torch.enable_grad():
-            try:
-                self.draws.start(seed)
-                run = Beside(tape, self.flat.leaves, Way(torch.arange(size)), self.draws, fixed=kept.left_out)
-                run.mark((inputs, targets))
-                with run:
-                    losses = self.losses(inputs, targets)
-                stray = slopes(losses, [tape.anchor, *self.flat.leaves])[1:]
-            finally:
-                self.flat.rest()
-                kept.restore()
-        self.copied |= run.copied
-        self.rules |= run.rules
-        if outside := [name for name, slope in zip(self.flat.names, stray, strict=True) if slope is not None]:
-            raise RefusedError(f"{', '.join(outside[:3])}: used where torch's functions do not see it.")
-        with torch.no_grad():
-            found = collected(tape, self.flat, losses.detach(), norms_only)
-        everyone = torch.arange(size)
-        return TorchPass(size, [Part(everyone, everyone, found)], self.flat, [tape.scratch])
+        return TorchPass(size, one.parts or [nobody(self.flat)], self.flat, one.leases)
 
     def slower(self, reason: str) -> None:
         """Run one record after the other from now on."""
@@ -169,6 +148,29 @@ class _Evaluation:
                 continue
             self.parts.append(Part(batch.records[way.records], way.records, partial))
 
+    def beside(self, batch: _Batch) -> None:
+        """Run all records in one ordinary batch."""
+        self._begin()
+        try:
+            partial = self._in_one_batch(batch)
+        except FAILURES:
+            if not self._engine.charged or self._engine.flat.sharded:
+                raise
+            self._one_by_one(batch)
+            return
+        self.parts.append(Part(batch.records, torch.arange(batch.size), partial))
+
+    def _in_one_batch(self, batch: _Batch) -> Partial:
+        engine, tape = self._engine, self._tape(batch.size)
+        engine.draws.start(engine.draws.seed())
+        run = Beside(tape, engine.flat.leaves, Way(torch.arange(batch.size)), engine.draws, fixed=self._kept.left_out)
+        run.mark((batch.inputs, batch.targets))
+        with torch.enable_grad(), run:
+            losses = engine.losses(batch.inputs, batch.targets)
+        engine.copied |= run.copied
+        engine.rules |= run.rules
+        return self._collected(tape, losses)
+
     def _one_by_one(self, batch: _Batch) -> None:
         for place in range(batch.size):
             self._alone(batch.of(torch.tensor([place])))
@@ -211,12 +213,18 @@ class _Evaluation:
         )
         with torch.enable_grad(), no_hooks:
             losses = torch.vmap(one, in_dims=(0, *axes), randomness="different")(torch.zeros(batch.size), *given)
-            of_way = torch.zeros_like(losses).index_fill_(0, way.records.to(losses.device), 1.0)
-            stray = slopes(losses, [tape.anchor, *self._engine.flat.leaves], of_way)[1:]
-        if outside := [name for name, slope in zip(self._engine.flat.names, stray, strict=True) if slope is not None]:
+        return self._collected(tape, losses, torch.zeros_like(losses).index_fill_(0, way.records.to(losses.device), 1.0))
+
+    def _collected(self, tape: Tape, losses: Tensor, weights: Tensor | None = None) -> Partial:
+        """Run the way back, weighted by record (b,), and take what the taps read. OutsideError where autograd still finds a
+        trained parameter, which has gone to a function that nobody saw."""
+        flat = self._engine.flat
+        with torch.enable_grad():
+            stray = slopes(losses, [tape.anchor, *flat.leaves], weights)[1:]
+        if outside := [name for name, slope in zip(flat.names, stray, strict=True) if slope is not None]:
             raise OutsideError(f"{', '.join(outside[:3])}: used where torch's functions do not see it.")
         with torch.no_grad():
-            return collected(tape, self._engine.flat, losses.detach(), self._norms_only)
+            return collected(tape, flat, losses.detach(), self._norms_only)
 
     def _own_buffers(self, run: Run) -> None:
         """Buffers of each record's own, for models that write into them; they are put back with all else that the model keeps."""
@@ -268,7 +276,7 @@ class _Evaluation:
         self._engine.rules |= run.rules
         if run.stopped is not None:
             raise run.stopped
-        self._survivors += run.kept([loss])
+        self._survivors += [made for made in run.kept([loss]) if not self._kept.holds(made())]
         return loss
 
     def refuse_kept(self) -> None:

@@ -16,7 +16,7 @@ from dperm.torch.forms import Form
 from dperm.torch.scratch import Leases
 from dperm.torch.tape import Tape
 
-__all__ = ["Part", "Partial", "TorchPass", "collected"]
+__all__ = ["Part", "Partial", "TorchPass", "collected", "nobody"]
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,7 @@ class TorchPass(Pass):
 
     def of_nobody(self) -> TorchPass:
         """The pass without its records, whose sums are zero here."""
-        nobody = torch.zeros(0, dtype=torch.long, device=self._squares.device)
-        nothing = Partial(self._losses[:0], self._squares[:0], [None] * len(self._flat.parameters))
-        return TorchPass(0, [Part(nobody, nobody, nothing)], self._flat, self._leases)
+        return TorchPass(0, [nobody(self._flat)], self._flat, self._leases)
 
     def weighted_sum(self, factors: Any, bound: float | None = None) -> Tensor:
         """Σ_i factors_i·∇ℓ_i (p,); factors (b,), or (b, groups) to weigh each module's part by itself."""
@@ -96,6 +94,13 @@ class TorchPass(Pass):
             form = part.run.forms[number]
             if form is not None:
                 form.add_weighted(factors if factors.dim() == 1 else factors[:, group], out)
+
+
+def nobody(flat: FlatParameters) -> Part:
+    """A run without records."""
+    none = torch.zeros(0, dtype=torch.long, device=flat.device)
+    losses = torch.zeros(0, dtype=flat.dtype, device=flat.device)
+    return Part(none, none, Partial(losses, losses.new_zeros(0, len(flat.groups)), [None] * len(flat.parameters)))
 
 
 def _picked(size: int, parts: Sequence[tuple[Part, Tensor]]) -> Tensor:

@@ -209,7 +209,11 @@ class Run(TorchFunctionMode):
 
     def kept(self, besides: Iterable[Tensor]) -> list[weakref.ref[Tensor]]:
         """Tensors of records, made in this run, that somebody still holds, `besides` those."""
-        return []
+        known = {id(tensor) for tensor in besides} | {id(copy) for copy in self._copies.values()}
+        pairs = ((made, made()) for made in self._made)
+        return [
+            made for made, tensor in pairs if tensor is not None and id(tensor) not in known and self.rows(tensor) is not None
+        ]
 
 
 class InStep(Run):
@@ -233,13 +237,6 @@ class InStep(Run):
         _see_one_record(func, args, kwargs)
         self.draws.note(func.__name__)
         return super()._special(func, args, kwargs)
-
-    def kept(self, besides: Iterable[Tensor]) -> list[weakref.ref[Tensor]]:
-        known = {id(tensor) for tensor in besides} | {id(copy) for copy in self._copies.values()}
-        pairs = ((made, made()) for made in self._made)
-        return [
-            made for made, tensor in pairs if tensor is not None and id(tensor) not in known and self.rows(tensor) is not None
-        ]
 
     def _is_fixed(self, tensor: Tensor) -> bool:
         numbers = self.rows(tensor)
