@@ -178,9 +178,6 @@ COINS: dict[str, Callable[[], int]] = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("coin", COINS)
-@pytest.mark.xfail(
-    reason="coins that are not of global generators are drawn once for each physical batch", strict=True, raises=AssertionError
-)
 def test_43_5_a_coin_of_the_system_is_refused_or_the_same_in_all_physical_batches(coin: str) -> None:
     """Pairs that cancel, in physical batches of two: their sum is zero, whatever the coins. A record without a gradient in front
     parts all pairs. No coupling of coins makes a sum that is always zero one that is mostly long."""
@@ -225,13 +222,8 @@ def by_unwrapping(h: Tensor) -> Tensor:
     return h + inner.detach().reshape(-1)[-1]
 
 
-_BELOW = pytest.mark.xfail(reason="what lies below vmap sees all records", strict=True, raises=AssertionError)
-
-
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "below", [pytest.param(by_mode, marks=_BELOW), by_default_hooks, pytest.param(by_unwrapping, marks=_BELOW)]
-)
+@pytest.mark.parametrize("below", [by_mode, by_default_hooks, by_unwrapping])
 def test_43_3_what_lies_below_the_batching_is_refused_or_harmless(below: Callable[[Tensor], Tensor]) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

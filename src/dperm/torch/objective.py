@@ -223,10 +223,10 @@ class ModuleObjective:
                 "generators, and keep no iterators."
             )
         with self._looking(), self._in_full_precision():
-            problem = None
-            if self.independence is Independence.TESTED:
-                problem = mixing(self, *some, len(chosen))
-            problem = problem or disagreement(self, *some, len(chosen))
+            problem, beside = None, self.independence is Independence.TESTED
+            if beside:
+                problem = mixing(self.engine, *some, len(chosen))
+            problem = problem or disagreement(self.engine, *some, len(chosen), beside=beside)
         if problem is not None:
             raise ValueError(problem)
         if len(self._checked) >= _REMEMBERED:

@@ -10,22 +10,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from dperm.torch.engine.apart import Apart
 from dperm.torch.engine.backward import slopes
-from dperm.torch.engine.coins import none_of_the_system
 from dperm.torch.engine.passes import TorchPass
 from dperm.torch.engine.runs import RefusedError
+from dperm.torch.engine.unheld import nothing_unheld
 from dperm.torch.flat import FlatParameters
 from dperm.torch.guard import global_states, kept_states
 from dperm.torch.state import Snapshot
 from dperm.torch.structure import FAILURES, map_tensors
-
-if TYPE_CHECKING:
-    from dperm.torch.objective import ModuleObjective
 
 __all__ = ["disagreement"]
 
@@ -42,29 +40,28 @@ _GRADIENTS = (
 )
 
 
-def disagreement(objective: ModuleObjective, inputs: Any, targets: Any, size: int) -> str | None:
+def disagreement(engine: Apart, inputs: Any, targets: Any, size: int, *, beside: bool) -> str | None:
     """What is wrong with the gradients of these records, or None. Parameters are moved a little meanwhile, so that layers
     that start at zero hide nothing; layers are in evaluation mode where the model draws, and nothing is compared where it
     draws still.
     """
-    model, flat = objective.model, objective.flat
-    kept = Snapshot(objective.roots, without=flat.parameters)
+    model, flat = engine.model, engine.flat
+    kept = Snapshot(engine.roots, without=flat.parameters)
     modes = {module: module.training for module in model.modules()}
     with kept_states(flat.device), _moved(flat):
         try:
-            plain = _ordinary(objective, *_copied(inputs, targets))
+            plain = _ordinary(engine, *_copied(inputs, targets))
             kept.restore()
             if plain is None:
                 for module in modes:
                     module.training = False
-                plain = _ordinary(objective, *_copied(inputs, targets))
+                plain = _ordinary(engine, *_copied(inputs, targets))
                 kept.restore()
                 for module in modes:
                     module.training = modes[module] if plain is None else False
             try:
-                proved = objective.independence == "proved"
-                with none_of_the_system() if proved else contextlib.nullcontext():
-                    mine = objective.run((inputs, targets), size)
+                with contextlib.nullcontext() if beside else nothing_unheld():
+                    mine = engine.evaluate((inputs, targets), size, beside=beside)
             except RefusedError:
                 raise
             except FAILURES as error:
@@ -99,11 +96,11 @@ class _Ordinary:
     trains: bool
 
 
-def _ordinary(objective: ModuleObjective, inputs: Any, targets: Any) -> _Ordinary | None:
+def _ordinary(engine: Apart, inputs: Any, targets: Any) -> _Ordinary | None:
     """None where the model draws."""
-    flat, before = objective.flat, global_states(objective.flat.device)
+    flat, before = engine.flat, global_states(engine.flat.device)
     with torch.enable_grad():
-        losses = objective.ordinary_losses(inputs, targets)
+        losses = engine.losses(inputs, targets)
         weights = torch.linspace(0.5, 1.5, len(losses), dtype=losses.dtype, device=losses.device)
         weights[1::2] *= -1
         usable = torch.where(torch.isfinite(losses), losses, 0.0)

@@ -76,7 +76,7 @@ class Apart:
         """The pass over `size` records, (inputs, targets) or `Ragged`. The model's state, and the global generators, are as they
         were when it ends. With `beside` records of one shape run in one ordinary batch: that none influences another is the
         caller's assumption then."""
-        kept = Snapshot(self.roots, without=self.roots[0].parameters() if self.flat.sharded else self.flat.parameters)
+        kept = Snapshot(self.roots, without=self.model.parameters() if self.flat.sharded else self.flat.parameters)
         one = _Evaluation(self, kept, norms_only)
         replayed = alignment.current()
         with self.draws.kept():
@@ -93,6 +93,10 @@ class Apart:
         if not self.charged and not beside:
             one.refuse_kept()
         return TorchPass(size, one.parts or [nobody(self.flat)], self.flat, one.leases)
+
+    @property
+    def model(self) -> nn.Module:
+        return self.roots[0]
 
     def slower(self, reason: str) -> None:
         """Run one record after the other from now on."""

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from dperm.torch.engine.apart import Apart
 from dperm.torch.guard import fresh_seed, kept_states, seed_all
 from dperm.torch.state import Snapshot
 from dperm.torch.structure import take
-
-if TYPE_CHECKING:
-    from dperm.torch.objective import ModuleObjective
 
 __all__ = ["mixing"]
 
 _EXCHANGED = 4  # records that are exchanged, one at a time
 
 
-def mixing(objective: ModuleObjective, inputs: Any, targets: Any, size: int) -> str | None:
+def mixing(engine: Apart, inputs: Any, targets: Any, size: int) -> str | None:
     """What shows that records are mixed, or None: a record's loss changes when another is exchanged, when the batch is turned
     round, or when some are left out. In evaluation mode, here and with parameters moved by a tenth of their size."""
-    flat = objective.flat
-    kept = Snapshot(objective.roots, without=objective.model.parameters())
-    modes = {module: module.training for module in objective.model.modules()}
+    flat = engine.flat
+    kept = Snapshot(engine.roots, without=engine.model.parameters())
+    modes = {module: module.training for module in engine.model.modules()}
     stored = flat.stored()
     before = [part.clone() for part in stored]
     with kept_states(flat.device), torch.no_grad():
@@ -36,7 +34,7 @@ def mixing(objective: ModuleObjective, inputs: Any, targets: Any, size: int) -> 
                 seed_all(flat.agreed(fresh_seed()))
                 for part, was in zip(stored, before, strict=True):
                     part.add_(torch.randn_like(was), alpha=share * (float(was.square().mean().sqrt()) or 0.1))
-                if found := _seen(objective, inputs, targets, size):
+                if found := _seen(engine, inputs, targets, size):
                     return found
         finally:
             flat.rest()
@@ -48,10 +46,10 @@ def mixing(objective: ModuleObjective, inputs: Any, targets: Any, size: int) -> 
     return None
 
 
-def _seen(objective: ModuleObjective, inputs: Any, targets: Any, size: int) -> str | None:
+def _seen(engine: Apart, inputs: Any, targets: Any, size: int) -> str | None:
     def losses(places: list[int]) -> Tensor:
         chosen = torch.tensor(places)
-        return objective.ordinary_losses(take(inputs, chosen, size), take(targets, chosen, size))
+        return engine.losses(take(inputs, chosen, size), take(targets, chosen, size))
 
     everyone = list(range(size))
     whole = losses(everyone)

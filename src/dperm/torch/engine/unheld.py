@@ -1,0 +1,67 @@
+"""Code of a model that no run in step can hold: it is looked for in what runs on some records."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from dperm.torch.engine.runs import RefusedError
+
+__all__ = ["nothing_unheld"]
+
+#: Python's generators of the operating system's randomness all end in the first.
+_COINS = (
+    os.urandom, time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic, time.monotonic_ns,
+    time.process_time, time.process_time_ns, time.thread_time, time.thread_time_ns,
+)  # fmt: skip
+_NEW_GENERATOR = random.Random.__init__.__code__
+_MAY_CALL = ("dperm.", "torch.", "logging", "warnings")
+
+_COIN = (
+    "The model or the loss reads a clock or the operating system's randomness ({}): the records of a physical batch would share "
+    "what it gives. Draw from torch's global generator."
+)
+_BELOW = "The model or the loss reaches below torch.vmap ({}), where the numbers of all records are: leave it out."
+
+
+@contextlib.contextmanager
+def nothing_unheld() -> Iterator[None]:
+    """RefusedError at the end of the block where code in it, that is neither PyTorch's nor dperm's, has read a clock, drawn from
+    the operating system, or reached below `torch.vmap`.
+
+    The first two would be drawn once for each physical batch, neither for a record nor for a step; the last sees all records.
+    It sees what runs, and nothing of what may run on other records: that there is none is an assumption.
+    """
+    found: dict[str, None] = {}
+
+    def look(frame: FrameType, event: str, called: Any) -> None:
+        module = frame.f_globals.get("__name__", "")
+        if event == "c_call" and not module.startswith(_MAY_CALL):
+            if any(called is coin for coin in _COINS):
+                found[_COIN.format("os.urandom" if called is os.urandom else f"time.{called.__name__}")] = None
+            elif called.__module__ == "torch._C._functorch":
+                found[_BELOW.format(called.__name__)] = None
+        elif event == "call":
+            if frame.f_code is _NEW_GENERATOR and frame.f_locals.get("x") is None:
+                found[_COIN.format("random.Random()")] = None
+            elif frame.f_code.co_name == "__torch_dispatch__" and not module.startswith(_MAY_CALL):
+                found[_BELOW.format("__torch_dispatch__")] = None
+
+    before, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()  # what collects garbage may call whoever counts its time
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+        if collects:
+            gc.enable()
+    if found:
+        raise RefusedError(next(iter(found)))
