@@ -363,6 +363,7 @@ def _sums_of_others(case: Case, order: Sequence[int], place: int | None, indepen
     sums = []
     with aligned(lambda numbers: [order[number] for number in numbers]) if align else _system_seeds():
         stream = TorchRecords(case.data(order), physical_batch_size=physical, collate_fn=case.collate, key=0)
+        stream.charged = True
         for step in range(2):
             seeded(2 + step)
             objective.engine.draws.next_step()
