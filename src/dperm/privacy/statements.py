@@ -265,7 +265,7 @@ def layer_rule(rule: Any) -> Assumption:
         f"The rule {rule.__module__}.{rule.__qualname__} computes each record's output from that record alone, and gives its own "
         "gradient, and its norm, of whatever size.",
         "caller",
-        "on up to 16 records: gradients compared with autograd",
+        "on up to 8 records: gradients compared with autograd",
         "stranger: layer rule",
     )
 

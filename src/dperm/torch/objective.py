@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Independence", "ModuleObjective", "per_example"]
 
-_CHECKED = 16  # records on which gradients are compared with autograd's
+_COMPARED, _LOOKED_AT = 8, 16  # records on which gradients are compared with autograd's; where mixing is looked for
 _REMEMBERED = 256  # shapes whose check is not repeated
 
 
@@ -53,7 +53,7 @@ class ModuleObjective:
     wrapped or changed; gradients and sums are in single precision at least.
 
     The model and the loss see one record at a time (`dperm.torch.engine`), so that no record can influence another's gradient.
-    Before the first pass, and after every change of the model's modes, layers or input shapes, losses and gradients of up to 16
+    Before the first pass, and after every change of the model's modes, layers or input shapes, losses and gradients of up to 8
     records are compared with those of one ordinary batch: a model that was meant to mix records is told so. `relation`,
     `public_size` and `person_rows` (records are persons of so many rows at most) are public facts for plans; `autocast` names a
     narrower type for the forward. With `independence` "tested" the model sees whole batches, and that it keeps records apart is
@@ -214,7 +214,8 @@ class ModuleObjective:
             return
         self._refuse()
         size = self._size(inputs, targets)
-        chosen = torch.linspace(0, size - 1, min(size, _CHECKED)).round().long()
+        beside = self.independence is Independence.TESTED
+        chosen = torch.linspace(0, size - 1, min(size, _LOOKED_AT if beside else _COMPARED)).round().long()
         some = take(inputs, chosen, size), take(targets, chosen, size)
         if moving := Snapshot(self.roots, without=self.flat.parameters).uncopied:
             kinds = ", ".join(dict.fromkeys(moving))
@@ -223,7 +224,7 @@ class ModuleObjective:
                 "generators, and keep no iterators."
             )
         with self._looking(), self._in_full_precision():
-            problem, beside = None, self.independence is Independence.TESTED
+            problem = None
             if beside:
                 problem = mixing(self.engine, *some, len(chosen))
             problem = problem or disagreement(self.engine, *some, len(chosen), beside=beside)

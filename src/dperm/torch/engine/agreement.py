@@ -27,7 +27,7 @@ from dperm.torch.structure import FAILURES, map_tensors
 
 __all__ = ["disagreement"]
 
-_NORMS = 4  # records whose gradients are compared by themselves
+_NORMS = 2  # records whose gradients are compared by themselves
 
 _MIXES = (
     "One record's loss depends on another record: the model and the loss give it another loss in a batch than alone. A layer or "

@@ -37,7 +37,8 @@ def nothing_unheld() -> Iterator[None]:
     the operating system, or reached below `torch.vmap`.
 
     The first two would be drawn once for each physical batch, neither for a record nor for a step; the last sees all records.
-    It sees what runs, and nothing of what may run on other records: that there is none is an assumption.
+    It sees what runs, and nothing of what may run on other records: that there is none is an assumption. Under a profiler it
+    sees nothing.
     """
     found: dict[str, None] = {}
 
@@ -54,13 +55,16 @@ def nothing_unheld() -> Iterator[None]:
             elif frame.f_code.co_name == "__torch_dispatch__" and not module.startswith(_MAY_CALL):
                 found[_BELOW.format("__torch_dispatch__")] = None
 
-    before, collects = sys.getprofile(), gc.isenabled()
+    if sys.getprofile() is not None:  # somebody measures the program, and there can be one profile function only
+        yield
+        return
+    collects = gc.isenabled()
     gc.disable()  # what collects garbage may call whoever counts its time
     sys.setprofile(look)
     try:
         yield
     finally:
-        sys.setprofile(before)
+        sys.setprofile(None)
         if collects:
             gc.enable()
     if found:
