@@ -150,7 +150,7 @@ class Snapshot:
             return (function.func, function.args, function.keywords)
         if isinstance(function, types.MethodType):
             return (function.__self__, function.__func__)
-        if (function.__module__ or "").startswith(_LEFT):
+        if _is_library(function.__module__ or ""):
             return ()
         names = _names(function.__code__)
         held = self._named(function.__globals__, names)
@@ -171,7 +171,7 @@ class Snapshot:
     def _class(self, kind: type) -> Iterable[Any]:
         hanging: list[Any] = []
         for each in kind.__mro__:
-            if not _left(each):
+            if not _is_library(each.__module__):
                 held = {name: value for name, value in vars(each).items() if not _of_every_class(name, value)}
                 self._hold(_class_back, each, held)
                 hanging += held.values()

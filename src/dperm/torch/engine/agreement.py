@@ -18,6 +18,7 @@ from torch import Tensor
 from dperm.torch.engine.apart import Apart
 from dperm.torch.engine.backward import slopes
 from dperm.torch.engine.passes import TorchPass
+from dperm.torch.engine.refused import in_short
 from dperm.torch.engine.runs import RefusedError
 from dperm.torch.engine.unheld import nothing_unheld
 from dperm.torch.flat import FlatParameters
@@ -67,7 +68,7 @@ def disagreement(engine: Apart, inputs: Any, targets: Any, size: int, *, beside:
             except FAILURES as error:
                 if size == 1:
                     raise
-                return f"The model or the loss runs on a batch of {size} records and not on each by itself: {error}"
+                return f"The model or the loss runs on a batch of {size} records and not on each by itself: {in_short(error)}"
         finally:
             kept.restore()
             for module, mode in modes.items():

@@ -22,6 +22,7 @@ from dperm.torch.engine.beside import Beside
 from dperm.torch.engine.draws import Draws
 from dperm.torch.engine.passes import Part, Partial, TorchPass, collected, nobody
 from dperm.torch.engine.reads import Parting, Way
+from dperm.torch.engine.refused import in_short
 from dperm.torch.engine.runs import Alone, InStep, OutsideError, RefusedError, Run
 from dperm.torch.flat import FlatParameters
 from dperm.torch.forms import Dense
@@ -194,9 +195,11 @@ class _Evaluation:
             return
         try:
             self._one_by_one(mine)
+        except RefusedError:
+            raise
         except ValueError as alone:
-            raise ValueError(f"The model or the loss does not run on each record by itself: {alone}") from alone
-        engine.slower(str(error).strip().split("\n")[0])
+            raise ValueError(f"The model or the loss does not run on each record by itself: {in_short(alone)}") from alone
+        engine.slower(in_short(error))
 
     def _in_step(self, way: Way, batch: _Batch) -> Partial:
         engine, tape = self._engine, self._tape(batch.size)

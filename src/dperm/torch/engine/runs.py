@@ -8,6 +8,7 @@ and the copy is tapped. `Alone` runs one record by itself, for what `torch.vmap`
 
 from __future__ import annotations
 
+import traceback
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -21,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from dperm.torch.engine.draws import Draws
 from dperm.torch.engine.reads import Way
+from dperm.torch.engine.refused import line_of_model
 from dperm.torch.engine.together import together
 from dperm.torch.forms import Dense
 from dperm.torch.tape import Tape
@@ -133,6 +135,9 @@ class Run(TorchFunctionMode):
             raise self.stopped
         try:
             output = self._called(func, args, kwargs or {})
+        except RefusedError as error:
+            self.stopped = RefusedError(f"{error}{line_of_model(traceback.extract_stack())}")
+            raise self.stopped from error
         except Exception as error:
             self.stopped = self.stop(error)
             raise
@@ -263,7 +268,7 @@ class Alone(Run):
 
     def stop(self, error: Exception) -> Exception | None:
         """Nothing that it can catch says anything of another record."""
-        return error if isinstance(error, RefusedError) else None
+        return None
 
     def _of_parameters(self, func: Any, args: Any, kwargs: Any) -> Any:
         return func(*args, **kwargs)
