@@ -415,6 +415,30 @@ def language() -> Iterator[Architecture]:
 
     yield Architecture("transformers", "Wav2Vec2ForSequenceClassification", speech)
 
+    def masked_images() -> Case:
+        decoder = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
+        config = hf.ViTMAEConfig(
+            hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8,
+            **{f"decoder_{name}": value for name, value in decoder.items()},
+        )  # fmt: skip
+        model, pictures = hf.ViTMAEForPreTraining(config), torch.rand(SIZE, 3, 32, 32)
+
+        def unseen(outputs: Any, targets: Tensor) -> Tensor:
+            patches = targets.unfold(2, 8, 8).unfold(3, 8, 8).permute(0, 2, 3, 4, 5, 1).flatten(3).flatten(1, 2)
+            errors = (outputs.logits - patches).square()
+            return (errors.mean(2) * outputs.mask).sum(1) / outputs.mask.sum(1)
+
+        return Case(model, {"pixel_values": pictures, "noise": torch.rand(SIZE, 16)}, pictures, unseen)
+
+    yield Architecture("transformers", "ViTMAEForPreTraining", masked_images)
+
+    def pixels() -> Case:
+        config = hf.ImageGPTConfig(vocab_size=33, n_positions=64, n_embd=32, n_layer=2, n_head=4, use_cache=False)
+        words = torch.randint(1, 32, (SIZE, 12))
+        return Case(hf.ImageGPTForCausalImageModeling(config), {"input_ids": words}, words, masked_next)
+
+    yield Architecture("transformers", "ImageGPTForCausalImageModeling", pixels)
+
 
 # peft
 

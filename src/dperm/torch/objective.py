@@ -217,12 +217,6 @@ class ModuleObjective:
         beside = self.independence is Independence.TESTED
         chosen = torch.linspace(0, size - 1, min(size, _LOOKED_AT if beside else _COMPARED)).round().long()
         some = take(inputs, chosen, size), take(targets, chosen, size)
-        if moving := Snapshot(self.roots, without=self.flat.parameters).uncopied:
-            kinds = ", ".join(dict.fromkeys(moving))
-            raise ValueError(
-                f"The model or the loss keeps what cannot be put back after each pass ({kinds}): draw from the global "
-                "generators, and keep no iterators."
-            )
         with self._looking(), self._in_full_precision():
             problem = None
             if beside:
@@ -230,6 +224,12 @@ class ModuleObjective:
             problem = problem or disagreement(self.engine, *some, len(chosen), beside=beside)
         if problem is not None:
             raise ValueError(problem)
+        if moving := self.engine.snapshot().uncopied:
+            kinds = ", ".join(dict.fromkeys(moving))
+            raise ValueError(
+                f"The model or the loss keeps what cannot be put back after each pass ({kinds}): draw from the global "
+                "generators, and keep no iterators."
+            )
         if len(self._checked) >= _REMEMBERED:
             self._checked.clear()
         self._checked.add(key)
@@ -257,7 +257,7 @@ class ModuleObjective:
     @contextlib.contextmanager
     def _looking(self) -> Iterator[None]:
         """Within the block the model and the global generators may change: they are put back."""
-        kept = Snapshot(self.roots, without=self.flat.parameters)
+        kept = self.engine.snapshot()
         # other kernels round otherwise
         with kept_states(self.flat.device), torch.backends.cudnn.flags(allow_tf32=False):
             try:
@@ -278,8 +278,7 @@ class ModuleObjective:
 
     def snapshot(self) -> Snapshot:
         """What the model and the loss keep besides the trainable parameters."""
-        left_out = self.model.parameters() if self.flat.sharded else self.flat.parameters
-        return Snapshot(self.roots, without=left_out)
+        return self.engine.snapshot()
 
     @contextlib.contextmanager
     def _in_full_precision(self) -> Iterator[None]:

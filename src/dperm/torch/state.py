@@ -7,9 +7,10 @@ import functools
 import itertools
 import random
 import sys
+import sysconfig
 import types
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch.utils.data import Dataset
 
 from dperm.torch.structure import local
 
-__all__ = ["Snapshot"]
+__all__ = ["INSTALLED", "Snapshot"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _COPIED = 1 << 20  # numbers of a tensor
@@ -28,8 +29,15 @@ _MOST = 200_000  # objects: what hangs on a function may be anything
 _LEFT = ("dperm.", "torch.", "numpy", "lightning.", "pytorch_lightning.", "builtins", "functools", "typing", "abc", "logging")
 #: they are another at each use, and nobody can put them back so that each step has numbers of its own
 _MOVING = (types.GeneratorType, random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+#: where packages are installed
+INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 #: the type of functions that remember what they gave
 _CACHED: Any = type(functools.cache(lambda: None))
+#: methods that nobody calls of an object that is there
+_UNCALLED = frozenset(
+    {"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__reduce__", "__reduce_ex__", "__getstate__",
+     "__setstate__", "__deepcopy__", "__copy__", "__repr__", "__str__", "__del__"}
+)  # fmt: skip
 #: whose states are put back by themselves
 _GLOBAL_GENERATORS = {id(method.__self__) for method in (random.random, np.random.rand)}
 #: functions of a class
@@ -41,20 +49,25 @@ class Snapshot:
     """The state reachable from `roots` as it is now: modules, losses and whatever they hold.
 
     That is attributes, slots, lists, dicts, sets, arrays, tensors, hooks, what closures, default arguments and the global names
-    of functions hold, and what hangs on classes. What belongs to PyTorch or dperm is left out, but for modules. Tensors in
-    `without` stay as they are, and so do tensors of more than a million numbers: `left_out` says where the latter are.
-    `uncopied` names what cannot be put back: iterators, and generators of random numbers.
+    of functions hold, and what hangs on classes. Global names are those of code that may be called, by its name, from `forward`
+    or the loss; of packages that are installed, those of code that is in `ran`. What belongs to PyTorch or dperm is left out, but
+    for modules. Tensors in `without` stay as they are, and so do tensors of more than a million numbers: `left_out` says where
+    the latter are. `uncopied` names what cannot be put back: iterators, and generators of random numbers.
 
     Raises ValueError for more than 200,000 objects.
     """
 
-    def __init__(self, roots: Iterable[Any], *, without: Iterable[Tensor] = ()) -> None:
+    def __init__(self, roots: Iterable[Any], *, without: Iterable[Tensor] = (), ran: Collection[types.CodeType] = ()) -> None:
         #: where the numbers of tensors are that are too large to be put back
         self.left_out: set[int] = set()
         self.uncopied: list[str] = []
         self._back: list[tuple[Callable[[Any, Any], None], Any, Any]] = []
+        self._ran = ran
         self._without = {id(tensor) for tensor in without}
         self._seen = set[int]()
+        #: names that code uses which may be called, and methods that are called when one of them is theirs
+        self._names = {"forward"}
+        self._methods: dict[str, list[Any]] = {}
         self._alive: list[Any] = []  # identities stay theirs as long as this does
         waiting = list(roots)
         while waiting:
@@ -116,7 +129,7 @@ class Snapshot:
         if isinstance(item, _MOVING) or (isinstance(item, Iterator) and type(item).__module__ in ("builtins", "itertools")):
             self.uncopied.append(type(item).__name__)
             return ()
-        if _left(type(item)) or isinstance(item, Dataset):
+        if _left(type(item)) or isinstance(item, (Dataset, types.ModuleType)):
             return ()
         return (*self._attributes(item), type(item))
 
@@ -152,16 +165,21 @@ class Snapshot:
             return (function.__self__, function.__func__)
         if _is_library(function.__module__ or ""):
             return ()
-        names = _names(function.__code__)
+        code = function.__code__
+        cells = [cell for cell in function.__closure__ or () if _filled(cell)]
+        for cell in cells:
+            self._hold(_cell_back, cell, cell.cell_contents)
+        hanging = (function.__defaults__, function.__kwdefaults__, vars(function), *(cell.cell_contents for cell in cells))
+        if code.co_filename.startswith(INSTALLED) and code not in self._ran:
+            return hanging
+        names = _names(code)
+        called = [method for name in names - self._names for method in self._methods.pop(name, ())]
+        self._names |= names
         held = self._named(function.__globals__, names)
         for module in held:
             if isinstance(module, types.ModuleType) and not _is_library(module.__name__):
                 held = [*held, *self._named(vars(module), names)]
-        cells = [cell for cell in function.__closure__ or () if _filled(cell)]
-        for cell in cells:
-            self._hold(_cell_back, cell, cell.cell_contents)
-        contents = [cell.cell_contents for cell in cells]
-        return (function.__defaults__, function.__kwdefaults__, vars(function), *held, *contents)
+        return (*hanging, *called, *held)
 
     def _named(self, named: dict[str, Any], names: Iterable[str]) -> list[Any]:
         held = {name: named[name] for name in names if name in named}
@@ -175,7 +193,12 @@ class Snapshot:
                 held = {name: value for name, value in vars(each).items() if not _of_every_class(name, value)}
                 self._hold(_class_back, each, held)
                 hanging += held.values()
-                hanging += [value for value in vars(each).values() if isinstance(value, _CODE)]
+                for name, value in vars(each).items():
+                    if isinstance(value, _CODE):
+                        if name in self._names or (name not in _UNCALLED and name.startswith("__")):
+                            hanging.append(value)
+                        else:
+                            self._methods.setdefault(name, []).append(value)
         return hanging
 
 

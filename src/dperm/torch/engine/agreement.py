@@ -23,7 +23,6 @@ from dperm.torch.engine.runs import RefusedError
 from dperm.torch.engine.unheld import nothing_unheld
 from dperm.torch.flat import FlatParameters
 from dperm.torch.guard import global_states, kept_states
-from dperm.torch.state import Snapshot
 from dperm.torch.structure import FAILURES, map_tensors
 
 __all__ = ["disagreement"]
@@ -47,7 +46,7 @@ def disagreement(engine: Apart, inputs: Any, targets: Any, size: int, *, beside:
     draws still.
     """
     model, flat = engine.model, engine.flat
-    kept = Snapshot(engine.roots, without=flat.parameters)
+    kept = engine.snapshot()
     modes = {module: module.training for module in model.modules()}
     with kept_states(flat.device), _moved(flat):
         try:
@@ -61,8 +60,9 @@ def disagreement(engine: Apart, inputs: Any, targets: Any, size: int, *, beside:
                 for module in modes:
                     module.training = modes[module] if plain is None else False
             try:
-                with contextlib.nullcontext() if beside else nothing_unheld():
+                with contextlib.nullcontext(set[Any]()) if beside else nothing_unheld() as ran:
                     mine = engine.evaluate((inputs, targets), size, beside=beside)
+                engine.ran |= ran
             except RefusedError:
                 raise
             except FAILURES as error:

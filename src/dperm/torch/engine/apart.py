@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -68,6 +69,8 @@ class Apart:
         self.copied: dict[nn.Parameter, None] = {}
         self.rules: dict[Any, None] = {}
         self.charged = False
+        #: code of installed packages that ran when the model was looked at
+        self.ran = set[CodeType]()
         #: whether dperm itself has a hook on what is saved for the way back
         self.hooked = False
         self.roots, self.losses, self.flat, self.pool = roots, losses, flat, Pool()
@@ -77,7 +80,7 @@ class Apart:
         """The pass over `size` records, (inputs, targets) or `Ragged`. The model's state, and the global generators, are as they
         were when it ends. With `beside` records of one shape run in one ordinary batch: that none influences another is the
         caller's assumption then."""
-        kept = Snapshot(self.roots, without=self.model.parameters() if self.flat.sharded else self.flat.parameters)
+        kept = self.snapshot()
         one = _Evaluation(self, kept, norms_only)
         replayed = alignment.current()
         with self.draws.kept():
@@ -94,6 +97,11 @@ class Apart:
         if not self.charged and not beside:
             one.refuse_kept()
         return TorchPass(size, one.parts or [nobody(self.flat)], self.flat, one.leases)
+
+    def snapshot(self) -> Snapshot:
+        """What the model and the loss keep besides the trained parameters; where these are sharded, besides all parameters."""
+        left_out = self.model.parameters() if self.flat.sharded else self.flat.parameters
+        return Snapshot(self.roots, without=left_out, ran=self.ran)
 
     @property
     def model(self) -> nn.Module:

@@ -50,4 +50,4 @@ def in_short(error: BaseException) -> str:
 def line_of_model(frames: traceback.StackSummary) -> str:
     """The innermost of these lines that is neither PyTorch's nor dperm's, as a remark in brackets; empty where there is none."""
     lines = [line for line in frames if not line.filename.startswith(_LIBRARIES)]
-    return f" (line {lines[-1].lineno} of {lines[-1].filename}, in {lines[-1].name})" if lines else ""
+    return f" (line {lines[-1].lineno} of {Path(lines[-1].filename).name}, in {lines[-1].name})" if lines else ""

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from dperm.torch.engine.apart import Apart
 from dperm.torch.guard import fresh_seed, kept_states, seed_all
-from dperm.torch.state import Snapshot
 from dperm.torch.structure import take
 
 __all__ = ["mixing"]
@@ -22,7 +21,7 @@ def mixing(engine: Apart, inputs: Any, targets: Any, size: int) -> str | None:
     """What shows that records are mixed, or None: a record's loss changes when another is exchanged, when the batch is turned
     round, or when some are left out. In evaluation mode, here and with parameters moved by a tenth of their size."""
     flat = engine.flat
-    kept = Snapshot(engine.roots, without=engine.model.parameters())
+    kept = engine.snapshot()
     modes = {module: module.training for module in engine.model.modules()}
     stored = flat.stored()
     before = [part.clone() for part in stored]

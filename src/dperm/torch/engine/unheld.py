@@ -9,10 +9,11 @@ import random
 import sys
 import time
 from collections.abc import Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from dperm.torch.engine.runs import RefusedError
+from dperm.torch.state import INSTALLED
 
 __all__ = ["nothing_unheld"]
 
@@ -32,15 +33,16 @@ _BELOW = "The model or the loss reaches below torch.vmap ({}), where the numbers
 
 
 @contextlib.contextmanager
-def nothing_unheld() -> Iterator[None]:
+def nothing_unheld() -> Iterator[set[CodeType]]:
     """RefusedError at the end of the block where code in it, that is neither PyTorch's nor dperm's, has read a clock, drawn from
     the operating system, or reached below `torch.vmap`.
 
-    The first two would be drawn once for each physical batch, neither for a record nor for a step; the last sees all records.
-    It sees what runs, and nothing of what may run on other records: that there is none is an assumption. Under a profiler it
-    sees nothing.
+    Clocks and the system's randomness would be drawn once for each physical batch, neither for a record nor for a step; what
+    reaches below sees all records. This sees what runs, and nothing of what may run on other records: that there is none is an
+    assumption. Under a profiler it sees nothing. Yields the set of code of installed packages that ran so far.
     """
     found: dict[str, None] = {}
+    ran = set[CodeType]()
 
     def look(frame: FrameType, event: str, called: Any) -> None:
         module = frame.f_globals.get("__name__", "")
@@ -50,19 +52,21 @@ def nothing_unheld() -> Iterator[None]:
             elif called.__module__ == "torch._C._functorch":
                 found[_BELOW.format(called.__name__)] = None
         elif event == "call":
+            if frame.f_code.co_filename.startswith(INSTALLED):
+                ran.add(frame.f_code)
             if frame.f_code is _NEW_GENERATOR and frame.f_locals.get("x") is None:
                 found[_COIN.format("random.Random()")] = None
             elif frame.f_code.co_name == "__torch_dispatch__" and not module.startswith(_MAY_CALL):
                 found[_BELOW.format("__torch_dispatch__")] = None
 
     if sys.getprofile() is not None:  # somebody measures the program, and there can be one profile function only
-        yield
+        yield ran
         return
     collects = gc.isenabled()
     gc.disable()  # what collects garbage may call whoever counts its time
     sys.setprofile(look)
     try:
-        yield
+        yield ran
     finally:
         sys.setprofile(None)
         if collects:
