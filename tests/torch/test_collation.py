@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -325,3 +326,69 @@ def test_43_2_texts_are_each_record_s_own_and_numbers_of_two_kinds_stay_apart() 
     found = {int(place): (inputs[1], targets.dtype) for places, inputs, targets in batch for place in places}
     assert {place: text for place, (text, _) in found.items()} == {place: (f"name {place % 2}",) for place in range(6)}
     assert [kind.is_floating_point for _, (_, kind) in sorted(found.items())] == [place == 3 for place in range(6)]
+
+
+class Readable(torch.utils.data.Dataset[Any]):
+    """Records of which one cannot be read when `broken` says so: at the 16 places that are looked at before a charge none is."""
+
+    def __init__(self, error: Exception | None, broken: int = 7) -> None:
+        self.error, self.broken = error, broken
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.broken and self.error is not None:
+            raise self.error
+        return torch.full((3,), 1.0 + index), float(index % 2)
+
+
+def only_short(items: list[Any]) -> Any:
+    if any(float(row[0]) == 8.0 for row, _ in items):
+        raise KeyError("a record that this collation was not written for")
+    return torch.stack([row for row, _ in items]), torch.tensor([target for _, target in items])
+
+
+BROKEN: dict[str, tuple[Any, Any]] = {
+    "value": (Readable(ValueError("not a picture")), None),
+    "decoder": (Readable(OSError("cannot identify this file")), None),
+    "collate": (Readable(None), only_short),
+}
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", BROKEN)
+def test_43_2_a_record_that_cannot_be_read_contributes_zero_once_the_run_is_charged(kind: str, workers: int) -> None:
+    data, collate = BROKEN[kind]
+    records = TorchRecords(data, physical_batch_size=16, collate_fn=collate, num_workers=workers)
+    records.sample(16)
+    with pytest.raises((ValueError, OSError, KeyError)):
+        list(records.batches())
+    records.charged, records._loaders = True, []
+    model = nn.Linear(3, 1)
+    objective = ModuleObjective(model, lambda outputs, targets: (outputs[:, 0] - targets).square())
+    objective.prepare(torch.ones(4, 3), torch.ones(4))
+    objective.engine.charged = True
+    norms = torch.cat([objective.per_example(objective.theta, batch).norms for batch in records.batches()])
+    whole = torch.stack([Readable(None)[index][0] for index in range(40)])
+    expected = objective.per_example(objective.theta, (whole, torch.arange(40) % 2.0)).norms
+    expected[7] = 0.0
+    assert torch.allclose(norms, expected, atol=1e-12)
+
+
+def test_43_2_a_disk_that_is_gone_stops_the_run() -> None:
+    records = TorchRecords(Readable(OSError(5, "Input/output error")), physical_batch_size=16)
+    records.charged = True
+    with pytest.raises(OSError, match="Input/output"):
+        list(records.batches())
+
+
+def test_43_2_batches_of_nobody_have_sums_of_zero() -> None:
+    data = Readable(ValueError("not a picture"))
+    records = TorchRecords(data, physical_batch_size=16)
+    records.charged = True
+    (batches,) = records.stream([np.array([7])])
+    objective = ModuleObjective(nn.Linear(3, 1), lambda outputs, targets: outputs[:, 0] - targets)
+    (found,) = [objective.per_example(objective.theta, batch) for batch in batches]
+    assert found.norms.tolist() == [0.0]
+    assert not found.weighted_sum(torch.ones(1)).any()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import cProfile
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +18,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from dperm.release.alignment import aligned
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
-from dperm.torch.collation import Ragged
+from dperm.torch.collation import Ragged, joined
 from dperm.torch.engine.runs import RefusedError
 
 N, WIDTH = 6, 5
@@ -495,3 +497,31 @@ def test_43_9_what_a_model_writes_into_its_tensors_does_not_stay(write: Any, kin
     with contextlib.suppress(RefusedError):
         objective.evaluate(torch.randn(3, WIDTH), torch.zeros(3))
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_43_messages_name_the_line_of_the_model() -> None:
+    def hooked(net: Any, h: Tensor) -> Tensor:
+        h.register_hook(lambda gradient: gradient)
+        return h
+
+    line = hooked.__code__.co_firstlineno + 1
+    with pytest.raises(ValueError, match=rf"leave register_hook out. \(line {line} of test_independence.py, in hooked\)"):
+        ModuleObjective(Net(hooked), squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
+
+
+def test_43_5_a_profiler_may_watch_the_first_step() -> None:
+    watched = cProfile.Profile()
+    objective = ModuleObjective(Net(lambda net, h: torch.tanh(h)), squared)
+    watched.runcall(objective.evaluate, torch.randn(N, WIDTH), torch.randn(N))
+    assert sys.getprofile() is None
+
+
+def test_43_records_of_several_shapes_run_where_independence_is_tested() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.AdaptiveAvgPool1d(4), nn.Linear(4, 1))
+    rows = [torch.randn(length) for length in (4, 6, 4, 8, 6)]
+    batch = joined([(row[None], torch.zeros(1)) for row in rows])
+    proved, tested = (ModuleObjective(model, squared, independence=how) for how in ("proved", "tested"))
+    found = [objective.per_example(objective.theta, batch).norms for objective in (proved, tested)]
+    assert torch.allclose(*found, rtol=1e-5)
+    assert len(set(found[0].tolist())) == 5

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dperm.torch import ModuleObjective
 from dperm.torch.state import Snapshot
+from helpers import counters
 
 WIDTH, N, BATCH = 4, 41, 10
 
@@ -156,6 +157,57 @@ def behind_a_lambda() -> Callable[..., Tensor]:
     return lambda outputs, targets: criterion(outputs, targets)
 
 
+class ByAStaticMethod(Base):
+    @staticmethod
+    def counted() -> float:
+        COUNTS.append(1)
+        return sign(len(COUNTS))
+
+    def scale(self) -> float:
+        return self.counted()
+
+
+COUNTS: list[int] = []
+
+
+class ByAProperty(Base):
+    @property
+    def counted(self) -> float:
+        COUNTS.append(1)
+        return sign(len(COUNTS))
+
+    def scale(self) -> float:
+        return self.counted
+
+
+@functools.cache
+def remembered(key: str) -> list[int]:
+    return [0]
+
+
+class ByACache(Base):
+    def scale(self) -> float:
+        count = remembered("count")
+        count[0] += 1
+        return sign(count[0])
+
+
+class InAModule(Base):
+    def scale(self) -> float:
+        counters.count += 1
+        return sign(counters.count)
+
+
+class ByAMethodOfAList(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.extended = COUNTS.append
+
+    def scale(self) -> float:
+        self.extended(1)
+        return sign(len(COUNTS))
+
+
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "slots": (lambda: Holding(_Counter()), lambda: squared),
     "slots of a dataclass": (lambda: Holding(_State()), lambda: squared),
@@ -163,6 +215,11 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "attribute of the class": (OnItsClass, lambda: squared),
     "attribute of a parameter": (OnAParameter, lambda: squared),
     "object of a bound method": (BoundMethod, lambda: squared),
+    "global of a static method": (ByAStaticMethod, lambda: squared),
+    "global of a property": (ByAProperty, lambda: squared),
+    "what a cached function remembers": (ByACache, lambda: squared),
+    "attribute of a module": (InAModule, lambda: squared),
+    "list of a built-in method": (ByAMethodOfAList, lambda: squared),
     "closure of a hook": (hooked, lambda: squared),
     "closure of the loss": (Base, counted_in_a_closure),
     "attribute of the loss": (Base, lambda: counted_on_itself),
@@ -218,6 +275,15 @@ def test_43_9_too_many_objects_are_refused_and_data_sets_are_left_out() -> None:
 
     model.kept = Data()
     ModuleObjective(model, squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
+
+
+def test_43_9_what_only_a_constructor_draws_from_is_no_matter() -> None:
+    class Features(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("frequencies", torch.from_numpy(np.random.default_rng(0).normal(size=8)).float())
+
+    ModuleObjective(Features(), squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
 
 
 def test_43_9_hooks_that_a_run_adds_are_taken_away() -> None:
