@@ -246,7 +246,8 @@ RECORDS_APART = Assumption(
     "weights and pretraining do not depend on these records.",
     "caller",
     "the model and the loss see one record at a time, and each is collated beside a companion made of itself: none influences "
-    "another's gradient, in real arithmetic. Looked for: tensors of records that something outside of the model keeps",
+    "another's gradient, in real arithmetic. Looked for, on some records: tensors that something outside of the model keeps, "
+    "clocks, the system's randomness, and code that reaches below torch.vmap",
     "records apart",
 )
 
