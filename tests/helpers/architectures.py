@@ -8,7 +8,7 @@ import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -49,6 +49,7 @@ class Architecture:
     make: Callable[[], Case]
     refused: str = ""
     single: bool = False  # computes a part in single precision, whatever it is cast to
+    rescales: bool = False  # writes into its parameters in evaluation mode
 
 
 LIBRARIES = ("torchvision", "timm", "transformers", "peft")
@@ -350,7 +351,7 @@ def language() -> Iterator[Architecture]:
     yield generator("Falcon")
     yield generator("Mamba", state_size=4, expand=2)
     yield generator("Mixtral", num_local_experts=2, num_key_value_heads=2)
-    yield generator("Rwkv", mask=False, attention_hidden_size=32)
+    yield replace(generator("Rwkv", mask=False, attention_hidden_size=32), rescales=True)
 
     def seq2seq(name: str, **settings: Any) -> Architecture:
         def make() -> Case:

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+from dperm.torch.guard import fresh_seed, seed_all
 from dperm.torch.named import Paired
-from dperm.torch.structure import FAILURES, batch_size, map_tensors, take, tensors
+from dperm.torch.structure import FAILURES, batch_size, map_tensors, padded, take, tensors, with_items
 
 __all__ = ["Collation", "Ragged", "grouped", "joined", "refuse_other_than_pairs"]
 
@@ -34,6 +35,13 @@ class Ragged(list[tuple[Tensor, Any, Any]]):
     def mapped(self, function: Callable[[Any, Any], Any]) -> Ragged:
         """With `function(inputs, targets)` in place of both."""
         return Ragged(((places, *function(inputs, targets)) for places, inputs, targets in self), self.size)
+
+
+_TRIES = 4
+_ACROSS = (
+    "Your collate_fn gives a record other values beside other records: it computes across records (mixing, standardising?), or "
+    "leaves their order. Compute per record, or with public statistics."
+)
 
 
 class NotByRecordError(ValueError):
@@ -73,9 +81,12 @@ class Collation:
         these others. ValueError where it has not: the function was meant to compute across records."""
         if self._own or not items:
             return
-        whole = self._whole(list(items))
-        if batch_size(whole[0]) != len(items) or _same(whole, self._whole(list(items))) is False:
-            return  # the batch is refused where it is used; or the function draws, and nothing can be compared
+        seed = fresh_seed()
+        whole, again = (_in_rows(self._seeded(seed + number, items), len(items)) for number in range(2))
+        if not _same(whole, again):
+            if self._mixes_by_draws(items):
+                raise ValueError(_ACROSS)
+            return  # values that are drawn cannot be compared further
         for self.repeats in (True, False):
             for self.row in (0, 1):
                 try:
@@ -85,13 +96,27 @@ class Collation:
                     raise
                 except FAILURES:
                     continue
-        raise ValueError(
-            "Your collate_fn gives a record other values beside other records: it computes across records (mixing, "
-            "standardising?), or leaves their order. Compute per record, or with public statistics."
-        )
+        raise ValueError(_ACROSS)
+
+    def _seeded(self, seed: int, items: list[Any]) -> Any:
+        seed_all(seed)
+        return self._whole([copy.copy(item) for item in items])
+
+    def _mixes_by_draws(self, items: list[Any]) -> bool:
+        """Whether a function that draws gives the first record other values when the others change places, and nothing else."""
+        if len({repr(_kind(item)) for item in items}) > 1 or _kind(items[0]) is None:
+            return False  # records of several shapes change what is drawn
+        changed = [items[0], *items[2:], items[1]] if len(items) > 1 else items
+        first = torch.tensor([0])
+        for _ in range(_TRIES):
+            seed = fresh_seed()
+            one, other = (take(_in_rows(self._seeded(seed, some), len(items)), first, len(items)) for some in (items, changed))
+            if not _same(one, other):
+                return True
+        return False
 
     def _several(self, items: list[Any]) -> Any:
-        inputs, targets = self._whole(items)
+        inputs, targets = _in_rows(self._whole(items), len(items))
         if any(not tensor.dim() or tensor.shape[0] != len(items) for tensor in tensors((inputs, targets))):
             raise ValueError(f"Expected collate_fn to give tensors with {len(items)} rows for as many of a person's.")
         places = torch.arange(1 << (len(items) - 1).bit_length())
@@ -103,12 +128,7 @@ class Collation:
     def _one(self, item: Any) -> Any:
         """The batch (inputs, targets) of one record."""
         companion = _repeated(item) if self.repeats else copy.copy(item)
-        pair = self._whole([copy.copy(item), companion])
-        if batch_size(pair[0]) != 2:
-            raise ValueError(
-                f"Expected collate_fn to give two rows for a record and its companion, got {batch_size(pair[0])}: a record that "
-                "counts more than once would cost more privacy than is charged. Average its views within its loss instead."
-            )
+        pair = _in_rows(self._whole([copy.copy(item), companion]), 2)
         record = take(pair, torch.tensor([self.row]), 2)
         _made_of(record)
         return record
@@ -147,17 +167,42 @@ def joined(records: Sequence[Any]) -> Any:
     return groups[0][1:] if len(groups) == 1 and len(groups[0][0]) == len(records) else Ragged(groups, len(records))
 
 
+def _parts(batch: Any) -> str:
+    named = type(batch).__name__
+    return f"a {named} of {len(batch)}" if isinstance(batch, list | tuple) else named
+
+
+def _in_rows(batch: Any, size: int) -> Any:
+    """A batch (inputs, targets) of `size` records, whose packed sequences are padded, and whose lists of as many numbers are
+    tensors. Raises TypeError or ValueError for what has no row for each record."""
+    refuse_other_than_pairs(batch, size)
+    return _numbers_as_tensors(padded(batch), size)
+
+
+def _numbers_as_tensors(value: Any, size: int) -> Any:
+    if isinstance(value, list | tuple) and len(value) == size and all(type(part) in (bool, int, float) for part in value):
+        return torch.tensor(value)
+    if isinstance(value, Mapping):
+        named = cast(Mapping[Any, Any], value)
+        return with_items(named, {name: _numbers_as_tensors(part, size) for name, part in named.items()})
+    if type(value) in (list, tuple):
+        return type(value)(_numbers_as_tensors(part, size) for part in value)
+    return value
+
+
 def refuse_other_than_pairs(batch: Any, size: int) -> None:
     """TypeError for a batch that is not a pair (inputs, targets), ValueError where either has not `size` records."""
     if not isinstance(batch, (tuple, list)) or len(cast(Sequence[Any], batch)) != 2:
         raise TypeError(
-            f"Expected a batch of (inputs, targets), got {type(batch).__name__}: give a collate_fn that makes that pair."
+            f"Expected a batch of (inputs, targets), got {_parts(batch)}: give a collate_fn that makes that pair. Several "
+            "inputs, as lengths beside sequences, are a tuple or a dict in the first."
         )
     sizes = [batch_size(part) for part in cast(Sequence[Any], batch)]
     if sizes != [size, size]:
         raise ValueError(
-            f"Expected a batch of {size} inputs and targets for {size} records, got {sizes[0]} and {sizes[1]}: a record that "
-            "counts more than once would cost more privacy than is charged. Average its views within its loss instead."
+            f"Expected tensors with the records along their first axes, {size} rows of inputs and of targets for {size} records, "
+            f"got {sizes[0]} and {sizes[1]}: a record that counts more than once would cost more privacy than is charged. Average "
+            "its views within its loss instead."
         )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dperm.torch.checkpoint import to_device
 from dperm.torch.memory import physical_batch_size as measured_batch_size
+from dperm.torch.messages import in_short
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.ranks import Ranks
 from dperm.torch.records import TorchRecords
@@ -44,11 +45,11 @@ def look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, *, 
 def _first_losses(objective: ModuleObjective, inputs: Any, targets: Any) -> Tensor:
     try:
         return objective.evaluate(inputs, targets, norms_only=True).losses
-    except (RuntimeError, IndexError, KeyError, AttributeError) as error:
+    except (RuntimeError, IndexError, KeyError, AttributeError, TypeError) as error:
         kinds = [", ".join(dict.fromkeys(str(tensor.dtype) for tensor in tensors(part))) for part in (inputs, targets)]
         raise ValueError(
             f"The model or the loss does not run on the first records (inputs {kinds[0]}, targets {kinds[1]}, model "
-            f"{objective.flat.dtype}): {error}"
+            f"{objective.flat.dtype}; of several inputs a tuple is given as arguments, a dict by name): {in_short(error)}"
         ) from error
 
 

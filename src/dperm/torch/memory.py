@@ -42,8 +42,8 @@ def _saved(objective: ModuleObjective, inputs: Any, targets: Any) -> tuple[Torch
     seen: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        seen[storage.data_ptr()] = storage.nbytes()
+        place = tensor.data_ptr()
+        seen[place] = max(seen.get(place, 0), tensor.numel() * tensor.element_size())
         return tensor
 
     objective.engine.hooked = True

@@ -26,7 +26,7 @@ from dperm.torch.flat import FlatParameters
 from dperm.torch.guard import kept_states
 from dperm.torch.records import NOBODY, TorchRecords
 from dperm.torch.state import Snapshot
-from dperm.torch.structure import batch_size, call_model, map_tensors, shapes, take
+from dperm.torch.structure import batch_size, call_model, map_tensors, packed, shapes, take
 
 if TYPE_CHECKING:
     from dperm.torch.sharded import ShardedParameters
@@ -242,7 +242,7 @@ class ModuleObjective:
         with self._looking(), self._in_full_precision(), evaluating(self.model):
             # on the host: a loss that fails on a device may stop the device
             with torch.enable_grad():  # which a penalty on gradients needs
-                outputs = call_model(self.model, first)
+                outputs = call_model(self.model, packed(first))
             outputs, start = map_tensors(lambda tensor: tensor.detach().cpu(), outputs), 0
             for chunk in chunks:
                 targets = map_tensors(Tensor.cpu, chunk)
@@ -310,6 +310,7 @@ class ModuleObjective:
 
     def ordinary_losses(self, inputs: Any, targets: Any) -> Tensor:
         """The losses (b,) of records as the model and the loss give them to one ordinary batch, with a graph."""
+        inputs, targets = packed(inputs), packed(targets)
         if self.autocast is None:
             losses = self.loss_fn(call_model(self.model, inputs), targets)
         else:
@@ -320,7 +321,7 @@ class ModuleObjective:
         if shape != (size,):
             raise ValueError(
                 f"Expected loss_fn to give one loss per record, shape ({size},), got {shape}: use reduction='none' and "
-                "average over everything but the first axis."
+                "average over everything but the first axis. For one record, squeeze() drops that axis, too: name another."
             )
         return losses.to(torch.promote_types(self.flat.dtype, torch.float32))
 

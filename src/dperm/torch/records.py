@@ -19,6 +19,7 @@ from dperm._column import refuse_masked
 from dperm.release import alignment
 from dperm.torch.collation import Collation, Ragged, grouped, joined, refuse_other_than_pairs
 from dperm.torch.guard import fresh_seed, kept_states, seed_all
+from dperm.torch.messages import in_short
 from dperm.torch.named import Paired, label_apart
 from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.share import Share
@@ -74,7 +75,7 @@ class TorchRecords:
         self._key = (0 if replayed else fresh_seed()) if key is None else key
         self._tensors: Any = None
         self._dataset: Any = None
-        if isinstance(data, TensorDataset):
+        if type(data) is TensorDataset:  # what a subclass makes of its tensors is its own affair
             *inputs, targets = data.tensors
             data = (inputs[0] if len(inputs) == 1 else tuple(inputs), targets)
         if isinstance(data, Mapping):
@@ -90,10 +91,18 @@ class TorchRecords:
             if lengths != {size}:
                 raise ValueError(f"Expected one row per record in every tensor, got first axes of {sorted(lengths)}.")
             self._size = size
+            if collate_fn is not None:  # which makes batches of records
+                self._dataset, self._tensors = _Rows(self._tensors, size), None
+        elif isinstance(data, tuple):
+            raise ValueError(
+                f"Expected a pair (inputs, targets), got {len(data)} parts: several inputs are a tuple or a dict in the "
+                "first, several targets in the second; where the loss takes no targets give the inputs again."
+            )
         elif isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
             raise TypeError(
                 f"Expected tensors (inputs, targets) or a dataset with a length and items by index, got {type(data).__name__}: "
-                "Poisson sampling draws each record independently and cannot read a stream. For a DataLoader pass loader.dataset."
+                "Poisson sampling draws each record independently and cannot read a stream. Of a DataLoader pass "
+                "loader.dataset, and its collate_fn; its sampler has no counterpart."
             )
         else:
             if _repeats(data):
@@ -135,7 +144,10 @@ class TorchRecords:
         chosen = np.unique(np.linspace(0, self._size - 1, min(count, self._size)).round().astype(np.intp))
         if self._tensors is None and isinstance(self._collate, Collation):
             with kept_states(self.device):
-                self._collate.look([self._dataset[int(index)] for index in chosen])
+                try:
+                    self._collate.look([self._dataset[int(index)] for index in chosen])
+                except (AttributeError, ArithmeticError, LookupError, RuntimeError) as error:
+                    raise ValueError(f"The data set or collate_fn fails on the first records: {in_short(error)}") from error
         groups = grouped(self._moved(self._fetch(chosen, seed=0), len(chosen)), len(chosen))
         _, inputs, targets = max(groups, key=lambda group: sum(tensor[0].numel() for tensor in tensors(group[1:])))
         return inputs, targets
@@ -269,7 +281,7 @@ class TorchRecords:
 
 def _stated_targets(data: Any) -> Tensor | None:
     """The `targets` that a collection of labelled records keeps beside them, as far as they are class numbers."""
-    if isinstance(data, Subset):
+    if type(data) is Subset:
         inner = _stated_targets(data.dataset)
         return None if inner is None else inner[torch.as_tensor(list(data.indices))]
     stated: Any = getattr(data, "targets", None)
@@ -306,10 +318,23 @@ def _origin(data: Any, index: int) -> tuple[Any, ...]:
         part = bisect.bisect_right(data.cumulative_sizes, index)
         return _origin(data.datasets[part], index - (data.cumulative_sizes[part - 1] if part else 0))
     index = index + len(data) if index < 0 else index
-    if isinstance(data, TensorDataset):  # two of the same tensors hold the same records
+    if type(data) is TensorDataset:  # two of the same tensors hold the same records
         first = data.tensors[0]
         return (first.data_ptr() + index * first.stride(0) * first.element_size() if first.dim() else id(first)), 0
     return id(data), index
+
+
+class _Rows(Dataset[Any]):
+    """Tensors as a data set, whose items are single rows of (inputs, targets)."""
+
+    def __init__(self, tensors: Any, size: int) -> None:
+        self._tensors, self._size = tensors, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> Any:
+        return map_tensors(lambda tensor: tensor[index], self._tensors)
 
 
 class _Chunks:

@@ -22,6 +22,7 @@ __all__ = [
     "shapes",
     "take",
     "tensors",
+    "with_items",
 ]
 
 #: What a model, or a loss, may raise on input that it was not written for
@@ -35,7 +36,7 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     if isinstance(value, PackedSequence):
         return value._replace(data=function(value.data))
     if isinstance(value, Mapping):
-        return _with(value, {key: map_tensors(function, item) for key, item in value.items()})
+        return with_items(value, {key: map_tensors(function, item) for key, item in value.items()})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(map_tensors(function, item) for item in value))
     if isinstance(value, (list, tuple)):
@@ -43,7 +44,7 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     return value
 
 
-def _with(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+def with_items(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     """A mapping of the same type, where it can be written to: outputs of models have attributes too."""
     if type(value) is dict:
         return items
@@ -124,7 +125,7 @@ def _replaced(kind: type[Any], function: Callable[[Any], Any], value: Any) -> An
     if isinstance(value, kind):
         return function(value)
     if isinstance(value, Mapping):
-        return _with(value, {key: _replaced(kind, function, item) for key, item in value.items()})
+        return with_items(value, {key: _replaced(kind, function, item) for key, item in value.items()})
     if type(value) in (list, tuple):
         return type(value)(_replaced(kind, function, item) for item in value)
     return value
@@ -149,7 +150,7 @@ def take(value: Any, records: Tensor, size: int) -> Any:
     if isinstance(value, Tensor):
         return value[records.to(value.device)] if value.dim() and value.shape[0] == size else value
     if isinstance(value, Mapping):
-        return _with(value, {key: take(item, records, size) for key, item in value.items()})
+        return with_items(value, {key: take(item, records, size) for key, item in value.items()})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(take(item, records, size) for item in value))
     if isinstance(value, (list, tuple)):

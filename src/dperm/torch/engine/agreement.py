@@ -18,11 +18,11 @@ from torch import Tensor
 from dperm.torch.engine.apart import Apart
 from dperm.torch.engine.backward import slopes
 from dperm.torch.engine.passes import TorchPass
-from dperm.torch.engine.refused import in_short
 from dperm.torch.engine.runs import RefusedError
 from dperm.torch.engine.unheld import nothing_unheld
 from dperm.torch.flat import FlatParameters
 from dperm.torch.guard import global_states, kept_states
+from dperm.torch.messages import in_short
 from dperm.torch.structure import FAILURES, map_tensors
 
 __all__ = ["disagreement"]
@@ -35,8 +35,8 @@ _MIXES = (
     "compare records or divide by their number, and padding that counts."
 )
 _GRADIENTS = (
-    "Per-example gradients do not agree with autograd's: some layer mixes, reorders or drops records on the way back, hooks "
-    "gradients, or has a batching rule with a fault."
+    "Per-example gradients do not agree with autograd's: a layer or the loss mixes, reorders or drops records on the way "
+    "back, hooks gradients, or has a batching rule with a fault."
 )
 
 
@@ -46,21 +46,24 @@ def disagreement(engine: Apart, inputs: Any, targets: Any, size: int, *, beside:
     draws still.
     """
     model, flat = engine.model, engine.flat
-    kept = engine.snapshot()
+    kept, asleep = engine.snapshot(), False
     modes = {module: module.training for module in model.modules()}
     with kept_states(flat.device), _moved(flat):
         try:
             plain = _ordinary(engine, *_copied(inputs, targets))
             kept.restore()
             if plain is None:
+                asleep = True
                 for module in modes:
                     module.training = False
                 plain = _ordinary(engine, *_copied(inputs, targets))
                 kept.restore()
                 for module in modes:
                     module.training = modes[module] if plain is None else False
+                asleep = plain is not None
             try:
-                with contextlib.nullcontext(set[Any]()) if beside else nothing_unheld() as ran:
+                looked = contextlib.nullcontext(set[Any]()) if beside else nothing_unheld()
+                with looked as ran, engine.as_it_was() if asleep else contextlib.nullcontext():
                     mine = engine.evaluate((inputs, targets), size, beside=beside)
                 engine.ran |= ran
             except RefusedError:

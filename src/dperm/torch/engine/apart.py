@@ -3,11 +3,11 @@ mix."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -23,13 +23,13 @@ from dperm.torch.engine.beside import Beside
 from dperm.torch.engine.draws import Draws
 from dperm.torch.engine.passes import Part, Partial, TorchPass, collected, nobody
 from dperm.torch.engine.reads import Parting, Way
-from dperm.torch.engine.refused import in_short
 from dperm.torch.engine.runs import Alone, InStep, OutsideError, RefusedError, Run
 from dperm.torch.flat import FlatParameters
 from dperm.torch.forms import Dense
+from dperm.torch.messages import in_short
 from dperm.torch.scratch import Leases, Pool
 from dperm.torch.state import Snapshot
-from dperm.torch.structure import FAILURES, map_tensors, packed, padded, take, tensors
+from dperm.torch.structure import FAILURES, map_tensors, padded, take, tensors
 from dperm.torch.tape import Tape
 
 __all__ = ["Apart"]
@@ -83,7 +83,7 @@ class Apart:
         kept = self.snapshot()
         one = _Evaluation(self, kept, norms_only)
         replayed = alignment.current()
-        with self.draws.kept():
+        with self.draws.kept(), _without_fast_paths():
             try:
                 for records, inputs, targets in grouped(batch, size):
                     names = None if replayed is None else replayed.names_of(inputs) or range(size)
@@ -107,11 +107,32 @@ class Apart:
     def model(self) -> nn.Module:
         return self.roots[0]
 
+    @contextlib.contextmanager
+    def as_it_was(self) -> Iterator[None]:
+        """How the model has to run in the block says nothing of how it runs afterwards, in another mode."""
+        before = self.one_by_one, self.own_tensors
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            yield
+        self.one_by_one, self.own_tensors = before
+
     def slower(self, reason: str) -> None:
         """Run one record after the other from now on."""
         if self.one_by_one is None:
             self.one_by_one = reason
             warnings.warn(f"The model runs one record at a time: exact, but slower. {reason}", UserWarning, stacklevel=6)
+
+
+@contextlib.contextmanager
+def _without_fast_paths() -> Iterator[None]:
+    """Within the block transformers' layers run as they do in training: PyTorch's short cuts for evaluation pack all records into
+    one tensor, which `torch.vmap` cannot follow."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 class _Evaluation:
@@ -223,9 +244,8 @@ class _Evaluation:
 
         # the first tensor belongs to records, whatever else does
         # hooks on what is saved for the way back would see all records
-        no_hooks = (
-            nullcontext() if engine.hooked else disable_saved_tensors_hooks("A hook on saved tensors would see all records.")
-        )
+        hooked = "A hook on saved tensors would see all records."
+        no_hooks = contextlib.nullcontext() if engine.hooked else disable_saved_tensors_hooks(hooked)
         with torch.enable_grad(), no_hooks:
             losses = torch.vmap(one, in_dims=(0, *axes), randomness="different")(torch.zeros(batch.size), *given)
         return self._collected(tape, losses, torch.zeros_like(losses).index_fill_(0, way.records.to(losses.device), 1.0))
@@ -285,7 +305,7 @@ class _Evaluation:
         run.watch(mine)
         inputs, targets = map_tensors(lambda _: mine.pop(0), (batch.inputs, batch.targets))
         with run:
-            loss = self._engine.losses(packed(inputs), packed(targets))[0]
+            loss = self._engine.losses(inputs, targets)[0]
         del inputs, targets
         self._engine.copied |= run.copied
         self._engine.rules |= run.rules

@@ -1,16 +1,11 @@
-"""Modules that have no per-example gradient, whatever runs them, and what errors of a model say to its owner."""
+"""Modules that have no per-example gradient, whatever runs them."""
 
 from __future__ import annotations
-
-import traceback
-from pathlib import Path
 
 import torch
 from torch import nn
 
-__all__ = ["in_short", "line_of_model", "reason_to_refuse"]
-
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
+__all__ = ["reason_to_refuse"]
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -39,15 +34,3 @@ def reason_to_refuse(module: nn.Module) -> str | None:
     if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters(recurse=False)):
         return "its parameters have no shape yet: run the model once on public input first"
     return None
-
-
-def in_short(error: BaseException) -> str:
-    """The first sentence of an error, and the line of the model or the loss that it came from."""
-    sentence = str(error).strip().split("\n")[0].split(". ")[0].rstrip(".")
-    return f"{sentence}{line_of_model(traceback.extract_tb(error.__traceback__))}."
-
-
-def line_of_model(frames: traceback.StackSummary) -> str:
-    """The innermost of these lines that is neither PyTorch's nor dperm's, as a remark in brackets; empty where there is none."""
-    lines = [line for line in frames if not line.filename.startswith(_LIBRARIES)]
-    return f" (line {lines[-1].lineno} of {Path(lines[-1].filename).name}, in {lines[-1].name})" if lines else ""

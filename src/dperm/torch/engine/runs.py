@@ -22,9 +22,9 @@ from torch.overrides import TorchFunctionMode
 
 from dperm.torch.engine.draws import Draws
 from dperm.torch.engine.reads import Way
-from dperm.torch.engine.refused import line_of_model
 from dperm.torch.engine.together import together
 from dperm.torch.forms import Dense
+from dperm.torch.messages import line_of_model
 from dperm.torch.tape import Tape
 
 __all__ = ["RULES", "SPECIAL", "Alone", "InStep", "OutsideError", "RefusedError", "Run", "detached", "is_property"]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dperm.torch.engine.rules.linear import affine
 from dperm.torch.engine.rules.registry import rule_for
-from dperm.torch.engine.runs import SPECIAL, Run, detached
+from dperm.torch.engine.runs import SPECIAL, Alone, Run, detached
 from dperm.torch.forms import Block, Dense, Form, Outer
 
 __all__ = ["attention"]
@@ -159,6 +159,8 @@ def _mask(q: Tensor, keys: int, padding: Tensor | None, attend: Tensor | None) -
 
 def _dot_product(run: Run, func: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
     """All records in one call: `torch.vmap` would call once a record where it has no rule."""
+    if isinstance(run, Alone):
+        return NotImplemented
     mask, kwargs = (args[0] if args else kwargs.pop("attn_mask", None)), dict(kwargs)
 
     def body(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
