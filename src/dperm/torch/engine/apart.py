@@ -29,30 +29,42 @@ from dperm.torch.forms import Dense
 from dperm.torch.messages import in_short
 from dperm.torch.scratch import Leases, Pool
 from dperm.torch.state import Snapshot
-from dperm.torch.structure import FAILURES, map_tensors, padded, take, tensors
+from dperm.torch.structure import FAILURES, map_tensors, padded, tensors
 from dperm.torch.tape import Tape
 
 __all__ = ["Apart"]
 
-_MOST_WAYS = 8  # that a read parts records into, before each runs by itself
-
 
 @dataclass
 class _Batch:
-    """Records that run together: their numbers in the whole batch, inputs and targets; in a replay their names, too."""
+    """Records that run together: their numbers in the whole batch, inputs and targets; in a replay their names, too. `by_record`
+    says of each tensor whether its first axis counts the records."""
 
     records: Tensor
     inputs: Any
     targets: Any
+    by_record: Sequence[bool]
     names: Sequence[object] | None = None
+
+    @classmethod
+    def whole(cls, records: Tensor, inputs: Any, targets: Any, names: Sequence[object] | None) -> _Batch:
+        counted = [bool(item.dim()) and item.shape[0] == len(records) for item in tensors((inputs, targets))]
+        return cls(records, inputs, targets, counted, names)
 
     @property
     def size(self) -> int:
         return len(self.records)
 
     def of(self, places: Tensor) -> _Batch:
+        """Those of the records at these places."""
         names = None if self.names is None else [self.names[place] for place in places.tolist()]
-        return _Batch(self.records[places], take(self.inputs, places, self.size), take(self.targets, places, self.size), names)
+        counted = iter(self.by_record)
+
+        def chosen(item: Tensor) -> Tensor:
+            return item[places.to(item.device)] if next(counted) else item
+
+        inputs, targets = map_tensors(chosen, (self.inputs, self.targets))
+        return _Batch(self.records[places], inputs, targets, self.by_record, names)
 
 
 class Apart:
@@ -88,9 +100,9 @@ class Apart:
                 for records, inputs, targets in grouped(batch, size):
                     names = None if replayed is None else replayed.names_of(inputs) or range(size)
                     if beside:
-                        one.beside(_Batch(records, inputs, targets, names))
+                        one.beside(_Batch.whole(records, inputs, targets, names))
                     else:
-                        one.batch(_Batch(records, padded(inputs), padded(targets), names))
+                        one.batch(_Batch.whole(records, padded(inputs), padded(targets), names))
             finally:
                 self.flat.rest()
                 kept.restore()
@@ -153,46 +165,41 @@ class _Evaluation:
         self._begun = True
 
     def batch(self, batch: _Batch) -> None:
-        """Run all records, on whatever ways they go."""
+        """Run all records, on whatever ways they go, in as many runs as there are ways. Once the run is charged, a record that
+        fails changes nothing for the others: it is found by halves, and runs by itself."""
         engine, seed = self._engine, self._engine.draws.seed()
-        ways = [Way(torch.arange(batch.size))]
-        while ways:
-            way = ways.pop()
+        waiting = [Way(torch.arange(batch.size))]
+        while waiting:
+            way = waiting.pop()
+            mine = batch.of(way.records) if len(way.records) < batch.size else batch
             if engine.one_by_one is not None:
-                self._one_by_one(batch.of(way.records))
+                self._one_by_one(mine)
                 continue
             self._begin()
             engine.draws.start(seed)
             try:
-                partial = self._in_step(way, batch)
+                partial = self._in_step(way, mine, batch.size)
             except Parting as parting:
-                parted = way.parted(parting.groups)
-                if engine.draws.drawn and len(parted) <= _MOST_WAYS:
-                    ways += parted
-                else:  # nothing was drawn, so that records may part for good; or each goes by itself
-                    alone = parted if not engine.draws.drawn else [Way(place[None]) for place in way.records]
-                    for other in alone:
-                        self.batch(batch.of(other.records))
-                continue
-            except FAILURES as error:
-                self._else(batch, way, error)
-                continue
-            if batch.names is not None and engine.draws.drawn:  # each must draw what it draws in the run that is compared
-                self._one_by_one(batch.of(way.records))
-                continue
-            self.parts.append(Part(batch.records[way.records], way.records, partial))
+                waiting += way.parted(parting.groups)
+            except Exception as error:
+                waiting += self._after(error, way, mine)
+            else:
+                if mine.names is not None and engine.draws.drawn:
+                    self._one_by_one(mine)  # each must draw what it draws in the run that is compared
+                else:
+                    self.parts.append(Part(mine.records, partial))
 
     def beside(self, batch: _Batch) -> None:
         """Run all records in one ordinary batch."""
         self._begin()
         try:
             partial = self._in_one_batch(batch)
-        except FAILURES:
+        except Exception:
             if not self._engine.charged or self._engine.flat.sharded:
                 raise
             self._one_by_one(batch)
             return
-        self.parts.append(Part(batch.records, torch.arange(batch.size), partial))
+        self.parts.append(Part(batch.records, partial))
 
     def _in_one_batch(self, batch: _Batch) -> Partial:
         engine, tape = self._engine, self._tape(batch.size)
@@ -209,19 +216,20 @@ class _Evaluation:
         for place in range(batch.size):
             self._alone(batch.of(torch.tensor([place])))
 
-    def _else(self, batch: _Batch, way: Way, error: Exception) -> None:
-        """After a run that failed: tensors that the model makes belong to records, from the first look on; else these records run
-        one after the other. Before the charge, raises what is wrong with the model itself."""
-        engine, mine = self._engine, batch.of(way.records)
+    def _after(self, error: Exception, way: Way, mine: _Batch) -> list[Way]:
+        """The ways that are left after a run that failed. Before the charge, raises what is wrong with the model itself; else
+        tensors that the model makes belong to records from now on, and where that is not it, records run one after the other."""
+        engine = self._engine
         if engine.charged:
+            if mine.size > 1:
+                return way.halves()
             self._one_by_one(mine)
-            return
-        if isinstance(error, RefusedError):
+            return []
+        if isinstance(error, RefusedError) or not isinstance(error, FAILURES):
             raise error
         if not engine.own_tensors and not isinstance(error, OutsideError):
             engine.own_tensors = True
-            self.batch(mine)
-            return
+            return [Way(way.records)]
         try:
             self._one_by_one(mine)
         except RefusedError:
@@ -229,18 +237,21 @@ class _Evaluation:
         except ValueError as alone:
             raise ValueError(f"The model or the loss does not run on each record by itself: {in_short(alone)}") from alone
         engine.slower(in_short(error))
+        return []
 
-    def _in_step(self, way: Way, batch: _Batch) -> Partial:
+    def _in_step(self, way: Way, batch: _Batch, whole: int) -> Partial:
         engine, tape = self._engine, self._tape(batch.size)
         given = tensors((batch.inputs, batch.targets))
-        axes = [0 if tensor.dim() and tensor.shape[0] == batch.size else None for tensor in given]
+        axes = [0 if counted else None for counted in batch.by_record]
 
         def one(record: Tensor, *mine: Tensor) -> Tensor:
-            run = InStep(record, tape, engine.flat.leaves, way, engine.draws, own_tensors=engine.own_tensors, fixed=self._fixed)
+            run = InStep(
+                record, whole, tape, engine.flat.leaves, way, engine.draws, own_tensors=engine.own_tensors, fixed=self._fixed
+            )
             if engine.own_tensors:
                 self._own_buffers(run)
-            whole = [tensor if axis is None else tensor.clone()[None] for tensor, axis in zip(mine, axes, strict=True)]
-            return self._loss(run, batch, whole)
+            own = [tensor if axis is None else tensor.clone()[None] for tensor, axis in zip(mine, axes, strict=True)]
+            return self._loss(run, batch, own)
 
         # the first tensor belongs to records, whatever else does
         # hooks on what is saved for the way back would see all records
@@ -248,14 +259,16 @@ class _Evaluation:
         no_hooks = contextlib.nullcontext() if engine.hooked else disable_saved_tensors_hooks(hooked)
         with torch.enable_grad(), no_hooks:
             losses = torch.vmap(one, in_dims=(0, *axes), randomness="different")(torch.zeros(batch.size), *given)
-        return self._collected(tape, losses, torch.zeros_like(losses).index_fill_(0, way.records.to(losses.device), 1.0))
+        if engine.draws.strayed:
+            raise OutsideError("The model draws by a function that dperm does not know.")
+        return self._collected(tape, losses)
 
-    def _collected(self, tape: Tape, losses: Tensor, weights: Tensor | None = None) -> Partial:
-        """Run the way back, weighted by record (b,), and take what the taps read. OutsideError where autograd still finds a
-        trained parameter, which has gone to a function that nobody saw."""
+    def _collected(self, tape: Tape, losses: Tensor) -> Partial:
+        """Run the way back, and take what the taps read. OutsideError where autograd still finds a trained parameter, which has
+        gone to a function that nobody saw."""
         flat = self._engine.flat
         with torch.enable_grad():
-            stray = slopes(losses, [tape.anchor, *flat.leaves], weights)[1:]
+            stray = slopes(losses, [tape.anchor, *flat.leaves])[1:]
         if outside := [name for name, slope in zip(flat.names, stray, strict=True) if slope is not None]:
             raise OutsideError(f"{', '.join(outside[:3])}: used where torch's functions do not see it.")
         with torch.no_grad():
@@ -275,13 +288,13 @@ class _Evaluation:
         engine.draws.start(engine.draws.seed() if batch.names is None else engine.draws.seed_of_record(batch.names[0]))
         try:
             tape, losses = self._slopes_alone(batch)
-        except FAILURES:
+        except Exception:
             if not engine.charged:
                 raise
             tape, losses = self._tape(1), torch.zeros(1, dtype=flat.dtype, device=flat.device)
         with torch.no_grad():
             partial = collected(tape, flat, losses.detach(), self._norms_only)
-        self.parts.append(Part(batch.records, torch.arange(1), partial))
+        self.parts.append(Part(batch.records, partial))
 
     def _slopes_alone(self, batch: _Batch) -> tuple[Tape, Tensor]:
         tape, flat = self._tape(1), self._engine.flat

@@ -1,15 +1,19 @@
 """The randomness of a step: of each record its own, or one for all records of the step.
 
-A draw whose shape is empty, and whatever Python's and NumPy's global generators give, is made once for a step: the same in
-every run of the model, from generators that start again in each run, which draws of records never advance. Given these coins
-a record changes its own gradient alone. All other draws of torch are made by `torch.vmap` for each record by itself, from a
-seed of the operating system: their law does not depend on who else is there.
+*Of the step* is a draw whose shape is empty, and whatever Python's and NumPy's global generators give: the same in every run of
+the model, from generators that start again in each run, which draws of records never advance. Given these coins a record
+changes its own gradient alone.
+
+*Of a record* is every other draw of torch. The numbers of the k-th draw on a path through the model are made for all places of a
+physical batch at once, from a seed of the batch's secret seed, of k, and of what was read on the path; each record takes those of
+its place. So a record draws the same whoever runs beside it, however often the model runs, and records on two paths draw apart.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +21,7 @@ from torch import Tensor
 from dperm.release import alignment
 from dperm.torch.guard import fresh_seed, kept_states, seed_all
 
-__all__ = ["Draws"]
+__all__ = ["Draws", "draws_by_name"]
 
 #: parts of the names of torch's functions that draw
 _DRAW = (
@@ -32,7 +36,20 @@ _DRAW = (
     "cauchy",
     "geometric",
     "rrelu",
+    "binomial",
+    "gamma",
+    "dirichlet",
+    "gumbel",
+    "fractional_max_pool",
 )
+#: those that take as many random numbers as their input's values ask for
+_BY_VALUES = ("poisson", "binomial", "gamma", "dirichlet")
+
+
+def draws_by_name(function: Any) -> bool:
+    """Whether a function of torch draws, by its name."""
+    name = function.__name__
+    return any(word in name for word in _DRAW) and not name.startswith(("log", "lgamma", "digamma", "polygamma", "normalize"))
 
 
 class Draws:
@@ -44,9 +61,9 @@ class Draws:
         self.of_step = torch.Generator(device)
         self._device = device
         self._seed: int | None = None
-        self._of_records: tuple[int, ...] = ()
-        self._states: list[Tensor] = []
-        self._noted = False
+        self._of_records = 0
+        self._count = 0
+        self._started: list[Tensor] = []
 
     def next_step(self) -> None:
         """Draw anew what records of a step share."""
@@ -74,26 +91,54 @@ class Draws:
         assert self._seed is not None
         seed_all(self._seed, of_records)
         self.of_step.manual_seed(self._seed)
-        self._of_records, self._states, self._noted = self._seeds(), self._now(), False
+        self._of_records, self._count, self._started = of_records, 0, self._now()
+
+    def made(self, name: str, path: bytes, places: Tensor, size: int, draw: Callable[..., Tensor], *given: Tensor) -> Tensor:
+        """The next draw, by the function of this name, of the records at `places` (k,) of a physical batch of `size`, on a path:
+        for each `draw` of its numbers in `given` (k, ...)."""
+        self._count += 1
+        seed = alignment.seed_of(self._of_records, self._count, path)
+        if any(word in name for word in _BY_VALUES):
+            rows: list[Tensor] = []
+            for place, *mine in zip(places.tolist(), *given, strict=True) if given else ((place,) for place in places.tolist()):
+                self._begin(alignment.seed_of(seed, place))
+                rows.append(draw(*mine))
+            self._begin(self._of_records)
+            return torch.stack(rows)
+        whole = len(places) == size
+        spread = [item.contiguous() if whole else _spread(item, places, size) for item in given]
+        self._begin(seed)
+        # a first tensor that draws nothing says how many records there are
+        made = torch.vmap(lambda _, *mine: draw(*mine), randomness="different")(places.new_zeros(size), *spread)
+        self._begin(self._of_records)
+        return made if whole else made[places.to(made.device)]
+
+    def _begin(self, seed: int) -> None:
+        torch.default_generator.manual_seed(seed)
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     @property
     def seeded_anew(self) -> bool:
-        """Whether somebody else has seeded the generator that records draw from."""
-        return self._seeds() != self._of_records
+        """Whether somebody else has seeded the generators of torch."""
+        seeds = [torch.default_generator.initial_seed()] + ([torch.cuda.initial_seed()] if self._device.type == "cuda" else [])
+        return any(seed != self._of_records for seed in seeds)
 
-    def note(self, function: str) -> None:
-        """A function of this name is called: one that draws may put the generator back afterwards."""
-        self._noted = self._noted or any(word in function for word in _DRAW)
+    @property
+    def strayed(self) -> bool:
+        """Whether something has drawn that is no draw of a record, nor of the step."""
+        return not all(map(torch.equal, self._started, self._now()))
 
     @property
     def drawn(self) -> bool:
-        """Whether records may have drawn anything in this run."""
-        return self._noted or not all(map(torch.equal, self._states, self._now()))
-
-    def _seeds(self) -> tuple[int, ...]:
-        on_cpu = torch.default_generator.initial_seed()
-        return (on_cpu, torch.cuda.initial_seed()) if self._device.type == "cuda" else (on_cpu,)
+        """Whether records have drawn anything in this run."""
+        return self._count > 0 or self.strayed
 
     def _now(self) -> list[Tensor]:
         on_device = [torch.cuda.get_rng_state(self._device)] if self._device.type == "cuda" else []
         return [torch.get_rng_state(), *on_device]
+
+
+def _spread(item: Tensor, places: Tensor, size: int) -> Tensor:
+    """(size, ...) with the rows of `item` (k, ...) at these places, and copies of the first elsewhere."""
+    return item[:1].expand(size, *item.shape[1:]).contiguous().index_copy(0, places.to(item.device), item)

@@ -31,10 +31,9 @@ class Partial:
 
 @dataclass(frozen=True)
 class Part:
-    """Of one run, the records that it counts for: their numbers `records` (m,) in the batch, and `places` (m,) in the run."""
+    """One run of the records `records` (k,), numbers in the batch."""
 
     records: Tensor
-    places: Tensor
     run: Partial
 
 
@@ -85,7 +84,7 @@ class TorchPass(Pass):
         # factors that are no normal numbers have lost digits, or are none
         usual = factors.isfinite() & (factors.abs() >= torch.finfo(factors.dtype).tiny)
         factors = torch.where(usual, factors, torch.zeros_like(factors))
-        weights = [_of_part(part, factors) for part in self._parts]
+        weights = [factors if len(part.records) == len(factors) else factors[part.records] for part in self._parts]
         fills = [functools.partial(self._add, number, group, weights) for number, group in enumerate(self._flat.group_index)]
         return self._flat.filled(fills, self._squares.device)
 
@@ -100,28 +99,18 @@ def nobody(flat: FlatParameters) -> Part:
     """A run without records."""
     none = torch.zeros(0, dtype=torch.long, device=flat.device)
     losses = torch.zeros(0, dtype=flat.dtype, device=flat.device)
-    return Part(none, none, Partial(losses, losses.new_zeros(0, len(flat.groups)), [None] * len(flat.parameters)))
+    return Part(none, Partial(losses, losses.new_zeros(0, len(flat.groups)), [None] * len(flat.parameters)))
 
 
 def _picked(size: int, parts: Sequence[tuple[Part, Tensor]]) -> Tensor:
-    """(b, ...) values of records, from the runs that count for them."""
+    """(b, ...) values of records, from their runs; zero for records that had none."""
     (first, values), *others = parts
-    if not others and len(first.records) == len(values) == size:
+    if not others and len(first.records) == size:
         return values
     whole = values.new_zeros(size, *values.shape[1:])
     for part, values in parts:
-        whole[part.records] = values[part.places]
+        whole[part.records] = values
     return whole
-
-
-def _of_part(part: Part, factors: Tensor) -> Tensor:
-    """(k, ...) the factors of all records of a run: zero for those that it does not count for."""
-    count = len(part.run.losses)
-    if len(part.records) == count == len(factors):
-        return factors
-    weights = factors.new_zeros(count, *factors.shape[1:])
-    weights[part.places] = factors[part.records]
-    return weights
 
 
 def collected(tape: Tape, flat: FlatParameters, losses: Tensor, norms_only: bool) -> Partial:

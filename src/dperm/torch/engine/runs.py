@@ -17,10 +17,11 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dperm.torch.engine.draws import Draws
+from dperm.torch.engine.draws import Draws, draws_by_name
 from dperm.torch.engine.reads import Way
 from dperm.torch.engine.together import together
 from dperm.torch.forms import Dense
@@ -157,10 +158,10 @@ class Run(TorchFunctionMode):
                 "The model draws from a generator of its own, whose numbers records share: draw from torch's global generator, "
                 "without generator=."
             )
-        if _writes(func.__name__) and args:
+        if _writes(func) and args:
             self._refuse_write(func, args[0])
-        elif "out" in kwargs:
-            self._refuse_write(func, kwargs["out"])
+        for name in ("out", "running_mean", "running_var"):
+            self._refuse_write(func, kwargs.get(name))
         output = self._special(func, args, kwargs)
         if output is not NotImplemented:
             return output
@@ -189,11 +190,17 @@ class Run(TorchFunctionMode):
                 return type(value)(map(mine, value))
             return value
 
-        return func(*map(mine, args), **{name: mine(value) for name, value in kwargs.items()})
+        return self._call(func, tuple(map(mine, args)), {name: mine(value) for name, value in kwargs.items()})
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        return func(*args, **kwargs)
 
     def _refuse_write(self, func: Any, written: Any) -> None:
         """RefusedError where a write would stay: in a trained parameter, or in a tensor that is too large to be put back."""
-        if self.trains(written) or (isinstance(written, Tensor) and self._is_fixed(written)):
+        if type(written) in (tuple, list):
+            for part in written:
+                self._refuse_write(func, part)
+        elif self.trains(written) or (isinstance(written, Tensor) and self._is_fixed(written)):
             raise RefusedError(
                 f"The model writes into a trained parameter, or into a tensor of more than a million numbers, while it runs "
                 f"({func.__name__}). Neither is put back after each pass, and what is written may be of records."
@@ -203,10 +210,14 @@ class Run(TorchFunctionMode):
         return tensor.untyped_storage().data_ptr() in self._fixed
 
     def _of_no_record(self, func: Any, args: Any, kwargs: Any) -> Any:
-        output = func(*args, **kwargs)
+        output = self._call(func, args, kwargs)
         if self.own_tensors and func in FACTORIES and isinstance(output, Tensor) and self.rows(output) is None:
             return self.each(output)
         return output
+
+    def dropout(self, numbers: Tensor, chance: float) -> Tensor:
+        """Numbers (b, ...) of all records, each left out by this chance, and the others as much larger."""
+        return F.dropout(numbers, chance)
 
     def each(self, tensor: Tensor) -> Tensor:
         """A copy for each record of a tensor that belongs to none."""
@@ -224,9 +235,11 @@ class Run(TorchFunctionMode):
 class InStep(Run):
     """All records of a physical batch in step, under `torch.vmap`: `record` is any tensor of the record."""
 
-    def __init__(self, record: Tensor, *args: Any, **settings: Any) -> None:
+    def __init__(self, record: Tensor, whole: int, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._record = record
+        #: how many records the physical batch has, of which those of the way run here
+        self.whole = whole
 
     def together(self, body: Callable[..., Any], *tensors: Tensor | None, **axes: Any) -> Any:
         size = self.tape.size
@@ -240,8 +253,39 @@ class InStep(Run):
         if self.draws.seeded_anew:  # from a known seed, what a record draws would hang on its place
             raise OutsideError("The model seeds torch's generator.")
         _see_one_record(func, args, kwargs)
-        self.draws.note(func.__name__)
         return super()._special(func, args, kwargs)
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        return self._drawn(func, args, kwargs) if draws_by_name(func) else func(*args, **kwargs)
+
+    def _drawn(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a function that draws returns: each record's own numbers."""
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        written = args[0] if func.__name__.endswith("_") else None
+        if "dropout" in func.__name__ and (kwargs.get("inplace") or (len(args) > 3 and args[3] is True)):
+            written, args, kwargs = args[0], (*args[:3], *args[4:]), {**kwargs, "inplace": False}
+
+        def one(*mine: Tensor) -> Tensor:
+            left = iter(mine)
+            first, *others = (next(left) if isinstance(value, Tensor) else value for value in args) if args else (None,)
+            named = {name: next(left) if isinstance(value, Tensor) else value for name, value in kwargs.items()}
+            if not args:
+                return func(**named)
+            return func(first.clone() if written is not None and isinstance(first, Tensor) else first, *others, **named)
+
+        def body(*whole: Tensor) -> Tensor:
+            return self.draws.made(func.__name__, self.way.path, self.way.records, self.whole, one, *whole)
+
+        output = self.together(body, *given)
+        return output if written is None else written.copy_(output)
+
+    def dropout(self, numbers: Tensor, chance: float) -> Tensor:
+        """Numbers (k, ...) of all records with each record's own left out by this chance, and the others as much larger."""
+
+        def one(mine: Tensor) -> Tensor:
+            return F.dropout(mine, chance)
+
+        return self.draws.made("dropout", self.way.path, self.way.records, self.whole, one, numbers)
 
     def _is_fixed(self, tensor: Tensor) -> bool:
         numbers = self.rows(tensor)
@@ -304,8 +348,11 @@ _OWN_OPERATORS = ("aten", "prims", "torchvision")
 _PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 
 
-def _writes(name: str) -> bool:
-    """Whether a function of this name writes into its first argument."""
+def _writes(func: Any) -> bool:
+    """Whether a function writes into its first argument."""
+    name = func.__name__
+    if name == "__set__":  # an attribute: of its numbers, in other words, or of whether it has a gradient
+        return func in _NUMBERS_SET
     if name.startswith("__"):
         return name == "__setitem__" or (name.startswith("__i") and name not in ("__int__", "__invert__", "__index__"))
     return name.endswith("_")
@@ -337,6 +384,8 @@ PROPERTIES = {
 
 #: Attributes that are tensors with the same numbers.
 VIEWS = {getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag")}
+
+_NUMBERS_SET = {getattr(Tensor, name).__set__ for name in ("data", "real", "imag")}
 
 #: They make tensors that may be written into.
 FACTORIES = {

@@ -4,6 +4,7 @@ around."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -98,7 +99,7 @@ def _masks_agreed(run: Run, index: Any) -> Any:
 def _draw(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
     """One number for all: a coin of the step, which is drawn where all records are."""
     shapes = [value for value in (*args, kwargs.get("size")) if isinstance(value, (tuple, list))]
-    single = not shapes[-1] if shapes else func is not torch.randint and not any(isinstance(value, int) for value in args)
+    single = not shapes[-1] if shapes else func is not torch.randint and not any(isinstance(value, Integral) for value in args)
     if not single:
         return NotImplemented
     kwargs.pop("generator", None)

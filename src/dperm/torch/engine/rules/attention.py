@@ -78,12 +78,13 @@ def attention(
         dropout = dropout_p if training else 0.0
         if need_weights:
             scores = q @ k.mT / math.sqrt(q.shape[-1])
-            chances = F.dropout(torch.softmax(scores if mask is None else scores + mask, dim=-1), dropout)
+            chances = torch.softmax(scores if mask is None else scores + mask, dim=-1)
+            chances = run.dropout(chances, dropout) if dropout else chances
             mixed = chances @ v
         else:
             chances = None
             causal = is_causal and attend is not None and padding is None and k.shape[3] == length
-            mixed = F.scaled_dot_product_attention(q, k, v, None if causal else mask, dropout, causal)
+            mixed = _mixed(run, q, k, v, None if causal else mask, dropout, causal)
         joined = mixed.transpose(2, 3).flatten(3)  # (b, n, T, E)
         output = affine(run, joined, out_proj_weight, out_proj_bias).transpose(1, 2)  # (b, T, n, E)
         output = output[:, :, 0] if alone else output
@@ -157,18 +158,42 @@ def _mask(q: Tensor, keys: int, padding: Tensor | None, attend: Tensor | None) -
     return total
 
 
-def _dot_product(run: Run, func: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _mixed(run: Run, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, **more: Any) -> Tensor:
+    """Scaled dot products (b, …, T, E) of all records: by PyTorch's own function where nothing is drawn."""
+    if not dropout:
+        return F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, **more)
+    scale = more.get("scale") or 1 / math.sqrt(q.shape[-1])
+    if more.get("enable_gqa"):
+        k, v = (states.repeat_interleave(q.shape[-3] // states.shape[-3], -3) for states in (k, v))
+    scores = q @ k.mT * scale
+    if causal:
+        mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
+    return run.dropout(torch.softmax(scores, dim=-1), dropout) @ v
+
+
+def _dot_product(
+    run: Run,
+    func: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **more: Any,
+) -> Any:
     """All records in one call: `torch.vmap` would call once a record where it has no rule."""
     if isinstance(run, Alone):
         return NotImplemented
-    mask, kwargs = (args[0] if args else kwargs.pop("attn_mask", None)), dict(kwargs)
 
     def body(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
         if masked is not None and masked.dim() - 1 < q.dim() - 1:
             masked = masked.view(len(masked), *[1] * (q.dim() - masked.dim()), *masked.shape[1:])
-        return func(q, k, v, masked, *args[1:], **kwargs)
+        return _mixed(run, q, k, v, masked, dropout_p, is_causal, **more)
 
-    return run.together(body, query, key, value, mask)
+    return run.together(body, query, key, value, attn_mask)
 
 
 SPECIAL[F.scaled_dot_product_attention] = _dot_product

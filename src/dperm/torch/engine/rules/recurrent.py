@@ -68,8 +68,9 @@ def recurrent(run: Run, mode: str, input: Tensor, *args: Any) -> Any:
             layer = _Layer(cell, run.tape, groups[part], learned, ends, several)
             states, final = layer(states, tuple(start[part] for start in whole))
             finals.append(final)
-            if dropout and number + 1 < layers:
-                states = F.dropout(states, dropout, train)
+            if dropout and train and number + 1 < layers:
+                by_record = states.unflatten(1, (size, several)).transpose(0, 1)
+                states = run.dropout(by_record, dropout).transpose(0, 1).flatten(1, 2)
         last = [torch.cat(items).unflatten(1, (size, several)).transpose(0, 1) for items in zip(*finals, strict=True)]
         output = states.unflatten(1, (size, several)).transpose(0, 1)  # (b, T, n, size)
         output = output[:, :, 0] if packed else output.transpose(1, 2) if batch_first else output
