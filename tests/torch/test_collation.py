@@ -307,7 +307,7 @@ def test_43_2_what_a_collation_gives_beside_tensors_is_each_record_s_own() -> No
 
 
 def test_43_2_tensors_without_a_row_for_each_record_are_refused() -> None:
-    with pytest.raises(ValueError, match="two rows for a record and its companion, got 6"):
+    with pytest.raises(ValueError, match="16 rows of inputs and of targets for 16 records, got 48 and 16"):
         TorchRecords(Scales(), collate_fn=_boxes).sample(16)
 
 

@@ -1,9 +1,9 @@
 """Batches of which no record is made beside another's.
 
 A `collate_fn` that is given several people's records can mix them: it pads all to the longest, and nothing keeps it from
-adding them up. So it is given one record at a time, beside a companion that is made of the record itself: repeated to the
-next power of two of its length where the function takes that, else the record again. Whatever the function does, what it
-returns follows from one record. The companion's row is dropped.
+adding them up. So it is given one record at a time, twice, with a companion between that is made of the record itself: repeated
+to the next power of two of its length where the function takes that, else the record again. Whatever the function does, what it
+returns follows from one record. The row that is there twice is the record's, wherever the function has put it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from dperm.torch.guard import fresh_seed, seed_all
 from dperm.torch.named import Paired
-from dperm.torch.structure import FAILURES, batch_size, map_tensors, padded, take, tensors, with_items
+from dperm.torch.structure import batch_size, map_tensors, padded, take, tensors, with_items
 
 __all__ = ["Collation", "Ragged", "grouped", "joined", "refuse_other_than_pairs"]
 
@@ -49,16 +49,12 @@ class NotByRecordError(ValueError):
 
 
 class Collation:
-    """Makes a batch (inputs, targets) of a list of records, each by itself.
-
-    `collate_fn` is a function for a DataLoader, or None for torch's own. `repeats` says whether companions are as long as the
-    next power of two, `row` which of two rows is the record's: `look` finds out, on some records, before anything is charged.
-    """
+    """Makes a batch (inputs, targets) of a list of records, each by itself. `collate_fn` is a function for a DataLoader, or None
+    for torch's own."""
 
     def __init__(self, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
         self._own = collate_fn is None
         self._whole = Paired(collate_fn)
-        self.repeats, self.row = False, 0
 
     def __call__(self, items: Iterable[Any]) -> Any:
         """A pair (inputs, targets) with the records along the first axes, or `Ragged` where their shapes differ."""
@@ -77,26 +73,18 @@ class Collation:
         return joined([self._several(list(items)) for items in records])
 
     def look(self, items: list[Any]) -> None:
-        """Find out how the function is to be used, and whether a record has the values beside its companion that it has beside
-        these others. ValueError where it has not: the function was meant to compute across records."""
+        """ValueError where a record has other values beside its companions than beside these others: the function was meant to
+        compute across records. Nothing rests on it, and nothing follows from it but the error."""
         if self._own or not items:
             return
         seed = fresh_seed()
         whole, again = (_in_rows(self._seeded(seed + number, items), len(items)) for number in range(2))
-        if not _same(whole, again):
-            if self._mixes_by_draws(items):
-                raise ValueError(_ACROSS)
-            return  # values that are drawn cannot be compared further
-        for self.repeats in (True, False):
-            for self.row in (0, 1):
-                try:
-                    if all(_among(self._one(item), whole, len(items)) for item in items):
-                        return
-                except NotByRecordError:
-                    raise
-                except FAILURES:
-                    continue
-        raise ValueError(_ACROSS)
+        if _same(whole, again):
+            across = not all(_among(self._one(item), whole, len(items)) for item in items)
+        else:  # values that are drawn cannot be compared, but for the same draws
+            across = self._mixes_by_draws(items)
+        if across:
+            raise ValueError(_ACROSS)
 
     def _seeded(self, seed: int, items: list[Any]) -> Any:
         seed_all(seed)
@@ -127,11 +115,20 @@ class Collation:
 
     def _one(self, item: Any) -> Any:
         """The batch (inputs, targets) of one record."""
-        companion = _repeated(item) if self.repeats else copy.copy(item)
-        pair = _in_rows(self._whole([copy.copy(item), companion]), 2)
-        record = take(pair, torch.tensor([self.row]), 2)
+        try:
+            record = _of_three(self._whole([copy.copy(item), _repeated(item), copy.copy(item)]))
+        except NotByRecordError:
+            raise
+        except Exception:  # a length that the function does not take, say: the record is as long as it is
+            record = _of_three(self._whole([copy.copy(item) for _ in range(3)]))
         _made_of(record)
         return record
+
+
+def _of_three(batch: Any) -> Any:
+    """A record's row of a batch of it, a companion and it again: a row that is there twice, wherever the function has put it."""
+    rows = [take(_in_rows(batch, 3), torch.tensor([row]), 3) for row in range(3)]
+    return rows[1] if _same(rows[1], rows[2]) else rows[0]
 
 
 def _kind(item: Any) -> Any:
@@ -200,9 +197,9 @@ def refuse_other_than_pairs(batch: Any, size: int) -> None:
     sizes = [batch_size(part) for part in cast(Sequence[Any], batch)]
     if sizes != [size, size]:
         raise ValueError(
-            f"Expected tensors with the records along their first axes, {size} rows of inputs and of targets for {size} records, "
-            f"got {sizes[0]} and {sizes[1]}: a record that counts more than once would cost more privacy than is charged. Average "
-            "its views within its loss instead."
+            f"Expected tensors with the records along their first axes, {size} rows of inputs and of targets for {size} "
+            f"records, got {sizes[0]} and {sizes[1]}: a record that counts more than once would cost more privacy than is "
+            "charged. Average its views within its loss instead."
         )
 
 

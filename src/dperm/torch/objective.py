@@ -21,6 +21,7 @@ from dperm.torch.engine import Apart, TorchPass
 from dperm.torch.engine.agreement import disagreement
 from dperm.torch.engine.refused import reason_to_refuse
 from dperm.torch.engine.tested import mixing
+from dperm.torch.engine.unheld import refuse_hooks
 from dperm.torch.evaluating import evaluating
 from dperm.torch.flat import FlatParameters
 from dperm.torch.guard import kept_states
@@ -217,6 +218,8 @@ class ModuleObjective:
         beside = self.independence is Independence.TESTED
         chosen = torch.linspace(0, size - 1, min(size, _LOOKED_AT if beside else _COMPARED)).round().long()
         some = take(inputs, chosen, size), take(targets, chosen, size)
+        if not beside:
+            refuse_hooks(self.flat.leaves, self.flat.names)
         with self._looking(), self._in_full_precision():
             problem = None
             if beside:

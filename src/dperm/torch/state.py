@@ -3,8 +3,13 @@ would tell later runs of earlier records."""
 
 from __future__ import annotations
 
+import array
+import contextvars
+import ctypes
 import functools
+import io
 import itertools
+import queue
 import random
 import sys
 import sysconfig
@@ -20,15 +25,20 @@ from torch.utils.data import Dataset
 
 from dperm.torch.structure import local
 
-__all__ = ["INSTALLED", "Snapshot"]
+__all__ = ["INSTALLED", "Snapshot", "is_library"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _COPIED = 1 << 20  # numbers of a tensor
 _MOST = 200_000  # objects: what hangs on a function may be anything
 #: modules whose objects and functions keep nothing of a model's records, or are put back by their owners
-_LEFT = ("dperm.", "torch.", "numpy", "lightning.", "pytorch_lightning.", "builtins", "functools", "typing", "abc", "logging")
+_LEFT = ("dperm", "torch", "numpy", "lightning", "pytorch_lightning")
+#: whose objects lead to all of a program, or to data
+_LEFT_OBJECTS = ("dperm", "lightning", "pytorch_lightning", "logging", "torch.utils.data")
 #: they are another at each use, and nobody can put them back so that each step has numbers of its own
-_MOVING = (types.GeneratorType, random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+_MOVING = (
+    types.GeneratorType, random.Random, np.random.Generator, np.random.RandomState, torch.Generator, io.StringIO, io.BytesIO,
+    contextvars.ContextVar, queue.SimpleQueue, ctypes.Array, ctypes.Structure,
+)  # fmt: skip
 #: where packages are installed
 INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 #: the type of functions that remember what they gave
@@ -101,7 +111,7 @@ class Snapshot:
         if isinstance(item, dict):
             kind = _kind_of_dict(item)
             self._hold(_dict_back, item, dict(kind.items(item)))
-            return (*kind.values(item), *self._attributes(item))
+            return (*kind.keys(item), *kind.values(item), *self._attributes(item))
         if isinstance(item, (list, deque)):
             self._hold(_list_back, item, list(item))
             return (*item, *self._attributes(item))
@@ -111,7 +121,11 @@ class Snapshot:
             self._hold(_set_back, item, set(item))
             return (*item, *self._attributes(item))
         if isinstance(item, np.ndarray):
-            self._hold(_array_back, item, item.copy())
+            if item.flags.writeable:
+                self._hold(_array_back, item, item.copy())
+            return item.flat if item.dtype.hasobject else ()
+        if isinstance(item, (array.array, bytearray)):
+            self._hold(_bytes_back, item, item[:])
             return ()
         if isinstance(item, (types.FunctionType, types.MethodType, functools.partial)):
             return self._function(item)
@@ -142,10 +156,12 @@ class Snapshot:
             self._hold(_dict_back, named, dict(named))
         if id(tensor) not in self._without:
             mine = local(tensor)
-            if mine.numel() > _COPIED:
-                self.left_out.add(mine.untyped_storage().data_ptr())
-            else:
+            if mine.numel() <= _COPIED and not mine.is_meta:
                 self._hold(_tensor_back, mine, mine.detach().clone())
+            elif mine.layout is torch.strided and not mine.is_meta:
+                self.left_out.add(mine.untyped_storage().data_ptr())
+            if mine.is_leaf and mine.grad is None:
+                self._hold(_no_gradient_back, mine, None)
         return named.values()
 
     def _attributes(self, item: Any) -> Iterable[Any]:
@@ -163,7 +179,7 @@ class Snapshot:
             return (function.func, function.args, function.keywords)
         if isinstance(function, types.MethodType):
             return (function.__self__, function.__func__)
-        if _is_library(function.__module__ or ""):
+        if is_library(function.__module__ or ""):
             return ()
         code = function.__code__
         cells = [cell for cell in function.__closure__ or () if _filled(cell)]
@@ -176,9 +192,13 @@ class Snapshot:
         called = [method for name in names - self._names for method in self._methods.pop(name, ())]
         self._names |= names
         held = self._named(function.__globals__, names)
-        for module in held:
-            if isinstance(module, types.ModuleType) and not _is_library(module.__name__):
-                held = [*held, *self._named(vars(module), names)]
+        held += [sys.modules[name] for name in names if name in sys.modules]  # imported where it is called
+        modules = [module for module in held if isinstance(module, types.ModuleType)]
+        for module in modules:  # a module may name another
+            if not is_library(module.__name__):
+                found = self._named(vars(module), names)
+                modules += [other for other in found if isinstance(other, types.ModuleType) and other not in modules]
+                held += found
         return (*hanging, *called, *held)
 
     def _named(self, named: dict[str, Any], names: Iterable[str]) -> list[Any]:
@@ -189,7 +209,7 @@ class Snapshot:
     def _class(self, kind: type) -> Iterable[Any]:
         hanging: list[Any] = []
         for each in kind.__mro__:
-            if not _is_library(each.__module__):
+            if not is_library(each.__module__):
                 held = {name: value for name, value in vars(each).items() if not _of_every_class(name, value)}
                 self._hold(_class_back, each, held)
                 hanging += held.values()
@@ -202,12 +222,15 @@ class Snapshot:
         return hanging
 
 
-def _is_library(module: str) -> bool:
-    return module.startswith(_LEFT) or module.partition(".")[0] in sys.stdlib_module_names
+def is_library(module: str) -> bool:
+    """Whether code of this module keeps nothing of a model's."""
+    package = module.partition(".")[0]
+    return package in _LEFT or package in sys.stdlib_module_names
 
 
 def _left(kind: type) -> bool:
-    return kind.__module__.startswith(_LEFT) and kind.__module__ != _OF_PERSONS
+    """Whether what its objects hold is none of a model's."""
+    return kind.__module__ != _OF_PERSONS and any(f"{kind.__module__}.".startswith(f"{left}.") for left in _LEFT_OBJECTS)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -255,8 +278,18 @@ def _filled(cell: types.CellType) -> bool:
 
 
 def _tensor_back(tensor: Tensor, held: Tensor) -> None:
-    if not _same(tensor, held):
+    if tensor.shape != held.shape or tensor.dtype != held.dtype:
+        tensor.data = held.clone()
+    elif not _same(tensor, held):
         tensor.copy_(held)
+
+
+def _no_gradient_back(tensor: Tensor, held: None) -> None:
+    tensor.grad = None
+
+
+def _bytes_back(item: Any, held: Any) -> None:
+    item[:] = held
 
 
 def _array_back(array: Any, held: Any) -> None:
@@ -321,6 +354,8 @@ def _class_back(kind: type, held: dict[str, Any]) -> None:
 
 
 def _same(first: Tensor, second: Tensor) -> bool:
-    if first.is_sparse or first.is_quantized:
-        return torch.equal(first.to_dense(), second.to_dense())
+    if first.is_quantized:
+        return torch.equal(first.dequantize(), second.dequantize())
+    if first.layout is not torch.strided or first.is_nested:
+        return False
     return torch.equal(first, second)

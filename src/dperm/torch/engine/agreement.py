@@ -102,8 +102,9 @@ class _Ordinary:
 
 def _ordinary(engine: Apart, inputs: Any, targets: Any) -> _Ordinary | None:
     """None where the model draws."""
-    flat, before = engine.flat, global_states(engine.flat.device)
-    with torch.enable_grad():
+    flat, draws = engine.flat, engine.draws
+    before = global_states(flat.device), draws.of_step.get_state().numpy().tobytes()
+    with torch.enable_grad(), engine.watching():
         losses = engine.losses(inputs, targets)
         weights = torch.linspace(0.5, 1.5, len(losses), dtype=losses.dtype, device=losses.device)
         weights[1::2] *= -1
@@ -113,7 +114,8 @@ def _ordinary(engine: Apart, inputs: Any, targets: Any) -> _Ordinary | None:
             only = torch.zeros_like(weights).index_fill_(0, torch.tensor([number], device=losses.device), 1.0)
             norms[number] = flat.length(_gradient(usable, flat, only, keep=True))
         gradient = _gradient(usable, flat, weights)
-    if flat.everywhere(global_states(flat.device) != before):
+    after = global_states(flat.device), draws.of_step.get_state().numpy().tobytes()
+    if flat.everywhere(after != before):
         return None
     return _Ordinary(losses.detach(), weights, gradient, norms, losses.requires_grad)
 

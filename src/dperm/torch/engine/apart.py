@@ -119,6 +119,13 @@ class Apart:
     def model(self) -> nn.Module:
         return self.roots[0]
 
+    def watching(self) -> contextlib.AbstractContextManager[Any]:
+        """Within the block a batch runs as it is, but what is refused in a run of records is refused."""
+        if self.flat.sharded:
+            return contextlib.nullcontext()
+        fixed = self.snapshot().left_out | {leaf.untyped_storage().data_ptr() for leaf in self.flat.leaves}
+        return Alone(Tape(1, self.flat, True, self.pool), self.flat.leaves, Way(torch.arange(1)), self.draws, fixed=fixed)
+
     @contextlib.contextmanager
     def as_it_was(self) -> Iterator[None]:
         """How the model has to run in the block says nothing of how it runs afterwards, in another mode."""

@@ -8,6 +8,7 @@ from numbers import Integral
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dperm.torch.engine.reads import constants
@@ -120,6 +121,13 @@ def _print(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
 @_special(Tensor.register_hook, Tensor.register_post_accumulate_grad_hook)
 def _hook(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
     raise RefusedError("The model hooks a tensor's gradient, which would see all records at once: leave register_hook out.")
+
+
+@_special(F.embedding, F.embedding_bag)
+def _embedding(run: Run, func: Any, *args: Any, **kwargs: Any) -> Any:
+    if kwargs.get("max_norm") is not None or any(isinstance(value, float) for value in args):
+        raise RefusedError("max_norm rescales rows in place, depending on which records come together: clip the rows afterwards.")
+    return NotImplemented
 
 
 @_special(Tensor.backward, Tensor.untyped_storage, Tensor.storage, Tensor.__dlpack__, Tensor.share_memory_)

@@ -8,28 +8,60 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from types import CodeType, FrameType
 from typing import Any
 
-from dperm.torch.engine.runs import RefusedError
-from dperm.torch.state import INSTALLED
+import torch
+from torch import nn
 
-__all__ = ["nothing_unheld"]
+from dperm.torch.engine.runs import RefusedError
+from dperm.torch.state import INSTALLED, is_library
+
+__all__ = ["nothing_unheld", "refuse_hooks"]
 
 #: Python's generators of the operating system's randomness all end in the first.
 _COINS = (
-    os.urandom, time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic, time.monotonic_ns,
-    time.process_time, time.process_time_ns, time.thread_time, time.thread_time_ns,
+    os.urandom, os.getrandom, time.strftime, time.localtime, time.gmtime, time.ctime, time.time, time.time_ns,
+    time.perf_counter, time.perf_counter_ns, time.monotonic, time.monotonic_ns, time.process_time, time.process_time_ns,
+    time.thread_time, time.thread_time_ns,
 )  # fmt: skip
+_SEEDING = random.Random.seed.__code__
 _NEW_GENERATOR = random.Random.__init__.__code__
-_MAY_CALL = ("dperm.", "torch.", "logging", "warnings")
+_MAY_CALL = ("dperm.", "torch.", "logging.", "warnings.")
 
 _COIN = (
     "The model or the loss reads a clock or the operating system's randomness ({}): the records of a physical batch would share "
     "what it gives. Draw from torch's global generator."
 )
 _BELOW = "The model or the loss reaches below torch.vmap ({}), where the numbers of all records are: leave it out."
+
+
+def refuse_hooks(leaves: Iterable[nn.Parameter], names: Iterable[str]) -> None:
+    """RefusedError where something is called with the gradient of one of these: what it keeps of a record's gradient would leave
+    the run without noise, and what it changes would not be trained."""
+    called: list[str] = []
+
+    def look(frame: FrameType, event: str, function: Any) -> None:
+        if event == "call" and not is_library(frame.f_globals.get("__name__", "")):
+            called.append(frame.f_code.co_name)
+
+    if sys.getprofile() is not None:
+        return
+    for leaf, name in zip(leaves, names, strict=True):
+        with torch.enable_grad():
+            nothing = (leaf * 0).sum()
+        sys.setprofile(look)
+        try:
+            torch.autograd.grad(nothing, leaf)
+        finally:
+            sys.setprofile(None)
+        if called:
+            raise RefusedError(
+                f"A hook ({called[0]}) is called with the gradient of {name}, which is of single records here: leave "
+                "register_hook out, and change the noisy gradient in .grad before the optimizer's step instead."
+            )
 
 
 @contextlib.contextmanager
@@ -45,16 +77,23 @@ def nothing_unheld() -> Iterator[set[CodeType]]:
     ran = set[CodeType]()
 
     def look(frame: FrameType, event: str, called: Any) -> None:
-        module = frame.f_globals.get("__name__", "")
+        module = f"{frame.f_globals.get('__name__', '')}."
         if event == "c_call" and not module.startswith(_MAY_CALL):
+            owner = getattr(called, "__self__", None)
             if any(called is coin for coin in _COINS):
-                found[_COIN.format("os.urandom" if called is os.urandom else f"time.{called.__name__}")] = None
+                found[_COIN.format(f"{'os' if called.__module__ == 'posix' else 'time'}.{called.__name__}")] = None
+            elif (owner is datetime and called.__name__ in ("now", "utcnow", "today")) or (
+                isinstance(owner, torch.Generator) and called.__name__ == "seed"
+            ):
+                found[_COIN.format(f"{called.__name__} of {owner}")] = None
             elif called.__module__ == "torch._C._functorch":
                 found[_BELOW.format(called.__name__)] = None
         elif event == "call":
             if frame.f_code.co_filename.startswith(INSTALLED):
                 ran.add(frame.f_code)
-            if frame.f_code is _NEW_GENERATOR and frame.f_locals.get("x") is None:
+            if (frame.f_code is _NEW_GENERATOR and frame.f_locals.get("x") is None) or (
+                frame.f_code is _SEEDING and frame.f_locals.get("a") is None
+            ):
                 found[_COIN.format("random.Random()")] = None
             elif frame.f_code.co_name == "__torch_dispatch__" and not module.startswith(_MAY_CALL):
                 found[_BELOW.format("__torch_dispatch__")] = None
