@@ -241,9 +241,9 @@ def clipped_counts(bound: float) -> Assumption:
 # Of networks
 
 RECORDS_APART = Assumption(
-    "Code that reads, transforms and collates a record keeps nothing of it for another; the model and the loss keep nothing of "
-    "records outside of what they hold, and draw from the global generators of torch, NumPy and Python alone; code, initial "
-    "weights and pretraining do not depend on these records.",
+    "Code that reads, transforms and collates a record uses that record alone, and keeps nothing of it for another; the model "
+    "and the loss keep nothing of records outside of what they hold; all of it draws from the global generators of torch, NumPy and "
+    "Python alone; code, initial weights and pretraining do not depend on these records.",
     "caller",
     "the model and the loss see one record at a time, and each is collated beside a companion made of itself: none influences "
     "another's gradient, in real arithmetic. Looked for, on some records: tensors that something outside of the model keeps, "
@@ -273,7 +273,7 @@ def layer_rule(rule: Any) -> Assumption:
 
 MASKS = Assumption(
     "Random masks are drawn for each record by itself, or once for a step, from seeds of the operating system: secret, "
-    "pseudo-random. So is what the data set and its collation draw for a record.",
+    "pseudo-random. So is what the data set and its collation draw for a record from the global generators.",
     "library",
     "seeded, unless the run's seed is fixed",
     "masks",

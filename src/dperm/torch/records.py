@@ -5,8 +5,12 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
+import random
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -23,7 +27,8 @@ from dperm.torch.messages import in_short
 from dperm.torch.named import Paired, label_apart
 from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.share import Share
-from dperm.torch.structure import FAILURES, batch_size, map_tensors, take, tensors
+from dperm.torch.state import is_filled
+from dperm.torch.structure import batch_size, map_tensors, take, tensors
 
 __all__ = ["NOBODY", "TorchRecords"]
 
@@ -33,6 +38,7 @@ Indices = NDArray[np.intp]
 NOBODY = object()
 
 _AT_ONCE = 8192  # targets looked at together
+_SHORT = 100  # entries of a collection that may be transforms; longer ones are data
 
 
 class TorchRecords:
@@ -144,6 +150,7 @@ class TorchRecords:
         chosen = np.unique(np.linspace(0, self._size - 1, min(count, self._size)).round().astype(np.intp))
         if self._tensors is None and isinstance(self._collate, Collation):
             with kept_states(self.device):
+                refuse_generators(self._dataset, self._collate)
                 try:
                     self._collate.look([self._dataset[int(index)] for index in chosen])
                 except (AttributeError, ArithmeticError, LookupError, RuntimeError) as error:
@@ -279,6 +286,36 @@ class TorchRecords:
         return tuple(map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), part) for part in batch)
 
 
+def refuse_generators(*roots: Any) -> None:
+    """ValueError where a data set or a collation keeps a generator of random numbers: what it draws for a record hangs on what was
+    read before. Looks at attributes, entries of short collections, closures and default arguments."""
+    waiting, seen = list(roots), set[int]()
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, random.Random | np.random.Generator | np.random.RandomState | torch.Generator):
+            raise ValueError(
+                f"The data set or collate_fn keeps a generator of random numbers ({type(item).__name__}): what it draws for one "
+                "record would hang on who was read before. Draw from the global generators of torch, NumPy or Python: they start "
+                "anew for each record, from a secret seed."
+            )
+        if id(item) in seen or isinstance(item, Tensor | np.ndarray | str | bytes | type | ModuleType):
+            continue
+        seen.add(id(item))
+        if isinstance(item, list | tuple) and len(cast(Any, item)) <= _SHORT:
+            waiting += cast(Any, item)
+        elif isinstance(item, dict) and len(cast(Any, item)) <= _SHORT:
+            waiting += cast(Any, item).values()
+        waiting += getattr(item, "__dict__", {}).values()
+        waiting += [cell.cell_contents for cell in getattr(item, "__closure__", None) or () if is_filled(cell)]
+        waiting += [
+            *(getattr(item, "__defaults__", None) or ()),
+            getattr(item, "__self__", None),
+            getattr(item, "__func__", None),
+        ]
+        if isinstance(item, partial):
+            waiting += [item.func, item.args, item.keywords]
+
+
 def _stated_targets(data: Any) -> Tensor | None:
     """The `targets` that a collection of labelled records keeps beside them, as far as they are class numbers."""
     if type(data) is Subset:
@@ -350,8 +387,8 @@ class _Chunks:
 class _Items(Dataset[Any]):
     """Batches of a data set's items, each fetched and collated by itself, from a random state of its own.
 
-    Once a run is `charged` an error would be an output: a record that cannot be read or collated is left out of its batch, and
-    contributes zero. Errors of the operating system (a disk that is gone) stop the run.
+    Once a run is `charged` an error would be an output, and so would a warning: a record that cannot be read or collated is left
+    out of its batch, and contributes zero.
     """
 
     def __init__(self, dataset: Any, collate: Any, charged: bool) -> None:
@@ -362,12 +399,14 @@ class _Items(Dataset[Any]):
 
     def __getitems__(self, seeded: list[Any]) -> Any:
         """The batch of these (number, seed), or of lists of them that are one record each."""
-        try:
+        if not self._charged:
             return self._made(seeded)
-        except (*FAILURES, OSError) as error:
-            if not self._charged or (isinstance(error, OSError) and error.errno is not None):
-                raise
-        return joined([self._made_or_none(one) for one in seeded])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                return self._made(seeded)
+            except Exception:
+                return joined([self._made_or_none(one) for one in seeded])
 
     def _made(self, seeded: list[Any]) -> Any:
         if seeded and isinstance(seeded[0], list):
@@ -381,9 +420,7 @@ class _Items(Dataset[Any]):
     def _made_or_none(self, one: Any) -> Any:
         try:
             return self._made([one])
-        except (*FAILURES, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
+        except Exception:
             return None
 
     def _fetched(self, seeded: list[tuple[int, int]]) -> Iterator[Any]:

@@ -25,7 +25,7 @@ from torch.utils.data import Dataset
 
 from dperm.torch.structure import local
 
-__all__ = ["INSTALLED", "Snapshot", "is_library"]
+__all__ = ["INSTALLED", "Snapshot", "is_filled", "is_library"]
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _COPIED = 1 << 20  # numbers of a tensor
@@ -182,7 +182,7 @@ class Snapshot:
         if is_library(function.__module__ or ""):
             return ()
         code = function.__code__
-        cells = [cell for cell in function.__closure__ or () if _filled(cell)]
+        cells = [cell for cell in function.__closure__ or () if is_filled(cell)]
         for cell in cells:
             self._hold(_cell_back, cell, cell.cell_contents)
         hanging = (function.__defaults__, function.__kwdefaults__, vars(function), *(cell.cell_contents for cell in cells))
@@ -266,7 +266,7 @@ def _names(code: types.CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*inner)
 
 
-def _filled(cell: types.CellType) -> bool:
+def is_filled(cell: types.CellType) -> bool:
     """Whether a closure has filled the cell already."""
     try:
         return cell.cell_contents is not cell

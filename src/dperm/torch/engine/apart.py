@@ -95,7 +95,9 @@ class Apart:
         kept = self.snapshot()
         one = _Evaluation(self, kept, norms_only)
         replayed = alignment.current()
-        with self.draws.kept(), _without_fast_paths():
+        with self.draws.kept(), _without_fast_paths(), warnings.catch_warnings():
+            if self.charged:  # what a record makes the model say would be an output
+                warnings.simplefilter("ignore")
             try:
                 for records, inputs, targets in grouped(batch, size):
                     names = None if replayed is None else replayed.names_of(inputs) or range(size)

@@ -67,6 +67,12 @@ class TorchPass(Pass):
         """Memory that lasts as long as the pass."""
         return sum(lease.bytes_held for lease in self._leases)
 
+    @property
+    def untouched(self) -> list[str]:
+        """Names of trained parameters that no loss depends on."""
+        runs = [part.run.forms for part in self._parts]
+        return [name for number, name in enumerate(self._flat.names) if all(forms[number] is None for forms in runs)]
+
     def of_nobody(self) -> TorchPass:
         """The pass without its records, whose sums are zero here."""
         return TorchPass(0, [nobody(self._flat)], self._flat, self._leases)

@@ -23,7 +23,8 @@ __all__ = ["nothing_unheld", "refuse_hooks"]
 
 #: Python's generators of the operating system's randomness all end in the first.
 _COINS = (
-    os.urandom, os.getrandom, time.strftime, time.localtime, time.gmtime, time.ctime, time.time, time.time_ns,
+    os.urandom, getattr(os, "getrandom", os.urandom),
+    time.strftime, time.localtime, time.gmtime, time.ctime, time.time, time.time_ns,
     time.perf_counter, time.perf_counter_ns, time.monotonic, time.monotonic_ns, time.process_time, time.process_time_ns,
     time.thread_time, time.thread_time_ns,
 )  # fmt: skip
