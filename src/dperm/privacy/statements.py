@@ -242,8 +242,8 @@ def clipped_counts(bound: float) -> Assumption:
 
 RECORDS_APART = Assumption(
     "Code that reads, transforms and collates a record uses that record alone, and keeps nothing of it for another; the model "
-    "and the loss keep nothing of records outside of what they hold; all of it draws from the global generators of torch, NumPy and "
-    "Python alone; code, initial weights and pretraining do not depend on these records.",
+    "and the loss keep nothing of records outside of what they hold; all of it draws from the global generators of torch, NumPy "
+    "and Python alone; code, initial weights and pretraining do not depend on these records.",
     "caller",
     "the model and the loss see one record at a time, and each is collated beside a companion made of itself: none influences "
     "another's gradient, in real arithmetic. Looked for, on some records: tensors that something outside of the model keeps, "

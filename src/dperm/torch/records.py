@@ -287,8 +287,8 @@ class TorchRecords:
 
 
 def refuse_generators(*roots: Any) -> None:
-    """ValueError where a data set or a collation keeps a generator of random numbers: what it draws for a record hangs on what was
-    read before. Looks at attributes, entries of short collections, closures and default arguments."""
+    """ValueError where a data set or a collation keeps a generator of random numbers: what it draws for a record hangs on what
+    was read before. Looks at attributes, entries of short collections, closures and default arguments."""
     waiting, seen = list(roots), set[int]()
     while waiting:
         item = waiting.pop()

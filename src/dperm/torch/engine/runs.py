@@ -344,7 +344,7 @@ def _see_one_record(func: Any, args: Any, kwargs: Any) -> None:
                 raise OutsideError(f"{func.__name__} is given a function, whose code may see all records.")
 
 
-_OWN_OPERATORS = ("aten", "prims", "torchvision")
+_OWN_OPERATORS = ("aten", "prims", "torchvision", "profiler")
 _PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 
 
