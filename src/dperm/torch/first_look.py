@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -35,6 +36,14 @@ def look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, *, 
         records.in_step = True
     inputs, targets = sample
     losses = ranks.together(lambda: _first_losses(objective, inputs, targets))
+    if names := objective.engine.untouched:
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        warnings.warn(
+            f"No loss depends on {shown}: noise alone would move what nobody trains. Look for no_grad and detach, or freeze it "
+            "by requires_grad_(False).",
+            UserWarning,
+            stacklevel=6,
+        )
     ranks.together(lambda: objective.check_targets(inputs, records.all_targets()))
     ranks.together(lambda: _refuse_infinite(losses))
     if physical_batch_size is None:

@@ -32,8 +32,10 @@ _COPIED = 1 << 20  # numbers of a tensor
 _MOST = 200_000  # objects: what hangs on a function may be anything
 #: modules whose objects and functions keep nothing of a model's records, or are put back by their owners
 _LEFT = ("dperm", "torch", "numpy", "lightning", "pytorch_lightning")
-#: whose objects lead to all of a program, or to data
-_LEFT_OBJECTS = ("dperm", "lightning", "pytorch_lightning", "logging", "torch.utils.data")
+#: whose objects lead to all of a program, to data, or to what is none of Python's
+_LEFT_OBJECTS = ("dperm", "lightning", "pytorch_lightning", "logging", "torch")
+#: but for these
+_KEPT_OBJECTS = ("torch.nn", "torch.distributions", "torch.optim", "dperm.torch.persons")
 #: they are another at each use, and nobody can put them back so that each step has numbers of its own
 _MOVING = (
     types.GeneratorType, random.Random, np.random.Generator, np.random.RandomState, torch.Generator, io.StringIO, io.BytesIO,
@@ -52,7 +54,6 @@ _UNCALLED = frozenset(
 _GLOBAL_GENERATORS = {id(method.__self__) for method in (random.random, np.random.rand)}
 #: functions of a class
 _CODE = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
-_OF_PERSONS = "dperm.torch.persons"  # wrappers of models and losses
 
 
 class Snapshot:
@@ -230,7 +231,10 @@ def is_library(module: str) -> bool:
 
 def _left(kind: type) -> bool:
     """Whether what its objects hold is none of a model's."""
-    return kind.__module__ != _OF_PERSONS and any(f"{kind.__module__}.".startswith(f"{left}.") for left in _LEFT_OBJECTS)
+    module = f"{kind.__module__}."
+    return module.startswith(tuple(f"{left}." for left in _LEFT_OBJECTS)) and not module.startswith(
+        tuple(f"{kept}." for kept in _KEPT_OBJECTS)
+    )
 
 
 @functools.lru_cache(maxsize=4096)

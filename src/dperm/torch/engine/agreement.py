@@ -8,7 +8,6 @@ faults.
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -81,14 +80,7 @@ def disagreement(engine: Apart, inputs: Any, targets: Any, size: int, *, beside:
         return None
     if not plain.trains:
         return "The losses do not depend on the trainable parameters: there is nothing to train."
-    if size > 1 and not flat.sharded and (names := mine.untouched):
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        warnings.warn(
-            f"No loss depends on {shown}: noise alone would move what nobody trains. Look for no_grad and detach, or freeze "
-            "it by requires_grad_(False).",
-            UserWarning,
-            stacklevel=2,
-        )
+    engine.untouched = mine.untouched
     return _apart(mine, plain, flat)
 
 

@@ -81,6 +81,8 @@ class Apart:
         self.copied: dict[nn.Parameter, None] = {}
         self.rules: dict[Any, None] = {}
         self.charged = False
+        #: names of trained parameters that no loss depends on, known after the first look
+        self.untouched: list[str] = []
         #: code of installed packages that ran when the model was looked at
         self.ran = set[CodeType]()
         #: whether dperm itself has a hook on what is saved for the way back
@@ -96,6 +98,7 @@ class Apart:
         one = _Evaluation(self, kept, norms_only)
         replayed = alignment.current()
         with self.draws.kept(), _without_fast_paths(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # of torch.vmap, to people who build PyTorch
             if self.charged:  # what a record makes the model say would be an output
                 warnings.simplefilter("ignore")
             try:

@@ -8,7 +8,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from types import CodeType, FrameType
 from typing import Any
@@ -39,6 +39,23 @@ _COIN = (
 _BELOW = "The model or the loss reaches below torch.vmap ({}), where the numbers of all records are: leave it out."
 
 
+@contextlib.contextmanager
+def _watching(look: Callable[[FrameType, str, Any], None]) -> Iterator[None]:
+    """`look` is told of each call in the block."""
+    if sys.getprofile() is not None:  # somebody measures the program, and there can be one profile function only
+        yield
+        return
+    collects = gc.isenabled()
+    gc.disable()  # what collects garbage may call whoever counts its time
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        if collects:
+            gc.enable()
+
+
 def refuse_hooks(leaves: Iterable[nn.Parameter], names: Iterable[str]) -> None:
     """RefusedError where something is called with the gradient of one of these: what it keeps of a record's gradient would leave
     the run without noise, and what it changes would not be trained."""
@@ -48,16 +65,11 @@ def refuse_hooks(leaves: Iterable[nn.Parameter], names: Iterable[str]) -> None:
         if event == "call" and not is_library(frame.f_globals.get("__name__", "")):
             called.append(frame.f_code.co_name)
 
-    if sys.getprofile() is not None:
-        return
     for leaf, name in zip(leaves, names, strict=True):
         with torch.enable_grad():
             nothing = (leaf * 0).sum()
-        sys.setprofile(look)
-        try:
+        with _watching(look):
             torch.autograd.grad(nothing, leaf)
-        finally:
-            sys.setprofile(None)
         if called:
             raise RefusedError(
                 f"A hook ({called[0]}) is called with the gradient of {name}, which is of single records here: leave "
@@ -99,17 +111,7 @@ def nothing_unheld() -> Iterator[set[CodeType]]:
             elif frame.f_code.co_name == "__torch_dispatch__" and not module.startswith(_MAY_CALL):
                 found[_BELOW.format("__torch_dispatch__")] = None
 
-    if sys.getprofile() is not None:  # somebody measures the program, and there can be one profile function only
+    with _watching(look):
         yield ran
-        return
-    collects = gc.isenabled()
-    gc.disable()  # what collects garbage may call whoever counts its time
-    sys.setprofile(look)
-    try:
-        yield ran
-    finally:
-        sys.setprofile(None)
-        if collects:
-            gc.enable()
     if found:
         raise RefusedError(next(iter(found)))
