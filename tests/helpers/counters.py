@@ -1,3 +1,4 @@
-"""A module whose attribute a model of the tests counts in."""
+"""A module in which models of the tests count."""
 
 count = 0
+places: list[int] = []

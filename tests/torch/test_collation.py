@@ -394,3 +394,116 @@ def test_43_2_batches_of_nobody_have_sums_of_zero() -> None:
     (found,) = [objective.per_example(objective.theta, batch) for batch in batches]
     assert found.norms.tolist() == [0.0]
     assert not found.weighted_sum(torch.ones(1)).any()
+
+
+def test_43_2_a_subclass_of_tensors_is_read_by_its_own_items() -> None:
+    """One that leaves records out, or changes them, is a data set like any other."""
+
+    class Chosen(torch.utils.data.TensorDataset):
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> Any:
+            row, target = super().__getitem__(index)
+            return row.clamp(max=1.0), target
+
+    records = TorchRecords(Chosen(torch.full((9, 3), 5.0), torch.zeros(9)))
+    assert len(records) == 6
+    (batch,) = records.batches()
+    assert float(batch[0].max()) == 1.0
+
+
+@pytest.mark.parametrize("kind", [tuple, lambda pair: torch.utils.data.TensorDataset(*pair)])
+def test_43_2_a_collation_is_used_for_tensors_too(kind: Any) -> None:
+    def doubled(items: list[Any]) -> Any:
+        return torch.stack([2 * row for row, _ in items]), torch.stack([target for _, target in items])
+
+    (batch,) = TorchRecords(kind((torch.ones(5, 3), torch.zeros(5))), collate_fn=doubled).batches()
+    assert bool((batch[0] == 2).all())
+
+
+class Sentences(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((1 + index % 5,), 1.0 + index), float(index % 2)
+
+
+def packed_by_collation(items: list[Any]) -> Any:
+    rows = [row[:, None] for row, _ in items]
+    return nn.utils.rnn.pack_sequence(rows, enforce_sorted=False), torch.tensor([target for _, target in items])
+
+
+def with_a_list_of_lengths(items: list[Any]) -> Any:
+    rows = nn.utils.rnn.pad_sequence([row[:, None] for row, _ in items], batch_first=True)
+    return (rows, [len(row) for row, _ in items]), torch.tensor([target for _, target in items])
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.core, self.head = nn.GRU(1, 4, batch_first=True), nn.Linear(4, 1)
+
+    def forward(self, x: Any, lengths: Any = None) -> Tensor:
+        if lengths is not None:
+            x = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.head(self.core(x)[1][0])
+
+
+@pytest.mark.parametrize("collate", [packed_by_collation, with_a_list_of_lengths])
+def test_43_2_packed_sequences_and_lists_of_lengths_are_each_record_s_own(collate: Any) -> None:
+    torch.manual_seed(0)
+    model = Recurrent()
+    objective = ModuleObjective(model, lambda outputs, targets: (outputs[:, 0] - targets).square())
+    records = TorchRecords(Sentences(), collate_fn=collate)
+    objective.prepare(*records.sample(16))
+    (batch,) = records.batches()
+    found = objective.per_example(objective.theta, batch).norms
+    for number in range(24):
+        row, target = Sentences()[number]
+        losses = (model(row[None, :, None])[:, 0] - target).square()
+        slopes = torch.autograd.grad(losses.sum(), list(model.parameters()))
+        assert float(found[number]) == pytest.approx(float(torch.cat([s.flatten() for s in slopes]).norm()), rel=1e-4)
+
+
+def mixed_by_draws(items: list[Any]) -> Any:
+    rows = torch.stack([row for row, _ in items])
+    share = torch.rand(len(rows), 1)
+    return share * rows + (1 - share) * rows[torch.randperm(len(rows))], torch.tensor([target for _, target in items])
+
+
+def noisy_by_draws(items: list[Any]) -> Any:
+    rows = torch.stack([row for row, _ in items])
+    return rows + torch.randn_like(rows), torch.tensor([target for _, target in items])
+
+
+def test_43_2_a_collation_that_mixes_by_draws_is_refused_and_one_that_draws_for_each_is_not() -> None:
+    with pytest.raises(ValueError, match="computes across records"):
+        TorchRecords(Readable(None), collate_fn=mixed_by_draws).sample(16)
+    TorchRecords(Readable(None), collate_fn=noisy_by_draws).sample(16)
+
+
+class Drawing(Readable):
+    def __init__(self, kept: Any) -> None:
+        super().__init__(None)
+        self.kept = kept
+
+
+KEPT: dict[str, Callable[[], Any]] = {
+    "an attribute": lambda: np.random.default_rng(0),
+    "a transform in a list": lambda: [Drawing(np.random.RandomState(0))],
+    "a closure": lambda: (lambda generator: lambda row: row + torch.randn(3, generator=generator))(torch.Generator()),
+    "a partial": lambda: partial(torch.randn, generator=torch.Generator()),
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_43_2_data_sets_that_keep_a_generator_are_refused(kept: str) -> None:
+    with pytest.raises(ValueError, match="keeps a generator of random numbers"):
+        TorchRecords(Drawing(KEPT[kept]())).sample(16)
+
+
+def test_43_2_a_tuple_of_three_is_told_what_a_pair_is() -> None:
+    with pytest.raises(ValueError, match=r"a pair \(inputs, targets\), got 3 parts"):
+        TorchRecords((torch.ones(4, 2), torch.ones(4), torch.ones(4)))

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from dperm.release.alignment import aligned
@@ -525,3 +526,93 @@ def test_43_records_of_several_shapes_run_where_independence_is_tested() -> None
     found = [objective.per_example(objective.theta, batch).norms for objective in (proved, tested)]
     assert torch.allclose(*found, rtol=1e-5)
     assert len(set(found[0].tolist())) == 5
+
+
+def set_data(net: Any) -> None:
+    net.table.data = net.table.data * 0.5
+
+
+def set_all(net: Any) -> None:
+    torch._foreach_mul_([net.table.detach(), net.bank], 0.5)
+
+
+def rescaled(net: Any) -> None:
+    F.embedding(torch.tensor([1]), net.bank, max_norm=1e-3)
+
+
+@pytest.mark.parametrize("write", [set_data, set_all, rescaled])
+def test_43_9_writes_that_would_stay_are_refused_and_the_look_leaves_nothing(write: Any) -> None:
+    class Writes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.head, self.table = nn.Linear(WIDTH, 8), nn.Linear(8, 1), nn.Parameter(torch.ones(8))
+            self.register_buffer("bank", torch.ones(3, 400_000), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            write(self)
+            return self.head(self.first(x) * self.table)
+
+    model = Writes()
+    with pytest.raises(ValueError, match=r"writes into a trained parameter, or into a tensor of more than a million|max_norm"):
+        ModuleObjective(model, squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
+    assert bool((model.table == 1).all())
+    assert bool((model.bank == 1).all())
+
+
+def test_43_9_hooks_on_parameters_are_refused() -> None:
+    seen: list[float] = []
+    model = Net(lambda net, h: torch.tanh(h))
+    model.head.weight.register_hook(lambda gradient: seen.append(float(gradient.norm())))
+    with pytest.raises(ValueError, match=r"A hook \(<lambda>\) is called with the gradient of head.weight"):
+        ModuleObjective(model, squared).evaluate(torch.randn(N, WIDTH), torch.randn(N))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_43_transformers_with_padding_run_in_step_in_both_modes(training: bool) -> None:
+    """PyTorch's short cut for evaluation packs all records into one tensor."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.enter, self.encoder, self.head = nn.Linear(1, 8), nn.TransformerEncoder(layer, 1), nn.Linear(8, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.encoder(self.enter(x[..., None]), src_key_padding_mask=x == 0).mean(1))
+
+    objective = ModuleObjective(Masked().train(training), squared)
+    x = torch.randn(N, WIDTH)
+    x[:, -2:] = 0.0
+    objective.evaluate(x, torch.randn(N))
+    assert objective.one_by_one is None
+
+
+@pytest.mark.filterwarnings("ignore:The model runs one record at a time")
+def test_43_checkpointed_layers_train_without_a_word_of_how_many_at_once() -> None:
+    class Saving(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.enter, self.leave = nn.Linear(WIDTH, 8), nn.Linear(8, 1)
+
+        def attend(self, h: Tensor) -> Tensor:
+            return F.scaled_dot_product_attention(h[:, None], h[:, None], h[:, None])[:, 0]
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.leave(checkpoint(self.attend, self.enter(x), use_reentrant=False))
+
+    model = Saving()
+    trainer = PrivateTrainer(
+        model, squared, torch.optim.SGD(model.parameters(), lr=0.1), epsilon=8.0, delta=1e-3, epochs=1, public_size=60,
+        expected_batch_size=20,
+    )  # fmt: skip
+    trainer.fit((torch.randn(60, WIDTH), torch.randn(60)))
+
+
+def test_43_parameters_that_no_loss_depends_on_are_named() -> None:
+    model = Net(lambda net, h: torch.tanh(h))
+    trainer = PrivateTrainer(
+        model, squared, torch.optim.SGD(model.parameters(), lr=0.1), epsilon=8.0, delta=1e-3, epochs=1, public_size=60,
+        expected_batch_size=20,
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="No loss depends on table"):
+        trainer.fit((torch.randn(60, WIDTH), torch.randn(60)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import functools
 import itertools
@@ -14,9 +15,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import helpers.counters
 from dperm.torch import ModuleObjective
 from dperm.torch.state import Snapshot
-from helpers import counters
+from helpers import counters, logging_counts
 
 WIDTH, N, BATCH = 4, 41, 10
 
@@ -198,6 +200,44 @@ class InAModule(Base):
         return sign(counters.count)
 
 
+class InADottedModule(Base):
+    def scale(self) -> float:
+        helpers.counters.count += 1
+        return sign(helpers.counters.count)
+
+
+class ByALocalImport(Base):
+    def scale(self) -> float:
+        from helpers.counters import places
+
+        places.append(1)
+        return sign(len(places))
+
+
+class InAModuleNamedLikePythons(Base):
+    def scale(self) -> float:
+        return sign(logging_counts.counted())
+
+
+class InAnArray(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = array.array("l", [0])
+
+    def scale(self) -> float:
+        self.counts[0] += 1
+        return sign(self.counts[0])
+
+
+class ByAKey(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.named = {_Schedule(): 1.0}
+
+    def scale(self) -> float:
+        return next(iter(self.named)).scale()
+
+
 class ByAMethodOfAList(Base):
     def __init__(self) -> None:
         super().__init__()
@@ -219,6 +259,11 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Any]]] = {
     "global of a property": (ByAProperty, lambda: squared),
     "what a cached function remembers": (ByACache, lambda: squared),
     "attribute of a module": (InAModule, lambda: squared),
+    "attribute of a dotted module": (InADottedModule, lambda: squared),
+    "list of a module that is imported where it is used": (ByALocalImport, lambda: squared),
+    "global of a module that is named like Python's": (InAModuleNamedLikePythons, lambda: squared),
+    "array": (InAnArray, lambda: squared),
+    "key of a dict": (ByAKey, lambda: squared),
     "list of a built-in method": (ByAMethodOfAList, lambda: squared),
     "closure of a hook": (hooked, lambda: squared),
     "closure of the loss": (Base, counted_in_a_closure),
