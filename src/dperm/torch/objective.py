@@ -19,9 +19,9 @@ from dperm.privacy.events import Relation
 from dperm.torch.collation import Ragged, grouped
 from dperm.torch.engine import Apart, TorchPass
 from dperm.torch.engine.agreement import disagreement
+from dperm.torch.engine.calls import refuse_hooks
 from dperm.torch.engine.refused import reason_to_refuse
 from dperm.torch.engine.tested import mixing
-from dperm.torch.engine.unheld import refuse_hooks
 from dperm.torch.evaluating import evaluating
 from dperm.torch.flat import FlatParameters
 from dperm.torch.guard import kept_states

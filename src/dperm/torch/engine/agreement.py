@@ -17,9 +17,9 @@ from torch import Tensor
 
 from dperm.torch.engine.apart import Apart
 from dperm.torch.engine.backward import slopes
+from dperm.torch.engine.calls import refusing_shared_calls
 from dperm.torch.engine.passes import TorchPass
 from dperm.torch.engine.runs import RefusedError
-from dperm.torch.engine.unheld import nothing_unheld
 from dperm.torch.flat import FlatParameters
 from dperm.torch.guard import global_states, kept_states
 from dperm.torch.messages import in_short
@@ -62,7 +62,7 @@ def disagreement(engine: Apart, inputs: Any, targets: Any, size: int, *, beside:
                     module.training = modes[module] if plain is None else False
                 asleep = plain is not None
             try:
-                looked = contextlib.nullcontext(set[Any]()) if beside else nothing_unheld()
+                looked = contextlib.nullcontext(set[Any]()) if beside else refusing_shared_calls()
                 with looked as ran, engine.as_it_was() if asleep else contextlib.nullcontext():
                     mine = engine.evaluate((inputs, targets), size, beside=beside)
                 engine.ran |= ran

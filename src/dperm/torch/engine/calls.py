@@ -1,4 +1,4 @@
-"""Code of a model that no run in step can hold: it is looked for in what runs on some records."""
+"""Calls whose results all records of a physical batch would share: they are looked for in what runs on some records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch import nn
 from dperm.torch.engine.runs import RefusedError
 from dperm.torch.state import INSTALLED, is_library
 
-__all__ = ["nothing_unheld", "refuse_hooks"]
+__all__ = ["refuse_hooks", "refusing_shared_calls"]
 
 #: Python's generators of the operating system's randomness all end in the first.
 _COINS = (
@@ -78,7 +78,7 @@ def refuse_hooks(leaves: Iterable[nn.Parameter], names: Iterable[str]) -> None:
 
 
 @contextlib.contextmanager
-def nothing_unheld() -> Iterator[set[CodeType]]:
+def refusing_shared_calls() -> Iterator[set[CodeType]]:
     """RefusedError at the end of the block where code in it, that is neither PyTorch's nor dperm's, has read a clock, drawn from
     the operating system, or reached below `torch.vmap`.
 
