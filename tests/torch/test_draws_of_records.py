@@ -89,6 +89,7 @@ LAWS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
         lambda x: F.scaled_dot_product_attention(*[torch.ones(len(x), 1, 4, 2)] * 3, dropout_p=0.5)[:, 0, 0, 0],
         1.0,
     ),
+    "log_normal_": (lambda x: torch.empty(len(x)).log_normal_(0.0, 0.5), 1.133),
     "a number of NumPy": (lambda x: torch.rand(torch.tensor(x.shape).numpy()[0]), 0.5),
 }
 
@@ -113,3 +114,20 @@ def test_43_5_draws_follow_their_law_and_differ_between_records(law: str) -> Non
     assert abs(float(losses.mean()) - mean) < 6 * float(losses.std()) / 4000**0.5
     assert float(losses.std()) > 0.1
     assert objective.one_by_one is None
+
+
+def test_43_5_functions_whose_names_only_look_like_draws_draw_nothing() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.lgamma(F.normalize(self.layer(x), dim=1).abs() + 1)
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.poisson_nll_loss(outputs, targets, reduction="none").sum(1)
+
+    objective = ModuleObjective(Net(), loss)
+    objective.evaluate(torch.randn(4, 3), torch.ones(4, 2))
+    assert objective.engine.draws._count == 0

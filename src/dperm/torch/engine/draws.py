@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dperm.release import alignment
 from dperm.torch.guard import fresh_seed, kept_states, seed_all
+from dperm.torch.structure import map_tensors
 
 __all__ = ["Draws", "draws_by_name"]
 
@@ -37,19 +38,19 @@ _DRAW = (
     "geometric",
     "rrelu",
     "binomial",
-    "gamma",
+    "standard_gamma",
     "dirichlet",
     "gumbel",
     "fractional_max_pool",
 )
 #: those that take as many random numbers as their input's values ask for
-_BY_VALUES = ("poisson", "binomial", "gamma", "dirichlet")
+_BY_VALUES = ("poisson", "binomial", "standard_gamma", "dirichlet")
 
 
 def draws_by_name(function: Any) -> bool:
     """Whether a function of torch draws, by its name."""
     name = function.__name__
-    return any(word in name for word in _DRAW) and not name.startswith(("log", "lgamma", "digamma", "polygamma", "normalize"))
+    return any(word in name for word in _DRAW) and name != "normalize" and not name.endswith("_loss")
 
 
 class Draws:
@@ -93,7 +94,7 @@ class Draws:
         self.of_step.manual_seed(self._seed)
         self._of_records, self._count, self._started = of_records, 0, self._now()
 
-    def made(self, name: str, path: bytes, places: Tensor, size: int, draw: Callable[..., Tensor], *given: Tensor) -> Tensor:
+    def made(self, name: str, path: bytes, places: Tensor, size: int, draw: Callable[..., Any], *given: Tensor) -> Any:
         """The next draw, by the function of this name, of the records at `places` (k,) of a physical batch of `size`, on a path:
         for each `draw` of its numbers in `given` (k, ...)."""
         self._count += 1
@@ -111,7 +112,9 @@ class Draws:
         # a first tensor that draws nothing says how many records there are
         made = torch.vmap(lambda _, *mine: draw(*mine), randomness="different")(places.new_zeros(size), *spread)
         self._begin(self._of_records)
-        return made if whole else made[places.to(made.device)]
+        if whole:
+            return made
+        return map_tensors(lambda item: item[places.to(item.device)], made)
 
     def _begin(self, seed: int) -> None:
         torch.default_generator.manual_seed(seed)
