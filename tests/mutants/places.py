@@ -66,7 +66,7 @@ SCOPE = (
     ("report/card.py", "_charged|_not_added_up|_up$"),
     ("torch/normalisation.py", f"{_PAYS}|normalise"),
     ("torch/source.py", "gaussian|tails"),
-    ("torch/engine/passes.py", "weighted_sum|norms|collected|_of_part|_picked"),
+    ("torch/engine/passes.py", "weighted_sum|norms|collected|_picked"),
     ("torch/planning.py", _PAYS),
     ("torch/persons.py", "_weighed"),
     ("torch/ranks/*source.py", _PAYS),
