@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from dperm.report.page import machine
-from dperm.torch.rules import conv
-from dperm.torch.rules.conv import ConvGradient
-from dperm.torch.rules.patches import Geometry
+from dperm.torch.engine.rules import conv
+from dperm.torch.engine.rules.conv import ConvGradient
+from dperm.torch.engine.rules.patches import Geometry
 from dperm.torch.scratch import Pool
 
 RESULTS = Path(__file__).parent / "results"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import cross_entropy
 
 from dperm._random import Randomness
 from dperm.audit.white_box import one_run_gradients, white_box
@@ -23,9 +23,9 @@ from dperm.objectives import LinearObjective, Logistic, Loss
 from dperm.privacy import Certificate, Gaussian
 from dperm.release import Channel, SpendLog, SystemSource
 from dperm.torch import Callback, PrivateTrainer
+from dperm.torch.engine.rules import rule_for
+from dperm.torch.engine.runs import Run, detached
 from dperm.torch.forms import Outer
-from dperm.torch.rules.registry import detached, register, trainable
-from dperm.torch.tape import Call
 
 X = np.random.default_rng(0).uniform(-0.5, 0.5, (60, 2))
 Y = (X[:, 0] > 0).astype(int)
@@ -238,17 +238,15 @@ class Backtrack(torch.optim.SGD):
 
 class OwnLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
-        return linear(input, self.weight)
+        return torch.inner(input, self.weight)
 
 
-@register(OwnLinear)
-def own_rule(module: OwnLinear, call: Call, input: Tensor) -> Tensor:
-    axis: Any = call.layout.arguments[0]
+@rule_for(torch.inner)
+def own_rule(run: Run, input: Tensor, weight: Any) -> Tensor:
+    def read(gradient: Tensor, kept: Tensor) -> Iterator[tuple[nn.Parameter, Any]]:
+        yield weight, Outer(gradient, kept)
 
-    def read(gradient: Tensor, *kept: Tensor) -> Iterator[tuple[nn.Parameter, Any]]:
-        yield module.weight, Outer(call.front(gradient, axis, 1), call.front(kept[0], axis, 1))
-
-    return call.tap(linear(input, detached(module.weight)), trainable(module.weight), read, input)
+    return run.together(lambda x: run.tape.tap(torch.inner(x, detached(weight)), [weight], read, (x,)), input)
 
 
 def fitted(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **given: Any) -> PrivateTrainer:
@@ -260,7 +258,7 @@ def fitted(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **g
 def test_strangers_in_a_network_s_run_are_named() -> None:
     model = nn.Linear(2, 2)
     assert "Backtrack reads released numbers alone" in said(fitted(model, Backtrack(model.parameters(), lr=0.1)).certificate)
-    assert "own_rule gives each record's own gradient" in said(fitted(OwnLinear(2, 2, bias=False)).certificate)
+    assert "own_rule computes each record's output" in said(fitted(OwnLinear(2, 2, bias=False)).certificate)
     plain = fitted(nn.Linear(2, 2), callbacks=[Callback()])
     assert "optimizer" not in said(plain.certificate) and "rule" not in said(plain.certificate)
     assert plain.certificate is not None and not any("show_private" in text for text in plain.certificate.not_charged)

@@ -8,7 +8,7 @@ import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -49,6 +49,7 @@ class Architecture:
     make: Callable[[], Case]
     refused: str = ""
     single: bool = False  # computes a part in single precision, whatever it is cast to
+    rescales: bool = False  # writes into its parameters in evaluation mode
 
 
 LIBRARIES = ("torchvision", "timm", "transformers", "peft")
@@ -350,7 +351,7 @@ def language() -> Iterator[Architecture]:
     yield generator("Falcon")
     yield generator("Mamba", state_size=4, expand=2)
     yield generator("Mixtral", num_local_experts=2, num_key_value_heads=2)
-    yield generator("Rwkv", mask=False, attention_hidden_size=32)
+    yield replace(generator("Rwkv", mask=False, attention_hidden_size=32), rescales=True)
 
     def seq2seq(name: str, **settings: Any) -> Architecture:
         def make() -> Case:
@@ -414,6 +415,30 @@ def language() -> Iterator[Architecture]:
         return Case(hf.Wav2Vec2ForSequenceClassification(config), {"input_values": torch.randn(SIZE, 400)}, LABELS, classes)
 
     yield Architecture("transformers", "Wav2Vec2ForSequenceClassification", speech)
+
+    def masked_images() -> Case:
+        decoder = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 32}
+        config = hf.ViTMAEConfig(
+            hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=32, patch_size=8,
+            **{f"decoder_{name}": value for name, value in decoder.items()},
+        )  # fmt: skip
+        model, pictures = hf.ViTMAEForPreTraining(config), torch.rand(SIZE, 3, 32, 32)
+
+        def unseen(outputs: Any, targets: Tensor) -> Tensor:
+            patches = targets.unfold(2, 8, 8).unfold(3, 8, 8).permute(0, 2, 3, 4, 5, 1).flatten(3).flatten(1, 2)
+            errors = (outputs.logits - patches).square()
+            return (errors.mean(2) * outputs.mask).sum(1) / outputs.mask.sum(1)
+
+        return Case(model, {"pixel_values": pictures, "noise": torch.rand(SIZE, 16)}, pictures, unseen)
+
+    yield Architecture("transformers", "ViTMAEForPreTraining", masked_images)
+
+    def pixels() -> Case:
+        config = hf.ImageGPTConfig(vocab_size=33, n_positions=64, n_embd=32, n_layer=2, n_head=4, use_cache=False)
+        words = torch.randint(1, 32, (SIZE, 12))
+        return Case(hf.ImageGPTForCausalImageModeling(config), {"input_ids": words}, words, masked_next)
+
+    yield Architecture("transformers", "ImageGPTForCausalImageModeling", pixels)
 
 
 # peft

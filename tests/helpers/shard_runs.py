@@ -28,7 +28,11 @@ from dperm.torch.ranks.sharing import share_of
 from dperm.torch.sharded import ShardedParameters
 from helpers import rank_runs
 from helpers.oracle import cross_entropy
-from helpers.rank_runs import N, Seen, noises, of_rank, plan_of, records, trained
+from helpers.rank_runs import N, Seen, noises, of_rank, plan_of, records
+
+# parameters that are gathered for a whole batch
+tested = partial(PrivateTrainer, independence="tested")
+trained = partial(rank_runs.trained, independence="tested")
 
 __all__ = ["ERRORS", "SCENARIOS", "seen"]
 
@@ -80,7 +84,7 @@ def in_parts() -> dict[str, Any]:
 def own_loop() -> dict[str, Any]:
     model = spread(net())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    steps = PrivateTrainer(
+    steps = tested(
         model, cross_entropy, optimizer, epsilon=3.0, delta=1e-3, epochs=2, expected_batch_size=12, random_state=0, public_size=N
     )
     with warnings.catch_warnings(action="ignore"):
@@ -104,7 +108,7 @@ def continued() -> dict[str, Any]:
     for resume in (False, True):
         model = spread(net())
         optimizer = torch.optim.Adam(model.parameters(), lr=0.05, weight_decay=0.1)
-        trainer = PrivateTrainer(
+        trainer = tested(
             model, cross_entropy, optimizer, epsilon=3.0, delta=1e-3, epochs=2, expected_batch_size=12, random_state=0,
             public_size=N, checkpoint=folder,
         )  # fmt: skip
@@ -124,6 +128,11 @@ class Words(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.table((3 * x.abs()).long().clamp(max=6)).sum(1))
+
+
+def token() -> dict[str, Any]:
+    model = spread(WithToken())
+    return {**trained(model=model), "theta": whole(model)}
 
 
 def padding() -> dict[str, Any]:
@@ -148,6 +157,7 @@ SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "frozen parts": frozen,
     "continued": continued,
     "padding": padding,
+    "token": token,
     "persons": partial(run, person_rows=2, public_size=N // 3, fit={"groups": np.arange(N) // 3}),
 }
 
@@ -203,7 +213,6 @@ ERRORS: dict[str, Callable[[], Any]] = {
     "adaptive": partial(run, plan=plan_of(Poisson(0.1), AdaptiveClip(1.0)), epsilon=None),
     "smoothed": partial(run, plan=replace(plan_of(Poisson(0.1)), post=LaplacianSmoothing()), epsilon=None),
     "importance": partial(run, plan=partial(dpis), epsilon=2.0),
-    "token": lambda: trained(model=spread(WithToken())),
     "no rule": lambda: trained(model=spread(nn.Sequential(Scale(), nn.Linear(rank_runs.D, 2)))),
     "narrow": lambda: trained(model=spread(net(), mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))),
     "on a grid": on_a_grid,
@@ -226,7 +235,7 @@ def seen(changed: bool) -> dict[str, Any]:
     x, y = records()
     x[17], y[17] = 0.0, int(changed)
     source, model = Seen(), spread(net())
-    trainer = PrivateTrainer(
+    trainer = tested(
         model, cross_entropy, torch.optim.SGD(model.parameters(), lr=0.0),
         epsilon=3.0, delta=1e-3, epochs=3, expected_batch_size=12, clipping_norm=0.5, relation="replace_one",
         physical_batch_size=4, random_state=source,
@@ -237,23 +246,23 @@ def seen(changed: bool) -> dict[str, Any]:
 
 def counted_twice() -> dict[str, Any]:
     """A rank without records of its own counts the one that it runs to keep step."""
-    from dperm.torch.tapped import TorchPass
+    from dperm.torch.engine import TorchPass
 
     kept, TorchPass.of_nobody = TorchPass.of_nobody, lambda self: self
-    held, ModuleObjective.evaluate = ModuleObjective.evaluate, _with_gradients(ModuleObjective.evaluate)
+    held, ModuleObjective._evaluate = ModuleObjective._evaluate, _with_gradients(ModuleObjective._evaluate)
     try:
         return {"first": seen(False), "second": seen(True)}
     finally:
-        TorchPass.of_nobody, ModuleObjective.evaluate = kept, held
+        TorchPass.of_nobody, ModuleObjective._evaluate = kept, held
 
 
 def _with_gradients(evaluate: Any) -> Any:
-    return lambda self, inputs, targets, norms_only=False: evaluate(self, inputs, targets)
+    return lambda self, batch, norms_only: evaluate(self, batch, False)
 
 
 def cut_by_rows() -> dict[str, Any]:
     """Norms of the parts that a rank has, in place of whole ones: planted, and found before anything is charged."""
-    from dperm.torch.tapped import TorchPass
+    from dperm.torch.engine import TorchPass
 
     kept = TorchPass.norms
     TorchPass.norms = property(lambda self: self._squares[:, : 1 + Ranks.here().rank].sum(1).sqrt())
@@ -265,7 +274,7 @@ def cut_by_rows() -> dict[str, Any]:
 
 def judged() -> dict[str, Any]:
     """The white box, on all ranks."""
-    objective = ModuleObjective(spread(net()), cross_entropy)
+    objective = ModuleObjective(spread(net()), cross_entropy, independence="tested")
     held = TorchRecords(records())
     held.share, held.in_step = share_of(held, Ranks.here(), sharded=False), True
     objective.share_sample(*held.sample(16))
@@ -276,7 +285,7 @@ def judged() -> dict[str, Any]:
 def kept_step() -> dict[str, Any]:
     """How many numbers a rank holds between passes, of how many, and how many bytes of gathered ones."""
     model = spread(net())
-    flat = ModuleObjective(model, cross_entropy).flat
+    flat = ModuleObjective(model, cross_entropy, independence="tested").flat
     assert isinstance(flat, ShardedParameters)
     return {"held": flat.size, "whole": flat.whole, "gathered": sum(leaf.untyped_storage().size() for leaf in flat.leaves)}
 

@@ -66,11 +66,11 @@ SCOPE = (
     ("report/card.py", "_charged|_not_added_up|_up$"),
     ("torch/normalisation.py", f"{_PAYS}|normalise"),
     ("torch/source.py", "gaussian|tails"),
-    ("torch/tapped.py", "weighted_sum|norms"),
+    ("torch/engine/passes.py", "weighted_sum|norms|collected|_picked"),
     ("torch/planning.py", _PAYS),
-    ("torch/persons.py", "_weights"),
+    ("torch/persons.py", "_weighed"),
     ("torch/ranks/*source.py", _PAYS),
-    ("torch/rules/patches.py", "^$"),
+    ("torch/engine/rules/patches.py", "^$"),
 )
 
 #: Constants by these names divide work into pieces, bound its memory and its time, or say how fine a grid is on which bounds are

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from dperm.gradient import SGD, AdaptiveClip, Constant, FullBatch, Plan
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
-from dperm.release import SpendLog
-from dperm.torch import ModuleObjective, PrivateTrainer
+from dperm.release import Channel, SpendLog
+from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
 from dperm.torch.flat import FlatParameters
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -137,49 +139,55 @@ def trainer(model: nn.Module, collate: Any, optimizer: Any = None, plan: Any = N
     return PrivateTrainer(model, LOSS, optimizer, plan, **settings)
 
 
-HIDDEN: dict[str, tuple[Callable[[], nn.Module], bool, Any]] = {
-    "zero bias, sum": (lambda: ZeroBias(lambda rows: rows.sum(1)), True, padded),
-    "zero bias, max": (lambda: ZeroBias(lambda rows: rows.amax(1)), True, padded),
-    "zero head, mean over the batch's length": (OfLength, False, padded),
+#: collations that compute across records, behind layers of zeros
+ACROSS: dict[str, tuple[Callable[[], nn.Module], bool, Any]] = {
     "zero head, standardising": (lambda: ZeroHead(10), True, standardised),
     "zero head, mixing": (lambda: ZeroHead(10), True, mixed),
     "low rank, standardising": (lambda: LowRank(10), True, standardised),
     "low rank, mixing": (lambda: LowRank(10), True, mixed),
 }
 
+#: models that see how far a collation pads
+OF_PADDING: dict[str, tuple[Callable[[], nn.Module], bool]] = {
+    "zero bias, sum": (lambda: ZeroBias(lambda rows: rows.sum(1)), True),
+    "zero bias, max": (lambda: ZeroBias(lambda rows: rows.amax(1)), True),
+    "zero head, mean over the padded length": (OfLength, False),
+}
 
-@pytest.mark.parametrize("name", list(HIDDEN))
-def test_42_4_collation_hidden_by_zeros_is_refused_before_the_charge(name: str) -> None:
+
+@pytest.mark.parametrize("name", list(ACROSS))
+def test_42_4_collation_across_records_is_refused_before_the_charge(name: str) -> None:
     torch.manual_seed(0)
-    make, vectors, collate = HIDDEN[name]
-    with pytest.raises(ValueError, match="collated with"):
+    make, vectors, collate = ACROSS[name]
+    with pytest.raises(ValueError, match="computes across records"):
         trainer(make(), collate).fit(Texts(vectors), progress=False)
     assert not SpendLog.current().charges()
 
 
-class Later(Bag):
-    """Divides by the batch's length once the head is long."""
+@pytest.mark.parametrize("name", list(OF_PADDING))
+def test_43_1_a_long_record_moves_no_other_by_its_padding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the weights are: the queries of a run with and without the longest text, at each step's weights."""
+    make, vectors = OF_PADDING[name]
 
-    def forward(self, words: Tensor) -> Tensor:
-        late = torch.relu(self.head.weight.detach().norm() - 5).clamp(max=1.0)
-        return super().forward(words) / (1 + late * words.shape[1])
+    class Without(Texts):
+        def __len__(self) -> int:
+            return N - 1
 
+    def queries(data: Texts) -> list[Tensor]:
+        torch.manual_seed(0)
+        asked: list[Tensor] = []
 
-@pytest.mark.parametrize("noticed", [1, 2, 4, 8])
-def test_42_4_collation_is_looked_at_again_in_passes_1_2_4_8(noticed: int) -> None:
-    torch.manual_seed(0)
-    data, model = Texts(), Later()
-    objective = ModuleObjective(model, LOSS)
-    batch = padded(data.items[-8:])
-    alone = [(place, *padded([data.items[place - 8]])) for place in range(4)]
-    objective.check_collated(*batch, alone)
-    theta = objective.theta
-    for _ in range(noticed - 1):
-        objective.per_example(theta, batch)
-    with torch.no_grad():
-        model.head.weight.mul_(10)
-    with pytest.raises(ValueError, match="collated with"):
-        objective.per_example(theta, batch)
+        def release(self: Channel, query: Any, *given: Any, **named: Any) -> Any:
+            asked.append(query.clone())
+            return torch.randn(query.shape, generator=torch.Generator().manual_seed(len(asked)), dtype=query.dtype)
+
+        monkeypatch.setattr(Channel, "release", release)
+        trainer(make(), padded).fit(data, progress=False)
+        return asked
+
+    apart = [float((one - other).norm()) for one, other in zip(queries(Texts(vectors)), queries(Without(vectors)), strict=True)]
+    assert len(apart) == 6
+    assert 0.5 < max(apart) <= 1 + 1e-4
 
 
 def sgd(model: nn.Module) -> Any:
@@ -268,3 +276,234 @@ def test_42_4_a_tied_table_is_trained_in_all_its_rows() -> None:
     assert FlatParameters(model).padding[0].nonzero().flatten().tolist() == [WORDS - 1]
     model[0].requires_grad_(False)
     assert FlatParameters(model).padding == {}
+
+
+def _scaled(items: list[Any]) -> dict[str, Any]:
+    """Beside tensors, a number of the batch that is its first record's."""
+    return {
+        "words": torch.stack([words for words, *_ in items]),
+        "scale": items[0][2],
+        "labels": torch.tensor([y for _, y, _ in items]),
+    }
+
+
+def _boxes(items: list[Any]) -> tuple[dict[str, Tensor], Tensor]:
+    """Several rows a record, one after the other."""
+    return {"rows": torch.cat([words[:, None] for words, *_ in items])}, torch.tensor([y for _, y, _ in items])
+
+
+class Scales(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((3,), 1 + index % 19), float(index), 2.0 if index == 7 else 1.0
+
+
+def test_43_2_what_a_collation_gives_beside_tensors_is_each_record_s_own() -> None:
+    records = TorchRecords(Scales(), collate_fn=_scaled)
+    (batch,) = records.batches()
+    found = {int(place): inputs["scale"] for places, inputs, _ in batch for place in places}
+    assert found == {place: 2.0 if place == 7 else 1.0 for place in range(N)}
+
+
+def test_43_2_tensors_without_a_row_for_each_record_are_refused() -> None:
+    with pytest.raises(ValueError, match="16 rows of inputs and of targets for 16 records, got 48 and 16"):
+        TorchRecords(Scales(), collate_fn=_boxes).sample(16)
+
+
+class Named(torch.utils.data.Dataset[Any]):
+    """Records with a text, and one of other numbers."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        return (torch.ones(2), f"name {index % 2}"), (1 if index != 3 else 0.5)
+
+
+def test_43_2_texts_are_each_record_s_own_and_numbers_of_two_kinds_stay_apart() -> None:
+    (batch,) = TorchRecords(Named()).batches()
+    found = {int(place): (inputs[1], targets.dtype) for places, inputs, targets in batch for place in places}
+    assert {place: text for place, (text, _) in found.items()} == {place: (f"name {place % 2}",) for place in range(6)}
+    assert [kind.is_floating_point for _, (_, kind) in sorted(found.items())] == [place == 3 for place in range(6)]
+
+
+class Readable(torch.utils.data.Dataset[Any]):
+    """Records of which one cannot be read when `broken` says so: at the 16 places that are looked at before a charge none is."""
+
+    def __init__(self, error: Exception | None, broken: int = 7) -> None:
+        self.error, self.broken = error, broken
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.broken and self.error is not None:
+            raise self.error
+        return torch.full((3,), 1.0 + index), float(index % 2)
+
+
+def only_short(items: list[Any]) -> Any:
+    if any(float(row[0]) == 8.0 for row, _ in items):
+        raise KeyError("a record that this collation was not written for")
+    return torch.stack([row for row, _ in items]), torch.tensor([target for _, target in items])
+
+
+class OfItsOwnError(Exception):
+    """An error that no list of errors has."""
+
+
+BROKEN: dict[str, tuple[Any, Any]] = {
+    "length": (Readable(struct.error("unpack requires a buffer")), None),
+    "memory": (Readable(MemoryError()), None),
+    "file": (Readable(FileNotFoundError(2, "No such file", "7.png")), None),
+    "own": (Readable(OfItsOwnError("broken")), None),
+    "value": (Readable(ValueError("not a picture")), None),
+    "decoder": (Readable(OSError("cannot identify this file")), None),
+    "collate": (Readable(None), only_short),
+}
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", BROKEN)
+def test_43_2_a_record_that_cannot_be_read_contributes_zero_once_the_run_is_charged(kind: str, workers: int) -> None:
+    data, collate = BROKEN[kind]
+    records = TorchRecords(data, physical_batch_size=16, collate_fn=collate, num_workers=workers)
+    records.sample(16)
+    with pytest.raises((ValueError, OSError, KeyError, struct.error, MemoryError, OfItsOwnError)):
+        list(records.batches())
+    records.charged, records._loaders = True, []
+    model = nn.Linear(3, 1)
+    objective = ModuleObjective(model, lambda outputs, targets: (outputs[:, 0] - targets).square())
+    objective.prepare(torch.ones(4, 3), torch.ones(4))
+    objective.engine.charged = True
+    norms = torch.cat([objective.per_example(objective.theta, batch).norms for batch in records.batches()])
+    whole = torch.stack([Readable(None)[index][0] for index in range(40)])
+    expected = objective.per_example(objective.theta, (whole, torch.arange(40) % 2.0)).norms
+    expected[7] = 0.0
+    assert torch.allclose(norms, expected, atol=1e-12)
+
+
+def test_43_2_batches_of_nobody_have_sums_of_zero() -> None:
+    data = Readable(ValueError("not a picture"))
+    records = TorchRecords(data, physical_batch_size=16)
+    records.charged = True
+    (batches,) = records.stream([np.array([7])])
+    objective = ModuleObjective(nn.Linear(3, 1), lambda outputs, targets: outputs[:, 0] - targets)
+    (found,) = [objective.per_example(objective.theta, batch) for batch in batches]
+    assert found.norms.tolist() == [0.0]
+    assert not found.weighted_sum(torch.ones(1)).any()
+
+
+def test_43_2_a_subclass_of_tensors_is_read_by_its_own_items() -> None:
+    """One that leaves records out, or changes them, is a data set like any other."""
+
+    class Chosen(torch.utils.data.TensorDataset):
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> Any:
+            row, target = super().__getitem__(index)
+            return row.clamp(max=1.0), target
+
+    records = TorchRecords(Chosen(torch.full((9, 3), 5.0), torch.zeros(9)))
+    assert len(records) == 6
+    (batch,) = records.batches()
+    assert float(batch[0].max()) == 1.0
+
+
+@pytest.mark.parametrize("kind", [tuple, lambda pair: torch.utils.data.TensorDataset(*pair)])
+def test_43_2_a_collation_is_used_for_tensors_too(kind: Any) -> None:
+    def doubled(items: list[Any]) -> Any:
+        return torch.stack([2 * row for row, _ in items]), torch.stack([target for _, target in items])
+
+    (batch,) = TorchRecords(kind((torch.ones(5, 3), torch.zeros(5))), collate_fn=doubled).batches()
+    assert bool((batch[0] == 2).all())
+
+
+class Sentences(torch.utils.data.Dataset[Any]):
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((1 + index % 5,), 1.0 + index), float(index % 2)
+
+
+def packed_by_collation(items: list[Any]) -> Any:
+    rows = [row[:, None] for row, _ in items]
+    return nn.utils.rnn.pack_sequence(rows, enforce_sorted=False), torch.tensor([target for _, target in items])
+
+
+def with_a_list_of_lengths(items: list[Any]) -> Any:
+    rows = nn.utils.rnn.pad_sequence([row[:, None] for row, _ in items], batch_first=True)
+    return (rows, [len(row) for row, _ in items]), torch.tensor([target for _, target in items])
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.core, self.head = nn.GRU(1, 4, batch_first=True), nn.Linear(4, 1)
+
+    def forward(self, x: Any, lengths: Any = None) -> Tensor:
+        if lengths is not None:
+            x = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.head(self.core(x)[1][0])
+
+
+@pytest.mark.parametrize("collate", [packed_by_collation, with_a_list_of_lengths])
+def test_43_2_packed_sequences_and_lists_of_lengths_are_each_record_s_own(collate: Any) -> None:
+    torch.manual_seed(0)
+    model = Recurrent()
+    objective = ModuleObjective(model, lambda outputs, targets: (outputs[:, 0] - targets).square())
+    records = TorchRecords(Sentences(), collate_fn=collate)
+    objective.prepare(*records.sample(16))
+    (batch,) = records.batches()
+    found = objective.per_example(objective.theta, batch).norms
+    for number in range(24):
+        row, target = Sentences()[number]
+        losses = (model(row[None, :, None])[:, 0] - target).square()
+        slopes = torch.autograd.grad(losses.sum(), list(model.parameters()))
+        assert float(found[number]) == pytest.approx(float(torch.cat([s.flatten() for s in slopes]).norm()), rel=1e-4)
+
+
+def mixed_by_draws(items: list[Any]) -> Any:
+    rows = torch.stack([row for row, _ in items])
+    share = torch.rand(len(rows), 1)
+    return share * rows + (1 - share) * rows[torch.randperm(len(rows))], torch.tensor([target for _, target in items])
+
+
+def noisy_by_draws(items: list[Any]) -> Any:
+    rows = torch.stack([row for row, _ in items])
+    return rows + torch.randn_like(rows), torch.tensor([target for _, target in items])
+
+
+def test_43_2_a_collation_that_mixes_by_draws_is_refused_and_one_that_draws_for_each_is_not() -> None:
+    with pytest.raises(ValueError, match="computes across records"):
+        TorchRecords(Readable(None), collate_fn=mixed_by_draws).sample(16)
+    TorchRecords(Readable(None), collate_fn=noisy_by_draws).sample(16)
+
+
+class Drawing(Readable):
+    def __init__(self, kept: Any) -> None:
+        super().__init__(None)
+        self.kept = kept
+
+
+KEPT: dict[str, Callable[[], Any]] = {
+    "an attribute": lambda: np.random.default_rng(0),
+    "a transform in a list": lambda: [Drawing(np.random.RandomState(0))],
+    "a closure": lambda: (lambda generator: lambda row: row + torch.randn(3, generator=generator))(torch.Generator()),
+    "a partial": lambda: partial(torch.randn, generator=torch.Generator()),
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_43_2_data_sets_that_keep_a_generator_are_refused(kept: str) -> None:
+    with pytest.raises(ValueError, match="keeps a generator of random numbers"):
+        TorchRecords(Drawing(KEPT[kept]())).sample(16)
+
+
+def test_43_2_a_tuple_of_three_is_told_what_a_pair_is() -> None:
+    with pytest.raises(ValueError, match=r"a pair \(inputs, targets\), got 3 parts"):
+        TorchRecords((torch.ones(4, 2), torch.ones(4), torch.ones(4)))

@@ -119,15 +119,20 @@ def test_what_cannot_be_read_is_refused_before_any_charge(data: Any, message: st
     assert SpendLog.current().charges() == []
 
 
-def test_records_of_several_lengths_ask_for_padding() -> None:
+def test_records_of_several_lengths_train_each_by_its_own() -> None:
     class Uneven(Items):
         def __getitem__(self, index: int) -> dict[str, Any]:
             item = super().__getitem__(index)
-            return {**item, "input_ids": item["input_ids"][: 1 + index % 4]}
+            length = 1 + index % 4
+            return {**item, "input_ids": item["input_ids"][:length], "attention_mask": [1] * length}
 
-    with pytest.raises(ValueError, match="'input_ids' of one length and type: pad them"):
-        trainer(random_state=None).fit(Uneven())
-    assert SpendLog.current().charges() == []
+    assert torch.isfinite(trained(Uneven())).all()
+
+
+def groups_of(data: Any) -> list[tuple[list[int], dict[str, Tensor]]]:
+    """Places and inputs of the records that run together."""
+    (batch,) = TorchRecords(data).batches()
+    return [(places.tolist(), inputs) for places, inputs, _ in batch]
 
 
 def test_one_record_does_not_take_an_entry_from_the_others() -> None:
@@ -138,8 +143,9 @@ def test_one_record_does_not_take_an_entry_from_the_others() -> None:
             item = super().__getitem__(index)
             return item if index != 7 else {name: item[name] for name in ("input_ids", "labels")}
 
-    with pytest.raises(TypeError, match=r"the same entries of every record, got .*'attention_mask'"):
-        TorchRecords(Gaps()).sample(N)
+    others, one = groups_of(Gaps())
+    assert (one[0], list(one[1])) == ([7], ["input_ids"])
+    assert (len(others[0]), list(others[1])) == (N - 1, ["input_ids", "attention_mask"])
 
 
 def test_one_record_does_not_round_the_others() -> None:
@@ -150,5 +156,6 @@ def test_one_record_does_not_round_the_others() -> None:
             item = super().__getitem__(index)
             return {**item, "input_ids": [0.5] * 5} if index == 7 else item
 
-    with pytest.raises(ValueError, match="'input_ids' of one length and type"):
-        TorchRecords(Mixed()).sample(N)
+    others, one = groups_of(Mixed())
+    assert (one[0], one[1]["input_ids"].dtype) == ([7], torch.float32)
+    assert (len(others[0]), others[1]["input_ids"].dtype) == (N - 1, torch.int64)

@@ -19,7 +19,8 @@ from dperm.mechanisms import Gradient
 from dperm.privacy import Certificate
 from dperm.release import SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
-from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords, _weights
+from dperm.torch.collation import Ragged
+from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords
 
 RNG = np.random.default_rng(0)
 PERSONS, MOST = 200, 4
@@ -78,8 +79,8 @@ def test_a_person_s_gradient_is_the_mean_of_the_rows(kind: str, data: Any) -> No
     records = PersonRecords(data, GROUPS, most=MOST, physical_batch_size=64)
     assert len(records) == PERSONS
     norms, total = [], torch.zeros(objective.flat.size)
-    for inputs, targets in records.batches():
-        found = objective.evaluate(inputs, targets)
+    for batch in records.batches():
+        found = objective.per_example(objective.theta, batch)
         norms.append(found.norms.clone())
         total += found.weighted_sum(torch.ones(len(found.norms)))
     norms = torch.cat(norms)
@@ -92,7 +93,7 @@ def test_a_person_s_gradient_is_the_mean_of_the_rows(kind: str, data: Any) -> No
         expected += gradient
     assert torch.allclose(total, expected, atol=1e-3)
     (few,) = next(records.stream([np.array([3, 77])]))
-    assert objective.evaluate(*few).norms.tolist() == pytest.approx(norms[[3, 77]].tolist(), rel=1e-5)
+    assert objective.per_example(objective.theta, few).norms.tolist() == pytest.approx(norms[[3, 77]].tolist(), rel=1e-5)
 
 
 def test_rows_by_themselves_are_plain_records() -> None:
@@ -106,7 +107,7 @@ def test_rows_by_themselves_are_plain_records() -> None:
     (batch,) = single.batches()
     assert torch.equal(batch[0], INPUTS[[int(np.flatnonzero(person == GROUPS)[-1]) for person in ORDER]])
     box = PersonRecords((INPUTS[:12].reshape(4, 3, 5), TARGETS[:12].reshape(4, 3)), None, most=3)
-    assert len(box) == 4 and next(iter(box.batches()))[0].shape == (4, 3, 5)
+    assert len(box) == 4 and next(iter(box.batches()))[0].shape == (4, 4, 5)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +244,48 @@ def test_a_record_and_a_person_of_one_row_are_the_same() -> None:
 
 def test_item_8_weights_of_a_person_s_rows_add_up_to_a_millionth_less_than_one() -> None:
     """In exact arithmetic, for every number of rows: of weights in single precision, which are rounded, none makes it more."""
-    for count in range(1, 600):
-        weights = _weights(np.full((1, count), 1 / count))
-        assert (weights.dtype, weights.shape) == (torch.float32, (1, count))
+    for count in range(2, 600):
+        rows = torch.zeros(2 * count, 1)
+        ((_, (_, weights)),) = PersonRecords((rows, rows[:, 0]), np.arange(2 * count) // count, most=600).batches()
+        weights = weights[0]
+        assert weights.dtype == torch.float32 and int((weights > 0).sum()) == count
         assert 1 - 1.2e-6 < math.fsum(weights.ravel().tolist()) <= 1
+
+
+class Texts(Dataset[Any]):
+    """Each person's rows are of several lengths; one's are longer than all others'."""
+
+    def __init__(self, people: int) -> None:
+        self.rows = [
+            torch.full((2 + (person + row) % 3 + 9 * (person == 5),), person + 1) for person in range(people) for row in range(3)
+        ]
+        self.groups = np.repeat(np.arange(people), 3)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.rows[index], torch.tensor(1.0)
+
+
+def _longest_first(items: list[Any]) -> Any:
+    items = sorted(items, key=lambda item: -len(item[0]))
+    return nn.utils.rnn.pad_sequence([words for words, _ in items], batch_first=True), torch.stack([y for _, y in items])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_43_6_a_collation_that_sorts_is_given_one_person_s_rows(workers: int) -> None:
+    """Rows stay their person's, and are padded as far as that person's longest."""
+
+    def found(people: int) -> dict[int, list[int]]:
+        data = Texts(people)
+        records = PersonRecords(data, data.groups, most=4, collate_fn=_longest_first, num_workers=workers)
+        batch = next(iter(records.batches()))
+        groups = batch if isinstance(batch, Ragged) else [(torch.arange(people), *batch)]
+        rows = {int(words.max()): words for _, inputs, _ in groups for words in inputs}
+        assert all(set(words.unique().tolist()) <= {0, person} for person, words in rows.items())
+        return {person: words.tolist() for person, words in rows.items()}
+
+    few, many = found(5), found(6)
+    assert len(many) == 6 and len(many[6][0]) > 9
+    assert {person: many[person] for person in few} == few

@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dperm.torch.rules import conv
-from dperm.torch.rules.conv import ConvGradient
-from dperm.torch.rules.patches import Geometry, patch_gram, patches
+from dperm.torch.engine.rules import conv
+from dperm.torch.engine.rules.conv import ConvGradient
+from dperm.torch.engine.rules.patches import Geometry, patch_gram, patches
 
 few = settings(max_examples=40, deadline=None)
 

@@ -15,7 +15,7 @@ from dperm.release import SpendLog
 from helpers.rank_runs import launched
 from helpers.shard_runs import ERRORS, SCENARIOS, seen
 
-_FEW = ("in parts", "continued", "padding")
+_FEW = ("in parts", "continued", "padding", "token")
 
 
 def _launched(folder: Path, works: Any, ranks: int = 2) -> list[dict[str, Any]]:
@@ -42,8 +42,7 @@ _SAID = {
     "adaptive": "Expected a plan that treats each number of a gradient by itself",
     "smoothed": "Expected a plan that treats each number of a gradient by itself",
     "importance": "proportion to norms clipped at 1",
-    "token": "The parameter token is used outside of one",
-    "no rule": "Expected layers that have a rule each where parameters are sharded. 0 has none.",
+    "no rule": "mul has no rule, and no record can have a copy of a parameter that is sharded.",
     "cut by rows": "Per-example gradients do not agree",
     "narrow": "leave mp_policy and offload_policy out, and use autocast",
     "on a grid": "by one mesh",

@@ -53,13 +53,15 @@ def attack_network(model: Any, progress: Callable[[str, int, int], None] | None 
     theirs, and the number of steps goes by it. Canaries are left out for persons of several rows.
     `progress(name, done, total)` is called now and then.
     """
+    import torch
+
     from dperm.torch import TorchRecords
 
     def told(name: str) -> Callable[[int, int], None]:
         return lambda done, total: None if progress is None else progress(name, done, total)
 
     pairs, stated = _pairs(model), _stated(model)
-    with _unheard():
+    with _unheard(), torch.random.fork_rng(devices=[]):  # from which masks of known seeds come
         training = Training.of_trainer(lambda source: _trainer(model, stated, source), pairs[0].first, pairs)
         results = [replay(training, progress=told("replay"))]
         if model.person_rows is None:

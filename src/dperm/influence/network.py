@@ -96,7 +96,9 @@ class NetworkInfluence:
         self._fixed = {
             name: value.detach() for name, value in [*model.named_parameters(), *model.named_buffers()] if name not in self._names
         }
-        self.records = TorchRecords(data, physical_batch_size=check.integer("batch_size", batch_size), device=self.theta.device)
+        self.records = TorchRecords(
+            data, physical_batch_size=check.integer("batch_size", batch_size), device=self.theta.device, protected=False
+        )
         self._draws = np.random.default_rng(random_state)
         self._progress = progress
         _load_forward_derivatives()
@@ -304,7 +306,7 @@ class NetworkInfluence:
 
     def _check(self) -> None:
         """ValueError for a loss that is not one number a record, and for a model without the derivatives that are needed."""
-        (inputs, targets), _ = self.records.probe(2)
+        inputs, targets = self.records.sample(2)
         self._losses(self._outputs(self.theta, inputs), targets)
         try:
             with self._still():
@@ -329,7 +331,7 @@ class NetworkInfluence:
 
     def _kinks(self) -> list[str]:
         """Operations of the loss, on the first records, whose derivative jumps."""
-        (inputs, targets), _ = self.records.probe(2)
+        inputs, targets = self.records.sample(2)
         with self._still():
             theta = self.theta.clone().requires_grad_()
             loss = self._losses(self._outputs(theta, inputs), targets).sum()

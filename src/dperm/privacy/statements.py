@@ -22,6 +22,7 @@ __all__ = [
     "PARTS",
     "RANKS",
     "RECORDS_APART",
+    "RECORDS_TESTED",
     "SCHEMA",
     "SINGLE_PRECISION",
     "VALIDATION",
@@ -240,31 +241,41 @@ def clipped_counts(bound: float) -> Assumption:
 # Of networks
 
 RECORDS_APART = Assumption(
-    "Data loading, the model and the loss treat each record by itself; code, initial weights and pretraining do not depend on "
-    "these records.",
+    "Code that reads, transforms and collates a record uses that record alone, and keeps nothing of it for another; the model "
+    "and the loss keep nothing of records outside of what they hold; all of it draws from the global generators of torch, NumPy "
+    "and Python alone; code, initial weights and pretraining do not depend on these records.",
     "caller",
-    "on up to 16 records that differ in length, and again on others during the run: gradients compared with autograd; losses "
-    "when other records are exchanged, left out, loud, silent or cut short, in another order and collated alone, also at moved "
-    "weights; what modules and loss keep after other records",
+    "the model and the loss see one record at a time, and each is collated beside a companion made of itself: none influences "
+    "another's gradient, in real arithmetic. Looked for, on some records: tensors that something outside of the model keeps, "
+    "clocks, the system's randomness, and code that reaches below torch.vmap",
     "records apart",
+)
+
+RECORDS_TESTED = Assumption(
+    "The model and the loss treat each record of a batch by itself, whatever the parameters are.",
+    "caller",
+    'independence="tested": the model sees whole batches. On up to 16 records, in evaluation mode, also at moved weights: losses '
+    "when other records are exchanged, left out, or in another order; gradients compared with autograd",
+    "independence tested",
 )
 
 
 def layer_rule(rule: Any) -> Assumption:
-    """Of a rule for a layer that dperm did not write."""
+    """Of a rule for a function of torch that dperm did not write."""
     return Assumption(
-        f"The layer rule {rule.__module__}.{rule.__qualname__} gives each record's own gradient, and its norm, of whatever size.",
+        f"The rule {rule.__module__}.{rule.__qualname__} computes each record's output from that record alone, and gives its own "
+        "gradient, and its norm, of whatever size.",
         "caller",
-        "on up to 16 records, again on others during the run: gradients compared with autograd",
+        "on up to 8 records: gradients compared with autograd",
         "stranger: layer rule",
     )
 
 
 MASKS = Assumption(
-    "Random masks are drawn for each record and step by themselves, from seeds of the operating system, fresh for every pass: "
-    "secret, pseudo-random. Augmentations do not seed a generator themselves.",
+    "Random masks are drawn for each record by itself, or once for a step, from seeds of the operating system: secret, "
+    "pseudo-random. So is what the data set and its collation draw for a record from the global generators.",
     "library",
-    "seeded, unless the run's seed is fixed; one mask for a whole batch is refused where it shows",
+    "seeded, unless the run's seed is fixed",
     "masks",
 )
 PARTS = Assumption(

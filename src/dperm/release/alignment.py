@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["Alignment", "aligned", "current"]
+__all__ = ["Alignment", "aligned", "current", "names_of", "seed_of"]
 
 
 class Alignment:
@@ -22,28 +22,22 @@ class Alignment:
     compared with."""
 
     def __init__(self, names: Callable[[Sequence[int]], Sequence[int]]) -> None:
-        self._names = names
-        self._handed: dict[int, tuple[Any, tuple[object, ...]]] = {}
-        self._passes = 0
+        self.names = names
+        self._handed: dict[int, tuple[Any, Sequence[object]]] = {}
+        self._steps = 0
 
-    def hands_out(self, inputs: Any, numbers: Sequence[int], rows: Sequence[int] | None = None) -> None:
-        """A physical batch of these records is about to be used, or of one of the `rows` of each."""
-        names = self._names(numbers)
-        # the batch itself is kept: nothing else may have its identity meanwhile
-        self._handed[id(inputs)] = inputs, tuple(names if rows is None else zip(names, rows, strict=True))
+    def hands_out(self, inputs: Any, names: Sequence[object]) -> None:
+        """A physical batch of the records of these names is about to be used."""
+        self._handed[id(inputs)] = inputs, names  # the batch is kept: nothing else may have its identity meanwhile
 
-    def names_of(self, inputs: Any) -> tuple[object, ...] | None:
+    def names_of(self, inputs: Any) -> Sequence[object] | None:
         """The names of a batch's records, which are forgotten then; None for a batch that was not handed out."""
         return self._handed.pop(id(inputs), (None, None))[1]
 
-    def name_of(self, number: int) -> int:
-        """The name of one record."""
-        return self._names([number])[0]
-
-    def next_pass(self) -> int:
-        """The number of a pass over a physical batch, counted from 1."""
-        self._passes += 1
-        return self._passes
+    def next_step(self) -> int:
+        """The number of a step, counted from 1."""
+        self._steps += 1
+        return self._steps
 
 
 _current: ContextVar[Alignment | None] = ContextVar("alignment", default=None)
@@ -52,6 +46,12 @@ _current: ContextVar[Alignment | None] = ContextVar("alignment", default=None)
 def current() -> Alignment | None:
     """The alignment of the run in progress; None where it is no replay."""
     return _current.get()
+
+
+def names_of(numbers: Sequence[int]) -> Sequence[object]:
+    """Names of these records of a data set: their numbers, where the run is no replay."""
+    alignment = current()
+    return numbers if alignment is None else alignment.names(numbers)
 
 
 @contextmanager
@@ -65,5 +65,5 @@ def aligned(names: Callable[[Sequence[int]], Sequence[int]]) -> Iterator[None]:
 
 
 def seed_of(*parts: object) -> int:
-    """A seed made of these names and numbers: the same in every run, so that it is no secret."""
+    """A seed made of these names and numbers, and of nothing else."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:7], "little")

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from dperm.torch.flat import FlatParameters
 from dperm.torch.structure import local
 
-__all__ = ["LoopGuard", "fresh_masks", "fresh_seed", "global_states", "kept_states", "secret_masks", "seed_all", "seed_torch"]
+__all__ = ["LoopGuard", "fresh_masks", "fresh_seed", "global_states", "kept_states", "secret_masks", "seed_all"]
 
 _WATCHED = 2  # steps within which a loop that trains nothing is noticed
 
@@ -46,8 +46,12 @@ def global_states(device: torch.device) -> tuple[bytes, ...]:
     )
 
 
-def seed_all(seed: int) -> None:
-    seed_torch(seed)
+def seed_all(seed: int, torchs: int | None = None) -> None:
+    """Start the global generators of Python, NumPy and torch from a seed; torch's from `torchs` where it is given."""
+    whole = seed if torchs is None else torchs
+    torch.default_generator.manual_seed(whole)  # a hundredth of the time of torch.manual_seed, which looks for devices
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(whole)
     random.seed(seed)
     np.random.seed(seed % 2**32)
 
@@ -60,7 +64,7 @@ def secret_masks(device: torch.device) -> Iterator[None]:
     everybody's masks: a query would move by more than one record's part.
     """
     with kept_states(device):
-        _seed_freshly(device)
+        _seed_torch(device)
         random.seed(os.urandom(64))
         np.random.seed(np.frombuffer(os.urandom(64), dtype=np.uint32))
         yield
@@ -70,17 +74,11 @@ def secret_masks(device: torch.device) -> Iterator[None]:
 def fresh_masks(device: torch.device) -> Iterator[None]:
     """Within the block torch draws from a fresh seed of the operating system, whatever a data set or a loop made of its state."""
     with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
-        _seed_freshly(device)
+        _seed_torch(device)
         yield
 
 
-def seed_torch(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)  # a hundredth of the time of torch.manual_seed, which looks for devices
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)
-
-
-def _seed_freshly(device: torch.device) -> None:
+def _seed_torch(device: torch.device) -> None:
     """With a fresh seed. `torch.manual_seed` remembers a stack for each device that could still be started, at every call."""
     seed = torch.default_generator.manual_seed if device.type == "cpu" else torch.manual_seed
     seed(fresh_seed())

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dperm.torch.engine import TorchPass
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.structure import batch_size, take
-from dperm.torch.tapped import TorchPass
 
 __all__ = ["bytes_per_record", "physical_batch_size"]
 
@@ -42,12 +42,16 @@ def _saved(objective: ModuleObjective, inputs: Any, targets: Any) -> tuple[Torch
     seen: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        seen[storage.data_ptr()] = storage.nbytes()
+        place = tensor.data_ptr()
+        seen[place] = max(seen.get(place, 0), tensor.numel() * tensor.element_size())
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        evaluation = objective.evaluate(inputs, targets)
+    objective.engine.hooked = True
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            evaluation = objective.evaluate(inputs, targets)
+    finally:
+        objective.engine.hooked = False
     return evaluation, list(seen.values())
 
 

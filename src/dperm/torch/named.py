@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -37,7 +37,8 @@ class Paired:
     def __init__(self, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
         self._collate = collate_fn
 
-    def __call__(self, items: list[Any]) -> Any:
+    def __call__(self, items: Iterable[Any]) -> Any:
+        items = list(items)
         if self._collate is not None:
             batch = self._collate(items)
         elif items and isinstance(items[0], Mapping):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,29 +16,33 @@ from torch import Tensor, nn
 from dperm._family import written_here
 from dperm.objectives.facts import PublicFacts
 from dperm.privacy.events import Relation
-from dperm.torch.coins import AlignedPass, axes_of
-from dperm.torch.cuts import Cut, calls_watched
+from dperm.torch.collation import Ragged, grouped
+from dperm.torch.engine import Apart, TorchPass
+from dperm.torch.engine.agreement import disagreement
+from dperm.torch.engine.calls import refuse_hooks
+from dperm.torch.engine.refused import reason_to_refuse
+from dperm.torch.engine.tested import mixing
 from dperm.torch.evaluating import evaluating
 from dperm.torch.flat import FlatParameters
-from dperm.torch.guard import fresh_masks
+from dperm.torch.guard import kept_states
 from dperm.torch.records import NOBODY, TorchRecords
-from dperm.torch.rules import fallback, reason_to_refuse, record_by_record
-from dperm.torch.scratch import Pool
 from dperm.torch.state import Snapshot
-from dperm.torch.structure import FAILURES, batch_size, call_model, map_tensors, shapes, take
-from dperm.torch.tape import Axis, RecordsLostError
-from dperm.torch.tapped import Tapped, TorchPass
-from dperm.torch.verify import BackwardError, Sample, UsedElsewhereError, Verifier
+from dperm.torch.structure import batch_size, call_model, map_tensors, packed, shapes, take
 
 if TYPE_CHECKING:
     from dperm.torch.sharded import ShardedParameters
 
-__all__ = ["ModuleObjective", "per_example"]
+__all__ = ["Independence", "ModuleObjective", "per_example"]
 
-_CHECKED = 16  # records that a model is checked on
-_COARSE = 0.1  # relative errors above this are no rounding
-_MOVED = (0.1, 1.0, 1.0, 1.0)  # shares of their size by which parameters are moved, to see what layers of zeros hide
+_COMPARED, _LOOKED_AT = 8, 16  # records on which gradients are compared with autograd's; where mixing is looked for
 _REMEMBERED = 256  # shapes whose check is not repeated
+
+
+class Independence(StrEnum):
+    """What is known of records: that none influences another's gradient, by how the model runs, or as far as it was looked at."""
+
+    PROVED = "proved"
+    TESTED = "tested"
 
 
 class ModuleObjective:
@@ -50,10 +53,12 @@ class ModuleObjective:
     on. Only trainable parameters count, in `named_parameters()` order; tied weights count once. The model is not
     wrapped or changed; gradients and sums are in single precision at least.
 
-    Layers in `dperm.torch.rules` have a rule each; other modules with parameters run under vmap (`fallbacks` names
-    them). The first evaluation, and every change of the model's modes, layers or input shapes, is checked against autograd
-    on up to 16 of the records. `relation`, `public_size` and `person_rows` (records are persons of so many rows at most) are
-    public facts for plans; `autocast` names a narrower type for the forward.
+    The model and the loss see one record at a time (`dperm.torch.engine`), so that no record can influence another's gradient.
+    Before the first pass, and after every change of the model's modes, layers or input shapes, losses and gradients of up to 8
+    records are compared with those of one ordinary batch: a model that was meant to mix records is told so. `relation`,
+    `public_size` and `person_rows` (records are persons of so many rows at most) are public facts for plans; `autocast` names a
+    narrower type for the forward. With `independence` "tested" the model sees whole batches, and that it keeps records apart is
+    looked at and otherwise the caller's assumption.
 
     Raises TypeError or ValueError where the model has no per-example gradients, with what to do about it.
     """
@@ -70,6 +75,7 @@ class ModuleObjective:
         public_size: int | None = None,
         autocast: torch.dtype | None = None,
         person_rows: int | None = None,
+        independence: Independence | str = "proved",
     ) -> None:
         if not isinstance(model, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"Expected model to be a torch.nn.Module, got {type(model).__name__}.")
@@ -85,16 +91,18 @@ class ModuleObjective:
         #: the same as `flat`, where each rank has a part of each parameter
         self.shards = _shards(model)
         self.flat: FlatParameters = self.shards or FlatParameters(model)
-        self._pool = Pool()
-        self._known: dict[Any, Tapped] = {}
-        self._tapped: Tapped | None = None
-        self._drawn: dict[Any, list[Axis | None]] = {}  # by key, what a pass of a replayed run draws: of the last shapes seen
-        self._passes = 0
-        self._sample: tuple[Any, Any] | None = None  # that all ranks have, where parameters are sharded
-        #: a batch (inputs, targets) and some of its records collated alone, see `check_collated`; None: nothing to compare
-        self.collated: tuple[Any, Any, Sequence[tuple[int, Any, Any]]] | None = None
-        #: whether each pass draws its masks from a seed of its own, by the operating system: not in tests and audits
-        self.secret_masks = True
+        self.independence = Independence(independence)
+        if self.flat.sharded and self.independence is Independence.PROVED:
+            raise ValueError(
+                "Parameters that are sharded are gathered for a whole batch: that the model keeps records apart can only be "
+                'tested. Pass independence="tested" to take it as an assumption of yours, which the certificate states.'
+            )
+        #: whatever may keep something of records: of a loss that is a method, its object too
+        self.roots = (model, loss_fn, getattr(loss_fn, "__self__", None))
+        self.engine = Apart(self.roots, self.ordinary_losses, self.flat)
+        self._checked: set[Any] = set()
+        self._at: Any = None  # the parameters of this step
+        self._shared: tuple[Any, Any] | None = None  # records that all ranks have, where parameters are sharded
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -102,26 +110,20 @@ class ModuleObjective:
         return self.flat.groups
 
     @property
-    def fallbacks(self) -> tuple[str, ...]:
-        """Modules without a rule of their own, known after the first evaluation: exact, and slower. They run under vmap, or one
-        record at a time where vmap cannot run them."""
-        return self._run_by(fallback, record_by_record)
-
-    @property
-    def record_by_record(self) -> tuple[str, ...]:
-        """The fallbacks that run one record at a time."""
-        return self._run_by(record_by_record)
+    def copied(self) -> tuple[str, ...]:
+        """Parameters that go to functions without a rule, known after the first pass: there each record has a copy of its
+        own, so that memory for the gradients of all records is needed. Exact, and slower where they are large."""
+        return tuple(name for name, leaf in zip(self.flat.names, self.flat.leaves, strict=True) if leaf in self.engine.copied)
 
     @property
     def foreign_rules(self) -> tuple[Any, ...]:
-        """The rules in use that dperm did not write, known after the first evaluation."""
-        chosen = {} if self._tapped is None else self._tapped.rules
-        return tuple(dict.fromkeys(rule for rule in chosen.values() if not written_here(rule)))
+        """The rules in use that dperm did not write, known after the first pass."""
+        return tuple(rule for rule in self.engine.rules if not written_here(rule))
 
-    def _run_by(self, *rules: Any) -> tuple[str, ...]:
-        names = {module: name or "the whole model" for name, module in self.model.named_modules()}
-        chosen = {} if self._tapped is None else self._tapped.rules
-        return tuple(names[module] for module, rule in chosen.items() if rule in rules)
+    @property
+    def one_by_one(self) -> str | None:
+        """Why the model runs one record after the other; None where it does not."""
+        return self.engine.one_by_one
 
     @property
     def facts(self) -> PublicFacts:
@@ -151,78 +153,31 @@ class ModuleObjective:
         if anchor is not None:
             raise TypeError("Expected a linear model for differences of gradients: a network's are at one θ only.")
         self.flat.put(theta)
-        self._passes += 1
-        looks_again = self._passes & (self._passes - 1) == 0  # parameters have moved, and other records came
-        if self.flat.sharded:
-            return self._per_example_in_step(batch, norms_only, looks_again)
-        inputs, targets = batch
-        if looks_again:
-            self.check_again(inputs, targets, apart=self._passes > 1)
-            self._check_collated(_MOVED[:1])
-        return self.evaluate(inputs, targets, norms_only=norms_only)
-
-    def _per_example_in_step(self, batch: Any, norms_only: bool, looks_again: bool) -> TorchPass:
-        """The pass where every rank has to run the model as often as the others: what is checked is the sample that all have,
-        and a rank without records runs one of it, and counts it nowhere."""
-        if self._sample is None:
-            raise ValueError("Expected share_sample, with records that all ranks have, before passes over sharded parameters.")
-        if looks_again:
-            self.check_again(*self._sample, apart=self._passes > 1)
-            self._check_collated(_MOVED[:1])
-        if batch is not NOBODY:
-            return self.evaluate(*batch, norms_only=norms_only)
-        one = torch.tensor([0])
-        size = self._size(*self._sample)
-        return self.evaluate(*(take(part, one, size) for part in self._sample), norms_only=True).of_nobody()
-
-    def share_sample(self, inputs: Any, targets: Any) -> None:
-        """Records that all ranks have, where parameters are sharded: the model is checked on them."""
-        self._sample = inputs, targets
+        if theta is not self._at:
+            self._at = theta
+            self.engine.draws.next_step()
+        if batch is NOBODY:  # every rank runs the model as often as the others
+            assert self._shared is not None
+            one, (inputs, targets) = torch.tensor([0]), self._shared
+            size = self._size(inputs, targets)
+            return self._evaluate((take(inputs, one, size), take(targets, one, size)), True).of_nobody()
+        return self._evaluate(batch, norms_only)
 
     def evaluate(self, inputs: Any, targets: Any, *, norms_only: bool = False) -> TorchPass:
         """The pass at the model's current parameters. With `norms_only` it has norms and losses, and holds no gradients."""
-        self.prepare(inputs, targets)
-        kept = Snapshot((self.model, self.loss_fn), without=self.model.parameters(), light=True)
-        begun = AlignedPass.begun(inputs, self._size(inputs, targets))
+        self.engine.draws.next_step()
+        return self._evaluate((inputs, targets), norms_only)
 
-        def evaluated() -> TorchPass:
-            if begun is None:
-                return self._evaluate(inputs, targets, norms_only)
-            return self._evaluate_aligned(begun, inputs, targets, norms_only, kept)
+    def _evaluate(self, batch: Any, norms_only: bool) -> TorchPass:
+        if isinstance(batch, Ragged):
+            return self.run(batch, batch.size, norms_only=norms_only)
+        self.prepare(*batch)
+        return self.run(batch, self._size(*batch), norms_only=norms_only)
 
-        try:
-            with fresh_masks(self.flat.device) if self.secret_masks else contextlib.nullcontext():
-                try:
-                    return evaluated()
-                except RecordsLostError:
-                    if self.flat.sharded:
-                        raise
-                    # this batch takes another way through the model than the one that was checked: check that way
-                    self._known.pop(self._key(inputs), None)
-                    self.prepare(inputs, targets)
-                    try:
-                        return evaluated()
-                    except RecordsLostError as error:  # and not the records that were looked at
-                        self._take_apart(inputs, targets, str(error))
-                        return evaluated()
-        finally:
-            self.flat.rest()
-            kept.restore()  # what the pass left behind is of records
-
-    def _evaluate_aligned(self, begun: AlignedPass, inputs: Any, targets: Any, norms_only: bool, kept: Snapshot) -> TorchPass:
-        """The pass of a replayed run. What it draws is seen on a few records first, which leaves the model as it was `kept`."""
-        size = self._size(inputs, targets)
-
-        def run_on(count: int) -> None:
-            some = torch.arange(count) % size
-            self._evaluate(take(inputs, some, size), take(targets, some, size), norms_only)
-            kept.restore()
-
-        key = self._key(inputs)
-        if key not in self._drawn:
-            self._drawn = {key: axes_of(run_on, self.flat.device)}
-        with begun.drawing(self.flat.device, self._drawn[key]):
-            return self._evaluate(inputs, targets, norms_only)
+    def run(self, batch: Any, size: int, *, norms_only: bool = False) -> TorchPass:
+        """The pass over a batch (inputs, targets) or `Ragged`, without any look at its records."""
+        beside = self.independence is Independence.TESTED
+        return self.engine.evaluate(batch, size, norms_only=norms_only, beside=beside)
 
     def hessian_product(self, theta: Tensor, records: TorchRecords, vector: NDArray[np.float64]) -> NDArray[np.float64]:
         """(Σ ∇²ℓ_i)·v (p,) at θ, of the model in evaluation mode; leaves the model at θ. Twice the memory of a training step."""
@@ -232,85 +187,66 @@ class ModuleObjective:
         self.flat.put(theta)
         parts = list(self.flat.parts(torch.as_tensor(vector).to(buffer)))
         total = torch.zeros_like(buffer)
-        kept = Snapshot((self.model, self.loss_fn), without=self.model.parameters(), light=True)
-        try:
-            with evaluating(self.model), self._in_full_precision():
-                for inputs, targets in records.batches():
-                    losses = self._losses(inputs, targets).sum()
-                    slopes = torch.autograd.grad(losses, parameters, create_graph=True, materialize_grads=True)
-                    along = torch.stack([(slope * part).sum() for slope, part in zip(slopes, parts, strict=True)]).sum()
-                    if along.requires_grad:  # not that of a loss without curvature
-                        curved = torch.autograd.grad(along, parameters, materialize_grads=True)
-                        total += torch.cat([part.flatten() for part in curved])
-        finally:
-            kept.restore()
+        with self._looking(), evaluating(self.model), self._in_full_precision():
+            for _, inputs, targets in (group for batch in records.batches() for group in grouped(batch, 0)):
+                losses = self.ordinary_losses(inputs, targets).sum()
+                slopes = torch.autograd.grad(losses, parameters, create_graph=True, materialize_grads=True)
+                along = torch.stack([(slope * part).sum() for slope, part in zip(slopes, parts, strict=True)]).sum()
+                if along.requires_grad:  # not that of a loss without curvature
+                    curved = torch.autograd.grad(along, parameters, materialize_grads=True)
+                    total += torch.cat([part.flatten() for part in curved])
         return total.double().cpu().numpy()
 
-    def prepare(self, inputs: Any, targets: Any) -> None:
-        """Find where the records are, and check the model on some of them, unless that was done for these modules, modes and
-        shapes: see `dperm.torch.verify`.
+    def share_sample(self, inputs: Any, targets: Any) -> None:
+        """Records that all ranks have, where parameters are sharded: the model is checked on them."""
+        self._shared = inputs, targets
 
-        ValueError where the model's gradients cannot be told apart by record. Leaves parameters, buffers and random state
-        as they were.
+    def prepare(self, inputs: Any, targets: Any) -> None:
+        """Compare losses and gradients of some of these records with those of one ordinary batch, unless that was done for
+        these modules, modes and shapes, or the run is charged.
+
+        ValueError where they differ, with what to do. Leaves parameters, buffers and random state as they were.
         """
         self.flat.check()
+        if self.flat.sharded and self._shared is not None:
+            inputs, targets = self._shared  # all ranks look at the same records, or they would wait for each other
         key = self._key(inputs)
-        known = self._known.get(key)
-        if known is not None:
-            self._tapped = known
+        if key in self._checked or self.engine.charged:
             return
-        if self.flat.sharded and self._known:
-            raise ValueError(
-                "Expected records of one shape, and a model in one mode, where parameters are sharded: pad all to one length, "
-                "and leave model.train() and eval() to the trainer."
-            )
         self._refuse()
         size = self._size(inputs, targets)
-        verifier = self._verifier
-        with verifier.quiet(), self._in_full_precision():
-            kept = verifier.finite(Sample(inputs, targets, size))
-            sample = _some(kept.inputs, kept.targets, kept.size)
-            verifier.check_records(sample)
-            if not sample.distinct() and (anew := verifier.anew(sample)) is not None:
-                verifier.check_records(anew)
-            if verifier.random(sample):  # draws would differ between ways through the model
-                for module in self.model.modules():
-                    module.training = False
-            self._settle(sample, verifier)
-            telling = sample.distinct() and verifier.is_finite(sample)
-        if telling or self.flat.sharded:  # equal records, or such that are not finite, cannot show whether they are kept apart
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            assert self._tapped is not None
-            self._known[key] = self._tapped
-
-    @property
-    def _verifier(self) -> Verifier:
-        return Verifier(self.model, self.loss_fn, self._losses, self.flat)
-
-    def check_collated(self, inputs: Any, targets: Any, alone: Sequence[tuple[int, Any, Any]]) -> None:
-        """ValueError where a record of this batch has another loss when it is collated by itself: `alone` has (place in the
-        batch, inputs, targets). Here and at parameters moved, and again, until `collated` is None, in passes 1, 2, 4, 8, …"""
-        self.collated = (inputs, targets, alone) if alone else None
-        self._check_collated(_MOVED)
-
-    def _check_collated(self, moved: Sequence[float]) -> None:
-        if self.collated is None:
-            return
-        inputs, targets, alone = self.collated
-        with self._verifier.quiet(), self._in_full_precision():
-            self._verifier.check_collated(Sample(inputs, targets, self._size(inputs, targets)), alone, moved)
+        beside = self.independence is Independence.TESTED
+        chosen = torch.linspace(0, size - 1, min(size, _LOOKED_AT if beside else _COMPARED)).round().long()
+        some = take(inputs, chosen, size), take(targets, chosen, size)
+        if not beside:
+            refuse_hooks(self.flat.leaves, self.flat.names)
+        with self._looking(), self._in_full_precision():
+            problem = None
+            if beside:
+                problem = mixing(self.engine, *some, len(chosen))
+            problem = problem or disagreement(self.engine, *some, len(chosen), beside=beside)
+        if problem is not None:
+            raise ValueError(problem)
+        if moving := self.engine.snapshot().uncopied:
+            kinds = ", ".join(dict.fromkeys(moving))
+            raise ValueError(
+                f"The model or the loss keeps what cannot be put back after each pass ({kinds}): draw from the global "
+                "generators, and keep no iterators."
+            )
+        if len(self._checked) >= _REMEMBERED:
+            self._checked.clear()
+        self._checked.add(key)
 
     @torch.no_grad()
     def check_targets(self, inputs: Any, chunks: Iterable[Any]) -> None:
-        """ValueError, naming the record, for a target that the loss does not take, or takes to no finite number: with the outputs
-        of the first of these inputs, whatever the record is."""
+        """ValueError, naming the record, for a target that the loss does not take, or takes to no finite number: with the
+        outputs of the first of these inputs, whatever the record is."""
         first = take(inputs, torch.tensor([0]), self._size(inputs, inputs))
-        with self._verifier.quiet(), self._in_full_precision():
-            for module in self.model.modules():
-                module.training = False
+        with self._looking(), self._in_full_precision(), evaluating(self.model):
             # on the host: a loss that fails on a device may stop the device
-            outputs, start = map_tensors(Tensor.cpu, call_model(self.model, first)), 0
+            with torch.enable_grad():  # which a penalty on gradients needs
+                outputs = call_model(self.model, packed(first))
+            outputs, start = map_tensors(lambda tensor: tensor.detach().cpu(), outputs), 0
             for chunk in chunks:
                 targets = map_tensors(Tensor.cpu, chunk)
                 count = batch_size(targets) or 0
@@ -320,6 +256,18 @@ class ModuleObjective:
                         if problem := self._problem(outputs, take(targets, torch.tensor([place]), count)):
                             raise ValueError(f"The target of record {start + place} cannot be trained on: {problem}.")
                 start += count
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Within the block the model and the global generators may change: they are put back."""
+        kept = self.engine.snapshot()
+        # other kernels round otherwise
+        with kept_states(self.flat.device), torch.backends.cudnn.flags(allow_tf32=False):
+            try:
+                yield
+            finally:
+                self.flat.rest()
+                kept.restore()
 
     def _problem(self, outputs: Any, targets: Any) -> str | None:
         """What the loss says against these targets."""
@@ -333,40 +281,7 @@ class ModuleObjective:
 
     def snapshot(self) -> Snapshot:
         """What the model and the loss keep besides the trainable parameters."""
-        left_out = self.model.parameters() if self.flat.sharded else self.flat.parameters
-        return Snapshot((self.model, self.loss_fn), without=left_out)
-
-    def check_again(self, inputs: Any, targets: Any, *, apart: bool = True) -> None:
-        """At the parameters of now: on up to 16 of these records, whether they are kept apart, as `prepare` found; on all of
-        them, whether gradients are those of autograd. Zeros, ties and one order among the records of before may have hidden that
-        gradients are given to the wrong ones: then the model runs one record at a time from now on. ValueError where records
-        are not kept apart. Without `apart` only gradients are compared.
-        """
-        self.prepare(inputs, targets)
-        verifier, size = self._verifier, self._size(inputs, targets)
-        with verifier.quiet(), self._in_full_precision():
-            everyone = verifier.finite(Sample(inputs, targets, size))
-            sample = _some(everyone.inputs, everyone.targets, everyone.size)
-            if apart:
-                verifier.check_records(sample)
-            if verifier.random(sample):
-                return  # ways through the model that hang on draws cannot be compared
-            problem = self._mismatch(verifier, self._current.cut, everyone)
-        if problem is not None:
-            self._take_apart(inputs, targets, problem)
-            with verifier.quiet(), self._in_full_precision():
-                again = self._mismatch(verifier, self._current.cut, everyone)
-            if again is not None:
-                raise ValueError(again)
-
-    def _take_apart(self, inputs: Any, targets: Any, problem: str) -> None:
-        """Run the model one record at a time, on input of these shapes."""
-        self._refuse_sharded(problem)
-        verifier, sample = self._verifier, _some(inputs, targets, self._size(inputs, targets))
-        cut = Cut.last(self.model)
-        with verifier.quiet(), self._in_full_precision():
-            self._tapped = self._known[self._key(inputs)] = self._tapped_at(cut, sample)
-        _say_what_is_slow(cut, problem)
+        return self.engine.snapshot()
 
     @contextlib.contextmanager
     def _in_full_precision(self) -> Iterator[None]:
@@ -396,83 +311,9 @@ class ModuleObjective:
             raise ValueError(f"Expected as many targets as inputs, got {other} and {size}.")
         return size
 
-    # Rules
-
-    def _settle(self, sample: Sample, verifier: Verifier) -> None:
-        """Find a cut of the model whose gradients agree with autograd's. ValueError where there is none."""
-        cut: Cut | None = Cut.finest(self.model)
-        problem, anew = "", verifier.anew(sample)
-        while cut is not None:
-            if problem or cut.copied:
-                self._refuse_sharded(problem or f"The parameter {cut.copied[0][1]} is used outside of one.")
-            with calls_watched() as running:
-                try:
-                    self._tapped = self._tapped_at(cut, sample)
-                    if self.flat.sharded and self.fallbacks:
-                        problem = f"{self.fallbacks[0]} has none."
-                        continue
-                    wrong = self._mismatch(verifier, cut, sample)
-                    if wrong is None and anew is not None:
-                        wrong = self._mismatch(verifier, cut, anew)
-                    if wrong is None:
-                        _say_what_is_slow(cut, problem)
-                        return
-                    problem, cut = wrong, cut.after_mismatch()
-                except UsedElsewhereError as error:
-                    problem, cut = str(error), cut.after_strays(self._owners(error.parameters))
-                except BackwardError:
-                    raise
-                except RecordsLostError as error:
-                    problem, cut = str(error), cut.after_failure(running)
-                except FAILURES as error:  # the plain model ran: its shapes do not survive the taps
-                    problem, cut = f"The model does not run when its layers are tapped ({error}).", cut.after_failure(running)
-        raise ValueError(problem)
-
-    def _mismatch(self, verifier: Verifier, cut: Cut, sample: Sample) -> str | None:
-        """What is wrong with the gradients of this cut, or None. Single precision may be too coarse to tell: where it comes near,
-        a copy of the model in double precision decides."""
-        mismatch = verifier.mismatch(sample, self._evaluate)
-        coarse = mismatch is not None and self.flat.dtype == torch.float32 and not self.flat.sharded
-        if not coarse or verifier.mismatch(sample, self._evaluate, tolerance=_COARSE) is not None:
-            return mismatch
-        try:
-            return self._mismatch_in_double(cut, sample)
-        except FAILURES:  # it has no double
-            return mismatch
-
-    def _mismatch_in_double(self, cut: Cut, sample: Sample) -> str | None:
-        def double(tensor: Tensor) -> Tensor:
-            return tensor.double() if tensor.is_floating_point() else tensor
-
-        model, loss = copy.deepcopy((self.model, self.loss_fn))
-        other = ModuleObjective(model.double(), loss.double() if isinstance(loss, nn.Module) else loss)
-        finer = Sample(map_tensors(double, sample.inputs), map_tensors(double, sample.targets), sample.size)
-        other._tapped = other._tapped_at(cut.of(model), finer)
-        return other._verifier.mismatch(finer, other._evaluate)
-
-    def _refuse_sharded(self, problem: str) -> None:
-        if self.flat.sharded:
-            raise ValueError(f"Expected layers that have a rule each where parameters are sharded. {problem}")
-
-    def _owners(self, parameters: Sequence[nn.Parameter]) -> list[nn.Module]:
-        chosen = set(parameters)
-        return [module for module in self.model.modules() if not chosen.isdisjoint(module.parameters(recurse=False))]
-
-    def _tapped_at(self, cut: Cut, sample: Sample) -> Tapped:
-        return Tapped.at(self.model, cut, sample)
-
-    @property
-    def _current(self) -> Tapped:
-        assert self._tapped is not None
-        return self._tapped
-
-    # The pass
-
-    def _evaluate(self, inputs: Any, targets: Any, norms_only: bool = False) -> TorchPass:
-        size = self._size(inputs, targets)
-        return self._current.evaluate(lambda: self._losses(inputs, targets), size, self.flat, self._pool, norms_only)
-
-    def _losses(self, inputs: Any, targets: Any) -> Tensor:
+    def ordinary_losses(self, inputs: Any, targets: Any) -> Tensor:
+        """The losses (b,) of records as the model and the loss give them to one ordinary batch, with a graph."""
+        inputs, targets = packed(inputs), packed(targets)
         if self.autocast is None:
             losses = self.loss_fn(call_model(self.model, inputs), targets)
         else:
@@ -483,7 +324,7 @@ class ModuleObjective:
         if shape != (size,):
             raise ValueError(
                 f"Expected loss_fn to give one loss per record, shape ({size},), got {shape}: use reduction='none' and "
-                "average over everything but the first axis."
+                "average over everything but the first axis. For one record, squeeze() drops that axis, too: name another."
             )
         return losses.to(torch.promote_types(self.flat.dtype, torch.float32))
 
@@ -499,21 +340,3 @@ def _shards(model: nn.Module) -> ShardedParameters | None:
     from dperm.torch.sharded import ShardedParameters  # which loads much of torch.distributed
 
     return ShardedParameters(model)
-
-
-def _some(inputs: Any, targets: Any, size: int) -> Sample:
-    count = min(size, _CHECKED)
-    chosen = torch.linspace(0, size - 1, count).round().long()
-    return Sample(take(inputs, chosen, size), take(targets, chosen, size), count)
-
-
-def _say_what_is_slow(cut: Cut, problem: str) -> None:
-    text = None
-    if cut.whole:
-        way = "one record at a time" if cut.single else "under vmap"
-        text = f"{problem} The whole model runs {way} instead: exact, but slower."
-    elif cut.single:
-        kinds = sorted({type(module).__name__ for module in cut.single})
-        text = f"{', '.join(kinds)}: runs one record at a time. Exact, but slower than a layer with a rule."
-    if text:
-        warnings.warn(text, UserWarning, stacklevel=6)

@@ -5,9 +5,9 @@ The engine that tells records apart sees the axis as it sees the positions of a 
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dperm._remind import remind_of_persons
 from dperm.objectives.grouped import numbered, spread_rows
+from dperm.torch.collation import Ragged, grouped
 from dperm.torch.records import TorchRecords
 from dperm.torch.structure import map_tensors, tensors
 
@@ -24,8 +25,7 @@ __all__ = ["MeanLoss", "OfPersons", "PersonRecords"]
 
 Indices = NDArray[np.intp]
 
-_FEWEST = 3  # persons with least rows who are collated alone, too
-_HAIR = 1 - 2.0**-20  # a person's weights add up to a hair less than 1: they are single precision
+_HAIR = 1 - 2.0**-20
 
 
 class OfPersons(nn.Module):
@@ -68,17 +68,18 @@ class PersonRecords(TorchRecords):
     """Records as in `TorchRecords`, one a row, with `groups` (n,) telling whose each is: `len` counts persons, and draws are of
     persons. Of each at most `most` rows are used, spread evenly over that person's rows.
 
-    A batch has inputs (b, k, …) and targets ((b, k, …), weights (b, k)): k is a power of two, or `most`; who has fewer rows has
-    the first of them again, with weight 0. Where `most` is 1 there is no such axis. Without groups data are rows (persons, k, …)
-    and targets (persons, k, …).
+    A batch has inputs (b, k, …) and targets ((b, k, …), weights (b, k)), for each k by itself: the next power of two of a
+    person's rows; who has fewer rows has the first of them again, with weight 0. Where `most` is 1 there is no such axis.
+    Without groups data are rows (persons, k, …) and targets (persons, k, …). A `collate_fn` is given one person's rows.
     """
 
     def __init__(self, data: Any, groups: Any, *, most: int, **settings: Any) -> None:
         if groups is None:
             data, groups = _flattened(data)
         self._rows = TorchRecords(data, **settings)
-        self._rows.named = False
+        self._rows.names = self._names_of_rows
         number, self._size = numbered(groups, len(self._rows))
+        self._person = number
         self.most = most
         if most > 1:
             remind_of_persons(self._size, len(number), stacklevel=5)
@@ -95,6 +96,15 @@ class PersonRecords(TorchRecords):
         self._rows.physical_batch_size = size
 
     @property
+    def charged(self) -> bool:
+        """Whether a run that reads them is paid for."""
+        return self._rows.charged
+
+    @charged.setter
+    def charged(self, charged: bool) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._rows.charged = charged
+
+    @property
     def arrangement(self) -> str:
         """Whose each row is."""
         rows = self._chosen.astype(np.int64).tobytes() + self._starts.astype(np.int64).tobytes()
@@ -104,15 +114,16 @@ class PersonRecords(TorchRecords):
     def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._rows.device
 
-    def probe(self, count: int) -> tuple[Any, list[tuple[int, Any, Any]]]:
+    def sample(self, count: int) -> Any:
         counts = np.diff(self._starts)
         several = np.argsort(counts, kind="stable")
         chosen = np.sort(several[np.unique(np.linspace(0, self._size - 1, min(count, self._size)).round().astype(np.intp))])
-        batch = self._moved(self._fetch(chosen), len(chosen))
+        self._rows.sample(count)
+        groups = grouped(self._moved(self._fetch(chosen, seed=0), len(chosen)), len(chosen))
+        _, inputs, targets = max(groups, key=lambda group: sum(tensor[0].numel() for tensor in tensors(group[1:])))
         if self.most > 1:
-            self._width = batch[1][1].shape[1]
-        fewest = np.argsort(counts[chosen], kind="stable")[:_FEWEST].tolist()
-        return batch, [(place, *self._moved(self._fetch(chosen[[place]]), 1)) for place in fewest]
+            self._width = targets[1].shape[1]
+        return inputs, targets
 
     def all_targets(self) -> Iterator[Any]:
         for chunk in self._rows.all_targets():
@@ -138,48 +149,59 @@ class PersonRecords(TorchRecords):
         rows = self._chosen[self._starts[persons] + row]
         for start in range(0, len(rows), self.physical_batch_size):
             part = slice(start, start + self.physical_batch_size)
-            batch = self._persons(self._rows._fetch(rows[part]), _weights(np.ones((len(rows[part]), 1))))
-            yield self._handed_out(batch, persons[part].tolist(), row[part].tolist())
+            names = list(zip(self.names(persons[part].tolist()), row[part].tolist(), strict=True))
+            yield self._handed_out(self._made([[one] for one in rows[part].tolist()]), names)
 
-    def _fetch(self, indices: Indices) -> Any:
-        rows, weights = self._table(indices)
-        return self._persons(self._rows._fetch(rows.ravel()), weights)
+    def _fetch(self, indices: Indices, seed: int | None = None) -> Any:
+        return self._made(self._rows_of(indices.tolist()), seed)
+
+    def _rows_of(self, persons: Sequence[int]) -> list[list[int]]:
+        """The rows of each of these persons."""
+        return [self._chosen[self._starts[person] : self._starts[person + 1]].tolist() for person in persons]
+
+    def _made(self, rows: list[list[int]], seed: int | None = None) -> Any:
+        """A batch of persons of these rows."""
+        if self.most == 1:  # a record like any other
+            return self._rows._fetch(np.array([mine[0] for mine in rows], dtype=np.intp), seed)
+        return self._weighed(self._tables(rows) if self._rows._tensors is not None else self._rows._collated(rows, seed))
+
+    def _names_of_rows(self, rows: Sequence[int]) -> Sequence[object]:
+        """Whose each row is, and which of that person's."""
+        persons = self._person[rows]
+        places = np.argsort(self._chosen, kind="stable")[np.searchsorted(np.sort(self._chosen), rows)] - self._starts[persons]
+        return list(zip(self.names(persons.tolist()), places.tolist(), strict=True))
 
     def _read(self, chunks: Iterator[list[int]]) -> Iterator[Any]:
-        waiting: deque[Tensor] = deque()
+        if self.most == 1:
+            yield from self._rows._read([mine[0] for mine in self._rows_of(chunk)] for chunk in chunks)
+        elif self._rows._tensors is not None:
+            yield from (self._made(self._rows_of(chunk)) for chunk in chunks)
+        else:
+            yield from map(self._weighed, self._rows._read(self._rows_of(chunk) for chunk in chunks))
 
-        def rows() -> Iterator[list[int]]:
-            for chunk in chunks:
-                table, weights = self._table(np.asarray(chunk))
-                waiting.append(weights)
-                yield table.ravel().tolist()
+    def _tables(self, rows: list[list[int]]) -> Any:
+        """Persons' rows of tensors, those of as many rows, to a power of two, together: nobody is wider because another is."""
+        counts = np.array([len(mine) for mine in rows])
+        widths = 1 << np.ceil(np.log2(counts)).astype(np.intp)
+        groups: list[tuple[Tensor, Any, Any]] = []
+        for width in np.unique(widths).tolist():
+            places = np.flatnonzero(widths == width)
+            table = np.array([rows[place] + rows[place][:1] * (width - len(rows[place])) for place in places])
+            shares = torch.from_numpy((np.arange(width) < counts[places][:, None]) / counts[places][:, None])
+            inputs, targets = map_tensors(functools.partial(_unflattened, table.shape), self._rows._fetch(table.ravel()))
+            groups.append((torch.from_numpy(places), inputs, (targets, shares.float())))
+        return groups[0][1:] if len(groups) == 1 else Ragged(groups, len(rows))
 
-        for batch in self._rows._read(rows()):
-            yield self._persons(batch, waiting.popleft())
-
-    def _table(self, persons: Indices) -> tuple[Indices, Tensor]:
-        """Rows (b, k) of persons, and their weights (b, k)."""
-        counts = np.diff(self._starts)[persons]
-        widest = int(counts.max(initial=1))
-        width = min(1 << (widest - 1).bit_length(), self.most)
-        place = np.arange(width)[None]
-        there = place < counts[:, None]
-        rows = self._chosen[self._starts[persons][:, None] + np.where(there, place, 0)]
-        return rows, _weights(there / counts[:, None])
-
-    def _persons(self, batch: Any, weights: Tensor) -> Any:
-        if self.most == 1:  # a record like any other
-            return batch
-        inputs, targets = self._rows._moved(batch, weights.numel())
-
-        def several(tensor: Tensor) -> Tensor:
-            return tensor.unflatten(0, tuple(weights.shape))
-
-        return map_tensors(several, inputs), (map_tensors(several, targets), weights.to(self.device))
+    def _weighed(self, batch: Any) -> Any:
+        """With weights for shares: they add up to a hair less than 1, as they are single precision."""
+        if isinstance(batch, Ragged):
+            return batch.mapped(lambda inputs, targets: self._weighed((inputs, targets)))
+        inputs, (targets, shares) = batch
+        return inputs, (targets, shares * _HAIR)
 
 
-def _weights(shares: Any) -> Tensor:
-    return torch.as_tensor(np.asarray(shares) * _HAIR, dtype=torch.float32)
+def _unflattened(shape: tuple[int, ...], tensor: Tensor) -> Tensor:
+    return tensor.unflatten(0, shape)
 
 
 def _flattened(data: Any) -> tuple[Any, NDArray[np.intp]]:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
+import bisect
 import hashlib
 import itertools
+import random
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, StackDataset, Subset, TensorDataset
 
 from dperm._column import refuse_masked
 from dperm.release import alignment
-from dperm.torch.coins import drawing_for
-from dperm.torch.guard import kept_states, seed_all
-from dperm.torch.named import Paired, label_apart, readable
+from dperm.torch.collation import Collation, Ragged, grouped, joined, refuse_other_than_pairs
+from dperm.torch.guard import fresh_seed, kept_states, seed_all
+from dperm.torch.messages import in_short
+from dperm.torch.named import Paired, label_apart
 from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.share import Share
+from dperm.torch.state import is_filled
 from dperm.torch.structure import batch_size, map_tensors, take, tensors
 
 __all__ = ["NOBODY", "TorchRecords"]
@@ -32,8 +38,7 @@ Indices = NDArray[np.intp]
 NOBODY = object()
 
 _AT_ONCE = 8192  # targets looked at together
-_SHORTEST = 3  # records of least length that are collated alone, too
-_CANDIDATES = 4  # records looked at for each that a model is checked on
+_SHORT = 100  # entries of a collection that may be transforms; longer ones are data
 
 
 class TorchRecords:
@@ -42,15 +47,18 @@ class TorchRecords:
     which one is called "labels" or "label": the others are keyword arguments of the model.
 
     A draw is cut into physical batches of at most `physical_batch_size` records on `device`. `collate_fn` makes a batch
-    (inputs, targets) from a list of items; `num_workers` processes read items ahead. TypeError where records cannot be
-    drawn by index.
+    (inputs, targets) from a list of items; `num_workers` processes read items ahead. Where records are `protected`, each is
+    collated by itself (`dperm.torch.collation`). What the data set and `collate_fn` draw, they draw for each record from a seed
+    made of `key` (None: by the operating system) and of the record's number. TypeError where records cannot be drawn by index.
     """
 
     _share: Share | None = None
     #: whether every rank gets as many batches as the one that has most, the last ones of `NOBODY`
     in_step = False
-    #: whether its items are the run's records, by their numbers: not rows of persons
-    named = True
+    #: whether a run that reads them is paid for: a record that cannot be read contributes zero then
+    charged = False
+    #: names of these records, by their numbers, that are the same in a run that this one is compared with
+    names: Callable[[Sequence[int]], Sequence[object]] = staticmethod(alignment.names_of)
 
     def __init__(
         self,
@@ -60,14 +68,20 @@ class TorchRecords:
         device: torch.device | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         num_workers: int = 0,
+        protected: bool = True,
+        key: int | None = None,
     ) -> None:
         self.physical_batch_size = physical_batch_size
         self.device = device or torch.device("cpu")
-        self._collate = Paired(collate_fn)
+        self._collate: Any = Collation(collate_fn) if protected else Paired(collate_fn)
         self._workers = num_workers
+        self._loaders: list[Any] = []  # whose processes wait for the next stream
+        self._reads: Any = None  # (n,) how often each record was read
+        replayed = alignment.current() is not None
+        self._key = (0 if replayed else fresh_seed()) if key is None else key
         self._tensors: Any = None
         self._dataset: Any = None
-        if isinstance(data, TensorDataset):
+        if type(data) is TensorDataset:  # what a subclass makes of its tensors is its own affair
             *inputs, targets = data.tensors
             data = (inputs[0] if len(inputs) == 1 else tuple(inputs), targets)
         if isinstance(data, Mapping):
@@ -83,13 +97,21 @@ class TorchRecords:
             if lengths != {size}:
                 raise ValueError(f"Expected one row per record in every tensor, got first axes of {sorted(lengths)}.")
             self._size = size
+            if collate_fn is not None:  # which makes batches of records
+                self._dataset, self._tensors = _Rows(self._tensors, size), None
+        elif isinstance(data, tuple):
+            raise ValueError(
+                f"Expected a pair (inputs, targets), got {len(data)} parts: several inputs are a tuple or a dict in the "
+                "first, several targets in the second; where the loss takes no targets give the inputs again."
+            )
         elif isinstance(data, IterableDataset) or not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
             raise TypeError(
                 f"Expected tensors (inputs, targets) or a dataset with a length and items by index, got {type(data).__name__}: "
-                "Poisson sampling draws each record independently and cannot read a stream. For a DataLoader pass loader.dataset."
+                "Poisson sampling draws each record independently and cannot read a stream. Of a DataLoader pass "
+                "loader.dataset, and its collate_fn; its sampler has no counterpart."
             )
         else:
-            if _twice(data):
+            if _repeats(data):
                 raise ValueError(
                     "Expected each record once, got a Subset or ConcatDataset that holds some of them repeatedly: a record that "
                     "counts twice would cost more privacy than is charged."
@@ -123,30 +145,19 @@ class TorchRecords:
         return self.share.total
 
     def sample(self, count: int) -> Any:
-        """Up to `count` records from all over the set as one batch: for checks and measurements before a run."""
+        """Up to `count` records from all over the set as one batch (inputs, targets), for checks and measurements before a run:
+        where shapes differ, those of the largest. ValueError where records are not collated each by itself."""
         chosen = np.unique(np.linspace(0, self._size - 1, min(count, self._size)).round().astype(np.intp))
-        return self._moved(self._fetch(chosen), len(chosen))
-
-    def probe(self, count: int) -> tuple[Any, list[tuple[int, Any, Any]]]:
-        """Up to `count` records that differ in length, as one batch; and, where records are collated, some of them in batches of
-        their own: (place in the batch, inputs, targets)."""
-        several = np.unique(np.linspace(0, self._size - 1, min(_CANDIDATES * count, self._size)).round().astype(np.intp))
-        if self._tensors is not None:
-            lengths = sum(_lengths(tensor[torch.from_numpy(several)]) for tensor in tensors(self._tensors))
-            chosen = _spread(several, lengths, count)
-            return self._moved(self._fetch(chosen), len(chosen)), []
-        items = [self._dataset[int(index)] for index in several]
-        sizes = np.array([sum(float(_lengths(tensor[None])[0]) for tensor in tensors(_as_far(item))) for item in items])
-        chosen = _spread(np.arange(len(items)), sizes, count)
-        picked = [items[place] for place in chosen]
-        by_length = np.argsort(sizes[chosen], kind="stable").tolist()  # the shortest are padded most, the longest may be cut
-        places = sorted({*by_length[:_SHORTEST], by_length[len(picked) // 2], by_length[-1]})
-        if len(set(sizes)) == 1 and (longer := _longer(picked[-1])) is not None:
-            with contextlib.suppress(RuntimeError, ValueError, IndexError, TypeError):  # a length of its own may not be
-                self._moved(self._collate([*picked[:-1], longer]), len(picked))
-                picked, places = [*picked[:-1], longer], places[:-1]
-        alone = [(place, *self._moved(self._collate([picked[place]]), 1)) for place in places]
-        return self._moved(self._collate(picked), len(picked)), alone
+        if self._tensors is None and isinstance(self._collate, Collation):
+            with kept_states(self.device):
+                refuse_generators(self._dataset, self._collate)
+                try:
+                    self._collate.look([self._dataset[int(index)] for index in chosen])
+                except (AttributeError, ArithmeticError, LookupError, RuntimeError) as error:
+                    raise ValueError(f"The data set or collate_fn fails on the first records: {in_short(error)}") from error
+        groups = grouped(self._moved(self._fetch(chosen, seed=0), len(chosen)), len(chosen))
+        _, inputs, targets = max(groups, key=lambda group: sum(tensor[0].numel() for tensor in tensors(group[1:])))
+        return inputs, targets
 
     def all_targets(self) -> Iterator[Any]:
         """All targets, by thousands; nothing where they cannot be had without reading every record."""
@@ -164,16 +175,12 @@ class TorchRecords:
     def fingerprints(self, places: Indices | None = None) -> NDArray[np.uint64]:
         """(n,): a digest of each record by itself, in order, or of those at these places; what is drawn on the way, such as an
         augmentation, is drawn from one seed. Private."""
-        digests: list[int] = []
-        with kept_states(self.device):
-            for index in range(self._size) if places is None else places.tolist():
-                seed_all(0)
-                digests.append(self._fingerprint(index))
-        return np.array(digests, dtype=np.uint64)
+        numbers = range(self._size) if places is None else places.tolist()
+        return np.array([self._fingerprint(number) for number in numbers], dtype=np.uint64)
 
     def _fingerprint(self, index: int) -> int:
         digest = hashlib.blake2b(digest_size=8)
-        inputs, targets = self._fetch(np.array([index]))
+        inputs, targets = self._fetch(np.array([index]), seed=0)
         for part in (*tensors(inputs), *tensors(targets)):
             digest.update(part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return int.from_bytes(digest.digest(), "little")
@@ -210,92 +217,108 @@ class TorchRecords:
             drawn, expected, rest = counts.popleft()
             if (self.share.dealt or self.in_step) and drawn is not None:  # places in it, or its length, must be the same
                 Ranks.here().keep_draw(drawn, self.device)
-            batches = (self._handed_out(ready.popleft() if ready else next(source), chosen.popleft()) for _ in range(expected))
+            read = (ready.popleft() if ready else next(source) for _ in range(expected))
+            batches = (self._handed_out(batch, self.names(chosen.popleft())) for batch in read)
             yield itertools.chain(batches, itertools.repeat(NOBODY, rest))
 
-    def _handed_out(self, batch: Any, numbers: list[int], rows: list[int] | None = None) -> Any:
-        moved = self._moved(batch, len(numbers))
+    def _handed_out(self, batch: Any, names: Sequence[object]) -> Any:
+        moved = self._moved(batch, len(names))
         if (replayed := alignment.current()) is not None:
-            replayed.hands_out(moved[0], numbers, rows)
+            for places, inputs, _ in grouped(moved, len(names)):
+                replayed.hands_out(inputs, [names[place] for place in places.tolist()])
         return moved
 
-    def _read(self, chunks: Iterator[list[int]]) -> Iterator[Any]:
-        # in a replay what a record draws is its own, which processes that read ahead would not know
-        if self._dataset is None or not self._workers or alignment.current() is not None:
-            return (self._fetch(np.asarray(chunk)) for chunk in chunks)
-        return iter(
-            DataLoader(
-                self._dataset,
-                batch_sampler=_Chunks(chunks),
-                num_workers=self._workers,
-                collate_fn=self._collate,
-                pin_memory=self.device.type == "cuda",
-            )
+    def _read(self, chunks: Iterator[list[Any]]) -> Iterator[Any]:
+        if self._dataset is None:
+            yield from (self._fetch(np.asarray(chunk)) for chunk in chunks)
+            return
+        if not self._workers:
+            yield from (self._collated(chunk, None) for chunk in chunks)
+            return
+        loader = self._loaders.pop() if self._loaders else self._loader()
+        loader.batch_sampler.chunks = (self._seeded(chunk) for chunk in chunks)
+        yield from loader
+        self._loaders.append(loader)
+
+    def _loader(self) -> Any:
+        return DataLoader(
+            _Items(self._dataset, self._collate, self.charged),
+            batch_sampler=_Chunks(),
+            num_workers=self._workers,
+            collate_fn=_as_it_is,
+            pin_memory=self.device.type == "cuda",
+            persistent_workers=True,
         )
 
-    def _fetch(self, indices: Indices) -> Any:
+    def _fetch(self, indices: Indices, seed: int | None = None) -> Any:
+        """A batch of these records, that each draw from this seed, or from the next of their own."""
         if self._tensors is not None:
             return take(self._tensors, torch.from_numpy(indices), self._size)
-        return self._collate([self._item(index) for index in indices.tolist()])
+        return self._collated(indices.tolist(), seed)
 
-    def _item(self, index: int) -> Any:
-        with drawing_for(index, self.device) if self.named else contextlib.nullcontext():
-            return self._dataset[index]
+    def _collated(self, numbers: list[Any], seed: int | None) -> Any:
+        """A batch of these items of the data set; of lists of items where a list makes one record."""
+        with kept_states(self.device):
+            return _Items(self._dataset, self._collate, self.charged).__getitems__(self._seeded(numbers, seed))
+
+    def _seeded(self, numbers: list[Any], seed: int | None = None) -> list[Any]:
+        """These items, each with a seed that is made of its name and of how often it was read, or with this one: whatever else
+        is read, in whatever order or process, it draws the same."""
+        flat = [item for number in numbers for item in (number if isinstance(number, list) else [number])]
+        if self._reads is None:
+            self._reads = np.zeros(self._size, dtype=np.int64)
+        if seed is None:
+            self._reads[flat] += 1
+            named = zip(self.names(flat), self._reads[flat].tolist(), strict=True)
+            seeds = iter([alignment.seed_of(self._key, name, reads) for name, reads in named])
+        else:
+            seeds = itertools.repeat(seed)
+        return [
+            [(item, next(seeds)) for item in number] if isinstance(number, list) else (number, next(seeds)) for number in numbers
+        ]
 
     def _moved(self, batch: Any, size: int) -> Any:
-        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-            raise TypeError(
-                f"Expected a batch of (inputs, targets), got {type(batch).__name__}: give a collate_fn that makes that pair."
-            )
-        sizes = [batch_size(part) for part in batch]
-        if sizes != [size, size]:
-            raise ValueError(
-                f"Expected a batch of {size} inputs and targets for {size} records, got {sizes[0]} and {sizes[1]}: a record that "
-                "counts more than once would cost more privacy than is charged. Average its views within its loss instead."
-            )
+        if isinstance(batch, Ragged):
+            return batch.mapped(lambda inputs, targets: self._moved((inputs, targets), batch_size(targets) or 0))
+        refuse_other_than_pairs(batch, size)
         if self.device.type == "cpu":
             return tuple(batch)
         return tuple(map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), part) for part in batch)
 
 
-def _lengths(rows: Tensor) -> Any:
-    """(b,) how long records are, as far as it can be told: the numbers of integers, or truths, that are not zero, and of all
-    others."""
-    if rows.is_floating_point() or rows.dim() < 2:
-        return np.full(len(rows), float(rows[0].numel()) if len(rows) else 0.0)
-    return (rows != 0).flatten(1).sum(1).double().cpu().numpy()
-
-
-def _spread(candidates: Indices, lengths: Any, count: int) -> Indices:
-    """`count` of the candidates: the shortest, the longest, and evenly between them."""
-    order = np.argsort(np.broadcast_to(lengths, len(candidates)), kind="stable")
-    places = np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(np.intp))
-    return np.sort(candidates[order[places]])
-
-
-def _as_far(item: Any) -> Any:
-    """A record's tensors, and its arrays and lists of numbers as tensors."""
-    if isinstance(item, Mapping):
-        return {name: _as_far(part) for name, part in item.items()}
-    if isinstance(item, tuple):
-        return tuple(_as_far(part) for part in item)
-    if isinstance(found := readable(item), list):
-        return tuple(_as_far(part) for part in found)
-    return found
-
-
-def _longer(item: Any) -> Any:
-    """A record whose sequences are three times as long; None where it has none, or is not a pair of tensors."""
-    if not isinstance(item, tuple) or len(item) != 2:
-        return None
-    inputs = map_tensors(lambda tensor: torch.cat([tensor] * 3) if tensor.dim() == 1 else tensor, item[0])
-    changed = [tensor.shape for tensor in tensors(inputs)] != [tensor.shape for tensor in tensors(item[0])]
-    return (inputs, item[1]) if changed and isinstance(item[0], Tensor) else None
+def refuse_generators(*roots: Any) -> None:
+    """ValueError where a data set or a collation keeps a generator of random numbers: what it draws for a record hangs on what
+    was read before. Looks at attributes, entries of short collections, closures and default arguments."""
+    waiting, seen = list(roots), set[int]()
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, random.Random | np.random.Generator | np.random.RandomState | torch.Generator):
+            raise ValueError(
+                f"The data set or collate_fn keeps a generator of random numbers ({type(item).__name__}): what it draws for one "
+                "record would hang on who was read before. Draw from the global generators of torch, NumPy or Python: they start "
+                "anew for each record, from a secret seed."
+            )
+        if id(item) in seen or isinstance(item, Tensor | np.ndarray | str | bytes | type | ModuleType):
+            continue
+        seen.add(id(item))
+        if isinstance(item, list | tuple) and len(cast(Any, item)) <= _SHORT:
+            waiting += cast(Any, item)
+        elif isinstance(item, dict) and len(cast(Any, item)) <= _SHORT:
+            waiting += cast(Any, item).values()
+        waiting += getattr(item, "__dict__", {}).values()
+        waiting += [cell.cell_contents for cell in getattr(item, "__closure__", None) or () if is_filled(cell)]
+        waiting += [
+            *(getattr(item, "__defaults__", None) or ()),
+            getattr(item, "__self__", None),
+            getattr(item, "__func__", None),
+        ]
+        if isinstance(item, partial):
+            waiting += [item.func, item.args, item.keywords]
 
 
 def _stated_targets(data: Any) -> Tensor | None:
     """The `targets` that a collection of labelled records keeps beside them, as far as they are class numbers."""
-    if isinstance(data, Subset):
+    if type(data) is Subset:
         inner = _stated_targets(data.dataset)
         return None if inner is None else inner[torch.as_tensor(list(data.indices))]
     stated: Any = getattr(data, "targets", None)
@@ -307,25 +330,107 @@ def _stated_targets(data: Any) -> Tensor | None:
     return targets if getattr(data, "target_transform", None) is None else None
 
 
-def _twice(data: Any) -> bool:
+def _repeats(data: Any) -> bool:
     """Whether a record is there more than once, by what torch's own collections say."""
-    if isinstance(data, Subset):
-        indices = list(data.indices)
-        return len(set(indices)) < len(indices) or _twice(data.dataset)
-    if isinstance(data, ConcatDataset):
-        parts = list(data.datasets)
-        return len({id(part) for part in parts}) < len(parts) or any(_twice(part) for part in parts)
+    if not isinstance(data, (Subset, ConcatDataset, StackDataset)):
+        return False
+    seen = set[Any]()
+    for index in range(len(data)):
+        record = _origin(data, index)
+        if record in seen:
+            return True
+        seen.add(record)
     return False
 
 
+def _origin(data: Any, index: int) -> tuple[Any, ...]:
+    """The innermost collections that a record comes from, and its numbers there."""
+    if isinstance(data, StackDataset):
+        parts: Any = data.datasets
+        return tuple(_origin(part, index) for part in (parts.values() if isinstance(parts, dict) else parts))
+    if isinstance(data, Subset):
+        return _origin(data.dataset, int(data.indices[index]))
+    if isinstance(data, ConcatDataset):
+        index = index + len(data) if index < 0 else index
+        part = bisect.bisect_right(data.cumulative_sizes, index)
+        return _origin(data.datasets[part], index - (data.cumulative_sizes[part - 1] if part else 0))
+    index = index + len(data) if index < 0 else index
+    if type(data) is TensorDataset:  # two of the same tensors hold the same records
+        first = data.tensors[0]
+        return (first.data_ptr() + index * first.stride(0) * first.element_size() if first.dim() else id(first)), 0
+    return id(data), index
+
+
+class _Rows(Dataset[Any]):
+    """Tensors as a data set, whose items are single rows of (inputs, targets)."""
+
+    def __init__(self, tensors: Any, size: int) -> None:
+        self._tensors, self._size = tensors, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> Any:
+        return map_tensors(lambda tensor: tensor[index], self._tensors)
+
+
 class _Chunks:
-    """A batch sampler that reads its batches from an iterator."""
+    """A batch sampler of whatever `chunks` are at the time."""
 
-    def __init__(self, chunks: Iterator[list[int]]) -> None:
-        self._chunks = chunks
+    def __init__(self) -> None:
+        self.chunks: Iterator[Any] = iter(())
 
-    def __iter__(self) -> Iterator[list[int]]:
-        return self._chunks
+    def __iter__(self) -> Iterator[Any]:
+        return self.chunks
+
+
+class _Items(Dataset[Any]):
+    """Batches of a data set's items, each fetched and collated by itself, from a random state of its own.
+
+    Once a run is `charged` an error would be an output, and so would a warning: a record that cannot be read or collated is left
+    out of its batch, and contributes zero.
+    """
+
+    def __init__(self, dataset: Any, collate: Any, charged: bool) -> None:
+        self._dataset, self._collate, self._charged = dataset, collate, charged
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset[index]
+
+    def __getitems__(self, seeded: list[Any]) -> Any:
+        """The batch of these (number, seed), or of lists of them that are one record each."""
+        if not self._charged:
+            return self._made(seeded)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                return self._made(seeded)
+            except Exception:
+                return joined([self._made_or_none(one) for one in seeded])
+
+    def _made(self, seeded: list[Any]) -> Any:
+        if seeded and isinstance(seeded[0], list):
+            batch = self._collate.of_several(self._fetched(several) for several in seeded)
+        else:
+            batch = self._collate(self._fetched(seeded))
+        for places, *group in grouped(batch, len(seeded)) if self._charged else ():
+            refuse_other_than_pairs(group, len(places))
+        return batch
+
+    def _made_or_none(self, one: Any) -> Any:
+        try:
+            return self._made([one])
+        except Exception:
+            return None
+
+    def _fetched(self, seeded: list[tuple[int, int]]) -> Iterator[Any]:
+        for number, seed in seeded:
+            seed_all(seed)
+            yield self._dataset[number]
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def _is_table(value: Any) -> bool:

@@ -11,9 +11,10 @@ from dperm._remind import remind_of_size
 from dperm.privacy import Relation
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.planning import Planner
-from dperm.torch.verify import DROPOUTS
 
 __all__ = ["remind"]
+
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 def remind(
@@ -41,7 +42,7 @@ def remind(
                 "as they are.",
                 stacklevel=stacklevel,
             )
-    asleep = any(isinstance(module, DROPOUTS) and module.p and not module.training for module in model.modules())
+    asleep = any(isinstance(module, _DROPOUTS) and module.p and not module.training for module in model.modules())
     if asleep and not model.training:
         warnings.warn(
             "The model is in eval mode: dropout is off. Call model.train() if that is not meant.", stacklevel=stacklevel

@@ -100,6 +100,7 @@ class PrivateRun:
             self._reserve()
         if self.step >= self.plan.steps:
             return None
+        self.objective.engine.draws.next_step()
         return self.objective.flat.without_padding(self.gradients(self.objective.theta))
 
     def _reserve(self) -> None:

@@ -19,7 +19,7 @@ from dperm.privacy.events import chosen_on_the_way, event_from_dict
 from dperm.release import Channel
 from dperm.release.grid import admit_noise
 from dperm.release.sizing import NOMINAL_SIZES, CountFirst
-from dperm.torch.objective import ModuleObjective
+from dperm.torch.objective import Independence, ModuleObjective
 from dperm.torch.planning import Planner
 from dperm.torch.ranks import Ranks
 from dperm.torch.records import TorchRecords
@@ -260,7 +260,7 @@ class Starter:
                 *(foreign_parts(plan) if plan is not None else ()),
                 *self._assumptions(plan, self.planner.stated_size if self.relation is Relation.ADD_OR_REMOVE_ONE else None),
             ],
-            public_facts={**facts, **settings, "no_rule": list(self.objective.fallbacks)},
+            public_facts={**facts, **settings},
             not_charged=(*_NOT_CHARGED, *((statements.SHOWN,) if self.observe else ())),
             provenance=channel.provenance,
         )
@@ -272,6 +272,8 @@ class Starter:
         like = plan or self.planner.at(1.0, NOMINAL_SIZES[0])
         whose = [statements.ONE_RECORD] if rows is None else statements.persons(rows, not like.by_rows)
         assumptions = [*whose, statements.RECORDS_APART, statements.MASKS, statements.SINGLE_PRECISION]
+        if self.objective.independence is Independence.TESTED:
+            assumptions.append(statements.RECORDS_TESTED)
         assumptions += [statements.layer_rule(rule) for rule in self.objective.foreign_rules]
         if self.ranks.size > 1:
             assumptions.append(statements.RANKS)

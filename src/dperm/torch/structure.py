@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-__all__ = ["FAILURES", "batch_size", "call_model", "local", "map_tensors", "refuse_other_shapes", "shapes", "take", "tensors"]
+__all__ = [
+    "FAILURES",
+    "batch_size",
+    "call_model",
+    "local",
+    "map_tensors",
+    "packed",
+    "padded",
+    "refuse_other_shapes",
+    "shapes",
+    "take",
+    "tensors",
+    "with_items",
+]
 
 #: What a model, or a loss, may raise on input that it was not written for
 FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -23,7 +36,7 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     if isinstance(value, PackedSequence):
         return value._replace(data=function(value.data))
     if isinstance(value, Mapping):
-        return _with(value, {key: map_tensors(function, item) for key, item in value.items()})
+        return with_items(value, {key: map_tensors(function, item) for key, item in value.items()})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(map_tensors(function, item) for item in value))
     if isinstance(value, (list, tuple)):
@@ -31,7 +44,7 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     return value
 
 
-def _with(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+def with_items(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     """A mapping of the same type, where it can be written to: outputs of models have attributes too."""
     if type(value) is dict:
         return items
@@ -71,16 +84,13 @@ def shapes(value: Any) -> list[torch.Size | None]:
 
 
 def refuse_other_shapes(own: Any, sample: Any) -> None:
-    """ValueError where records of one's own, as `TorchRecords.probe` gives them, or single ones among them, have other shapes or
-    types than those of a sample."""
-    (batch, alone), ((like, _)) = own, sample
-    for part in (batch, *(single for _, *single in alone)):
-        for mine, theirs in zip(tensors(part), tensors(like), strict=True):
-            if (mine.shape[1:], mine.dtype) != (theirs.shape[1:], theirs.dtype):
-                raise ValueError(
-                    "Expected records of one shape and type on all ranks where parameters are sharded, got "
-                    f"{tuple(mine.shape[1:])} of {mine.dtype} and {tuple(theirs.shape[1:])} of {theirs.dtype}: pad them."
-                )
+    """ValueError where a batch has other shapes or types than a sample, short of the number of records."""
+    for mine, theirs in zip(tensors(own), tensors(sample), strict=True):
+        if (mine.shape[1:], mine.dtype) != (theirs.shape[1:], theirs.dtype):
+            raise ValueError(
+                "Expected records of one shape and type on all ranks where parameters are sharded, got "
+                f"{tuple(mine.shape[1:])} of {mine.dtype} and {tuple(theirs.shape[1:])} of {theirs.dtype}: pad them."
+            )
 
 
 def tensors(value: Any) -> list[Tensor]:
@@ -88,6 +98,37 @@ def tensors(value: Any) -> list[Tensor]:
     collected: list[Tensor] = []
     map_tensors(collected.append, value)
     return collected
+
+
+class Padded(NamedTuple):
+    """A packed sequence with its records along the first axis: values (b, T, ...), lengths (b,)."""
+
+    values: Tensor
+    lengths: Tensor
+
+
+def padded(value: Any) -> Any:
+    """`value` with `Padded` in place of packed sequences."""
+    return _replaced(PackedSequence, lambda item: Padded(*pad_packed_sequence(item, batch_first=True)), value)
+
+
+def packed(value: Any) -> Any:
+    """`value` with packed sequences in place of `Padded`."""
+
+    def pack(item: Padded) -> PackedSequence:
+        return pack_padded_sequence(item.values, item.lengths, batch_first=True, enforce_sorted=False)
+
+    return _replaced(Padded, pack, value)
+
+
+def _replaced(kind: type[Any], function: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, kind):
+        return function(value)
+    if isinstance(value, Mapping):
+        return with_items(value, {key: _replaced(kind, function, item) for key, item in value.items()})
+    if type(value) in (list, tuple):
+        return type(value)(_replaced(kind, function, item) for item in value)
+    return value
 
 
 def batch_size(value: Any) -> int | None:
@@ -109,7 +150,7 @@ def take(value: Any, records: Tensor, size: int) -> Any:
     if isinstance(value, Tensor):
         return value[records.to(value.device)] if value.dim() and value.shape[0] == size else value
     if isinstance(value, Mapping):
-        return _with(value, {key: take(item, records, size) for key, item in value.items()})
+        return with_items(value, {key: take(item, records, size) for key, item in value.items()})
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(take(item, records, size) for item in value))
     if isinstance(value, (list, tuple)):

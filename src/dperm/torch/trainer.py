@@ -29,7 +29,7 @@ from dperm.torch.first_look import PROBED, look_at
 from dperm.torch.fitting import Fitting
 from dperm.torch.guard import LoopGuard, secret_masks
 from dperm.torch.moved import FirstStep
-from dperm.torch.objective import ModuleObjective
+from dperm.torch.objective import Independence, ModuleObjective
 from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords
 from dperm.torch.planning import MakePlan, Planner, Recipe
 from dperm.torch.ranks import Ranks, share_of
@@ -70,6 +70,9 @@ class PrivateTrainer:
     checkpoint : a folder for checkpoints, from which an interrupted run can be continued.
     label : names the data set in the spend log.
     random_state : None for real noise. A fixed seed is for tests: the certificate then says "not private".
+    independence : "proved": the model sees one record at a time, so that none can influence another. "tested": it sees whole
+        batches, for what cannot run so (sharded parameters); that it keeps records apart is looked at, and is an assumption of
+        yours that the certificate states.
 
     Attributes
     ----------
@@ -108,10 +111,13 @@ class PrivateTrainer:
         checkpoint: str | Path | None = None,
         label: str = "",
         random_state: Any = None,
+        independence: Independence | str = "proved",
     ) -> None:
         self.person_rows = None if person_rows is None else admit_person_rows(person_rows)
         whole, mean = (model, loss_fn) if (person_rows or 1) == 1 else (OfPersons(model), MeanLoss(loss_fn))
-        self.objective = ModuleObjective(whole, mean, relation=relation, autocast=autocast, person_rows=person_rows)
+        self.objective = ModuleObjective(
+            whole, mean, relation=relation, autocast=autocast, person_rows=person_rows, independence=independence
+        )
         self.model, self.loss_fn, self.optimizer = model, loss_fn, optimizer
         self.epsilon = epsilon if epsilon is None or isinstance(epsilon, Risk) else check.positive("epsilon", epsilon)
         self.delta = check.fraction("delta", delta)
@@ -314,7 +320,8 @@ class PrivateTrainer:
         if kept is not None and run.step:  # a checkpoint was put back since
             kept = self.objective.snapshot()
         rate = run.plan.rate
-        self.objective.secret_masks = self.random_state is None
+        self.objective.engine.draws.secret = self.random_state is None
+        self.objective.engine.charged = True
         watches = [leaf.register_post_accumulate_grad_hook(_refuse_backward) for leaf in self.objective.flat.leaves]
         looking: FirstStep | None = FirstStep(self.model, self.objective.flat)
         guard = LoopGuard(self.objective.flat, self._own_loop)
@@ -332,7 +339,7 @@ class PrivateTrainer:
             if self._own_loop and self.checkpoint is not None:
                 self.save()  # the end of the run: whoever resumes gets the trained model
         finally:
-            self.objective.secret_masks, self.objective.collated = True, None
+            self.objective.engine.draws.secret, self.objective.engine.charged = True, False
             for watch in watches:
                 watch.remove()
             if kept is not None:
@@ -421,7 +428,7 @@ class PrivateTrainer:
     def _held_out(self, validation: Any) -> TorchRecords | None:
         ranks = Ranks.here()
         records = ranks.together(
-            lambda: None if validation is None else self._records(validation, self.physical_batch_size or 1024)
+            lambda: None if validation is None else self._records(validation, self.physical_batch_size or 1024, protected=False)
         )
         if self.objective.flat.sharded:  # scores are of passes that all run
             size = None if records is None else len(records)
@@ -432,8 +439,8 @@ class PrivateTrainer:
             ranks.together(lambda: self._scores([probed]))
         return records
 
-    def _records(self, data: Any, size: int) -> TorchRecords:
-        return TorchRecords(data, **self._reading(size))
+    def _records(self, data: Any, size: int, *, protected: bool = True) -> TorchRecords:
+        return TorchRecords(data, **self._reading(size), protected=protected)
 
     def _trained_on(self, data: Any, groups: Any, size: int) -> TorchRecords:
         """The records that are protected: persons, where these have several rows."""
@@ -449,6 +456,7 @@ class PrivateTrainer:
             "device": self.objective.flat.device,
             "collate_fn": self.collate_fn,
             "num_workers": self.num_workers,
+            "key": None if self.random_state is None or alignment.current() else int(torch.randint(1 << 62, ())),
         }
 
     def _refuse_again(self) -> None:
@@ -479,6 +487,7 @@ class PrivateTrainer:
         if latest is not None:
             return self._continue(starter, records, ranks.first(lambda: checkpoint.load(latest)), latest)
         self.history, self._state = [], None
+        records.charged = True
         self._run = starter.fresh(records)
         if self.checkpoint is not None:
             self.save()
@@ -544,6 +553,7 @@ class PrivateTrainer:
         if self._fitting.scheduler is not None:
             self._fitting.scheduler.load_state_dict(saved["scheduler"])
         self.history = saved["history"]
+        records.charged = True
         run = self._run = starter.continued(plan, records, state)
         if run.charged.charge_id != state["charge_id"]:
             self.save()  # killed now, the run must know of this charge too

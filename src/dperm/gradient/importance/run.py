@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -70,7 +69,6 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         self._seen = np.full(count, -plan.steps_per_epoch)  # the step at which; never yet
         self._clipping_norm = plan.clipping_norm
         self._epoch: ImportanceEpoch | None = None
-        self._drawn: deque[tuple[int, Indices, Array]] = deque()
         self._draws = 0
         self._looked = False
 
@@ -115,16 +113,16 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         epoch, plan = self._epoch, self.policy
         unit = Unit(plan.norm_floor * epoch.clipping_norm)
         total = RunningSum()
-        batches = next(self._batches)
-        draw, indices, proposals = self._drawn.popleft()
+        draw, indices, proposals = next(self._proposals)
         start = 0
-        for batch in batches:
-            at_theta = self.objective.per_example(theta, batch)
-            if self.observe is not None:
-                self.observe(at_theta)
-            part = slice(start, start + len(at_theta.norms))
-            start = part.stop
-            total.add(self._accepted(at_theta, draw, indices[part], proposals[part], unit))
+        for batches in self.records.stream([indices]):  # of this step alone: nobody is proposed before the last step's norms
+            for batch in batches:
+                at_theta = self.objective.per_example(theta, batch)
+                if self.observe is not None:
+                    self.observe(at_theta)
+                part = slice(start, start + len(at_theta.norms))
+                start = part.stop
+                total.add(self._accepted(at_theta, draw, indices[part], proposals[part], unit))
         sensitivity = unit.sensitivity(plan.budget.relation)
         query = total.query(sensitivity, epoch.noise_multiplier)
         query = self.channel.summed(unit.empty(theta) if query is None else query)
@@ -148,16 +146,16 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
         """Norms as they count below C, which proposals are cut at: none is shorter than the floor."""
         return np.maximum(norms, self.policy.norm_floor * self._clipping_norm)
 
-    def _proposals(self, rate: float, steps: int) -> Iterator[Indices]:
-        """For each step the proposed records, of those that Poisson sampling at `rate` drew."""
+    def _propose(self, rate: float, steps: int) -> Iterator[tuple[int, Indices, Array]]:
+        """For each step the number of its draw, the records that are proposed of those that Poisson sampling at `rate` drew, and
+        what their proposals were cut at."""
         plan = self.policy
         for everybodys in self.channel.draw(Poisson(rate), len(self._norms), steps):
             drawn = everybodys[self._mine[everybodys]]
             ceilings = np.minimum(plan.proposal_factor * self._counted(self._norms[drawn]), self._clipping_norm)
             proposed = self.channel.thin(drawn, ceilings / self._clipping_norm, (self._draws, _PROPOSED))
-            self._drawn.append((self._draws, proposed, ceilings[np.isin(drawn, proposed, assume_unique=True)]))
             self._draws += 1
-            yield proposed
+            yield self._draws - 1, proposed, ceilings[np.isin(drawn, proposed, assume_unique=True)]
 
     # Epochs
 
@@ -175,8 +173,7 @@ class ImportanceGradients(Gradients[ImportanceSettings]):
                 if epoch is None:
                     raise
         self._clipping_norm = epoch.clipping_norm
-        self._drawn.clear()
-        self._batches = self.records.stream(self._proposals(epoch.rate, left))
+        self._proposals = self._propose(epoch.rate, left)
         self.epochs = [known for known in self.epochs if known.epoch < number] + [epoch]
         return epoch
 

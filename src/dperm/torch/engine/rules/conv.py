@@ -1,7 +1,7 @@
 """Convolutions in one, two and three dimensions: a linear layer on patches of the input.
 
 Per record the weight's gradient is Gᵀ·patches, one product of (channels out, positions) and (positions, patch). Patches
-come from a strided view of the padded input with channels last, copied once.
+come from a strided view of the padded input with channels last, copied once. Image i of the output depends on image i alone.
 """
 
 from __future__ import annotations
@@ -16,64 +16,84 @@ import torch.nn.functional as F
 import torch.nn.grad
 from torch import Tensor, nn
 
+from dperm.torch.engine.rules.patches import Geometry, patch_gram, patches
+from dperm.torch.engine.rules.registry import rule_for
+from dperm.torch.engine.runs import Run, detached
 from dperm.torch.forms import Dense, Form, Outer, wide
 from dperm.torch.norms import ghost_squares
-from dperm.torch.rules.patches import Geometry, patch_gram, patches
-from dperm.torch.rules.registry import detached, records_first, register, trainable
 from dperm.torch.scratch import Scratch, record_chunks
-from dperm.torch.tape import Call
 
-__all__ = ["ConvGradient", "convolution", "kernel"]
+__all__ = ["ConvGradient", "convolution", "kernel", "per_axis", "per_channel"]
 
 _FORWARD: list[Any] = [F.conv1d, F.conv2d, F.conv3d]
 _WORTH_IT = 2.0  # times fewer products: benchmarks/convolutions.py
 _WEIGHT: list[Any] = [torch.nn.grad.conv1d_weight, torch.nn.grad.conv2d_weight, torch.nn.grad.conv3d_weight]
 
 
-@register(nn.Conv1d, nn.Conv2d, nn.Conv3d, fits=records_first)
-def convolution(module: Any, call: Call, input: Tensor) -> Tensor:
-    input, padding = _padded(module, input)
-    geometry = Geometry(module.stride, padding, module.dilation, module.groups)
-    forward = _FORWARD[len(padding) - 1]
-    output = forward(
-        input, kernel(call, module.weight), detached(module.bias), module.stride, padding, module.dilation, module.groups
-    )
-    learned = trainable(module.weight, module.bias)
-    multiple = call.multiple(output)
+@rule_for(F.conv1d, F.conv2d, F.conv3d)
+def convolution(
+    run: Run,
+    input: Tensor,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
+    """Input (n, channels, ...) of a record that counts as a batch of n, or (channels, ...)."""
+    if not run.constant(weight, bias) or run.trains(input):
+        return NotImplemented
+    axes = weight.dim() - 2
+    stride, dilation = per_axis(stride, axes), per_axis(dilation, axes)
+    learned = run.learned(weight, bias)
 
-    def read(gradient: Tensor, *saved: Tensor) -> Iterator[tuple[nn.Parameter, Form]]:
-        for parameter in learned:
-            if parameter is module.weight:
-                yield parameter, ConvGradient(saved[0], gradient, module.weight.shape, geometry, multiple)
-            else:
-                yield parameter, Dense(_per_channel(gradient, multiple))
+    def body(x: Tensor) -> Tensor:
+        size, several = len(x), x.dim() == axes + 3
+        images = x.flatten(0, 1) if several else x
+        images, zeros = _padded(images, padding, weight.shape[2:], dilation)
+        geometry, multiple = Geometry(stride, zeros, dilation, groups), len(images) // size
 
-    return call.tap(output, learned, read, *([input] if module.weight.requires_grad else []))
+        def read(gradient: Tensor, *saved: Tensor) -> Iterator[tuple[nn.Parameter, Form]]:
+            for parameter in learned:
+                if parameter is weight:
+                    yield parameter, ConvGradient(saved[0], gradient, weight.shape, geometry, multiple)
+                else:
+                    yield parameter, Dense(per_channel(gradient, multiple))
+
+        output = _FORWARD[axes - 1](images, kernel(run, weight), detached(bias), stride, zeros, dilation, groups)
+        if learned:
+            output = run.tape.tap(output, learned, read, (images,) if run.trains(weight) else ())
+        return output.unflatten(0, (size, multiple)) if several else output
+
+    return run.together(body, input)
 
 
-def kernel(call: Call, weight: Any) -> Tensor:
+def per_axis(value: Any, axes: int) -> tuple[int, ...]:
+    """One number for each axis."""
+    return (value,) * axes if isinstance(value, int) else tuple(value) * (axes if len(value) == 1 else 1)
+
+
+def kernel(run: Run, weight: Any) -> Tensor:
     """A weight as a constant of the graph, in the memory format in which the model came: layers that follow run in it too."""
-    memory_format = call.tape.flat.formats.get(weight)
+    memory_format = run.tape.flat.formats.get(weight)
     return detached(weight) if memory_format is None else detached(weight).to(memory_format=memory_format)
 
 
-def _padded(module: Any, input: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """The input, padded where the convolution itself cannot, and the symmetric zero padding that is left to it."""
-    if module.padding == "valid":
-        sides = [(0, 0)] * len(module.kernel_size)
-    elif module.padding == "same":
-        totals = [d * (k - 1) for d, k in zip(module.dilation, module.kernel_size, strict=True)]
-        sides = [(total // 2, total - total // 2) for total in totals]
-    else:
-        sides = [(p, p) for p in module.padding]
-    if module.padding_mode == "zeros" and all(before == after for before, after in sides):
-        return input, tuple(before for before, _ in sides)
-    flat = [amount for before, after in reversed(sides) for amount in (before, after)]
-    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-    return F.pad(input, flat, mode=mode), (0,) * len(sides)
+def _padded(images: Tensor, padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[Tensor, tuple[int, ...]]:
+    """The images, padded where the convolution itself cannot, and the symmetric zero padding that is left to it."""
+    if padding == "valid":
+        return images, (0,) * len(kernel)
+    if padding != "same":
+        return images, per_axis(padding, len(kernel))
+    totals = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    if all(total % 2 == 0 for total in totals):
+        return images, tuple(total // 2 for total in totals)
+    flat = [amount for total in reversed(totals) for amount in (total // 2, total - total // 2)]
+    return F.pad(images, flat), (0,) * len(kernel)
 
 
-def _per_channel(gradient: Tensor, multiple: int) -> Tensor:
+def per_channel(gradient: Tensor, multiple: int) -> Tensor:
     """(b, channels) sums over positions, and over the `multiple` images of a record."""
     summed = wide(gradient).flatten(2).sum(2)
     return summed if multiple == 1 else summed.view(-1, multiple, summed.shape[1]).sum(1)
@@ -116,8 +136,8 @@ class ConvGradient(Form):
 
     @property
     def _pixels_are_cheaper(self) -> bool:
-        """Whether inner products of pixels are fewer than products of gradients and patches. Sizes of double precision would not
-        stay within doubles there."""
+        """Whether inner products of pixels are fewer than products of gradients and patches. Sizes of double precision would
+        not stay within doubles there."""
         if self.input.dtype == torch.float64:
             return False
         outer, inner, *kernel = self.shape

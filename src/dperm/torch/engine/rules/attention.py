@@ -1,0 +1,199 @@
+"""Attention: the projections of multi-head attention are linear layers, and dot products are taken within a record.
+
+Leading axes of scaled dot-product attention are batch axes by its definition.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dperm.torch.engine.rules.linear import affine
+from dperm.torch.engine.rules.registry import rule_for
+from dperm.torch.engine.runs import SPECIAL, Alone, Run, detached
+from dperm.torch.forms import Block, Dense, Form, Outer
+
+__all__ = ["attention"]
+
+
+@rule_for(F.multi_head_attention_forward)
+def attention(
+    run: Run,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Any,
+    in_proj_bias: Any,
+    bias_k: Any,
+    bias_v: Any,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Any,
+    out_proj_bias: Any,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Any = None,
+    k_proj_weight: Any = None,
+    v_proj_weight: Any = None,
+    static_k: Tensor | None = None,
+    static_v: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> Any:
+    """Vaswani et al. 2017 on (T, n, E) of a record that counts as a batch of n, or on (T, E)."""
+    separate = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
+    given = separate or (in_proj_weight,)
+    if not run.constant(*given, in_proj_bias, bias_k, bias_v, out_proj_weight, out_proj_bias):
+        return NotImplemented
+    if static_k is not None or static_v is not None or any(map(run.trains, (query, key, value))):
+        return NotImplemented
+    alone, same = query.dim() == 2, query is key and key is value
+
+    def body(q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, attend: Tensor | None) -> Any:
+        size = len(q)
+        # (b, n, T, E), then (b·n, T, E)
+        q, k, v = (states[:, :, None] if alone else states for states in (q, k, v))
+        several = q.shape[2]
+        q, k, v = (states.transpose(1, 2) for states in (q, k, v))
+        length = k.shape[2]
+        weights = separate or (in_proj_weight,) * 3
+        q, k, v = _projected(run, (q, q, q) if same else (q, k, v), weights, in_proj_bias, separate is None, same)
+        if bias_k is not None:
+            k, v = (_appended(run, states, row) for states, row in ((k, bias_k), (v, bias_v)))
+        if add_zero_attn:
+            k, v = (F.pad(states, (0, 0, 0, 1)) for states in (k, v))
+        # (b, n, heads, T, E / heads)
+        q, k, v = (states.unflatten(3, (num_heads, -1)).transpose(2, 3) for states in (q, k, v))
+        mask = _mask(q, k.shape[3], None if padding is None else padding.view(size, several, -1), attend)
+        dropout = dropout_p if training else 0.0
+        if need_weights:
+            scores = q @ k.mT / math.sqrt(q.shape[-1])
+            chances = torch.softmax(scores if mask is None else scores + mask, dim=-1)
+            chances = run.dropout(chances, dropout) if dropout else chances
+            mixed = chances @ v
+        else:
+            chances = None
+            causal = is_causal and attend is not None and padding is None and k.shape[3] == length
+            mixed = _mixed(run, q, k, v, None if causal else mask, dropout, causal)
+        joined = mixed.transpose(2, 3).flatten(3)  # (b, n, T, E)
+        output = affine(run, joined, out_proj_weight, out_proj_bias).transpose(1, 2)  # (b, T, n, E)
+        output = output[:, :, 0] if alone else output
+        if chances is None:
+            return output
+        chances = chances.mean(2) if average_attn_weights else chances
+        return output, chances[:, 0] if alone else chances
+
+    batch = None if alone else 1
+    axes = (batch, batch, batch, 0, None)
+    found = run.together(body, query, key, value, key_padding_mask, attn_mask, axes=axes, returned=(1, 0)[: 1 + need_weights])
+    return found if need_weights else (found, None)
+
+
+def _projected(run: Run, states: Any, weights: Any, bias: Any, packed: bool, same: bool) -> list[Tensor]:
+    """Queries, keys and values, each projected; self-attention by packed weights in one product."""
+    if packed and same:
+        return list(affine(run, states[0], weights[0], bias).chunk(3, dim=-1))
+    width = weights[0].shape[0] // (3 if packed else 1)
+    return [
+        _part(run, part, weight, number * width if packed else None, bias, number * width, width)
+        for number, (part, weight) in enumerate(zip(states, weights, strict=True))
+    ]
+
+
+def _part(run: Run, x: Tensor, weight: Any, start: int | None, bias: Any, at: int, width: int) -> Tensor:
+    """One of three projections, whose weight may be, and whose bias is, a block of rows of a shared parameter."""
+    matrix = detached(weight) if start is None else detached(weight)[start : start + width]
+    output = F.linear(x, matrix, None if bias is None else detached(bias)[at : at + width])
+    learned, size = run.learned(weight, bias), len(x)
+    if not learned:
+        return output
+
+    def read(gradient: Tensor, saved: Tensor) -> Iterator[tuple[nn.Parameter, Form]]:
+        left = gradient.reshape(size, -1, gradient.shape[-1])
+        for parameter in learned:
+            if parameter is not weight:
+                yield parameter, Block(Dense(left.sum(1)), at, parameter.shape)
+                continue
+            form = Outer(left, saved.reshape(size, -1, saved.shape[-1]))
+            yield parameter, form if start is None else Block(form, start, parameter.shape)
+
+    return run.tape.tap(output, learned, read, (x,))
+
+
+def _appended(run: Run, states: Tensor, row: Any) -> Tensor:
+    """(b, n, T + 1, E): a learned row (1, 1, E) after each record's states."""
+    size, several = states.shape[:2]
+    copies = detached(row).expand(size, several, *row.shape[1:])
+    if run.trains(row):
+        copies = run.tape.tap(copies, [row], lambda gradient: [(row, Dense(gradient.sum(1, keepdim=True)))], ())
+    return torch.cat([states, copies], dim=2)
+
+
+def _mask(q: Tensor, keys: int, padding: Tensor | None, attend: Tensor | None) -> Tensor | None:
+    """What is added to the scores, broadcastable to (b, n, heads, T, S); positions appended to the keys stay visible."""
+    size, several, heads = q.shape[:3]
+
+    def added(mask: Tensor) -> Tensor:
+        if mask.dtype is torch.bool:
+            mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask, -math.inf)
+        return F.pad(mask.to(q.dtype), (0, keys - mask.shape[-1]))
+
+    total: Tensor | None = None
+    if attend is not None:
+        total = added(attend)
+        total = total.view(size, several, heads, *total.shape[2:]) if total.dim() == 4 else total[:, None, None]
+    if padding is not None:
+        hidden = added(padding)[:, :, None, None]
+        total = hidden if total is None else total + hidden
+    return total
+
+
+def _mixed(run: Run, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool, **more: Any) -> Tensor:
+    """Scaled dot products (b, …, T, E) of all records: by PyTorch's own function where nothing is drawn."""
+    if not dropout:
+        return F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, **more)
+    scale = more.get("scale") or 1 / math.sqrt(q.shape[-1])
+    if more.get("enable_gqa"):
+        k, v = (states.repeat_interleave(q.shape[-3] // states.shape[-3], -3) for states in (k, v))
+    scores = q @ k.mT * scale
+    if causal:
+        mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
+    return run.dropout(torch.softmax(scores, dim=-1), dropout) @ v
+
+
+def _dot_product(
+    run: Run,
+    func: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **more: Any,
+) -> Any:
+    """All records in one call: `torch.vmap` would call once a record where it has no rule."""
+    if isinstance(run, Alone):
+        return NotImplemented
+
+    def body(q: Tensor, k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
+        if masked is not None and masked.dim() - 1 < q.dim() - 1:
+            masked = masked.view(len(masked), *[1] * (q.dim() - masked.dim()), *masked.shape[1:])
+        return _mixed(run, q, k, v, masked, dropout_p, is_causal, **more)
+
+    return run.together(body, query, key, value, attn_mask)
+
+
+SPECIAL[F.scaled_dot_product_attention] = _dot_product

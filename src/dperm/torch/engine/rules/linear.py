@@ -1,0 +1,62 @@
+"""Linear layers: y = xWᵀ + bias with any axes between the records and the features.
+
+Row i of a product of a matrix and a constant depends on row i of the matrix alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dperm.torch.engine.rules.registry import rule_for
+from dperm.torch.engine.runs import Run, detached
+from dperm.torch.forms import Dense, Form, Outer
+
+__all__ = ["affine", "linear"]
+
+
+@rule_for(F.linear)
+def linear(run: Run, input: Tensor, weight: Any, bias: Any = None) -> Any:
+    if not run.constant(weight, bias) or run.trains(input):
+        return NotImplemented
+    return run.together(lambda x: affine(run, x, weight, bias), input)
+
+
+@rule_for(torch.addmm, Tensor.addmm)
+def addmm(run: Run, bias: Any, input: Tensor, weight: Any, *, beta: float = 1, alpha: float = 1) -> Any:
+    """bias + xW, as in Hugging Face's Conv1D, which keeps W as (inputs, outputs)."""
+    if not run.constant(weight, bias) or run.trains(input) or (beta, alpha) != (1, 1) or bias.dim() != 1:
+        return NotImplemented
+    return run.together(lambda x: affine(run, x, weight, bias, turned=True), input)
+
+
+@rule_for(torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
+def matmul(run: Run, input: Tensor, weight: Any) -> Any:
+    if not isinstance(weight, nn.Parameter) or weight.dim() != 2 or run.trains(input):
+        return NotImplemented
+    return run.together(lambda x: affine(run, x, weight, None, turned=True), input)
+
+
+def affine(run: Run, x: Tensor, weight: Any, bias: Any, *, turned: bool = False) -> Tensor:
+    """xWᵀ + bias, or xW + bias where the weight is `turned`, tapped: x (b, ..., features)."""
+    matrix = detached(weight).T if turned else detached(weight)
+    output = F.linear(x, matrix, detached(bias))
+    learned = run.learned(weight, bias)
+    if not learned:
+        return output
+    size = len(x)
+
+    def read(gradient: Tensor, *saved: Tensor) -> Iterator[tuple[nn.Parameter, Form]]:
+        left = gradient.reshape(size, -1, gradient.shape[-1])
+        for parameter in learned:
+            if parameter is weight:
+                right = saved[0].reshape(size, -1, saved[0].shape[-1])
+                yield parameter, Outer(right, left) if turned else Outer(left, right)
+            else:
+                yield parameter, Dense(left[:, 0] if left.shape[1] == 1 else left.sum(1))
+
+    return run.tape.tap(output, learned, read, (x,) if run.trains(weight) else ())

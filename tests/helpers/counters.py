@@ -1,0 +1,4 @@
+"""A module in which models of the tests count."""
+
+count = 0
+places: list[int] = []
