@@ -85,7 +85,7 @@ def _plain(entry: str, decimal: str) -> str | None:
 
 def is_number(value: Any) -> bool:
     """Whether it is a finite number, as JSON has it: no text, no truth."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
 def numbers(values: pd.Series[Any], name: str, *, decimal: str = ".", lenient: bool = False) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -69,7 +70,7 @@ class Schema:
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns if column.type != "date"]
         names += [part.name for column in self.columns if column.type == "date" for part in date_parts(column)]
-        doubled = sorted({name for name in names if names.count(name) > 1})
+        doubled = sorted(name for name, count in Counter(names).items() if count > 1)
         if doubled:
             raise SchemaError(f"Expected distinct column names, got {doubled[:5]} more than once.")
         labels = [column.name for column in self.columns if column.type == "label"]
@@ -348,19 +349,21 @@ class Schema:
         """Of a file's entries. SchemaError for a missing, unknown or inconsistent one."""
         if not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SchemaError(f"Expected a schema as a table of its entries, got {type(data).__name__}.")
-        given = given_by(data)
-        given["extra"] = given.pop("format", {})
         try:
+            given = given_by(data)
+            given["extra"] = given.pop("format", {})
             return cls(**given)
-        except TypeError as error:
-            raise SchemaError(f"A schema needs name, target, columns and classes or target_range: {error!r}.") from None
+        except ValueError:
+            raise
+        except Exception as error:  # whatever a table of somebody else's makes a constructor stumble over
+            raise SchemaError(f"A schema needs name, target, columns and classes or target_range: {error!r}.") from error
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:
         """Of a file. SchemaError where it cannot be read."""
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise SchemaError(f"Cannot read the schema {path}: {why}") from None
         if not isinstance(data, dict):
