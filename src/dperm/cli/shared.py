@@ -6,15 +6,15 @@ import itertools
 import json
 import re
 import shutil
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from dperm.cli.printing import progress, say, say_json, say_lines, warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +47,8 @@ __all__ = [
     "refitted",
     "refuse_same",
     "say",
+    "say_json",
+    "say_lines",
     "search_of",
     "speaks_of",
     "stated_budget",
@@ -58,7 +60,6 @@ __all__ = [
 _LARGEST_COST = 1000.0  # of accounting for what a file holds: a minute, for whoever asked for it
 
 _MANY = 0.1  # of the rows
-_PAUSE = 10.0  # seconds between lines of progress
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Delta = Annotated[float, typer.Option(help="The δ of the guarantee; well below 1/n.")]
@@ -78,10 +79,6 @@ Posterior = Annotated[
 ]
 Prior = Annotated[float | None, typer.Option(help="With --posterior: how sure it is before it looks.")]
 VerifyKey = Annotated[Path | None, typer.Option(help="Public key whose owner must have signed the model.")]
-
-
-def say(text: str = "") -> None:
-    sys.stdout.write(text + "\n")
 
 
 def told(name: str, frame: pd.DataFrame) -> str:
@@ -330,45 +327,9 @@ def keep(path: Path, text: str) -> None:
             file.write(text)
         where = f"it is in {file.name}"
     except OSError:
-        say(text)
+        say_json(text)
         where = "it was printed instead"
     raise OSError(f"Cannot write {path} ({reason}). The model was trained and paid for, and is not lost: {where}.")
-
-
-def warn(text: str) -> None:
-    sys.stderr.write(f"warning: {text}\n")
-
-
-@contextmanager
-def progress(title: str, shown: bool) -> Iterator[Any]:
-    """A progress bar on the error stream, or a line now and then where that is no terminal; None where nobody watches."""
-    if not shown:
-        yield None
-        return
-    if not sys.stderr.isatty():
-        yield _lines(title)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total, now=title: bar.update(task, completed=done, total=total, description=now)
-
-
-def _lines(title: str) -> Any:
-    """Progress as lines, for logs and pipes."""
-    last = {"title": "", "time": -_PAUSE}
-
-    def step(done: int, total: int, now: str = title) -> None:
-        clock = time.monotonic()
-        if now != last["title"] or clock - float(last["time"]) >= _PAUSE:
-            last.update(title=now, time=clock)
-            sys.stderr.write(f"{now}: {done:,} of {total:,}\n")
-            sys.stderr.flush()
-
-    return step
 
 
 def speaks_of(result: AuditResult, certificate: Certificate) -> bool:

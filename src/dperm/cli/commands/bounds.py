@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, refuse_same, say
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, refuse_same, say, say_json
 
 __all__ = ["register"]
 
@@ -102,7 +102,7 @@ def bounds(
         stated = [
             {"name": row.bound.name, "source": row.bound.source, "value": row.value, "constants": row.bound.exact} for row in rows
         ]
-        say(
+        say_json(
             json.dumps(
                 {
                     "for_data_holder_only": source is not None,

@@ -20,6 +20,7 @@ from dperm.cli.shared import (
     probe_writable,
     read,
     say,
+    say_json,
     search_of,
     stated_relation,
 )
@@ -148,7 +149,7 @@ def show(
         from dperm.report.budgets import Spending
 
         told = [{**each.to_dict(), "by": Spending.of(log, each).shares} for each in found]
-        say(json.dumps({"log": log.where, "budgets": told}))
+        say_json(json.dumps({"log": log.where, "budgets": told}))
         return
     say(f"{log.where}: {len(found)} budget{'s' if len(found) != 1 else ''}.")
     for account in found:
@@ -172,7 +173,7 @@ def history(
         write_atomically(output, budgets_page(SpendLog.current(), None if label is None else [label]))
     log = SpendLog.current()
     if as_json:
-        say(json.dumps(log.history(label)))
+        say_json(json.dumps(log.history(label)))
         return
     for entry in log.entries(label):
         what = f"budget ε = {Budget.from_dict(entry['budget']).epsilon:g}" if entry["kind"] == "budget" else entry["mechanism"]

@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, certificate_at, json_table, read, refuse_same, say, speaks_of
+from dperm.cli.shared import (
+    JsonFlag,
+    VerifyKey,
+    certificate_at,
+    json_table,
+    read,
+    refuse_same,
+    say,
+    say_json,
+    say_lines,
+    speaks_of,
+)
 
 __all__ = ["register"]
 
@@ -71,9 +82,9 @@ def card(
     )
     write_atomically(output, card_page(found))
     if as_json:
-        say(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
+        say_json(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
         return
-    say(str(certificate))
+    say_lines(str(certificate))
     if spent is not None:
         if spent.unknown:
             say(f"What was spent on this data set by {spent.charges} releases is not known: {spent.unknown}.")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, refuse_same, say, warn
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, refuse_same, say, say_json, say_lines, warn
 
 __all__ = ["register"]
 
@@ -90,13 +90,13 @@ def choose_epsilon(
         }
         stated |= {"held_out_records": measured, "draws": draws, "reason": outcome if missed else None}
         stated["method"] = None if missed or outcome is None else repr(outcome.method)
-        say(json.dumps({**stated, "levels": [asdict(row) for row in rows]}))
+        say_json(json.dumps({**stated, "levels": [asdict(row) for row in rows]}))
     else:
         from dperm.report.summary import level_table
 
         level_table(rows, metric)
         if outcome is not None and not missed:
-            say(str(outcome))
+            say_lines(str(outcome))
         say(f"Measured on one random split: {measured} records held out, {draws} draws of the noise. Others give another ε.")
         say(f"PRIVATE, for the data holder only. Page written to {output}.")
     if missed:

@@ -18,6 +18,7 @@ from dperm.cli.shared import (
     progress,
     refuse_same,
     say,
+    say_json,
     stated_indices,
     told_to_holder,
     warn,
@@ -121,11 +122,10 @@ def compare(
         for key, outcomes in audits[-1] if not as_json else ():
             say(" ".join([f"{key}: {overall(outcomes)}. {outcomes[1]}", *outcomes[0].limits()]))
     write_atomically(output, comparison_page(results, audits))
-    say(
-        results_json(results)
-        if as_json
-        else f"Report written to {output}. It is for the data holder only: it says which parts are private."
-    )
+    if as_json:
+        say_json(results_json(results))
+    else:
+        say(f"Report written to {output}. It is for the data holder only: it says which parts are private.")
 
 
 def register(app: typer.Typer) -> None:

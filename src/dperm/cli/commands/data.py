@@ -18,6 +18,7 @@ from dperm.cli.shared import (
     progress,
     refuse_same,
     say,
+    say_json,
     told,
     told_to_holder,
 )
@@ -35,7 +36,7 @@ def list_sets(as_json: JsonFlag = False) -> None:
 
     rows = [(name, data.schema_of(name)) for name in data.named()]
     if as_json:
-        say(json.dumps([{"name": name, "title": schema.title, "dimension": schema.dimension} for name, schema in rows]))
+        say_json(json.dumps([{"name": name, "title": schema.title, "dimension": schema.dimension} for name, schema in rows]))
         return
     for name, schema in rows:
         say(f"{name:24s} {schema.dimension:4d} features, {len(schema.classes):2d} classes   {schema.title}")
@@ -46,7 +47,7 @@ def show(name: Annotated[str, typer.Argument(help="A named data set or a schema 
     from dperm import data
 
     schema = data.Schema.load(name) if Path(name).is_file() else data.schema_of(name)
-    say(schema.to_json().rstrip())
+    say_json(schema.to_json().rstrip())
 
 
 def propose(

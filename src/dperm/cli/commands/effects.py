@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, probe_writable, read, refitted, refuse_same, say
+from dperm.cli.shared import JsonFlag, VerifyKey, probe_writable, read, refitted, refuse_same, say, say_json
 
 __all__ = ["register"]
 
@@ -66,7 +66,7 @@ def effects(
             }
             for each in found
         ]
-        say(json.dumps({"curves": schema.curves, "private": again is not None, "columns": columns}))
+        say_json(json.dumps({"curves": schema.curves, "private": again is not None, "columns": columns}))
         return
     say("How much each column can do, from its lowest to its highest place:")
     for each in sorted(found, key=lambda effect: -effect.spread)[:10]:

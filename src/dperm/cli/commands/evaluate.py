@@ -21,6 +21,7 @@ from dperm.cli.shared import (
     read,
     refuse_same,
     say,
+    say_json,
     told_of_rows,
     wrong_rows,
 )
@@ -107,7 +108,7 @@ def evaluate(
             found = _released(fitted, dataset, schema, groups, by, extra, float(epsilon or 0.0), delta, relation)
         keep(output, json.dumps(found, indent=2, ensure_ascii=False))
         if as_json:
-            say(json.dumps(found))
+            say_json(json.dumps(found))
             return
         who = found["of"]
         if frame is not None and schema is not None:
@@ -144,7 +145,7 @@ def evaluate(
         }
     if as_json:
         found = {"test_data": test_data, **whole.to_dict()}
-        say(json.dumps(found if by is None else {**found, "by": {name: part.to_dict() for name, part in parts.items()}}))
+        say_json(json.dumps(found if by is None else {**found, "by": {name: part.to_dict() for name, part in parts.items()}}))
         return
     say(_MODES[test_data])
     if frame is not None and schema is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import JsonFlag, dataset_of, probe_writable, refuse_same, say
+from dperm.cli.shared import JsonFlag, dataset_of, probe_writable, refuse_same, say, say_json
 
 __all__ = ["register"]
 
@@ -45,7 +45,7 @@ def influence(
     found = influences(dataset, model, row=row, regularisation=regularisation)
     write_atomically(output, influence_page(found, top))
     if as_json:
-        say(
+        say_json(
             json.dumps(
                 {
                     "for_data_holder_only": True,

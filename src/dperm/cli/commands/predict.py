@@ -17,6 +17,7 @@ from dperm.cli.shared import (
     refitted,
     refuse_same,
     say,
+    say_json,
     told,
     told_of_rows,
     wrong_rows,
@@ -126,7 +127,7 @@ def predict(
         "private": records is not None,
     }
     if as_json:
-        say(json.dumps(summary))
+        say_json(json.dumps(summary))
         return
     say(f"{len(table) - len(faults):,} predictions written to {output}.")
     if records is not None:

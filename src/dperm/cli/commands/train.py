@@ -25,6 +25,8 @@ from dperm.cli.shared import (
     probe_writable,
     refuse_same,
     say,
+    say_json,
+    say_lines,
     stated_budget,
     stated_indices,
     told_to_holder,
@@ -188,7 +190,7 @@ def train(
         _told_of_dry_run(kind, estimator, dataset, budget)
         return
     if kind.notice and not as_json:
-        say(kind.notice)
+        say_lines(kind.notice)
     with contextlib.ExitStack() as stack:
         aside = [stack.enter_context(kept_aside(file)) for file in files.values()]
         fitted = dataset.fit(estimator)
@@ -212,13 +214,13 @@ def train(
     alike = fit_by is None and len(set(fitted.predict(dataset.features[:_LOOKED]))) == 1 and len(dataset) > 1
     if not as_json and alike:
         say("Warning, for the data holder alone: it gives the same answer for all of the first records that it was trained on.")
-        say("A larger epsilon, more records, or fewer columns would help; nothing more can be got from this one.\n")
+        say_lines("A larger epsilon, more records, or fewer columns would help; nothing more can be got from this one.\n")
     if as_json:
-        say(fitted.certificate_.to_json())
+        say_json(fitted.certificate_.to_json())
     else:
         if private_report is not None:
             say(f"PRIVATE, for the data holder only: {private_report}.")
-        say(fitted.certificate_.brief())
+        say_lines(fitted.certificate_.brief())
         if used is not None and used.curves and kind.drawn:
             say(f"Each number has a curve of {used.curves} knots: see them by `dperm effects {next(iter(files.values()))}`.")
         if used is not None and used.pairs and not used.curves:
