@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
-__all__ = ["JsonTooLargeError", "bounded_table", "bounded_value", "on_one_line"]
+__all__ = ["JsonTooLargeError", "bounded_table", "bounded_value", "foreign", "on_one_line"]
 
 _MOST_CHARACTERS = 4_000_000
 _MOST_VALUES = 100_000  # names included
@@ -30,6 +32,18 @@ def on_one_line(text: str) -> str:
     return "".join(
         each if each.isprintable() else " " if each.isspace() else each.encode("unicode_escape").decode() for each in text
     )
+
+
+@contextlib.contextmanager
+def foreign(what: str) -> Iterator[None]:
+    """A block that makes objects of tables that somebody else wrote: whatever a constructor or a computation stumbles over, it is
+    the tables that are wrong, and a ValueError says so, as "WHAT: why". The error stays its cause."""
+    try:
+        yield
+    except ModuleNotFoundError:  # the tables may be right: it says what is to be installed
+        raise
+    except Exception as error:
+        raise ValueError(f"{what}: {str(error) or type(error).__name__}") from error
 
 
 def bounded_table(text: Any) -> dict[str, Any]:

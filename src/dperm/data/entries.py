@@ -121,6 +121,10 @@ def texts(values: pd.Series[Any], known: Sequence[str]) -> pd.Series[Any]:
     spelt = {name.lower(): name for name in known}
 
     def text(value: Any) -> Any:
+        if isinstance(value, str):
+            return value.strip()
+        if isinstance(value, list | tuple | dict | np.ndarray):  # no entry of a table; whether it is missing, nobody can say
+            return str(value)
         if pd.isna(value):
             return value
         if isinstance(value, bool | np.bool_):

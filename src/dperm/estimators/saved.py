@@ -17,6 +17,7 @@ from sklearn.base import is_regressor
 from sklearn.utils.validation import check_is_fitted
 
 from dperm._family import members, ours
+from dperm._json import foreign
 from dperm.estimators.base import PrivateLinearModel, plain
 from dperm.estimators.networks import DPMLPClassifier, PrivateNetworkClassifier
 from dperm.estimators.saved_networks import read_network, weights_of
@@ -90,13 +91,11 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
     if data.pop("digest") != digest_of(data):
         raise ValueError("The model cannot be trusted: it was changed after it was saved, its digest is another.")
     if verify_key is not None:
-        check_signature(digest_of(data), signature, verify_key)
-    try:
+        check_signature(digest_of(data), str(signature), verify_key)
+    with foreign("Not a dperm model"):
         model = _read(data)
         model.certificate_.verify()
         return model, data["extra"]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"Not a dperm model: {error}") from None
 
 
 def _coefficients(model: PrivateLinearModel) -> dict[str, Any]:

@@ -41,6 +41,7 @@ def make_key(path: str | Path) -> Path:
 
 def sign(digest: str, key: str | Path) -> str:
     """The signature of a digest by the private key at `key`, in hexadecimal. ValueError for another kind of file."""
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -48,7 +49,7 @@ def sign(digest: str, key: str | Path) -> str:
         private_key = load_pem_private_key(Path(key).read_bytes(), None)
     except OSError as error:
         raise ValueError(f"Cannot read the private key {key}: {error.strerror}.") from None
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ValueError(f"{key} is no private key: {error}") from None
     if not isinstance(private_key, Ed25519PrivateKey):
         raise ValueError(f"Expected an Ed25519 private key in {key}, got {type(private_key).__name__}.")
@@ -57,7 +58,7 @@ def sign(digest: str, key: str | Path) -> str:
 
 def check_signature(digest: str, signature: str, key: str | Path) -> None:
     """ValueError where the owner of the public key at `key` did not sign this digest."""
-    from cryptography.exceptions import InvalidSignature
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
@@ -65,7 +66,7 @@ def check_signature(digest: str, signature: str, key: str | Path) -> None:
         public_key = load_pem_public_key(Path(key).read_bytes())
     except OSError as error:
         raise ValueError(f"Cannot read the public key {key}: {error.strerror}.") from None
-    except ValueError as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise ValueError(f"{key} is no public key: {error}") from None
     if not isinstance(public_key, Ed25519PublicKey):
         raise ValueError(f"Expected an Ed25519 public key in {key}, got {type(public_key).__name__}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import random
 import sqlite3
@@ -224,6 +225,8 @@ class Postgres(Database):
     """A PostgreSQL database, by a URL such as postgresql://user@host/name. It needs `pip install 'dperm[postgres]'`."""
 
     def __init__(self, url: str) -> None:
+        if importlib.util.find_spec("psycopg") is None:
+            raise ModuleNotFoundError("A spend log in PostgreSQL needs psycopg: pip install 'dperm[postgres]'.")
         self.address = url
         scheme, _, rest = url.partition("://")
         self.where = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"  # without a password
