@@ -270,6 +270,29 @@ def test_a_log_of_lines_is_read_in_once(tmp_path: Path, where: str) -> None:
     assert log.verify() == 5
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mechanism": None}, {"mechanism": 5}, {"id": None}, {"id": ["a"]}, {"time": None}, {"time": "yesterday"}, {"label": {}},
+        {"private": "no"}, {"persons": 1}, {"claimed": True}, {"event": 5}, {"event": None},
+        {"continues": 5}, {"continues": "a", "start": 0}, {"continues": "a", "start": 3, "stop": 2, "limit": 9},
+        {"continues": "a", "start": 0.5, "stop": 2, "limit": 9},
+        {"continues": "a", "part": PureDP(1.0).to_dict(), "account": "x", "cost": -1.0, "note": {}},
+        {"continues": "a", "part": PureDP(1.0).to_dict(), "account": "x", "cost": 1.0},
+    ],
+)  # fmt: skip
+def test_14_a_line_that_would_spoil_the_log_is_not_read_in(change: dict[str, Any], tmp_path: Path, where: str) -> None:
+    """An entry stays: one without a mechanism made every later look at the charges fail."""
+    line = {"id": "b", "time": "2026-01-02T00:00:00Z", "mechanism": "m", "event": PureDP(1.0).to_dict(), **change}
+    line = {name: value for name, value in line.items() if value is not None}
+    (tmp_path / "spend.jsonl").write_text(json.dumps(line))
+    log = SpendLog(where)
+    log.charge(PureDP(1.0), mechanism="m", label="t")
+    with pytest.raises(ValueError, match="Line 1 of the log is damaged"):
+        read_in(log, tmp_path / "spend.jsonl")
+    assert len(log.charges()) == 1 and log.verify() == 1
+
+
 @pytest.mark.parametrize("order", [1.5, 8.0, 40.0])
 def test_divergences_are_above_the_exact_ones_and_near(order: float) -> None:
     for part, like in (
