@@ -186,6 +186,13 @@ def test_14_tables_of_others_that_a_constructor_stumbles_over_are_value_errors(
         model_from_json(model)
 
 
+def test_15_a_model_that_memory_does_not_hold_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = malformed.whole("model", folder)
+    monkeypatch.setattr("dperm.cli.shared.free_memory", lambda: 15.0 * model.stat().st_size)
+    for command in (("card", model), ("predict", model, malformed.whole("csv", folder)), ("budget", "verify", model)):
+        assert "that are free" in dperm(*command, expect=1).stderr
+
+
 def test_14_lists_and_tables_as_entries_are_texts(tmp_path: Path) -> None:
     table = pa.table({"a": [[1], [2, 3], None, []] * 10, "b": [{"c": 1}, {"c": 2}] * 20, "y": ["no", "yes"] * 20})
     parquet.write_table(table, tmp_path / "t.parquet")

@@ -22,8 +22,8 @@ from dperm.report.summary import influence_table
 from helpers.commands import Done, dperm
 
 SOURCE = Path(printing.__file__).parents[1]
-#: clears the screen; sets the window's title; turns writing round; a line of its own; markup of tables; C1; a lone surrogate
-HOSTILE = "a\x1b[2J\x1b]0;owned\x07\u202eb\rc\nerror: all is well\u2028 [/red] [bold]\x9b31m\x7f"
+#: clears the screen; sets the window's title; turns writing round; a line of its own; markup of tables; C1; no formula of figures
+HOSTILE = "a\x1b[2J\x1b]0;owned\x07\u202eb\rc\nerror: all is well\u2028 [/red] [bold]\x9b31m\x7f$u_{$"
 
 
 def only_text(done: Done | str) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dperm._memory import free_memory
 from dperm.cli.printing import progress, say, say_json, say_lines, warn
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ __all__ = [
 _LARGEST_COST = 1000.0  # of accounting for what a file holds: a minute, for whoever asked for it
 
 _MANY = 0.1  # of the rows
+_UNPACKED = 10  # times its bytes, that JSON takes in memory
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Delta = Annotated[float, typer.Option(help="The δ of the guarantee; well below 1/n.")]
@@ -223,7 +225,14 @@ def refuse_same(*paths: Path | str | None) -> None:
 
 
 def read(path: Path) -> str:
+    """The text of a file: a model, a schema, a certificate … ValueError for what cannot be read, or would take too much memory."""
     try:
+        needed, free = _UNPACKED * path.stat().st_size, free_memory()
+        if needed > free / 2:
+            raise ValueError(
+                f"Cannot read {path}: it would take about {needed / 1e9:.3g} GB of memory, too much for the {free / 1e9:.3g} GB "
+                "that are free."
+            )
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"Cannot read {path}: {error.strerror or error}.") from None
