@@ -225,7 +225,7 @@ def refuse_same(*paths: Path | str | None) -> None:
 
 
 def read(path: Path) -> str:
-    """The text of a file: a model, a schema, a certificate … ValueError for what cannot be read, or would take too much memory."""
+    """The text of a file: a model, a schema, a certificate … ValueError for what cannot be read, or would take too much."""
     try:
         needed, free = _UNPACKED * path.stat().st_size, free_memory()
         if needed > free / 2:
