@@ -1991,8 +1991,6 @@ class StudyResult:  # Cells of one data set, in order, and what a reader needs t
 
 def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[[int, int], None] | None = None) -> StudyResult: ...  # Run every mechanism × ε × repeat on `jobs` processes. `progress(done, total)` is called as tasks finish.
 
-def write_atomically(path: str | os.PathLike[str], text: str) -> None: ...  # Write to a temporary neighbour, flush, rename. OSError, with nothing left behind, where any of it fails.
-
 
 # --- dperm.solvers: Non-private minimisers; those of one output certify how close they came.
 

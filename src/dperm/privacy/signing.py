@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from dperm._files import make_new
 
 __all__ = ["check_signature", "digest_of", "make_key", "sign"]
 
@@ -23,19 +24,27 @@ def digest_of(statement: Any) -> str:
 def make_key(path: str | Path) -> Path:
     """A new private key at `path`, for its owner's eyes, and its public key beside it, at `path`.pub, which is returned.
 
-    ValueError where one of them exists.
+    ValueError where one of them exists, or a link in its place; OSError, with neither left behind, where one cannot be written.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    key, public = Ed25519PrivateKey.generate(), Path(f"{path}.pub")
-    for target in (Path(path), public):
-        if target.exists():
-            raise ValueError(f"{target} exists already: choose another name.")
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(private)
-    public.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+    key, private, public = Ed25519PrivateKey.generate(), Path(path), Path(f"{path}.pub")
+    pem = serialization.Encoding.PEM
+    written: list[Path] = []
+    try:
+        for target, content, mode in (
+            (private, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()), 0o600),
+            (public, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo), 0o644),
+        ):
+            make_new(target, content, mode)
+            written.append(target)
+    except OSError as error:
+        for target in written:  # one without the other is of no use
+            target.unlink()
+        if isinstance(error, FileExistsError):
+            raise ValueError(f"{error.filename} exists already: choose another name.") from None
+        raise
     return public
 
 
