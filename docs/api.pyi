@@ -354,7 +354,7 @@ class TableEncoder:  # Numbers of a frame by their public range, as lines or cur
 
 def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple[Model, dict[str, Any]]: ...  # The fitted model and the extra it was saved with.
 
-def model_to_json(model: Model, extra: dict[str, Any] | None = None, *, sign_key: str | Path | None = None) -> str: ...  # A fitted model as text, with the settings that it was fitted with; `extra` must be JSON-ready (a schema, for example).
+def model_to_json(model: Model, extra: dict[str, Any] | None = None, *, sign_key: str | Path | SigningKey | None = None) -> str: ...  # A fitted model as text, with the settings that it was fitted with; `extra` must be JSON-ready (a schema, for example).
 
 
 # --- dperm.gradient: Gradient perturbation: samplers, bounding, noise, updates, the plan that binds them, and the one loop.

@@ -22,7 +22,7 @@ from dperm import data
 from dperm.estimators import model_from_json, model_to_json
 from dperm.mechanisms.gradient import SAMPLINGS
 from dperm.privacy import ApproximateDP, Certificate
-from dperm.privacy.signing import digest_of
+from dperm.privacy.signing import SigningKey, digest_of, make_key
 from dperm.release import SpendLog
 from dperm.report.candidates import CANDIDATES
 from helpers.commands import Done, dperm
@@ -252,6 +252,38 @@ def test_a_signature_says_who_vouches_for_a_model(tmp_path: Path) -> None:
     charged = len(SpendLog.current().charges())
     assert "no private key" in dperm("train", "iris", "-o", model, "--sign-key", f"{key}.pub", expect=1).stderr
     assert len(SpendLog.current().charges()) == charged
+
+
+def test_44_3_a_key_is_read_once_before_the_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, model = tmp_path / "signer.pem", tmp_path / "m.json"
+    public = make_key(key)
+    after_the_charge(monkeypatch, key.unlink)
+    dperm("train", "iris", "-o", model, "--sign-key", key)
+    assert model_from_json(model.read_text(), verify_key=public)
+    assert "Cannot read the private key" in dperm("train", "iris", "-o", model, "--sign-key", key, expect=1).stderr
+    assert len(SpendLog.current().charges()) == 1
+
+
+def test_44_3_a_signature_that_fails_keeps_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every signature, of each part's model: the models are there without one, and the error says so."""
+
+    class Broken:
+        def sign(self, data: bytes) -> bytes:
+            raise RuntimeError("the token was pulled out")
+
+    key, model = tmp_path / "signer.pem", tmp_path / "m.json"
+    make_key(key)
+    read = SigningKey.__init__
+
+    def broken(self: SigningKey, path: Any) -> None:
+        read(self, path)
+        self._key = Broken()  # type: ignore[assignment]
+
+    monkeypatch.setattr(SigningKey, "__init__", broken)
+    done = dperm("train", "iris", "-o", model, "--sign-key", key, expect=1)
+    assert "Cannot sign: the token was pulled out" in done.stderr and "without a signature" in done.stderr
+    assert model_from_json(model.read_text())[0].certificate_.epsilon <= 1.0
+    assert "signature" not in json.loads(model.read_text())
 
 
 def test_no_epsilon_is_printed_for_what_is_only_claimed(table: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dperm._files import make_new
 
-__all__ = ["check_signature", "digest_of", "make_key", "sign"]
+__all__ = ["SigningError", "SigningKey", "check_signature", "digest_of", "make_key", "sign"]
 
 
 def digest_of(statement: Any) -> str:
@@ -48,20 +48,41 @@ def make_key(path: str | Path) -> Path:
     return public
 
 
-def sign(digest: str, key: str | Path) -> str:
-    """The signature of a digest by the private key at `key`, in hexadecimal. ValueError for another kind of file."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+class SigningError(RuntimeError):
+    """A key that was read did not sign."""
 
-    try:
-        private_key = load_pem_private_key(Path(key).read_bytes(), None)
-    except OSError as error:
-        raise ValueError(f"Cannot read the private key {key}: {error.strerror}.") from None
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{key} is no private key: {error}") from None
-    if not isinstance(private_key, Ed25519PrivateKey):
-        raise ValueError(f"Expected an Ed25519 private key in {key}, got {type(private_key).__name__}.")
-    return private_key.sign(digest.encode()).hex()
+
+class SigningKey:
+    """A private key, read from its file when the object is made: what happens to the file later changes nothing.
+
+    path : the file, as `make_key` writes it. ValueError for another kind of file, or one that cannot be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        try:
+            key = load_pem_private_key(Path(path).read_bytes(), None)
+        except OSError as error:
+            raise ValueError(f"Cannot read the private key {path}: {error.strerror}.") from None
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} is no private key: {error}") from None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise ValueError(f"Expected an Ed25519 private key in {path}, got {type(key).__name__}.")
+        self._key = key
+
+    def sign(self, digest: str) -> str:
+        """The signature of a digest, in hexadecimal. SigningError where the cryptographic library fails."""
+        try:
+            return self._key.sign(digest.encode()).hex()
+        except Exception as error:  # whatever it is: the caller keeps what was to be signed
+            raise SigningError(f"Cannot sign: {error}") from error
+
+
+def sign(digest: str, key: str | Path | SigningKey) -> str:
+    """The signature of a digest by a private key, or by the one in a file, in hexadecimal. ValueError for another file."""
+    return (key if isinstance(key, SigningKey) else SigningKey(key)).sign(digest)
 
 
 def check_signature(digest: str, signature: str, key: str | Path) -> None:

@@ -109,7 +109,7 @@ def train(
     from dperm.estimators import model_to_json
     from dperm.mechanisms import known_methods
     from dperm.mechanisms.gradient import SAMPLINGS
-    from dperm.privacy.signing import sign
+    from dperm.privacy.signing import SigningError, SigningKey
     from dperm.privacy.statements import labels
 
     kind = KINDS[choice("--model", model, KINDS)]
@@ -180,8 +180,7 @@ def train(
                 "no account of records."
             )
         page = reserved(private_report, private=True, paid_for=True)
-    if sign_key is not None:
-        sign("", sign_key)  # an unusable key, before the charge
+    key = None if sign_key is None else SigningKey(sign_key)  # read once, before the charge
     if not as_json:
         told_to_holder(dataset, kind.row_norm(asked), delta, public_size)
     if dry_run:
@@ -203,9 +202,14 @@ def train(
         lost: list[str] = []
         for part, place in places.items():
             model_of = fitted if fit_by is None else fitted.models_[part]
-            named = {} if fit_by is None else {"fit_by": {"column": fit_by, "value": part}}
+            said = extra if fit_by is None else {**extra, "fit_by": {"column": fit_by, "value": part}}
             try:
-                kept[part] = keep(place, model_to_json(model_of, {**extra, **named}, sign_key=sign_key))
+                try:
+                    text = model_to_json(model_of, said, sign_key=key)
+                except SigningError as error:
+                    text = model_to_json(model_of, said)
+                    lost.append(f"{error}. The model for {place.path} is kept, without a signature.")
+                kept[part] = keep(place, text)
             except (OSError, ValueError) as error:  # the other parts' models are written all the same
                 lost.append(str(error))
         if page is not None:
