@@ -6,9 +6,12 @@ twice.
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import shutil
+import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-__all__ = ["PARTS", "latest", "load", "probe", "save", "to_device"]
+from dperm._files import HeldError, Lock
+
+__all__ = ["PARTS", "hold", "latest", "load", "probe", "save", "to_device"]
 
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
-_PREFIX = "step-"
+_PREFIX, _WRITING, _LOCK = "step-", ".writing-", ".lock"
 PARTS = "parts"  # the folder of what each rank wrote, where parameters are sharded
 _FORMAT = 2
 
@@ -33,9 +38,9 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, *, pa
     """
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"{_PREFIX}{step:09d}"
-    temporary = folder / f".writing-{os.getpid()}"
+    temporary = folder / f"{_WRITING}{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
+    temporary.mkdir(mode=0o700)  # it may hold what is private
     tensors: dict[str, Tensor] = {}
     plain = _split(state, tensors, "")
     save_file(tensors, temporary / _TENSORS)
@@ -61,6 +66,26 @@ def probe(folder: Path, state: Mapping[str, Any]) -> None:
     trial = folder / f".trying-{os.getpid()}"
     trial.write_text("")
     trial.unlink()
+
+
+def hold(folder: Path) -> Lock:
+    """The folder for one run alone, until the lock is released or the process ends. ValueError, which names the other run, where
+    one has it. What a dead run had not finished writing there is removed."""
+    try:
+        who = getpass.getuser()
+    except (KeyError, OSError):  # a user that the system has no name for
+        who = f"user {os.getuid()}"
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    try:
+        lock = Lock(folder / _LOCK, f"process {os.getpid()} of {who} on {socket.gethostname()}, since {since}")
+    except HeldError as error:
+        raise ValueError(
+            f"Another run writes its checkpoints to {folder}: {error} Wait for its end, or choose another folder. Nothing was "
+            "charged."
+        ) from None
+    for left in folder.glob(f"{_WRITING}*"):
+        shutil.rmtree(left)
+    return lock
 
 
 def latest(folder: Path) -> Path | None:
