@@ -406,6 +406,44 @@ def test_interrupting_leaves_nothing_half_written(tmp_path: Path) -> None:
     assert len(SpendLog.current().charges()) >= charged
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="sessions are listed by /proc")
+@pytest.mark.fast_cases("SIGKILL")
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGHUP"])
+def test_44_10_a_comparison_that_ends_leaves_no_table_and_no_worker(tmp_path: Path, name: str) -> None:
+    """Whatever ends the first process, also where it can do nothing about it, the others end, and no file is left."""
+    scratch, temporary = tmp_path / "scratch", tmp_path / "temporary"
+    scratch.mkdir()
+    temporary.mkdir()
+    settings = ["--repeats", "500", "--jobs", "2", "-o", tmp_path / "report.html"]
+    command = [sys.executable, "-m", "dperm", "compare", "digits", *settings]
+    environment = {**os.environ, "DPERM_SCRATCH": str(scratch), "TMPDIR": str(temporary)}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while len(SpendLog.current().charges()) < 3 and time.monotonic() < deadline:  # work is under way
+        time.sleep(0.1)
+    assert len(_session(process.pid)) >= 3
+    assert [*scratch.iterdir(), *temporary.iterdir()] == []  # nor while it runs
+    process.send_signal(signal.Signals[name])
+    process.communicate(timeout=60)
+    while (left := _session(process.pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+    assert [*scratch.iterdir(), *temporary.iterdir()] == []
+
+
+def _session(leader: int) -> list[int]:
+    """The living processes that descend from the leader of a session."""
+    found: list[int] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+        except OSError:  # ended in the meantime
+            continue
+        if int(session) == leader and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
 def test_audit_a_model(table: Path, schema: Path, tmp_path: Path) -> None:
     model, found, page = tmp_path / "m.json", tmp_path / "audit.json", tmp_path / "c.html"
     dperm("train", table, "--schema", schema, "--epsilon", 2, "-o", model)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import pickle
 import secrets
 import signal
-import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from multiprocessing import active_children, get_context
-from pathlib import Path
+from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.reduction import DupFd
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
+from dperm._files import nameless, scratch_folder
 from dperm.audit.statistics import area_under_curve
 from dperm.data import Dataset
 from dperm.mechanisms import Budget, Mechanism, Objective
@@ -181,15 +183,40 @@ _Built = dict[tuple[str, float], tuple[Mechanism, LinearObjective]]
 _worker: tuple[Dataset, Study, Task, _Built, int]
 
 
-def _start_process(path: str) -> None:
-    """An interrupt is for the parent, which stops the workers."""
+class _Handed:
+    """An open file, which a process gets as it is spawned: no name leads to it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __reduce__(self) -> Any:
+        return _received, (DupFd(self.descriptor),)
+
+
+def _received(duplicate: Any) -> _Handed:
+    return _Handed(duplicate.detach())
+
+
+def _start_process(shared: _Handed) -> None:
+    """An interrupt is for the parent, which stops the workers; where the parent is no more, they stop themselves."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _start_worker(path)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # all processes share one place in the file: it is mapped, and not read
+    with mmap.mmap(shared.descriptor, 0, access=mmap.ACCESS_READ) as content:
+        _start_worker(pickle.loads(content))
+    os.close(shared.descriptor)
 
 
-def _start_worker(path: str) -> None:
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()  # until the end of the pipe that the parent holds open, whatever ends the parent
+    os._exit(1)
+
+
+def _start_worker(shared: Any) -> None:
     global _worker
-    _worker = pickle.loads(Path(path).read_bytes())
+    _worker = shared
 
 
 def _run_job(job: _Job) -> list[_Fit]:
@@ -464,35 +491,43 @@ def _cell(
 
 def _map(work: list[_Job], shared: Any, jobs: int) -> Iterator[Any]:
     """Results as they come, from `jobs` processes of one thread each (or from this one)."""
-    with _shared_file(shared) as path:
-        if jobs <= 1:
-            _start_worker(path)
-            for job in work:
-                yield _run_job(job)
-            return
-        with _single_threaded(), ProcessPoolExecutor(jobs, get_context("spawn"), _start_process, (path,)) as pool:
-            waiting = {pool.submit(_run_job, job) for job in work}
-            try:
-                while waiting:
-                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        yield future.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for child in active_children():
-                    child.terminate()  # a running job has nothing to tidy: what it charged is on disk
-                raise
+    if jobs <= 1:
+        _start_worker(shared)
+        for job in work:
+            yield _run_job(job)
+        return
+    with (
+        _shared_file(shared) as file,
+        _single_threaded(),
+        ProcessPoolExecutor(jobs, get_context("spawn"), _start_process, (file,)) as pool,
+    ):
+        waiting = {pool.submit(_run_job, job) for job in work}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in active_children():
+                child.terminate()  # a running job has nothing to tidy: what it charged is on disk
+            raise
 
 
 @contextmanager
-def _shared_file(shared: Any) -> Iterator[str]:
-    """Workers read the data from a private temporary file, once each."""
-    with tempfile.NamedTemporaryFile(prefix="dperm-study-", delete=False) as handle:
-        handle.write(pickle.dumps(shared))
+def _shared_file(shared: Any) -> Iterator[_Handed]:
+    """The data in a file without a name, which workers read once each: nothing of it is left, whatever ends this process."""
     try:
-        yield handle.name
-    finally:
-        Path(handle.name).unlink()
+        file = nameless()
+        pickle.dump(shared, file)
+        file.flush()
+    except OSError as error:
+        raise OSError(
+            f"Cannot keep the encoded table below {scratch_folder()} ({error.strerror or error}): set DPERM_SCRATCH to a folder "
+            "with room."
+        ) from error
+    with file:
+        yield _Handed(file.fileno())
 
 
 @contextmanager
