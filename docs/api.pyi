@@ -1989,7 +1989,7 @@ class StudyResult:  # Cells of one data set, in order, and what a reader needs t
     def cell(self, mechanism: str, epsilon: float | None) -> Cell: ...
     def best(self, epsilon: float) -> str | None: ...
 
-def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[[int, int], None] | None = None) -> StudyResult: ...  # Run every mechanism × ε × repeat on `jobs` processes. `progress(done, total)` is called as tasks finish.
+def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[[int, int], None] | None = None, kept: KeptResults | None = None) -> StudyResult: ...  # Run every mechanism × ε × repeat on `jobs` processes. `progress(done, total)` is called as tasks finish.
 
 
 # --- dperm.solvers: Non-private minimisers; those of one output certify how close they came.

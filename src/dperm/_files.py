@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import getpass
 import itertools
 import os
 import re
 import secrets
 import shutil
+import socket
 import stat
 import tempfile
 import time
@@ -28,7 +30,19 @@ from typing import IO
 
 from dperm._json import on_one_line
 
-__all__ = ["HeldError", "Lock", "Reserved", "make_new", "nameless", "replace_own", "rescue", "scratch_folder", "write_new"]
+__all__ = [
+    "HeldError",
+    "Lock",
+    "Reserved",
+    "make_new",
+    "nameless",
+    "open_to_append",
+    "replace_own",
+    "rescue",
+    "scratch_folder",
+    "this_process",
+    "write_new",
+]
 
 _NO_LINKS = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _WRITING, _WHOLE = ".writing", ".whole"
@@ -102,6 +116,16 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
+
+def this_process() -> str:
+    """This process, as the holder of a lock is named to others."""
+    try:
+        who = getpass.getuser()
+    except (KeyError, OSError):  # a user that the system has no name for
+        who = f"user {os.getuid()}"
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return f"process {os.getpid()} of {who} on {socket.gethostname()}, since {since}"
 
 
 def _opened(path: Path) -> int:
@@ -206,7 +230,8 @@ def _reserved(path: str | os.PathLike[str], *, private: bool, keeps: bool) -> It
         place = _place_of(place)
         place.parent.mkdir(parents=True, exist_ok=True)
         _tidy(place)
-        Lock(_lock_of(place), patience=_PATIENCE).release()  # one that can never be had is to be known now
+        if keeps:  # a turn that can never be had is to be known now
+            Lock(_lock_of(place), patience=_PATIENCE).release()
         reserved = Reserved(place, private=private, keeps=keeps)
     except (OSError, HeldError) as error:
         raise _unwritable(place, error) from None
@@ -227,6 +252,17 @@ def make_new(path: Path, content: bytes, mode: int) -> None:
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+
+
+def open_to_append(path: Path) -> int:
+    """A file for its owner alone, made where there is none: whoever has it open adds to its end. OSError where it cannot be."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _NO_LINKS, 0o600)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        os.close(descriptor)
+        raise OSError("it is no regular file of this user")
+    os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 def rescue(name: str, text: str) -> Path | None:

@@ -6,12 +6,9 @@ twice.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
 import shutil
-import socket
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dperm._files import HeldError, Lock
+from dperm._files import HeldError, Lock, this_process
 
 __all__ = ["PARTS", "hold", "latest", "load", "probe", "save", "to_device"]
 
@@ -72,12 +69,7 @@ def hold(folder: Path) -> Lock:
     """The folder for one run alone, until the lock is released or the process ends. ValueError, which names the other run, where
     one has it. What a dead run had not finished writing there is removed."""
     try:
-        who = getpass.getuser()
-    except (KeyError, OSError):  # a user that the system has no name for
-        who = f"user {os.getuid()}"
-    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    try:
-        lock = Lock(folder / _LOCK, f"process {os.getpid()} of {who} on {socket.gethostname()}, since {since}")
+        lock = Lock(folder / _LOCK, this_process())
     except HeldError as error:
         raise ValueError(
             f"Another run writes its checkpoints to {folder}: {error} Wait for its end, or choose another folder. Nothing was "
