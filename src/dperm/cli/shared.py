@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dperm._files import Reserved, replace_own, rescue, write_new
+from dperm._json import unique_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -242,9 +243,11 @@ def read(path: Path) -> str:
 
 def json_table(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(read(path))
+        data = json.loads(read(path), object_pairs_hook=unique_names)
     except json.JSONDecodeError as error:
         raise ValueError(f"Cannot read {path}: not JSON ({error}).") from None
+    except ValueError as error:
+        raise ValueError(f"Cannot read {path}: {error}.") from None
     except RecursionError:
         raise ValueError(f"Cannot read {path}: its tables and lists nest too deep.") from None
     if not isinstance(data, dict):

@@ -17,6 +17,7 @@ from sklearn.base import is_regressor
 from sklearn.utils.validation import check_is_fitted
 
 from dperm._family import members, ours
+from dperm._json import unique_names
 from dperm.estimators.base import PrivateLinearModel, plain
 from dperm.estimators.networks import DPMLPClassifier, PrivateNetworkClassifier
 from dperm.estimators.saved_networks import read_network, weights_of
@@ -75,7 +76,7 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"Expected a model as text, got {type(text).__name__}.")
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=unique_names)
         if not isinstance(data, dict):
             raise ValueError("it holds no table")
         if missing := [name for name in ("format", "kind", "digest") if name not in data]:

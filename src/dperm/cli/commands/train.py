@@ -31,7 +31,6 @@ from dperm.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from dperm.cli.kinds import Kind
     from dperm.data import Dataset
 
 __all__ = ["register"]
@@ -183,17 +182,17 @@ def train(
     key = None if sign_key is None else SigningKey(sign_key)  # read once, before the charge
     if not as_json:
         told_to_holder(dataset, kind.row_norm(asked), delta, public_size)
-    if dry_run:
-        _told_of_dry_run(kind, estimator, dataset, budget)
-        return
-    if kind.notice and not as_json:
-        say(kind.notice)
     extra: dict[str, Any] = {
         "schema": json.loads(used.without_notes().to_json()) if used else None,
         "target_range": dataset.target_range,
         "indices": dataset.indices,
     }
     json.dumps(extra, allow_nan=False)  # what could not be written is refused before the charge
+    if dry_run:
+        _told_of_dry_run(estimator, dataset, budget)
+        return
+    if kind.notice and not as_json:
+        say(kind.notice)
     fitted = dataset.fit(estimator)
     with uninterrupted():
         if used is None and dataset.target_range is None:
@@ -240,28 +239,20 @@ def train(
             say(f"Model written to {file}.{told_kept(kept[part])}")
 
 
-def _told_of_dry_run(kind: Kind, estimator: Any, dataset: Dataset, budget: Any) -> None:
-    """BudgetExceeded or ValueError where the data set's budget would refuse the charge."""
+def _told_of_dry_run(estimator: Any, dataset: Dataset, budget: Any) -> None:
+    """What training would run and charge, found by running it up to its charge: all that it refuses before is refused.
+    BudgetExceeded or ValueError where the data set's budget would refuse the charge."""
     from dperm._rounding import downward
-    from dperm.privacy import Relation as Neighbours
+    from dperm.release.foreseen import foreseen_charge
     from dperm.release.ledger import SpendLog
 
-    one = getattr(estimator, "estimator", estimator)  # of models by part
-    persons, delta, log = dataset.groups is not None, one.delta, SpendLog.current()
-    size = one.public_size
-    if Neighbours(one.relation) is Neighbours.REPLACE_ONE:
-        size = len(set(dataset.groups)) if dataset.groups is not None else len(dataset)
-    mechanism, event = kind.foreseen(estimator, dataset, size)
+    charge, log = foreseen_charge(lambda: dataset.fit(estimator)), SpendLog.current()
+    delta = getattr(estimator, "estimator", estimator).delta  # of models by part
     spent = f"ε = {budget:g}" if isinstance(budget, float | int) else f"the ε of {budget}"
     say("Dry run: nothing was trained, charged or written.")
-    say(f'It would run {mechanism}, and charge at most {spent} at δ = {delta:g} to "{dataset.name}" in {log.where}.')
-    if (account := log.foreseen(event, dataset.name, persons=persons)) is not None:
-        left = f"{downward(100 * account.left, 3)} % of it"
-        say(
-            f"Its budget has {left} left; whether that is enough shows when a network is charged."
-            if event is None
-            else f"Its budget would take that: {left} would be left."
-        )
+    say(f'It would run {charge.mechanism}, and charge at most {spent} at δ = {delta:g} to "{charge.label}" in {log.where}.')
+    if (account := log.foreseen(charge.event, charge.label, persons=charge.persons)) is not None:
+        say(f"Its budget would take that: {downward(100 * account.left, 3)} % of it would be left.")
     say("`dperm account --log` says what this log holds already.")
 
 
