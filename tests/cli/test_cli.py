@@ -347,6 +347,29 @@ def test_44_1_a_part_that_cannot_be_written_costs_no_other(
     assert found == {"baker", "nurse"}
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes of files")
+def test_44_1_what_is_private_is_its_owners_alone(table: Path, tmp_path: Path) -> None:
+    model, before = tmp_path / "m.json", os.umask(0o022)
+    try:
+        dperm("data", "propose", table, "--target", "income")
+        schema = tmp_path / "people.schema.json"
+        dperm("data", "propose", table, "--target", "income")
+        dperm("train", table, "--schema", schema, "--accept-proposed", "-o", model)
+        dperm("card", model, "-o", tmp_path / "card.html")
+        dperm("effects", model, "-o", tmp_path / "effects.html")
+        dperm("effects", model, "--records", table, "--refits", 2, "-o", tmp_path / "private-effects.html")
+        dperm("predict", model, table, "-o", tmp_path / "answers.csv")
+        dperm("influence", table, "--target", "income", "-o", tmp_path / "influence.html")
+    finally:
+        os.umask(before)
+    private = {path.name for path in tmp_path.iterdir() if path.stat().st_mode & 0o077 == 0}
+    proposed = {"people.schema.json", "people.schema.1.json"}  # ranges that were read off the data; what stood there is kept
+    assert private == {*proposed, "private-effects.html", "answers.csv", "influence.html"}
+    assert {path.name for path in tmp_path.iterdir()} - private == {
+        "m.json", "card.html", "effects.html", "people.csv", "schema-format.json"
+    }  # fmt: skip
+
+
 @pytest.mark.skipif(os.name != "posix", reason="locks")
 def test_44_1_of_two_trainings_to_one_output_each_keeps_its_model(tmp_path: Path) -> None:
     path = tmp_path / "m.json"

@@ -152,6 +152,17 @@ def test_44_2_a_disk_that_is_full_stops_the_charges_and_keeps_the_results(tmp_pa
     assert charges() == FITS
 
 
+def test_44_2_a_disk_that_is_full_before_the_first_result_costs_nothing(tmp_path: Path) -> None:
+    kept = KeptResults(tmp_path / "results.jsonl")
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, kept.descriptor)
+    os.close(full)
+    with pytest.raises(OSError, match=r"Cannot write .*No space left on device\. Nothing was charged for this data set"):
+        run_study(data.load("iris"), STUDY, kept=kept)
+    kept.close()
+    assert charges() == 0 and list(tmp_path.iterdir()) == []
+
+
 def test_44_2_a_file_that_may_not_grow_stops_the_command_and_its_results_are_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

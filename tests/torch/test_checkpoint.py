@@ -356,6 +356,20 @@ def test_44_4_a_folder_is_one_runs_at_a_time(tmp_path: Path, monkeypatch: pytest
     assert {path.stat().st_mode & 0o077 for path in folder.glob("step-*")} == {0}
 
 
+def test_44_4_no_planted_link_is_written_through(tmp_path: Path) -> None:
+    folder, target = tmp_path / "run", tmp_path / "theirs"
+    folder.mkdir()
+    target.write_text("theirs")
+    (folder / f".trying-{os.getpid()}").symlink_to(target)
+    trainer(folder).fit(data())
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / ".lock").symlink_to(target)
+    with pytest.raises(OSError, match="Too many levels"):
+        trainer(other).fit(data())
+    assert target.read_text() == "theirs" and len(SpendLog.current().charges()) == 1
+
+
 def test_44_4_two_runs_of_one_process_are_kept_apart_too(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"ema_decay": None, "scheduler": None}
     stopped(tmp_path, 5, **settings)

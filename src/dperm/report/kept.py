@@ -54,7 +54,12 @@ class KeptResults:
         for record in self._records:
             if record.get("study") == study and isinstance(record.get("entropy"), int):
                 return int(record["entropy"])
-        append_record(self.descriptor, {"study": study, "entropy": entropy})
+        try:
+            append_record(self.descriptor, {"study": study, "entropy": entropy})
+        except OSError as error:
+            raise OSError(
+                f"Cannot write {self.path}: {error.strerror or error}. Nothing was charged for this data set."
+            ) from None
         return entropy
 
     def results(self, study: str) -> list[dict[str, Any]]:

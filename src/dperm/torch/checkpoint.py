@@ -57,12 +57,9 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, *, pa
 
 
 def probe(folder: Path, state: Mapping[str, Any]) -> None:
-    """Fail now where `save` would fail later: OSError for the folder, TypeError for the state."""
+    """Fail now where `save` would fail later: OSError for the folder, which `hold` then writes to, TypeError for the state."""
     _split(state, {}, "")
     folder.mkdir(parents=True, exist_ok=True)
-    trial = folder / f".trying-{os.getpid()}"
-    trial.write_text("")
-    trial.unlink()
 
 
 def hold(folder: Path) -> Lock:

@@ -88,7 +88,7 @@ def propose(
     name = source.name.split(".")[0]
     output = output or source.with_name(f"{name}.schema.json")
     refuse_same(source, output, output.with_name(EDITOR_FILE))
-    file = reserved(output, private=epsilon is None, paid_for=epsilon is not None)
+    file = reserved(output, private=epsilon is None, paid_for=True)  # what stands there may be paid for, or edited by hand
     beside = reserved(output.with_name(EDITOR_FILE))
     if task is not None:
         choice("--task", task, ("classification", "regression"))
