@@ -191,6 +191,17 @@ def test_44_1_a_full_disk_leaves_the_older_file_and_nothing_else(tmp_path: Path)
     assert [each.name for each in tmp_path.iterdir()] == ["m.json"] and path.read_text() == "old"
 
 
+def test_44_1_where_no_folder_is_for_temporary_files_it_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a disk that is full: none takes the file by which Python finds out."""
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(tmp_path / "nowhere")])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = rescue("m.json", "model")
+    assert found is not None and found.parent == tmp_path
+    monkeypatch.setattr(Path, "home", classmethod(lambda _: (_ for _ in ()).throw(RuntimeError("no home directory"))))
+    assert rescue("m.json", "model") is None
+
+
 def test_44_1_keys_are_made_anew_and_through_no_link(tmp_path: Path) -> None:
     target = tmp_path / "theirs"
     (tmp_path / "a.pem").symlink_to(target)

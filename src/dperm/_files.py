@@ -268,17 +268,17 @@ def open_to_append(path: Path) -> int:
 def rescue(name: str, text: str) -> Path | None:
     """A new file with this text for its owner alone, in the system's temporary folder or, where that is full, in the user's own.
     None where neither takes it."""
-    for folder in (Path(tempfile.gettempdir()), Path.home()):
+    for folder in (tempfile.gettempdir, Path.home):
         path: Path | None = None
         try:
-            descriptor, made = tempfile.mkstemp(prefix="dperm-", suffix=f"-{name}", dir=folder)
+            descriptor, made = tempfile.mkstemp(prefix="dperm-", suffix=f"-{name}", dir=folder())
             path = Path(made)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(_bytes_of(text))
                 file.flush()
                 os.fsync(file.fileno())
             return path
-        except OSError:
+        except (OSError, RuntimeError):  # there may be no such folder
             if path is not None:
                 path.unlink(missing_ok=True)
     return None
