@@ -21,6 +21,7 @@ LEVELS = {
     "_family": 0,
     "_json": 0,
     "_memory": 0,
+    "_files": 1,
     "_random": 1,
     "privacy": 2,
     "release": 3,

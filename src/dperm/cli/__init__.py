@@ -18,6 +18,7 @@ import typer
 from dperm._json import on_one_line
 from dperm.cli import commands
 from dperm.cli.printing import complain, say, warn
+from dperm.cli.shared import ENDING, give_up_reserved
 
 __all__ = ["app", "main"]
 
@@ -66,8 +67,8 @@ for _module in pkgutil.iter_modules(commands.__path__):
     importlib.import_module(f"{commands.__name__}.{_module.name}").register(app)
 
 
-class _InterruptedByUser(BaseException):
-    """Ctrl-C, as an exception that the command-line framework passes on."""
+class _Interrupted(BaseException):
+    """Ctrl-C, or another signal that ends a command, as an exception that the command-line framework passes on."""
 
 
 #: What dperm raises for what it refuses, and the system for what it cannot do.
@@ -75,23 +76,27 @@ _REFUSALS = (ValueError, TypeError, OSError, RuntimeError, MemoryError, ImportEr
 
 
 def main() -> None:
-    """Run a command. Exit codes: 0 done, 1 refused or failed with one line saying why, 2 misused, 130 interrupted."""
+    """Run a command. Exit codes: 0 done, 1 refused or failed with one line saying why, 2 misused, 130 interrupted; 128 and its
+    number for another signal."""
     import signal
     import warnings
 
-    def interrupt(*_: object) -> None:
-        raise _InterruptedByUser
+    def interrupt(number: int, _: object) -> None:
+        raise _Interrupted(number)
 
-    signal.signal(signal.SIGINT, interrupt)
+    # what is to be ignored, such as the end of a terminal by nohup, stays so
+    before = {number: signal.getsignal(number) for number in ENDING if signal.getsignal(number) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, interrupt)
     warnings.showwarning = lambda message, *_: warn(str(message))
     if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal cannot show must not fail a command whose charge is made
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
-    except _InterruptedByUser:
+    except _Interrupted as signalled:
         sys.stderr.write("interrupted: nothing half-written was left; what was charged stays charged\n")
-        raise SystemExit(130) from None
+        raise SystemExit(128 + signalled.args[0]) from None
     except BrokenPipeError:
         _forget_output()
         raise SystemExit(1) from None
@@ -102,6 +107,10 @@ def main() -> None:
             raise
         complain(_told(error))
         raise SystemExit(1) from None
+    finally:
+        give_up_reserved()
+        for number, handler in before.items():
+            signal.signal(number, handler)
     raise SystemExit(code if isinstance(code, int) else 0)
 
 

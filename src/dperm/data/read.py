@@ -36,6 +36,7 @@ _TABLES = (".parquet", ".arrow", ".feather", ".xlsx", ".xlsm")
 _LIBSVM_ENDINGS = (".libsvm", ".svm", ".svmlight")
 _ARRAYS = (".npy", ".npz", *_LIBSVM_ENDINGS)
 _TEXTS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.bz2", ".csv.xz", ".csv.zip", ".txt")
+_LARGEST_LABEL = 2.0**53
 _LIBSVM = rb"[+-]?[\d.eE+-]+(,[\d.eE+-]+)*(\s+\d+:[^\s:]+)+\s*(#.*)?"
 
 
@@ -245,6 +246,11 @@ def _read_arrays(path: Path, suffix: str, target: str | None, indices: tuple[int
         features = features.astype(np.float64)
     distinct = np.unique(targets)
     labels = targets.dtype.kind in "USb" or (len(distinct) <= 20 and bool(np.all(np.mod(distinct, 1) == 0)))
+    if labels and targets.dtype.kind == "f" and np.abs(distinct).max(initial=0.0) > _LARGEST_LABEL:
+        raise DataError(
+            f"Expected labels in {path} as whole numbers up to 2^53, of which floats tell one from the next, got "
+            f"{distinct[np.abs(distinct).argmax()]:g}."
+        )
     notes = ["Features are used as they are; no schema states their ranges."]
     first = 0 if indices is None else indices[0]
     names = tuple(f"feature_{number}" for number in range(first, first + features.shape[1]))
@@ -254,7 +260,7 @@ def _read_arrays(path: Path, suffix: str, target: str | None, indices: tuple[int
         notes.append(f"Indices of features, {indices[0]}-{indices[1]}, were read off the data: not public until stated.")
     if labels:
         notes.append("The label set was taken from the data.")
-        text = targets.astype(str) if targets.dtype.kind in "USb" else targets.astype(np.int64).astype(str)
+        text = targets.astype(str) if targets.dtype.kind in "USbiu" else targets.astype(np.int64).astype(str)
         classes, bounds, targets = tuple(np.unique(text).tolist()), None, text
     else:
         read_off.append("the target's range")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm._files import nameless, scratch_folder
 from dperm._memory import free_memory
 from dperm.data.dataset import DataError, Dataset
 from dperm.data.frames import as_frame
@@ -201,10 +201,10 @@ def _encoded(frames: Iterator[pd.DataFrame], names: list[str], schema: Schema, r
     doubled = [name for name, count in Counter(names).items() if count > 1]
     if doubled:
         raise DataError(f"Expected distinct column names, got {doubled[:5]} twice.")
-    scratch = Path(os.environ.get("DPERM_SCRATCH") or tempfile.gettempdir())
+    scratch = scratch_folder()
     with _writable(scratch):
         _refuse_small(scratch, rows * (4 * schema.dimension + _target_type(schema).itemsize))
-        with tempfile.TemporaryFile(dir=scratch) as features, tempfile.TemporaryFile(dir=scratch) as targets:
+        with nameless() as features, nameless() as targets:
             found = _Parts(schema, features, targets).read(frames, rows, progress)
     known = _used(schema)
     assert found.survey is not None

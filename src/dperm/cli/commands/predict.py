@@ -12,10 +12,10 @@ from dperm.cli.shared import (
     JsonFlag,
     OnError,
     VerifyKey,
-    probe_writable,
     read,
     refitted,
     refuse_same,
+    reserved,
     say,
     say_json,
     told,
@@ -66,7 +66,6 @@ def predict(
     from dperm import _validate as check
     from dperm import data
     from dperm.estimators import model_from_json
-    from dperm.report import write_atomically
     from dperm.report.spreadsheets import for_spreadsheets
 
     check.choice("--on-error", on_error, ("fail", "skip"))
@@ -74,7 +73,7 @@ def predict(
     output = output or Path("predictions.csv" if records is None else "private-predictions.csv")
     refuse_same(model, source, output)
     refuse_same(model, records, output)
-    probe_writable(output)
+    answers = reserved(output, private=True)
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)  # of any kind
     fitted, extra = loaded
     faults: dict[int, str] = {}
@@ -124,7 +123,7 @@ def predict(
     if copied is not None:
         table = pd.concat([copied, table], axis=1)
     table, quoted = (table, {}) if raw_cells else for_spreadsheets(table)
-    write_atomically(output, table.to_csv(index=False))
+    answers.write(table.to_csv(index=False))
     summary = {
         "predictions": len(table) - len(faults),
         "blank": len(faults),
