@@ -42,6 +42,7 @@ def _own_spend_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="dperm-test-", dir=where, ignore_cleanup_errors=True) as folder:
         monkeypatch.setenv("DPERM_SPEND_LOG", f"{folder}/spend.db")
+        monkeypatch.setenv("XDG_STATE_HOME", folder)
         yield
 
 

@@ -22,6 +22,7 @@ from dperm.cli.shared import (
     say,
     search_of,
     stated_relation,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -212,10 +213,15 @@ def head(
 def verify(
     earlier: Annotated[Path | None, typer.Argument(help="A head that was written before.")] = None,
     verify_key: Annotated[Path | None, typer.Option(help="Public key that must have signed the head.")] = None,
+    remember: Annotated[
+        bool, typer.Option("--remember", help="Take the log as it is now: it was restored or replaced by somebody who may.")
+    ] = False,
 ) -> None:
-    """Follow the chain through all entries: is any changed or gone, since an earlier head or at all?"""
+    """Follow the chain through all entries: is any changed or gone, since an earlier head, since the log was last used from here,
+    or at all?"""
     from dperm.privacy.signing import check_signature, digest_of
     from dperm.release import SpendLog
+    from dperm.release.ledger.log import NOT_REMEMBERED
 
     stated = None if earlier is None else json_table(earlier)
     if stated is not None and not {"count", "chain"} <= set(stated):
@@ -226,7 +232,10 @@ def verify(
         body = {name: value for name, value in stated.items() if name != "signature"}
         check_signature(digest_of(body), str(stated["signature"]), verify_key)
     log = SpendLog.current()
-    say(f"{log.where}: all {log.verify(stated):,} entries are as they were written.")
+    was_remembered = log.is_remembered
+    say(f"{log.where}: all {log.verify(stated, remember_it=remember):,} entries are as they were written.")
+    if stated is None and not was_remembered:
+        warn(NOT_REMEMBERED)
 
 
 def _say(account: Account) -> None:

@@ -24,8 +24,11 @@ _NOT_IN_PATHS = {"'='": "=", "':'": ":", "a blank": string.whitespace}
 _POSTGRES = ("postgresql://", "postgres://")
 _WAIT = 60.0  # seconds, for others who write
 _START = b"SQLite format 3\0"  # of every SQLite file
+_SMALLEST = 512  # bytes of an SQLite file that holds anything
 _MARK = 0x64_70_65_72  # "dper": marks an SQLite file as a spend log
 _LOCK = 0x6470_6572_6D6C_6F67  # of writers in PostgreSQL, within one database
+_seen: set[tuple[int, int]] = set()  # files, by device and number, that are databases or were empty
+_looking = threading.Lock()
 
 #: One version after another: what brings a log from the version before to this one.
 MIGRATIONS: Sequence[Sequence[str]] = (
@@ -58,10 +61,12 @@ class Rows(Protocol):
 
 
 class Database(ABC):
-    """`where`: how a person would name it; `address`: how `database_at` finds it, with a password if there is one."""
+    """`where`: how a person would name it; `address`: how `database_at` finds it, with a password if there is one; `place`: what
+    tells it from others, wherever it is used from, or None where nobody else can reach it."""
 
     where: str
     address: str
+    place: str | None
 
     @abstractmethod
     def writing(self) -> contextlib.AbstractContextManager[Rows]:
@@ -91,13 +96,13 @@ class Sqlite(Database):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.where = self.address = str(self.path)
+        self.place = os.path.realpath(self.path)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Rows]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._refuse_no_database()
+            self._refuse_no_database(make=True)
             connection = self._connected(f"{self.path.absolute().as_uri()}?mode=rw")
             try:
                 connection.execute("PRAGMA synchronous = EXTRA")  # a commit survives the power, too
@@ -105,7 +110,6 @@ class Sqlite(Database):
                 self._refuse_others(connection)
                 rows = _rows(connection)
                 version = int(rows("PRAGMA user_version")[0][0])
-                _refuse_newer(version, self.where)
                 for number in range(version, len(MIGRATIONS)):
                     for statement in MIGRATIONS[number]:
                         rows(statement)
@@ -137,35 +141,50 @@ class Sqlite(Database):
                 self._refuse_others(connection)
                 rows = _rows(connection)
                 version = int(rows("PRAGMA user_version")[0][0])
-                _refuse_newer(version, self.where)
-                if not 0 < version < len(MIGRATIONS):
+                if version in (0, len(MIGRATIONS)):
                     yield rows if version else None
                     return
             finally:
                 connection.close()
-            with self._in_this_form() as rows:
-                yield rows
         except (sqlite3.Error, OSError) as error:
             raise _unusable("read", self.where, error) from error
+        with self._in_this_form() as rows:
+            yield rows
 
-    def _refuse_no_database(self) -> None:
-        """OSError for a file that is something else: SQLite itself would take a short one for an empty database."""
-        with self.path.open("rb") as file:
-            start = file.read(len(_START))
-        if start and start != _START:
-            how = "; `dperm budget import` reads a log of lines into a database" if start.startswith(b"{") else ""
-            raise OSError(f"it holds something else, no database{how}")
+    def _refuse_no_database(self, *, make: bool = False) -> None:
+        """OSError for a file that is something else: SQLite itself would take a short one for an empty database.
+
+        A process loses its locks on a file when any of its threads closes that file: a log that this process may be using is
+        not opened again beside SQLite.
+        """
+        with _looking:
+            if make and not self.path.exists():
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            found = self.path.stat()
+            file_of = (found.st_dev, found.st_ino)
+            if file_of in _seen and not 0 < found.st_size < _SMALLEST:
+                return
+            with self.path.open("rb") as file:
+                start = file.read(len(_START))
+            if start and start != _START:
+                how = "; `dperm budget import` reads a log of lines into a database" if start.startswith(b"{") else ""
+                raise OSError(f"it holds something else, no database{how}")
+            _seen.add(file_of)
 
     @staticmethod
     def _connected(uri: str) -> sqlite3.Connection:
         return sqlite3.connect(uri, uri=True, timeout=_WAIT, isolation_level=None)
 
     def _refuse_others(self, connection: sqlite3.Connection) -> None:
-        """OSError for a database that is something else."""
+        """OSError for a database that is something else, or in which statements would do something else than they say."""
         mark = int(connection.execute("PRAGMA application_id").fetchone()[0])
-        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if mark != _MARK and tables:
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        kinds = [kind for (kind,) in connection.execute("SELECT type FROM sqlite_master")]
+        if mark != _MARK and kinds:
             raise OSError("it holds something else: another program's tables")
+        if strange := sorted({*kinds} - {"table", "index"}):
+            raise OSError(f"somebody added a {strange[0]} to it")
+        _refuse_wrong(version, bool(kinds))
 
 
 def _patiently(connection: sqlite3.Connection, statement: str) -> None:
@@ -194,7 +213,7 @@ def _rows(connection: sqlite3.Connection) -> Rows:
 class Memory(Database):
     """A log that nobody else sees, gone with the object: for charges that are thrown away."""
 
-    where, address = "memory", ""
+    where, address, place = "memory", "", None
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -226,7 +245,7 @@ class Postgres(Database):
     def __init__(self, url: str) -> None:
         self.address = url
         scheme, _, rest = url.partition("://")
-        self.where = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"  # without a password
+        self.where = self.place = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"  # without a password
         self._held = threading.local()
 
     @contextlib.contextmanager
@@ -238,7 +257,6 @@ class Postgres(Database):
                 rows = self._rows(connection)
                 rows("SELECT pg_advisory_xact_lock(?)", _LOCK)
                 version = self._version(rows)
-                _refuse_newer(version, self.where)
                 for number in range(version, len(MIGRATIONS)):
                     if not number:
                         rows("CREATE TABLE dperm_version (number INTEGER NOT NULL)")
@@ -259,14 +277,13 @@ class Postgres(Database):
                 rows = self._rows(connection)
                 rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 version = self._version(rows)
-                _refuse_newer(version, self.where)
-                if not 0 < version < len(MIGRATIONS):
+                if version in (0, len(MIGRATIONS)):
                     yield rows if version else None
                     return
-            with self._in_this_form() as rows:
-                yield rows
         except (psycopg.Error, OSError) as error:
             raise _unusable("read", self.where, error) from error
+        with self._in_this_form() as rows:
+            yield rows
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[None]:
@@ -317,8 +334,11 @@ class Postgres(Database):
 
     @staticmethod
     def _version(rows: Rows) -> int:
-        there = rows("SELECT to_regclass('dperm_version')")[0][0]
-        return int(rows("SELECT number FROM dperm_version")[0][0]) if there else 0
+        ((told, entries),) = rows("SELECT to_regclass('dperm_version') IS NOT NULL, to_regclass('dperm_entries') IS NOT NULL")
+        found = rows("SELECT number FROM dperm_version") if told else []
+        version = int(found[0][0]) if len(found) == 1 else 0
+        _refuse_wrong(version, told or entries)
+        return version
 
 
 def database_at(where: str | os.PathLike[str], folder: Path | None = None) -> Database:
@@ -365,9 +385,12 @@ def database_of(address: str) -> Database:
     return Postgres(address) if address.startswith(_POSTGRES) else Sqlite(address)
 
 
-def _refuse_newer(version: int, where: str) -> None:
+def _refuse_wrong(version: int, has_tables: bool) -> None:
+    """OSError for tables of a newer dperm, or of a version that there is not: they would look as if nothing were in them."""
     if version > len(MIGRATIONS):
         raise OSError(f"it was written by a newer dperm, in version {version} of its tables")
+    if (version < 1) if has_tables else version:
+        raise OSError(f"its version was changed, to {version}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -23,7 +23,7 @@ def read_in(log: SpendLog, path: str | os.PathLike[str]) -> int:
     belongs into it before they are made.
     """
     entries = [_entry(number, line) for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1)]
-    with log.database.writing() as rows:
+    with log.writing() as rows:
         if rows("SELECT count(*) FROM dperm_budgets")[0][0]:
             raise ValueError(f"The spend log {log.where} has budgets: read what was spent before into it, and make them then.")
         known = {charge for (charge,) in rows("SELECT charge FROM dperm_entries WHERE kind = 'charge'")}

@@ -29,11 +29,16 @@ from dperm.privacy.filters import BudgetExceeded, Price
 from dperm.release.ledger.budgets import Account, Budget
 from dperm.release.ledger.databases import VARIABLE, Database, Memory, Rows, Sqlite, database_at, database_of
 from dperm.release.ledger.entries import about, account_of, append, canonical, events_of, now_of, parsed
-from dperm.release.ledger.verifying import verified
+from dperm.release.ledger.following import Known, followed, refuse_forged, refuse_other
+from dperm.release.ledger.remembering import remember, remembered, state_folder
 
 __all__ = ["Charge", "SpendLog", "only_claimed", "spend_log"]
 
 USER = "DPERM_USER"
+NOT_REMEMBERED = (
+    "nothing was remembered here of this spend log: whether it was set back to an earlier moment before now does not show. It is "
+    "remembered from now on."
+)
 _AT_ONCE = 10_000  # entries that are read together
 _HUGE = 100.0  # of ε: beyond it distributions of privacy losses are too wide to be composed finely
 _STARTED_IN = Path.cwd()  # the working directory may change later
@@ -83,8 +88,7 @@ class SpendLog:
             return cls(database_of(where))
         if named := os.environ.get(VARIABLE):
             return cls(database_at(named, _STARTED_IN))
-        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        return cls(Sqlite(Path(state) / "dperm" / "spend.db"))
+        return cls(Sqlite(state_folder() / "spend.db"))
 
     @property
     def where(self) -> str:
@@ -125,11 +129,12 @@ class SpendLog:
 
     def _charged(self, body: dict[str, Any], event: Event, label: str) -> str:
         while True:
-            known = self.account(label)
-            cost = None if known is None else known.budget.cost(event)  # may take a while: not while others wait
-            with self.database.writing() as rows:
+            with self._reading() as (rows, known):
+                before = None if rows is None else account_of(rows, label)
+            cost = None if before is None else before.budget.cost(event)  # may take a while: not while others wait
+            with self.writing(known) as rows:
                 held = account_of(rows, label)
-                if held is not None and (known is None or held.budget != known.budget):
+                if held is not None and (before is None or held.budget != before.budget):
                     continue  # it was made, or made anew, since
                 if held is not None and cost is not None:
                     _refuse_unproved(held.budget, body)
@@ -146,10 +151,10 @@ class SpendLog:
     def foreseen(self, event: Event | None, label: str = "", *, persons: bool = False) -> Account | None:
         """A data set's account as a charge of this event would leave it, or, where that is not known yet (None), as it is; None
         where the log has no budgets. Raises as `charge` does. Nothing is charged or held: others may be before it."""
-        known = self.account(label)
-        with self.database.reading() as rows:
+        with self._reading() as (rows, _):
             if rows is None:
                 return None
+            known = account_of(rows, label)
             if known is None:
                 _refuse_unknown(rows, label, self.where)
                 return None
@@ -162,7 +167,7 @@ class SpendLog:
         cannot be added up, or for a plan, which comes before charges; BudgetExceeded where it is more than the budget.
 
         Filters promise their ε for rules and sizes that do not depend on what was released."""
-        with self.database.writing() as rows:
+        with self.writing() as rows:
             account = Account(budget)
             events = events_of(rows)
             found = rows(
@@ -189,7 +194,8 @@ class SpendLog:
             rows(
                 "INSERT INTO dperm_budgets VALUES (?, ?, ?)", budget.label, canonical(budget.to_dict()), canonical(account.spent)
             )
-            body = {"label": budget.label, "budget": budget.to_dict(), "by": _whose(), "pid": os.getpid()}
+            said = {"label": budget.label, "budget": budget.to_dict(), "spent": dict(account.spent)}
+            body = {**said, "by": _whose(), "pid": os.getpid()}
             append(rows, "budget", "", body)
         return account
 
@@ -232,15 +238,89 @@ class SpendLog:
             ((count, chain, last),) = [(0, "", "")] if rows is None else rows("SELECT count, chain, time FROM dperm_head")
         return {"count": int(count), "chain": chain, "time": last}
 
-    def verify(self, head: Mapping[str, Any] | None = None) -> int:
-        """Follow the chain through all entries; returns how many there are. ValueError names the first that was changed or taken
-        out, a budget that was spent otherwise than the charges say, or an earlier `head` that this log does not continue."""
+    def verify(self, head: Mapping[str, Any] | None = None, *, remember_it: bool = False) -> int:
+        """Follow the chain through all entries, and remember the last for the charges that follow.
+
+        Parameters
+        ----------
+        head : mapping, optional
+            An earlier head, as `head` gives it, that the log must go on from.
+        remember_it : bool
+            Take the log as it is now, whatever is remembered of it: it was restored or replaced by somebody who may.
+
+        Returns
+        -------
+        int
+            The number of entries.
+
+        Raises
+        ------
+        ValueError
+            Naming the first entry that was changed or taken out, a budget that was spent otherwise than the charges say, or
+            a `head` that no log has, that this log does not go on from, or that is remembered here.
+        """
+        if head is not None:
+            refuse_forged(head)
+        place = self.database.place
+        known = None if place is None or remember_it else remembered(place)
         with self.database.reading() as rows:
             if rows is None:
+                self._refuse_gone(known)
                 if head is not None and head["count"]:
                     raise ValueError(f"The spend log {self.where} is empty; it had {head['count']:,} entries.")
-                return 0
-            return verified(rows, self.where, head)
+                found = Known()
+            else:
+                found = followed(rows, Known(), self.where, head, thorough=True)
+                refuse_other(rows, known or Known(), self.where)
+        if place is not None and (found.count or remember_it):
+            remember(place, found)
+        return found.count
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether something is remembered of it here, so that it shows when the log goes back to an earlier moment."""
+        return self.database.place is not None and remembered(self.database.place) is not None
+
+    def _refuse_gone(self, known: Known | None) -> None:
+        if known is not None and known.count:
+            raise ValueError(
+                f"The spend log {self.where} had {known.count:,} entries when it was last used from here, and is gone. "
+                "`dperm budget verify --remember` takes it as it is now."
+            )
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[tuple[Rows | None, Known]]:
+        """A view of one moment, and what is known of the log then. ValueError where it does not go on from what is remembered of
+        it."""
+        place = self.database.place
+        known = None if place is None else remembered(place)
+        with self.database.reading() as rows:
+            if rows is None or place is None:  # there is none yet, or nobody else can write it
+                self._refuse_gone(known)
+                yield rows, Known()
+                return
+            found = followed(rows, known or Known(), self.where)
+            if known is None and found.count:
+                remember(place, found)
+                warnings.warn(f"{self.where}: {NOT_REMEMBERED}", UserWarning, stacklevel=6)
+            yield rows, found
+
+    @contextlib.contextmanager
+    def writing(self, known: Known | None = None) -> Iterator[Rows]:
+        """A transaction, as `Database.writing`, on a log that goes on from what is `known` of it (None: what is remembered); the
+        last entry is remembered once it is on disk. ValueError for another log."""
+        if known is None:
+            with self._reading() as (_, known):  # of a log that is new here all is read: not while others wait
+                pass
+        place = self.database.place
+        with self.database.writing() as rows:
+            if place is not None:
+                known = followed(rows, known, self.where)
+            yield rows
+            if place is not None:
+                known = followed(rows, known, self.where)
+        if place is not None:
+            remember(place, known)
 
     def reserve(self, charge_id: str, steps: int, limit: int, done: int = 0) -> tuple[int, int] | None:
         """Take the next `steps` of a charged run's `limit` steps: (start, stop), handed to nobody else and never again.
@@ -249,7 +329,7 @@ class SpendLog:
         dies in between: a run that is continued takes what is left. (limit, limit) when nothing is; None where this log does
         not hold the charge. ValueError for another limit than before.
         """
-        with self.database.writing() as rows:
+        with self.database.connected(), self.writing() as rows:
             start, entries = done, about(rows, charge_id)
             for kind, body in entries:
                 if kind == "steps":
@@ -269,7 +349,7 @@ class SpendLog:
         None, and nothing appended, where that would exceed the account's limit: parts of other copies of the run count. `spent`
         is known to be spent, whatever the log says; `note` is public.
         """
-        with self.database.writing() as rows:
+        with self.database.connected(), self.writing() as rows:
             total = price.cost + max(spent, _accounts(about(rows, charge_id)).get(price.account, 0.0))
             if not total <= price.limit:
                 return None
