@@ -175,8 +175,11 @@ def history(
     if as_json:
         say(json.dumps(log.history(label)))
         return
-    for entry in log.entries(label):
-        what = f"budget ε = {Budget.from_dict(entry['budget']).epsilon:g}" if entry["kind"] == "budget" else entry["mechanism"]
+    for entry in log.entries(label, ("charge", "budget", "refusal")):
+        if entry["kind"] == "budget":
+            what = f"budget ε = {Budget.from_dict(entry['budget']).epsilon:g}"
+        else:
+            what = f"refused: {entry['why']}" if entry["kind"] == "refusal" else entry["mechanism"]
         marks = [name for name, holds in (("claimed", entry.get("claimed")), ("seeded", not entry.get("private", True))) if holds]
         named = f"{entry.get('label') or '(no label)':20s}  {entry.get('by', ''):12s}"
         say(f"{entry['number']:6d}  {entry['time']}  {named}  {what}{' '.join(['', *marks])}")

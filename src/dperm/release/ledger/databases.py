@@ -10,9 +10,9 @@ import string
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 __all__ = ["Database", "Memory", "Postgres", "Rows", "Sqlite", "database_at", "database_of"]
 
@@ -23,6 +23,7 @@ FILE_ENDINGS = (".db", ".sqlite", ".sqlite3")
 _NOT_IN_PATHS = {"'='": "=", "':'": ":", "a blank": string.whitespace}
 _POSTGRES = ("postgresql://", "postgres://")
 _WAIT = 60.0  # seconds, for others who write
+_TICK = 5.0  # seconds: file systems tell times of files more coarsely than that of day
 _START = b"SQLite format 3\0"  # of every SQLite file
 _SMALLEST = 512  # bytes of an SQLite file that holds anything
 _MARK = 0x64_70_65_72  # "dper": marks an SQLite file as a spend log
@@ -54,10 +55,20 @@ MIGRATIONS: Sequence[Sequence[str]] = (
 )
 
 
-class Rows(Protocol):
-    """Runs one statement, with ? for each of the values, and returns its rows."""
+class Rows:
+    """One transaction: runs a statement, with ? for each of the values, and returns its rows.
 
-    def __call__(self, statement: str, *values: Any) -> list[tuple[Any, ...]]: ...
+    `clocks` reads the clocks of servers, which this machine's is held against: seconds since 1970, by the name of each.
+    """
+
+    def __init__(
+        self, run: Callable[[str, Sequence[Any]], list[tuple[Any, ...]]], clocks: Callable[[], dict[str, float]]
+    ) -> None:
+        self._run = run
+        self.clocks = clocks
+
+    def __call__(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._run(statement, values)
 
 
 class Database(ABC):
@@ -108,7 +119,7 @@ class Sqlite(Database):
                 connection.execute("PRAGMA synchronous = EXTRA")  # a commit survives the power, too
                 _patiently(connection, "BEGIN IMMEDIATE")
                 self._refuse_others(connection)
-                rows = _rows(connection)
+                rows = _rows(connection, self._clocks)
                 version = int(rows("PRAGMA user_version")[0][0])
                 for number in range(version, len(MIGRATIONS)):
                     for statement in MIGRATIONS[number]:
@@ -139,7 +150,7 @@ class Sqlite(Database):
                 connection.execute("BEGIN")
                 _patiently(connection, "SELECT 1 FROM sqlite_master")  # from here on nobody can write what is read
                 self._refuse_others(connection)
-                rows = _rows(connection)
+                rows = _rows(connection, self._clocks)
                 version = int(rows("PRAGMA user_version")[0][0])
                 if version in (0, len(MIGRATIONS)):
                     yield rows if version else None
@@ -170,6 +181,16 @@ class Sqlite(Database):
                 how = "; `dperm budget import` reads a log of lines into a database" if start.startswith(b"{") else ""
                 raise OSError(f"it holds something else, no database{how}")
             _seen.add(file_of)
+
+    def _clocks(self) -> dict[str, float]:
+        """That of the file's server, which tells its own time when the file is touched."""
+        clocks: dict[str, float] = {}
+        with contextlib.suppress(OSError):  # who may not touch it learns no time from it
+            os.utime(self.path)
+            ahead = self.path.stat().st_mtime - time.time()
+            if abs(ahead) > _TICK:  # else it is this machine's own clock, or one that agrees with it
+                clocks["that of the file's server"] = time.time() + ahead
+        return clocks
 
     @staticmethod
     def _connected(uri: str) -> sqlite3.Connection:
@@ -203,11 +224,11 @@ def _patiently(connection: sqlite3.Connection, statement: str) -> None:
     connection.execute(f"PRAGMA busy_timeout = {int(1000 * _WAIT)}")
 
 
-def _rows(connection: sqlite3.Connection) -> Rows:
-    def rows(statement: str, *values: Any) -> list[tuple[Any, ...]]:
+def _rows(connection: sqlite3.Connection, clocks: Callable[[], dict[str, float]] = dict) -> Rows:
+    def run(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         return connection.execute(statement, values).fetchall()
 
-    return rows
+    return Rows(run, clocks)
 
 
 class Memory(Database):
@@ -326,11 +347,15 @@ class Postgres(Database):
 
     @staticmethod
     def _rows(connection: Any) -> Rows:
-        def rows(statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        def run(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
             cursor = connection.execute(statement.replace("?", "%s"), values or None)
             return cursor.fetchall() if cursor.description else []
 
-        return rows
+        def clocks() -> dict[str, float]:
+            told = run("SELECT extract(epoch FROM clock_timestamp())", ())[0][0]
+            return {"that of the database's server": float(told)}
+
+        return Rows(run, clocks)
 
     @staticmethod
     def _version(rows: Rows) -> int:

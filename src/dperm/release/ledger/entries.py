@@ -11,6 +11,7 @@ from typing import Any
 
 from dperm.privacy.events import Event, event_from_dict
 from dperm.release.ledger.budgets import Account, Budget
+from dperm.release.ledger.clocks import agreed, not_ahead
 from dperm.release.ledger.databases import Rows
 from dperm.release.ledger.rules import Amounts
 
@@ -20,22 +21,39 @@ _AT_ONCE = 50  # entries in one statement: early versions of SQLite take 999 val
 
 
 def now_of(rows: Rows) -> str:
-    """The time, and never before that of the last entry: clocks may be set back."""
-    return max(rows("SELECT time FROM dperm_head")[0][0], time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    """The time, as entries state it: never before that of the last entry, or by a server's clock where the log has a server.
+
+    Raises
+    ------
+    ValueError
+        Where this machine's clock is ahead of a second one.
+    """
+    return max(_last(rows), agreed(_by_this_machine(), rows.clocks()))
+
+
+def _last(rows: Rows) -> str:
+    return rows("SELECT time FROM dperm_head")[0][0]
+
+
+def _by_this_machine() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def append(rows: Rows, kind: str, charge: str, body: Mapping[str, Any], *, event: Event | None = None) -> None:
-    """One entry, chained to the one before. Its time is never before that of the one before: clocks may be set back."""
+    """One entry, chained to the one before. Its time is never before that of the one before: clocks may be set back. Where the
+    body states no time it is that of the earliest clock: what is a part of a charge is not refused where clocks differ."""
     append_all(rows, [(kind, charge, body, event)])
 
 
 def append_all(rows: Rows, entries: Iterable[tuple[str, str, Mapping[str, Any], Event | None]]) -> None:
     """`append` of kinds, charges, bodies and events, in their order."""
+    entries = list(entries)
     ((count, chain, last),) = rows("SELECT count, chain, time FROM dperm_head")
+    now = "" if all("time" in body for _, _, body, _ in entries) else not_ahead(_by_this_machine(), rows.clocks())
     written: set[str] = set()
     values: list[tuple[Any, ...]] = []
     for number, (kind, charge, body, event) in enumerate(entries, start=count + 1):
-        last = max(last, str(body.get("time", "")) or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        last = max(last, str(body.get("time", "")) or now)
         digest = None if event is None else _written(rows, event, written)
         text = canonical({**body, "kind": kind, "charge": charge, "time": last, "event": digest})
         chain = hashlib.sha256((chain + text).encode()).hexdigest()

@@ -97,6 +97,7 @@ def followed(rows: Rows, known: Known, where: str, head: Mapping[str, Any] | Non
         same = number == count + 1 and told == chain
         same &= (data.get("kind"), data.get("label", ""), data.get("event"), data.get("charge")) == (kind, label, event, charge)
         same &= flags_of(data) == (persons, private, claimed) and (events is None or event is None or event in events)
+        same &= str(data.get("time", "")) >= time
         if not same:
             raise ValueError(f"Entry {number:,} of the spend log {where}, or one before it, was changed or taken out.")
         if head is not None and number == head["count"] and chain != head["chain"]:

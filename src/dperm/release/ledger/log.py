@@ -16,7 +16,7 @@ import tempfile
 import threading
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,16 +136,19 @@ class SpendLog:
                 held = account_of(rows, label)
                 if held is not None and (before is None or held.budget != before.budget):
                     continue  # it was made, or made anew, since
-                if held is not None and cost is not None:
-                    _refuse_unproved(held.budget, body)
-                    after = held.charged(cost, now_of(rows)[:10])
-                    body |= {"costs": cost}
-                    rows("UPDATE dperm_budgets SET spent = ? WHERE label = ?", canonical(after.spent), label)
-                else:
+                now = now_of(rows)
+                if held is None or cost is None:
                     _refuse_unknown(rows, label, self.where)
-                append(rows, "charge", body["id"], body, event=event)
-            if held is not None and cost is not None:
-                _warn_of(held, held.charged(cost, ""))
+                    append(rows, "charge", body["id"], {**body, "time": now}, event=event)
+                    return body["id"]
+                _refuse_unproved(held.budget, body)
+                if held.budget.expired(now[:10]):
+                    _note_expiry(rows, held.budget, now)
+                else:
+                    after = held.charged(cost, now[:10])
+                    rows("UPDATE dperm_budgets SET spent = ? WHERE label = ?", canonical(after.spent), label)
+                    append(rows, "charge", body["id"], {**body, "costs": cost, "time": now}, event=event)
+            _warn_of(held, held.charged(cost, now[:10]))  # which raises where it has expired
             return body["id"]
 
     def foreseen(self, event: Event | None, label: str = "", *, persons: bool = False) -> Account | None:
@@ -194,7 +197,7 @@ class SpendLog:
             rows(
                 "INSERT INTO dperm_budgets VALUES (?, ?, ?)", budget.label, canonical(budget.to_dict()), canonical(account.spent)
             )
-            said = {"label": budget.label, "budget": budget.to_dict(), "spent": dict(account.spent)}
+            said = {"label": budget.label, "budget": budget.to_dict(), "spent": dict(account.spent), "time": now_of(rows)}
             body = {**said, "by": _whose(), "pid": os.getpid()}
             append(rows, "budget", "", body)
         return account
@@ -216,19 +219,20 @@ class SpendLog:
         """Charges and budgets, oldest first, as they stand in the log; of one data set, or of all."""
         return list(self.entries(label))
 
-    def entries(self, label: str | None = None) -> Iterator[dict[str, Any]]:
-        """`history`, one after another, as it was when the first is asked for. Nobody who writes waits for who reads them."""
+    def entries(self, label: str | None = None, kinds: Sequence[str] = ("charge", "budget")) -> Iterator[dict[str, Any]]:
+        """`history`, one after another, as it was when the first is asked for. Nobody who writes waits for who reads them.
+        `kinds`: what is asked for; there are also a "refusal" of a budget that expired, and "steps" and "part" of charges."""
         # a name would lead databases to all entries with it for each part that is read: by number alone they find the part
         chosen, values = ("", ()) if label is None else (" AND label || '' = ?", (label,))
         query = (
-            "SELECT number, body FROM dperm_entries WHERE kind IN ('charge', 'budget') AND number > ? AND number <= ?"
+            f"SELECT number, body FROM dperm_entries WHERE kind IN ({', '.join('?' * len(kinds))}) AND number > ? AND number <= ?"
             f"{chosen} ORDER BY number"
         )
         with self.database.reading() as rows:
             last = 0 if rows is None else rows("SELECT max(number) FROM dperm_entries")[0][0] or 0
         for start in range(0, int(last), _AT_ONCE):  # what is added later comes after it
             with self.database.reading() as rows:
-                found = [] if rows is None else rows(query, start, min(start + _AT_ONCE, int(last)), *values)
+                found = [] if rows is None else rows(query, *kinds, start, min(start + _AT_ONCE, int(last)), *values)
             for number, text in found:
                 yield {"number": int(number), **parsed(number, text)}
 
@@ -435,6 +439,14 @@ def _refuse_unknown(rows: Rows, label: str, where: str) -> None:
         raise ValueError(
             f"The spend log {where} has budgets, and none for {label!r}: its owner makes one by `dperm budget create`."
         )
+
+
+def _note_expiry(rows: Rows, budget: Budget, now: str) -> None:
+    """An entry that a charge was refused because its budget has expired, unless the log is of a later day already: the budget
+    stays expired when a clock is set back."""
+    if not budget.expired(rows("SELECT time FROM dperm_head")[0][0][:10]):
+        body = {"label": budget.label, "why": f"expired on {budget.expires}", "by": _whose(), "pid": os.getpid(), "time": now}
+        append(rows, "refusal", "", body)
 
 
 def _refuse_unproved(budget: Budget, body: Mapping[str, Any]) -> None:
