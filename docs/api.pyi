@@ -354,7 +354,7 @@ class TableEncoder:  # Numbers of a frame by their public range, as lines or cur
 
 def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple[Model, dict[str, Any]]: ...  # The fitted model and the extra it was saved with.
 
-def model_to_json(model: Model, extra: dict[str, Any] | None = None, *, sign_key: str | Path | None = None) -> str: ...  # A fitted model as text, with the settings that it was fitted with; `extra` must be JSON-ready (a schema, for example).
+def model_to_json(model: Model, extra: dict[str, Any] | None = None, *, sign_key: str | Path | SigningKey | None = None) -> str: ...  # A fitted model as text, with the settings that it was fitted with; `extra` must be JSON-ready (a schema, for example).
 
 
 # --- dperm.gradient: Gradient perturbation: samplers, bounding, noise, updates, the plan that binds them, and the one loop.
@@ -1990,8 +1990,6 @@ class StudyResult:  # Cells of one data set, in order, and what a reader needs t
     def best(self, epsilon: float) -> str | None: ...
 
 def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[[int, int], None] | None = None) -> StudyResult: ...  # Run every mechanism × ε × repeat on `jobs` processes. `progress(done, total)` is called as tasks finish.
-
-def write_atomically(path: str | os.PathLike[str], text: str) -> None: ...  # Write to a temporary neighbour, flush, rename. OSError, with nothing left behind, where any of it fails.
 
 
 # --- dperm.solvers: Non-private minimisers; those of one output certify how close they came.

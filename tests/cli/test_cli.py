@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,10 @@ import pandas as pd
 import pytest
 
 from dperm import data
-from dperm.estimators import model_from_json
+from dperm.estimators import model_from_json, model_to_json
 from dperm.mechanisms.gradient import SAMPLINGS
 from dperm.privacy import ApproximateDP, Certificate
-from dperm.privacy.signing import digest_of
+from dperm.privacy.signing import SigningKey, digest_of, make_key
 from dperm.release import SpendLog
 from dperm.report.candidates import CANDIDATES
 from helpers.commands import Done, dperm
@@ -252,6 +254,38 @@ def test_a_signature_says_who_vouches_for_a_model(tmp_path: Path) -> None:
     assert len(SpendLog.current().charges()) == charged
 
 
+def test_44_3_a_key_is_read_once_before_the_charge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, model = tmp_path / "signer.pem", tmp_path / "m.json"
+    public = make_key(key)
+    after_the_charge(monkeypatch, key.unlink)
+    dperm("train", "iris", "-o", model, "--sign-key", key)
+    assert model_from_json(model.read_text(), verify_key=public)
+    assert "Cannot read the private key" in dperm("train", "iris", "-o", model, "--sign-key", key, expect=1).stderr
+    assert len(SpendLog.current().charges()) == 1
+
+
+def test_44_3_a_signature_that_fails_keeps_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every signature, of each part's model: the models are there without one, and the error says so."""
+
+    class Broken:
+        def sign(self, data: bytes) -> bytes:
+            raise RuntimeError("the token was pulled out")
+
+    key, model = tmp_path / "signer.pem", tmp_path / "m.json"
+    make_key(key)
+    read = SigningKey.__init__
+
+    def broken(self: SigningKey, path: Any) -> None:
+        read(self, path)
+        self._key = Broken()  # type: ignore[assignment]
+
+    monkeypatch.setattr(SigningKey, "__init__", broken)
+    done = dperm("train", "iris", "-o", model, "--sign-key", key, expect=1)
+    assert "Cannot sign: the token was pulled out" in done.stderr and "without a signature" in done.stderr
+    assert model_from_json(model.read_text())[0].certificate_.epsilon <= 1.0
+    assert "signature" not in json.loads(model.read_text())
+
+
 def test_no_epsilon_is_printed_for_what_is_only_claimed(table: Path, tmp_path: Path) -> None:
     model = tmp_path / "m.json"
     dperm("train", table, "--target", "income", "--accept-proposed", "-o", model)
@@ -260,18 +294,86 @@ def test_no_epsilon_is_printed_for_what_is_only_claimed(table: Path, tmp_path: P
     assert json.loads(dperm("account", "--event", model, "--json").stdout)["epsilon"] is None
 
 
-def test_defect_10_a_model_that_finds_no_room_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that is full after the charge: the model goes elsewhere, and the message says where."""
+def after_the_charge(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Let something happen as soon as a training is over, before anything is written."""
+    fit = data.Dataset.fit
 
-    def full(path: Path, text: str) -> None:
-        raise OSError(28, "No space left on device")
+    def fitted(*args: Any, **kwargs: Any) -> Any:
+        model = fit(*args, **kwargs)
+        happens()
+        return model
 
-    monkeypatch.setattr("dperm.report.write_atomically", full)
+    monkeypatch.setattr(data.Dataset, "fit", fitted)
+
+
+def test_44_1_a_model_whose_folder_is_gone_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model goes elsewhere, for its owner alone, and the message says where."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    error = dperm("train", "breast_cancer", "-o", tmp_path / "m.json", expect=1).stderr
-    assert "No space left" in error and "paid for" in error
+    after_the_charge(monkeypatch, lambda: shutil.rmtree(tmp_path / "out"))
+    error = dperm("train", "breast_cancer", "-o", tmp_path / "out" / "m.json", expect=1).stderr
+    assert "Cannot write" in error and "paid for" in error
     saved = Path(error.split("it is in ")[1].strip().removesuffix("."))
     assert model_from_json(saved.read_text())[0].certificate_.epsilon <= 1.0
+    assert saved.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits of processes")
+def test_44_1_a_model_that_finds_no_room_anywhere_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    path, before = tmp_path / "m.json", resource.getrlimit(resource.RLIMIT_FSIZE)
+    path.write_text("old")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    after_the_charge(monkeypatch, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1])))
+    try:
+        done = dperm("train", "breast_cancer", "-o", path, expect=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "File too large" in done.stderr and "it was printed instead" in done.stderr
+    assert model_from_json(done.stdout[done.stdout.index("{") : done.stdout.rindex("}") + 1])[0].certificate_.epsilon <= 1.0
+    assert [each.name for each in tmp_path.iterdir()] == ["m.json"] and path.read_text() == "old"
+
+
+def test_44_1_a_part_that_cannot_be_written_costs_no_other(
+    table: Path, schema: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere").mkdir()
+    after_the_charge(monkeypatch, lambda: (tmp_path / "m.baker.json").mkdir())
+    error = dperm("train", table, "--schema", schema, "--fit-by", "job", "-o", tmp_path / "m.json", expect=1).stderr
+    saved = Path(error.split("it is in ")[1].strip().removesuffix("."))
+    found = {model_from_json(path.read_text())[1]["fit_by"]["value"] for path in (saved, tmp_path / "m.nurse.json")}
+    assert found == {"baker", "nurse"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks")
+def test_44_1_of_two_trainings_to_one_output_each_keeps_its_model(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    command = [sys.executable, "-m", "dperm", "train", "iris", "-o", str(path)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    found = {each.name: json.loads(each.read_text())["digest"] for each in tmp_path.iterdir()}
+    assert found.keys() == {"m.json", "m.1.json"} and len(set(found.values())) == 2
+    assert sum("What was there is kept as" in each for each in told) == 1
+    assert len(SpendLog.current().charges()) == 2
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_44_1_what_was_paid_for_is_written_before_a_signal_ends_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    def signalled(*args: Any, **kwargs: Any) -> str:
+        os.kill(os.getpid(), number)
+        return model_to_json(*args, **kwargs)
+
+    monkeypatch.setattr("dperm.estimators.model_to_json", signalled)
+    done = dperm("train", "iris", "-o", tmp_path / "m.json", expect=128 + number)
+    assert "interrupted" in done.stderr
+    assert model_from_json((tmp_path / "m.json").read_text())
+    assert [each.name for each in tmp_path.iterdir()] == ["m.json"]
 
 
 def test_defect_10_budgets_that_promise_nothing_are_said_to(tmp_path: Path) -> None:

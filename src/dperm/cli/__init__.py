@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from dperm.cli import commands
-from dperm.cli.shared import say, warn
+from dperm.cli.shared import ENDING, give_up_reserved, say, warn
 
 __all__ = ["app", "main"]
 
@@ -63,30 +63,38 @@ for _module in pkgutil.iter_modules(commands.__path__):
     importlib.import_module(f"{commands.__name__}.{_module.name}").register(app)
 
 
-class _InterruptedByUser(BaseException):
-    """Ctrl-C, as an exception that the command-line framework passes on."""
+class _Interrupted(BaseException):
+    """Ctrl-C, or another signal that ends a command, as an exception that the command-line framework passes on."""
 
 
 def main() -> None:
-    """Run a command. Exit codes: 0 done, 1 refused or failed with one line saying why, 2 misused, 130 interrupted."""
+    """Run a command. Exit codes: 0 done, 1 refused or failed with one line saying why, 2 misused, 130 interrupted; 128 and its
+    number for another signal."""
     import signal
     import warnings
 
-    def interrupt(*_: object) -> None:
-        raise _InterruptedByUser
+    def interrupt(number: int, _: object) -> None:
+        raise _Interrupted(number)
 
-    signal.signal(signal.SIGINT, interrupt)
+    # what is to be ignored, such as the end of a terminal by nohup, stays so
+    before = {number: signal.getsignal(number) for number in ENDING if signal.getsignal(number) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, interrupt)
     warnings.showwarning = lambda message, *_: warn(str(message))
     try:
         app(standalone_mode=True)
-    except _InterruptedByUser:
+    except _Interrupted as signalled:
         sys.stderr.write("interrupted: nothing half-written was left; what was charged stays charged\n")
-        raise SystemExit(130) from None
+        raise SystemExit(128 + signalled.args[0]) from None
     except (ValueError, TypeError, OSError, RuntimeError, MemoryError) as error:
         if os.environ.get("DPERM_TRACEBACK"):
             raise
         sys.stderr.write(f"error: {str(error) or type(error).__name__}\n")
         raise SystemExit(1) from None
+    finally:
+        give_up_reserved()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from dperm.mechanisms import Method, method_from_dict
 from dperm.mechanisms.method import FOREIGN
 from dperm.objectives import LinearObjective, Roughness
 from dperm.privacy import Certificate, Risk
-from dperm.privacy.signing import check_signature, digest_of, sign
+from dperm.privacy.signing import SigningKey, check_signature, digest_of, sign
 
 __all__ = ["Model", "model_from_json", "model_to_json"]
 
@@ -35,10 +35,10 @@ _LARGEST_COST = 1000.0  # a minute of accounting: whoever reads a model waits fo
 _OF_OBJECTIVE = ("outputs", "data_norm", "intercept_scale", "strong_convexity", "radius")
 
 
-def model_to_json(model: Model, extra: dict[str, Any] | None = None, *, sign_key: str | Path | None = None) -> str:
+def model_to_json(model: Model, extra: dict[str, Any] | None = None, *, sign_key: str | Path | SigningKey | None = None) -> str:
     """A fitted model as text, with the settings that it was fitted with; `extra` must be JSON-ready (a schema, for example).
 
-    `sign_key`: a private key (`dperm keygen`) that signs the whole. `random_state` is left out.
+    `sign_key`: a private key (`dperm keygen`), or its file, that signs the whole. `random_state` is left out.
     """
     if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"Expected a model of dperm.estimators, got {type(model).__name__}.")

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["check_signature", "digest_of", "make_key", "sign"]
+from dperm._files import make_new
+
+__all__ = ["SigningError", "SigningKey", "check_signature", "digest_of", "make_key", "sign"]
 
 
 def digest_of(statement: Any) -> str:
@@ -23,36 +24,65 @@ def digest_of(statement: Any) -> str:
 def make_key(path: str | Path) -> Path:
     """A new private key at `path`, for its owner's eyes, and its public key beside it, at `path`.pub, which is returned.
 
-    ValueError where one of them exists.
+    ValueError where one of them exists, or a link in its place; OSError, with neither left behind, where one cannot be written.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    key, public = Ed25519PrivateKey.generate(), Path(f"{path}.pub")
-    for target in (Path(path), public):
-        if target.exists():
-            raise ValueError(f"{target} exists already: choose another name.")
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(private)
-    public.write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+    key, private, public = Ed25519PrivateKey.generate(), Path(path), Path(f"{path}.pub")
+    pem = serialization.Encoding.PEM
+    written: list[Path] = []
+    try:
+        for target, content, mode in (
+            (private, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()), 0o600),
+            (public, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo), 0o644),
+        ):
+            make_new(target, content, mode)
+            written.append(target)
+    except OSError as error:
+        for target in written:  # one without the other is of no use
+            target.unlink()
+        if isinstance(error, FileExistsError):
+            raise ValueError(f"{error.filename} exists already: choose another name.") from None
+        raise
     return public
 
 
-def sign(digest: str, key: str | Path) -> str:
-    """The signature of a digest by the private key at `key`, in hexadecimal. ValueError for another kind of file."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+class SigningError(RuntimeError):
+    """A key that was read did not sign."""
 
-    try:
-        private_key = load_pem_private_key(Path(key).read_bytes(), None)
-    except OSError as error:
-        raise ValueError(f"Cannot read the private key {key}: {error.strerror}.") from None
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{key} is no private key: {error}") from None
-    if not isinstance(private_key, Ed25519PrivateKey):
-        raise ValueError(f"Expected an Ed25519 private key in {key}, got {type(private_key).__name__}.")
-    return private_key.sign(digest.encode()).hex()
+
+class SigningKey:
+    """A private key, read from its file when the object is made: what happens to the file later changes nothing.
+
+    path : the file, as `make_key` writes it. ValueError for another kind of file, or one that cannot be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        try:
+            key = load_pem_private_key(Path(path).read_bytes(), None)
+        except OSError as error:
+            raise ValueError(f"Cannot read the private key {path}: {error.strerror}.") from None
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path} is no private key: {error}") from None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise ValueError(f"Expected an Ed25519 private key in {path}, got {type(key).__name__}.")
+        self._key = key
+
+    def sign(self, digest: str) -> str:
+        """The signature of a digest, in hexadecimal. SigningError where the cryptographic library fails."""
+        try:
+            return self._key.sign(digest.encode()).hex()
+        except Exception as error:  # whatever it is: the caller keeps what was to be signed
+            raise SigningError(f"Cannot sign: {error}") from error
+
+
+def sign(digest: str, key: str | Path | SigningKey) -> str:
+    """The signature of a digest by a private key, or by the one in a file, in hexadecimal. ValueError for another file."""
+    return (key if isinstance(key, SigningKey) else SigningKey(key)).sign(digest)
 
 
 def check_signature(digest: str, signature: str, key: str | Path) -> None:

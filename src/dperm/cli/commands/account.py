@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, certificate_at, event_at, probe_writable, say, stated_relation
+from dperm.cli.shared import Delta, JsonFlag, Relation, certificate_at, event_at, reserved, say, stated_relation
 
 __all__ = ["register"]
 
@@ -81,19 +81,17 @@ def _compare(noise: float, rate: float, steps: int, delta: float, relation: str,
     from dperm.privacy.closed_forms import ladder
     from dperm.report.summary import ladder_table
 
-    if output is not None:
-        probe_writable(output)
+    page = None if output is None else reserved(output)
     rungs = ladder(noise, rate, steps, delta, stated_relation(relation))
     if as_json:
         say(json.dumps({"delta": delta, "rungs": [asdict(rung) for rung in rungs]}))
     else:
         plan = f"{steps:,} releases of noise {noise:g}" + (f", each on a sample at rate {rate:g}" if rate < 1 else "")
         ladder_table(rungs, f"{plan}: ε at δ = {delta:g}")
-    if output is not None:
-        from dperm.report import write_atomically
+    if page is not None:
         from dperm.report.ladder import ladder_page
 
-        write_atomically(output, ladder_page(noise, rate, steps, delta, stated_relation(relation), rungs))
+        page.write(ladder_page(noise, rate, steps, delta, stated_relation(relation), rungs))
         if not as_json:
             say(f"Page written to {output}.")
 

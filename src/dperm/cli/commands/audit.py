@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, dataset_of, probe_writable, progress, read, say, search_of
+from dperm.cli.shared import JsonFlag, VerifyKey, dataset_of, progress, read, reserved, say, search_of
 
 if TYPE_CHECKING:
     from dperm.audit import AuditResult, Training
@@ -60,7 +60,6 @@ def audit(
 
     from dperm import _validate as check
     from dperm.audit import attack, learned, overall, planned_attack, results_to_json
-    from dperm.report import write_atomically
 
     if (members is None) != (others is None):
         raise ValueError("Expected --members and --others together: members are told from others.")
@@ -88,7 +87,7 @@ def audit(
             raise ValueError("Expected no --trials with a network: its training is watched from within.")
         shape = fitted.n_features_in_, len(getattr(fitted, "classes_", ()))
         training = None if network else _training(fitted, *shape, certificate, search_of(extra))
-    probe_writable(output)
+    results_file = reserved(output, private=members is not None)
     if trials is not None:
         check.integer("--trials", trials, minimum=20)
     seconds = 60 * check.positive("--minutes", minutes)
@@ -105,7 +104,7 @@ def audit(
     if certificate is not None:  # what was attacked is a part of it, or its settings with fewer records: refuted, so is it
         results = [replace(result, claimed_epsilon=certificate.epsilon) for result in results]
     results += inferred
-    write_atomically(output, results_to_json(results))
+    results_file.write(results_to_json(results))
     verdict = overall(results)
     if as_json:
         say(results_to_json(results))

@@ -17,8 +17,8 @@ from dperm.cli.shared import (
     certificate_at,
     event_of,
     json_table,
-    probe_writable,
     read,
+    reserved,
     say,
     search_of,
     stated_relation,
@@ -166,11 +166,10 @@ def history(
     from dperm.release.ledger import Budget
 
     if output is not None:
-        from dperm.report import write_atomically
         from dperm.report.budgets import budgets_page
 
-        probe_writable(output)
-        write_atomically(output, budgets_page(SpendLog.current(), None if label is None else [label]))
+        page = reserved(output)
+        page.write(budgets_page(SpendLog.current(), None if label is None else [label]))
     log = SpendLog.current()
     if as_json:
         say(json.dumps(log.history(label)))
@@ -202,14 +201,13 @@ def head(
     was changed or taken out."""
     from dperm.privacy.signing import digest_of, sign
     from dperm.release import SpendLog
-    from dperm.report import write_atomically
 
-    probe_writable(output)
+    file = reserved(output)
     log = SpendLog.current()
     found = log.head()
     log.verify(found)
     signature = {} if sign_key is None else {"signature": sign(digest_of(found), sign_key)}
-    write_atomically(output, json.dumps({**found, **signature}, indent=2))
+    file.write(json.dumps({**found, **signature}, indent=2))
     say(f"{found['count']:,} entries until {found['time'] or 'now'}; head written to {output}.")
 
 

@@ -14,12 +14,15 @@ from dperm.cli.shared import (
     JsonFlag,
     Relation,
     dataset_of,
-    probe_writable,
+    keep,
     progress,
     refuse_same,
+    reserved,
     say,
     stated_indices,
+    told_kept,
     told_to_holder,
+    uninterrupted,
     warn,
 )
 
@@ -72,7 +75,7 @@ def compare(
     """
     from dperm.audit import overall
     from dperm.data.knots import usual_knots
-    from dperm.report import Study, run_study, write_atomically
+    from dperm.report import Study, run_study
     from dperm.report.audits import audit_study
     from dperm.report.candidates import USUAL
     from dperm.report.page import comparison_page
@@ -87,7 +90,7 @@ def compare(
     study = Study(
         epsilons=values, delta=delta, mechanisms=chosen, repeats=repeats, data_norm=data_norm, relation=relation, seed=seed
     )
-    probe_writable(output)
+    page = reserved(output, private=True, paid_for=True)
     jobs = jobs or os.cpu_count() or 1
     results: list[StudyResult] = []
 
@@ -120,11 +123,12 @@ def compare(
             audits.append(audit_study(result, step))
         for key, outcomes in audits[-1] if not as_json else ():
             say(" ".join([f"{key}: {overall(outcomes)}. {outcomes[1]}", *outcomes[0].limits()]))
-    write_atomically(output, comparison_page(results, audits))
+    with uninterrupted():
+        kept = keep(page, comparison_page(results, audits))
     say(
         results_json(results)
         if as_json
-        else f"Report written to {output}. It is for the data holder only: it says which parts are private."
+        else f"Report written to {output}. It is for the data holder only: it says which parts are private.{told_kept(kept)}"
     )
 
 

@@ -12,10 +12,10 @@ from dperm.cli.shared import (
     JsonFlag,
     OnError,
     VerifyKey,
-    probe_writable,
     read,
     refitted,
     refuse_same,
+    reserved,
     say,
     told,
     told_of_rows,
@@ -62,14 +62,13 @@ def predict(
     from dperm import _validate as check
     from dperm import data
     from dperm.estimators import model_from_json
-    from dperm.report import write_atomically
 
     check.choice("--on-error", on_error, ("fail", "skip"))
     check.fraction("--level", level)
     output = output or Path("predictions.csv" if records is None else "private-predictions.csv")
     refuse_same(model, source, output)
     refuse_same(model, records, output)
-    probe_writable(output)
+    answers = reserved(output, private=True)
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)  # of any kind
     fitted, extra = loaded
     faults: dict[int, str] = {}
@@ -118,7 +117,7 @@ def predict(
         table["taken at the end of its range"] = pd.Series(clipped)
     if copied is not None:
         table = pd.concat([copied, table], axis=1)
-    write_atomically(output, table.to_csv(index=False))
+    answers.write(table.to_csv(index=False))
     summary = {
         "predictions": len(table) - len(faults),
         "blank": len(faults),

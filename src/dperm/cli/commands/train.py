@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,13 +20,14 @@ from dperm.cli.shared import (
     TruePositives,
     dataset_of,
     keep,
-    kept_aside,
-    probe_writable,
     refuse_same,
+    reserved,
     say,
     stated_budget,
     stated_indices,
+    told_kept,
     told_to_holder,
+    uninterrupted,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def train(
     from dperm.estimators import model_to_json
     from dperm.mechanisms import known_methods
     from dperm.mechanisms.gradient import SAMPLINGS
-    from dperm.privacy.signing import sign
+    from dperm.privacy.signing import SigningError, SigningKey
     from dperm.privacy.statements import labels
 
     kind = KINDS[choice("--model", model, KINDS)]
@@ -171,17 +171,16 @@ def train(
             raise ValueError("Expected a table with a schema for --fit-by: a category of it says whose model is whose.")
         estimator = by_part(estimator, used, fit_by, public_size)
         files = files_of_parts(output, estimator.fit_by)
-    for file in files.values():
-        probe_writable(file)
+    places = {part: reserved(file, paid_for=True) for part, file in files.items()}
+    page = None
     if private_report is not None:
         if mechanism != "individual" or public_size is None or len(dataset.classes) > 2:
             raise ValueError(
                 "Expected --mechanism individual, --public-size and at most two classes with --private-report: other runs keep "
                 "no account of records."
             )
-        probe_writable(private_report)
-    if sign_key is not None:
-        sign("", sign_key)  # an unusable key, before the charge
+        page = reserved(private_report, private=True, paid_for=True)
+    key = None if sign_key is None else SigningKey(sign_key)  # read once, before the charge
     if not as_json:
         told_to_holder(dataset, kind.row_norm(asked), delta, public_size)
     if dry_run:
@@ -189,26 +188,40 @@ def train(
         return
     if kind.notice and not as_json:
         say(kind.notice)
-    with contextlib.ExitStack() as stack:
-        aside = [stack.enter_context(kept_aside(file)) for file in files.values()]
-        fitted = dataset.fit(estimator)
-    if used is None and dataset.target_range is None:
-        fitted.certificate_ = fitted.certificate_.with_assumptions(labels(None, stated=False))
     extra: dict[str, Any] = {
         "schema": json.loads(used.without_notes().to_json()) if used else None,
         "target_range": dataset.target_range,
         "indices": dataset.indices,
     }
-    for part, file in files.items():
-        model_of = fitted if fit_by is None else fitted.models_[part]
-        named = {} if fit_by is None else {"fit_by": {"column": fit_by, "value": part}}
-        keep(file, model_to_json(model_of, {**extra, **named}, sign_key=sign_key))
-    if private_report is not None:
-        from dperm.report import write_atomically
-        from dperm.report.individual import Spending, spending_page
+    json.dumps(extra, allow_nan=False)  # what could not be written is refused before the charge
+    fitted = dataset.fit(estimator)
+    with uninterrupted():
+        if used is None and dataset.target_range is None:
+            fitted.certificate_ = fitted.certificate_.with_assumptions(labels(None, stated=False))
+        kept: dict[str, Path | None] = {}
+        lost: list[str] = []
+        for part, place in places.items():
+            model_of = fitted if fit_by is None else fitted.models_[part]
+            said = extra if fit_by is None else {**extra, "fit_by": {"column": fit_by, "value": part}}
+            try:
+                try:
+                    text = model_to_json(model_of, said, sign_key=key)
+                except SigningError as error:
+                    text = model_to_json(model_of, said)
+                    lost.append(f"{error}. The model for {place.path} is kept, without a signature.")
+                kept[part] = keep(place, text)
+            except (OSError, ValueError) as error:  # the other parts' models are written all the same
+                lost.append(str(error))
+        if page is not None:
+            from dperm.report.individual import Spending, spending_page
 
-        found = Spending.of(fitted.private_trace_[0]["spent_by_record"], fitted.certificate_)
-        write_atomically(private_report, spending_page(found, fitted.certificate_, dataset.title or dataset.name))
+            found = Spending.of(fitted.private_trace_[0]["spent_by_record"], fitted.certificate_)
+            try:
+                keep(page, spending_page(found, fitted.certificate_, dataset.title or dataset.name))
+            except OSError as error:
+                lost.append(str(error))
+    if lost:
+        raise OSError(" ".join(lost))
     alike = fit_by is None and len(set(fitted.predict(dataset.features[:_LOOKED]))) == 1 and len(dataset) > 1
     if not as_json and alike:
         say("Warning, for the data holder alone: it gives the same answer for all of the first records that it was trained on.")
@@ -223,8 +236,8 @@ def train(
             say(f"Each number has a curve of {used.curves} knots: see them by `dperm effects {next(iter(files.values()))}`.")
         if used is not None and used.pairs and not used.curves:
             say("Its numbers have straight lines, and pairs of columns are left out with curves: --curves says how many knots.")
-        for file, kept in zip(files.values(), aside, strict=True):
-            say(f"Model written to {file}." + (f" What was there is kept as {kept}." if kept else ""))
+        for part, file in files.items():
+            say(f"Model written to {file}.{told_kept(kept[part])}")
 
 
 def _told_of_dry_run(kind: Kind, estimator: Any, dataset: Dataset, budget: Any) -> None:
