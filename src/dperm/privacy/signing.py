@@ -9,11 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dperm._files import make_new
 
-__all__ = ["SigningError", "SigningKey", "check_signature", "digest_of", "make_key", "sign"]
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+__all__ = [
+    "SigningError",
+    "SigningKey",
+    "check_signature",
+    "digest_of",
+    "is_signed",
+    "make_key",
+    "public_key",
+    "sign",
+]
 
 
 def digest_of(statement: Any) -> str:
@@ -72,6 +84,11 @@ class SigningKey:
             raise ValueError(f"Expected an Ed25519 private key in {path}, got {type(key).__name__}.")
         self._key = key
 
+    @property
+    def public(self) -> str:
+        """Its public key, as 64 hexadecimal digits."""
+        return _text_of(self._key.public_key())
+
     def sign(self, digest: str) -> str:
         """The signature of a digest, in hexadecimal. SigningError where the cryptographic library fails."""
         try:
@@ -87,21 +104,40 @@ def sign(digest: str, key: str | Path | SigningKey) -> str:
 
 def check_signature(digest: str, signature: str, key: str | Path) -> None:
     """ValueError where the owner of the public key at `key` did not sign this digest."""
+    public = public_key(key)
+    if not signature:
+        raise ValueError(f"It is not signed, but a signature by the key {key} is asked for.")
+    if not is_signed(digest, signature, public):
+        raise ValueError(f"Its signature is not that of the key {key}: it was changed, or signed by somebody else.")
+
+
+def is_signed(digest: str, signature: str, public: str) -> bool:
+    """Whether the owner of a public key, as 64 hexadecimal digits, signed this digest."""
     from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), digest.encode())
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def public_key(path: str | Path) -> str:
+    """The public key in a file, as 64 hexadecimal digits. ValueError for another kind of file, or one that cannot be read."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     try:
-        public_key = load_pem_public_key(Path(key).read_bytes())
+        key = load_pem_public_key(Path(path).read_bytes())
     except OSError as error:
-        raise ValueError(f"Cannot read the public key {key}: {error.strerror}.") from None
+        raise ValueError(f"Cannot read the public key {path}: {error.strerror}.") from None
     except ValueError as error:
-        raise ValueError(f"{key} is no public key: {error}") from None
-    if not isinstance(public_key, Ed25519PublicKey):
-        raise ValueError(f"Expected an Ed25519 public key in {key}, got {type(public_key).__name__}.")
-    if not signature:
-        raise ValueError(f"It is not signed, but a signature by the key {key} is asked for.")
-    try:
-        public_key.verify(bytes.fromhex(signature), digest.encode())
-    except (InvalidSignature, ValueError):
-        raise ValueError(f"Its signature is not that of the key {key}: it was changed, or signed by somebody else.") from None
+        raise ValueError(f"{path} is no public key: {error}") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise ValueError(f"Expected an Ed25519 public key in {path}, got {type(key).__name__}.")
+    return _text_of(key)
+
+
+def _text_of(key: Ed25519PublicKey) -> str:
+    return key.public_bytes_raw().hex()

@@ -55,6 +55,12 @@ def create(
         list[Path] | None,
         typer.Option(help="Releases that are planned, and no others: a model, an event, or a list. Repeatable."),
     ] = None,
+    sign_key: Annotated[
+        Path | None, typer.Option(help="Private key that signs it (see `dperm keygen`): only its owner can change it later.")
+    ] = None,
+    owner_key: Annotated[
+        Path | None, typer.Option(help="Public key whose owner can change it later [default: the one that signs].")
+    ] = None,
 ) -> None:
     """Give a data set a budget, or another one. From then on the spend log takes no charge that exceeds it, and none of a data
     set without a budget. What was charged under the name before counts. Another one keeps the owner, the last day, the share for
@@ -65,16 +71,21 @@ def create(
       dperm budget create stays --epsilon 4 --delta 1e-6 --owner "Data Protection" --expires 2027-12-31
       dperm budget create stays --epsilon 4 --filter gdp
       dperm budget create stays --epsilon 2 --plan releases.json
+      dperm budget create stays --epsilon 4 --sign-key owner.pem
     """
+    from dperm.privacy.signing import SigningKey, public_key
     from dperm.release import SpendLog
     from dperm.release.ledger import Budget
 
     made = _rule(epsilon, delta, rule, plan, {"relation": stated_relation(relation), "order": order, "mass": mass})
     stated = {"persons": persons, "owner": owner, "expires": expires, "alert": alert}
     given: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+    key = None if sign_key is None else SigningKey(sign_key)
+    owner_of = "" if owner_key is None else public_key(owner_key)
     log = SpendLog.current()
     before = log.account(label)
-    account = log.create_budget(Budget(label, made, **given) if before is None else replace(before.budget, rule=made, **given))
+    budget = Budget(label, made, **given) if before is None else replace(before.budget, rule=made, **given)
+    account = log.create_budget(budget, key=key, owner_key=owner_of)
     _say(account)
     if account.spent:
         say("It was charged before. That counts; but what was released must be no reason for this budget's rule and size.")
@@ -174,9 +185,12 @@ def history(
     if as_json:
         say(json.dumps(log.history(label)))
         return
-    for entry in log.entries(label, ("charge", "budget", "refusal")):
+    for entry in log.entries(label, ("charge", "budget", "refusal", "time")):
         if entry["kind"] == "budget":
-            what = f"budget ε = {Budget.from_dict(entry['budget']).epsilon:g}"
+            signed = f", signed by {entry['owner_key'][:16]}…" if "owner_key" in entry else ""
+            what = f"budget ε = {Budget.from_dict(entry['budget']).epsilon:g}{signed}"
+        elif entry["kind"] == "time":
+            what = f"time corrected from {entry['was']}"
         else:
             what = f"refused: {entry['why']}" if entry["kind"] == "refusal" else entry["mechanism"]
         marks = [name for name, holds in (("claimed", entry.get("claimed")), ("seeded", not entry.get("private", True))) if holds]
@@ -239,6 +253,22 @@ def verify(
         warn(NOT_REMEMBERED)
 
 
+def correct_time(
+    sign_key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Private key of the owner of budgets that expire; once for each owner. Budgets without a key need none."
+        ),
+    ] = None,
+) -> None:
+    """Set the time of the log back to what the clocks say, after an entry by a clock that was ahead let budgets expire."""
+    from dperm.privacy.signing import SigningKey
+    from dperm.release import SpendLog
+
+    log = SpendLog.current()
+    say(f"{log.where}: its time is {log.correct_time([SigningKey(path) for path in sign_key or ()])} now.")
+
+
 def _say(account: Account) -> None:
     from dperm._rounding import downward
 
@@ -266,4 +296,5 @@ def register(app: typer.Typer) -> None:
     group.command("import")(import_log)
     group.command()(head)
     group.command()(verify)
+    group.command("correct-time")(correct_time)
     app.add_typer(group, name="budget")

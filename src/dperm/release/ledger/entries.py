@@ -15,7 +15,20 @@ from dperm.release.ledger.clocks import agreed, not_ahead
 from dperm.release.ledger.databases import Rows
 from dperm.release.ledger.rules import Amounts
 
-__all__ = ["about", "account_of", "append", "append_all", "canonical", "costs_of", "events_of", "flags_of", "now_of", "parsed"]
+__all__ = [
+    "about",
+    "account_of",
+    "append",
+    "append_all",
+    "canonical",
+    "costs_of",
+    "events_of",
+    "flags_of",
+    "last_of",
+    "now_of",
+    "parsed",
+    "time_by_clocks",
+]
 
 _AT_ONCE = 50  # entries in one statement: early versions of SQLite take 999 values
 
@@ -28,10 +41,16 @@ def now_of(rows: Rows) -> str:
     ValueError
         Where this machine's clock is ahead of a second one.
     """
-    return max(_last(rows), agreed(_by_this_machine(), rows.clocks()))
+    return max(last_of(rows), time_by_clocks(rows))
 
 
-def _last(rows: Rows) -> str:
+def time_by_clocks(rows: Rows) -> str:
+    """`now_of`, but whatever the last entry says."""
+    return agreed(_by_this_machine(), rows.clocks())
+
+
+def last_of(rows: Rows) -> str:
+    """The time of the last entry."""
     return rows("SELECT time FROM dperm_head")[0][0]
 
 
@@ -53,7 +72,8 @@ def append_all(rows: Rows, entries: Iterable[tuple[str, str, Mapping[str, Any], 
     written: set[str] = set()
     values: list[tuple[Any, ...]] = []
     for number, (kind, charge, body, event) in enumerate(entries, start=count + 1):
-        last = max(last, str(body.get("time", "")) or now)
+        stated = str(body.get("time", "")) or now
+        last = stated if kind == "time" else max(last, stated)  # a correction alone sets it back
         digest = None if event is None else _written(rows, event, written)
         text = canonical({**body, "kind": kind, "charge": charge, "time": last, "event": digest})
         chain = hashlib.sha256((chain + text).encode()).hexdigest()

@@ -6,64 +6,21 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from dperm.privacy.events import Event
 from dperm.release.ledger.budgets import Budget
 from dperm.release.ledger.databases import Rows
 from dperm.release.ledger.entries import canonical, costs_of, events_of, flags_of, parsed
+from dperm.release.ledger.known import Known, Standing
+from dperm.release.ledger.ownership import CORRECTION, refuse_uncorrected, refuse_unsigned
 from dperm.release.ledger.rules import Amounts, added
 
-__all__ = ["Known", "Standing", "followed", "refuse_forged", "refuse_other"]
+__all__ = ["followed", "refuse_other"]
 
 _AT_ONCE = 10_000  # entries that are read together
 _SAME = 1e-9  # relative difference of sums that were added up in another order
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What the entries say of a budget: its canonical text, and what was spent of it."""
-
-    budget: str
-    spent: Amounts
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known of a log up to entry `count`: the hash and the time of that entry, and each budget by its label."""
-
-    count: int = 0
-    chain: str = ""
-    time: str = ""
-    accounts: Mapping[str, Standing] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        accounts = {label: {"budget": held.budget, "spent": dict(held.spent)} for label, held in self.accounts.items()}
-        return {"count": self.count, "chain": self.chain, "time": self.time, "accounts": accounts}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Known:
-        """ValueError, KeyError or TypeError for a table that `to_dict` did not write."""
-        refuse_forged(data)
-        accounts = {str(label): Standing(str(held["budget"]), dict(held["spent"])) for label, held in data["accounts"].items()}
-        return cls(data["count"], data["chain"], str(data["time"]), accounts)
-
-
-def refuse_forged(head: Mapping[str, Any]) -> None:
-    """Refuse a head that no log has: its count is a whole number from 0 on, its chain a hash, or empty where the count is 0.
-
-    Raises
-    ------
-    ValueError
-        For any other count or chain.
-    """
-    count, chain = head.get("count"), head.get("chain")
-    if type(count) is not int or count < 0:
-        raise ValueError(f"Expected a head of a spend log with a whole number of entries, got {count!r}.")
-    digits = 64 if count else 0
-    if not isinstance(chain, str) or len(chain) != digits or not set(chain) <= set("0123456789abcdef"):
-        raise ValueError(f"Expected a head of a spend log with a hash of {digits} hexadecimal digits after {count:,} entries.")
 
 
 def followed(rows: Rows, known: Known, where: str, head: Mapping[str, Any] | None = None, *, thorough: bool = False) -> Known:
@@ -92,21 +49,24 @@ def followed(rows: Rows, known: Known, where: str, head: Mapping[str, Any] | Non
     refuse_other(rows, known, where)
     events = events_of(rows) if thorough else None
     for number, kind, charge, label, event, persons, private, claimed, body, told in _entries(rows, count):
-        chain = hashlib.sha256((chain + body).encode()).hexdigest()
+        before, chain = chain, hashlib.sha256((chain + body).encode()).hexdigest()
         data = parsed(number, body)
         same = number == count + 1 and told == chain
         same &= (data.get("kind"), data.get("label", ""), data.get("event"), data.get("charge")) == (kind, label, event, charge)
         same &= flags_of(data) == (persons, private, claimed) and (events is None or event is None or event in events)
-        same &= str(data.get("time", "")) >= time
+        same &= str(data.get("time", "")) >= time or kind == CORRECTION
         if not same:
             raise ValueError(f"Entry {number:,} of the spend log {where}, or one before it, was changed or taken out.")
         if head is not None and number == head["count"] and chain != head["chain"]:
             raise ValueError(f"The first {number:,} entries of the spend log {where} are not those that the head was made of.")
-        count, time = number, str(data.get("time", ""))
+        count, earlier, time = number, time, str(data.get("time", ""))
         if kind == "budget":
+            refuse_unsigned(data, before, accounts.get(label))
             accounts[label] = _made(rows, data, number, events)
         elif kind == "charge" and label in accounts:
-            accounts[label] = Standing(accounts[label].budget, added(accounts[label].spent, costs_of(data)))
+            accounts[label] = replace(accounts[label], spent=added(accounts[label].spent, costs_of(data)))
+        elif kind == CORRECTION:
+            refuse_uncorrected(data, Known(number - 1, before, earlier, accounts))
     _compare_heads(rows, where, count, chain, time)
     if head is not None and head["count"] > count:
         raise ValueError(f"The spend log {where} has {count:,} entries; it had {head['count']:,}: some were taken out.")
@@ -138,8 +98,9 @@ def _made(rows: Rows, data: Mapping[str, Any], number: int, events: Mapping[str,
     """A budget as its entry made it: with what its data set had been charged before, which is recomputed from these `events`, or
     where the entry does not state it."""
     text, stated = canonical(data["budget"]), data.get("spent")
+    key = str(data.get("owner_key", ""))
     if stated is not None and events is None:
-        return Standing(text, dict(stated))
+        return Standing(text, dict(stated), key)
     events = events_of(rows) if events is None else events
     budget, total = Budget.from_dict(data["budget"]), {}
     earlier = "SELECT event, count(*) FROM dperm_entries WHERE kind = 'charge' AND label = ? AND number < ? GROUP BY event"
@@ -147,7 +108,7 @@ def _made(rows: Rows, data: Mapping[str, Any], number: int, events: Mapping[str,
         total = added(total, budget.cost(events[digest]), int(times))
     if stated is not None and not _alike(stated, total):
         raise ValueError(f"Entry {number:,} states another sum for {budget.label!r} than the charges before it.")
-    return Standing(text, total if stated is None else dict(stated))
+    return Standing(text, total if stated is None else dict(stated), key)
 
 
 def _compare_heads(rows: Rows, where: str, count: int, chain: str, time: str) -> None:

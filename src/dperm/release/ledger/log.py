@@ -26,10 +26,13 @@ from dperm._rounding import upward
 from dperm.privacy.accounting import epsilon
 from dperm.privacy.events import Composed, Event, Relation, SelfComposed, claims_of, event_from_dict, relation_of
 from dperm.privacy.filters import BudgetExceeded, Price
+from dperm.privacy.signing import SigningKey
 from dperm.release.ledger.budgets import Account, Budget
 from dperm.release.ledger.databases import VARIABLE, Database, Memory, Rows, Sqlite, database_at, database_of
-from dperm.release.ledger.entries import about, account_of, append, canonical, events_of, now_of, parsed
-from dperm.release.ledger.following import Known, followed, refuse_forged, refuse_other
+from dperm.release.ledger.entries import about, account_of, append, canonical, events_of, last_of, now_of, parsed, time_by_clocks
+from dperm.release.ledger.following import followed, refuse_other
+from dperm.release.ledger.known import Known, refuse_forged
+from dperm.release.ledger.ownership import CORRECTION, corrected, owned
 from dperm.release.ledger.remembering import remember, remembered, state_folder
 
 __all__ = ["Charge", "SpendLog", "only_claimed", "spend_log"]
@@ -132,7 +135,7 @@ class SpendLog:
             with self._reading() as (rows, known):
                 before = None if rows is None else account_of(rows, label)
             cost = None if before is None else before.budget.cost(event)  # may take a while: not while others wait
-            with self.writing(known) as rows:
+            with self._writing(known) as (rows, _):
                 held = account_of(rows, label)
                 if held is not None and (before is None or held.budget != before.budget):
                     continue  # it was made, or made anew, since
@@ -143,7 +146,7 @@ class SpendLog:
                     return body["id"]
                 _refuse_unproved(held.budget, body)
                 if held.budget.expired(now[:10]):
-                    _note_expiry(rows, held.budget, now)
+                    _note_expiry(rows, held.budget, now, time_by_clocks(rows))
                 else:
                     after = held.charged(cost, now[:10])
                     rows("UPDATE dperm_budgets SET spent = ? WHERE label = ?", canonical(after.spent), label)
@@ -165,12 +168,30 @@ class SpendLog:
         _refuse_unproved(known.budget, {"persons": persons})
         return known.charged({} if event is None else known.budget.cost(event), today)
 
-    def create_budget(self, budget: Budget) -> Account:
-        """Write a budget, or another one in its place; what was charged to its data set before counts. ValueError where that
-        cannot be added up, or for a plan, which comes before charges; BudgetExceeded where it is more than the budget.
+    def create_budget(self, budget: Budget, *, key: SigningKey | None = None, owner_key: str = "") -> Account:
+        """Write a budget, or another one in its place. What was charged to its data set before counts.
 
-        Filters promise their ε for rules and sizes that do not depend on what was released."""
-        with self.writing() as rows:
+        Filters promise their ε for rules and sizes that do not depend on what was released.
+
+        Parameters
+        ----------
+        budget : Budget
+            What it is to be.
+        key : SigningKey, optional
+            Signs it: then only the owner of this key can make another in its place.
+        owner_key : str
+            The public key whose owner may do so instead, as `dperm.privacy.signing.public_key` reads it.
+
+        Raises
+        ------
+        ValueError
+            Where what was charged before cannot be added up, for a plan, which comes before charges, or where the budget
+            before was signed by another key.
+        BudgetExceeded
+            Where what was charged before is more than the budget.
+        """
+        with self._writing() as (rows, known):
+            replaced = known.accounts.get(budget.label)
             account = Account(budget)
             events = events_of(rows)
             found = rows(
@@ -178,8 +199,8 @@ class SpendLog:
                 "GROUP BY event, private, claimed, persons",
                 budget.label,
             )
-            known = account_of(rows, budget.label)
-            if found and budget.rule.fixed_beforehand and (known is None or known.budget.rule != budget.rule):
+            before = account_of(rows, budget.label)
+            if found and budget.rule.fixed_beforehand and (before is None or before.budget.rule != budget.rule):
                 raise ValueError(
                     f"Expected a plan before anything is charged, but {budget.label!r} has charges: what was released may have "
                     "been a reason for what is planned. Give it a filter."
@@ -199,8 +220,28 @@ class SpendLog:
             )
             said = {"label": budget.label, "budget": budget.to_dict(), "spent": dict(account.spent), "time": now_of(rows)}
             body = {**said, "by": _whose(), "pid": os.getpid()}
-            append(rows, "budget", "", body)
+            append(rows, "budget", "", owned(body, known.chain, replaced, key, owner_key))
         return account
+
+    def correct_time(self, keys: Sequence[SigningKey] = ()) -> str:
+        """Set the log's time, which a wrong clock set ahead, back to what the clocks say now, by an entry; returns the time.
+
+        Parameters
+        ----------
+        keys : sequence of SigningKey
+            Those of the owners of all budgets that expire and are signed.
+
+        Raises
+        ------
+        ValueError
+            Where a key is missing, or the log's last entry is not ahead of the clocks.
+        """
+        with self._writing() as (rows, known):
+            now, last = time_by_clocks(rows), last_of(rows)
+            if last <= now:
+                raise ValueError(f"The last entry of the spend log {self.where} is of {last or 'no time'}, and now is {now}.")
+            append(rows, CORRECTION, "", {**corrected(known, now, keys), "by": _whose(), "pid": os.getpid()})
+        return now
 
     def account(self, label: str) -> Account | None:
         """The budget of a data set and what was spent of it; None where it has none."""
@@ -310,9 +351,16 @@ class SpendLog:
             yield rows, found
 
     @contextlib.contextmanager
-    def writing(self, known: Known | None = None) -> Iterator[Rows]:
-        """A transaction, as `Database.writing`, on a log that goes on from what is `known` of it (None: what is remembered); the
-        last entry is remembered once it is on disk. ValueError for another log."""
+    def writing(self) -> Iterator[Rows]:
+        """A transaction, as `Database.writing`, on a log that goes on from what is remembered of it; its last entry is remembered
+        once it is on disk. ValueError for another log."""
+        with self._writing() as (rows, _):
+            yield rows
+
+    @contextlib.contextmanager
+    def _writing(self, known: Known | None = None) -> Iterator[tuple[Rows, Known]]:
+        """`writing`, from what is `known` of the log (None: what is remembered of it); and what is known of it in the
+        transaction."""
         if known is None:
             with self._reading() as (_, known):  # of a log that is new here all is read: not while others wait
                 pass
@@ -320,7 +368,7 @@ class SpendLog:
         with self.database.writing() as rows:
             if place is not None:
                 known = followed(rows, known, self.where)
-            yield rows
+            yield rows, known
             if place is not None:
                 known = followed(rows, known, self.where)
         if place is not None:
@@ -441,10 +489,16 @@ def _refuse_unknown(rows: Rows, label: str, where: str) -> None:
         )
 
 
-def _note_expiry(rows: Rows, budget: Budget, now: str) -> None:
+def _note_expiry(rows: Rows, budget: Budget, now: str, by_clocks: str) -> None:
     """An entry that a charge was refused because its budget has expired, unless the log is of a later day already: the budget
-    stays expired when a clock is set back."""
-    if not budget.expired(rows("SELECT time FROM dperm_head")[0][0][:10]):
+    stays expired when a clock is set back. BudgetExceeded where the clocks say that it has not."""
+    last = last_of(rows)
+    if not budget.expired(by_clocks[:10]):
+        raise BudgetExceeded(
+            f"The budget of {budget.label!r} expired on {budget.expires}: nothing was charged. So says the last entry of "
+            f"the log, of {last}; clocks say {by_clocks}. If the entry is wrong, the owner uses `dperm budget correct-time`."
+        )
+    if not budget.expired(last[:10]):
         body = {"label": budget.label, "why": f"expired on {budget.expires}", "by": _whose(), "pid": os.getpid(), "time": now}
         append(rows, "refusal", "", body)
 

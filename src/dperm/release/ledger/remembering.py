@@ -16,7 +16,7 @@ import time
 import warnings
 from pathlib import Path
 
-from dperm.release.ledger.following import Known
+from dperm.release.ledger.known import Known
 
 __all__ = ["remember", "remembered", "state_folder"]
 
