@@ -329,6 +329,8 @@ def test_a_server_that_cannot_be_reached_stops_a_charge() -> None:
     ("text", "got"),
     [
         ("mysql://me:secret@host/none", "a URL of 'mysql'"),
+        ("host=db.example.org password=secret://", "a text with '=' and ':' and a blank"),
+        ("me:secret://db.example.org/spend", "a text with ':'"),
         ("host=db.example.org password=secret", "a text with '=' and a blank"),
         ("dbname=spend.db", "a text with '='"),
         ("postgresql:/me:secret@host/spend.db", "a text with ':'"),

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import sqlite3
 import string
 import threading
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from dperm.release.ledger.servers import Server
 
 __all__ = ["Database", "Memory", "Postgres", "Rows", "Sqlite", "database_at", "database_of"]
 
@@ -135,7 +139,7 @@ class Sqlite(Database):
             finally:
                 connection.close()
         except (sqlite3.Error, OSError) as error:
-            raise _unusable("write", self.where, error) from error
+            raise _unusable("write", self.where, _first_line(error)) from error
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Rows | None]:
@@ -158,7 +162,7 @@ class Sqlite(Database):
             finally:
                 connection.close()
         except (sqlite3.Error, OSError) as error:
-            raise _unusable("read", self.where, error) from error
+            raise _unusable("read", self.where, _first_line(error)) from error
         with self._in_this_form() as rows:
             yield rows
 
@@ -261,64 +265,72 @@ class Memory(Database):
 
 
 class Postgres(Database):
-    """A PostgreSQL database, by a URL such as postgresql://user@host/name. It needs `pip install 'dperm[postgres]'`."""
+    """A PostgreSQL database, by a URL such as ``postgresql://user@host/name?sslmode=verify-full``.
+
+    Raises
+    ------
+    ValueError
+        For a URL that PostgreSQL's own parser refuses, or reads otherwise than it was meant: where a user's name or password has
+        characters that must be percent-encoded, a part of it would be taken for a host or a database, and be printed.
+    OSError
+        Where the driver is not installed: it needs ``pip install 'dperm[postgres]'``.
+    """
 
     def __init__(self, url: str) -> None:
         self.address = url
-        scheme, _, rest = url.partition("://")
-        self.where = self.place = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"  # without a password
+        self._server = Server.of(url)
+        self.where = self.place = self._server.name
         self._held = threading.local()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Rows]:
-        import psycopg
-
-        try:
-            with self._transaction() as connection:
-                rows = self._rows(connection)
-                rows("SELECT pg_advisory_xact_lock(?)", _LOCK)
-                version = self._version(rows)
-                for number in range(version, len(MIGRATIONS)):
-                    if not number:
-                        rows("CREATE TABLE dperm_version (number INTEGER NOT NULL)")
-                        rows("INSERT INTO dperm_version VALUES (0)")
-                    for statement in MIGRATIONS[number]:
-                        rows(statement)
-                    rows("UPDATE dperm_version SET number = ?", number + 1)
-                yield rows
-        except (psycopg.Error, OSError) as error:
-            raise _unusable("write", self.where, error) from error
+        with self._or_unusable("write"), self._transaction() as connection:
+            rows = self._rows(connection)
+            # Each statement sees what was committed before it. A server may be set to show all of them the moment of the first,
+            # which is when this writer begins to wait for the others: what they write would be missed, or fail to serialise.
+            rows("SET TRANSACTION ISOLATION LEVEL read committed")
+            rows("SELECT pg_advisory_xact_lock(?)", _LOCK)
+            version = self._version(rows)
+            for number in range(version, len(MIGRATIONS)):
+                if not number:
+                    rows("CREATE TABLE dperm_version (number INTEGER NOT NULL)")
+                    rows("INSERT INTO dperm_version VALUES (0)")
+                for statement in MIGRATIONS[number]:
+                    rows(statement)
+                rows("UPDATE dperm_version SET number = ?", number + 1)
+            yield rows
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Rows | None]:
-        import psycopg
-
-        try:
-            with self._transaction() as connection:
-                rows = self._rows(connection)
-                rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                version = self._version(rows)
-                if version in (0, len(MIGRATIONS)):
-                    yield rows if version else None
-                    return
-        except (psycopg.Error, OSError) as error:
-            raise _unusable("read", self.where, error) from error
+        with self._or_unusable("read"), self._transaction() as connection:
+            rows = self._rows(connection)
+            rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            version = self._version(rows)
+            if version in (0, len(MIGRATIONS)):
+                yield rows if version else None
+                return
         with self._in_this_form() as rows:
             yield rows
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[None]:
-        import psycopg
-
-        try:
+        with self._or_unusable("reach"):
             self._held.connection = self._connect()
-        except psycopg.Error as error:
-            raise _unusable("reach", self.where, error) from error
         try:
             yield
         finally:
             self._held.connection.close()
             del self._held.connection
+
+    @contextlib.contextmanager
+    def _or_unusable(self, what: str) -> Iterator[None]:
+        """Errors of the driver within the block are told as OSError. They are not kept as its cause: they may quote the URL."""
+        import psycopg
+
+        try:
+            yield
+        except (psycopg.Error, OSError) as error:
+            raise _unusable(what, self.where, self._server.without_secrets(_first_line(error))) from None
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Any]:
@@ -339,6 +351,7 @@ class Postgres(Database):
     def _connect(self) -> Any:
         import psycopg
 
+        _warn_of_no_tls(self._server)
         wait = int(_WAIT * 1000)
         limits = {"lock_timeout": wait, "statement_timeout": 2 * wait, "idle_in_transaction_session_timeout": wait // 2}
         # the last: a writer whose network is gone must not keep the others out
@@ -366,22 +379,36 @@ class Postgres(Database):
         return version
 
 
+@functools.cache
+def _warn_of_no_tls(server: Server) -> None:
+    """Once in a process."""
+    if not server.is_sure:
+        warnings.warn(
+            f"The connection to the spend log {server.name} may be read, or answered by somebody else: add ?sslmode=verify-full "
+            "to its URL.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
 def database_at(where: str | os.PathLike[str], folder: Path | None = None) -> Database:
     """The database at a path or at a PostgreSQL URL.
 
     Parameters
     ----------
     where : str or path
-        A URL ``postgresql://user@host/name``, or a path: of a file that exists, or of a new file whose name ends in one of
-        `FILE_ENDINGS`. A new file's path has no ``=``, no ``:`` and no blank.
+        A URL ``postgresql://user@host/name?sslmode=verify-full``, or a path: of a file that exists, or of a new file whose name
+        ends in one of `FILE_ENDINGS`. A new file's path has no ``=``, no ``:`` and no blank.
     folder : Path, optional
         The folder to which a relative path refers, instead of the working directory.
 
     Raises
     ------
     ValueError
-        For any other text: a misspelt URL or connection string would otherwise open a new, empty log beside the budget. The
-        message does not repeat the text, which may hold a password.
+        For a URL that is wrong, and for any other text: a misspelt URL or connection string would otherwise open a new, empty
+        log beside the budget. The message does not repeat the text, which may hold a password.
+    OSError
+        For a URL where the driver of PostgreSQL is not installed.
     """
     text = os.fspath(where)
     if text.startswith(_POSTGRES):
@@ -389,8 +416,9 @@ def database_at(where: str | os.PathLike[str], folder: Path | None = None) -> Da
     path = Path(text) if folder is None else folder / text
     if path.is_file():
         return Sqlite(path)
-    if "://" in text:
-        got = f"a URL of {text.partition('://')[0]!r}"
+    scheme, is_url, _ = text.partition("://")
+    if is_url and scheme.isalpha():
+        got = f"a URL of {scheme!r}"
     elif strange := [name for name, signs in _NOT_IN_PATHS.items() if any(sign in os.path.splitdrive(text)[1] for sign in signs)]:
         got = f"a text with {' and '.join(strange)}"
     elif path.suffix not in FILE_ENDINGS:
@@ -422,8 +450,8 @@ def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _unusable(what: str, where: str, error: BaseException) -> OSError:
+def _unusable(what: str, where: str, why: str) -> OSError:
     return OSError(
-        f"Cannot {what} the spend log {where} ({_first_line(error)}); nothing was released. Set {VARIABLE} to a file that can be "
-        "written, or to a database."
+        f"Cannot {what} the spend log {where} ({why}); nothing was released. Set {VARIABLE} to a file that can be written, or to "
+        "a database."
     )
