@@ -253,6 +253,25 @@ def verify(
         warn(NOT_REMEMBERED)
 
 
+def init() -> None:
+    """On a PostgreSQL server: make the roles of those who make budgets and of those who may only charge. Run it as who
+    administers the database, and again after an update of dperm.
+
+    \b
+    Example:
+      DPERM_SPEND_LOG='postgresql://admin@db.example.org/spend?sslmode=verify-full' dperm budget init
+    """
+    from dperm.release import SpendLog
+    from dperm.release.ledger.roles import make_roles
+
+    log = SpendLog.current()
+    roles = make_roles(log.database)
+    say(f"{log.where}: {roles.owner} may make budgets, {roles.charger} may charge. Give them to users of the server:")
+    say(f'  GRANT "{roles.owner}" TO ...;')
+    say(f'  GRANT "{roles.charger}" TO ...;')
+    say(f"Whoever logs in as {roles.administrator} may do anything: use it for nothing else.")
+
+
 def correct_time(
     sign_key: Annotated[
         list[Path] | None,
@@ -290,6 +309,7 @@ def _say(account: Account) -> None:
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Budgets of data sets, in the spend log.", rich_markup_mode=None)
+    group.command()(init)
     group.command()(create)
     group.command()(show)
     group.command()(history)

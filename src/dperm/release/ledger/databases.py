@@ -31,7 +31,7 @@ _TICK = 5.0  # seconds: file systems tell times of files more coarsely than that
 _START = b"SQLite format 3\0"  # of every SQLite file
 _SMALLEST = 512  # bytes of an SQLite file that holds anything
 _MARK = 0x64_70_65_72  # "dper": marks an SQLite file as a spend log
-_LOCK = 0x6470_6572_6D6C_6F67  # of writers in PostgreSQL, within one database
+LOCK = 0x6470_6572_6D6C_6F67  # of writers in PostgreSQL, within one database
 _seen: set[tuple[int, int]] = set()  # files, by device and number, that are databases or were empty
 _looking = threading.Lock()
 
@@ -56,6 +56,10 @@ MIGRATIONS: Sequence[Sequence[str]] = (
         "',\"mass\":' || (mass * 1.00000000000001) || '}' FROM dperm_budgets_before",
         "DROP TABLE dperm_budgets_before",
     ),
+    (  # entries that are signed, which earlier versions would not look at; and what PostgreSQL's function holds chargers to
+        "CREATE TABLE dperm_limits (label TEXT NOT NULL, kind TEXT NOT NULL, amount DOUBLE PRECISION NOT NULL, "
+        "PRIMARY KEY (label, kind))",
+    ),
 )
 
 
@@ -63,13 +67,19 @@ class Rows:
     """One transaction: runs a statement, with ? for each of the values, and returns its rows.
 
     `clocks` reads the clocks of servers, which this machine's is held against: seconds since 1970, by the name of each.
+    `only_appends`: it may write no table, only append entries by the server's function (see `dperm.release.ledger.roles`).
     """
 
     def __init__(
-        self, run: Callable[[str, Sequence[Any]], list[tuple[Any, ...]]], clocks: Callable[[], dict[str, float]]
+        self,
+        run: Callable[[str, Sequence[Any]], list[tuple[Any, ...]]],
+        clocks: Callable[[], dict[str, float]],
+        *,
+        only_appends: bool = False,
     ) -> None:
         self._run = run
         self.clocks = clocks
+        self.only_appends = only_appends
 
     def __call__(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._run(statement, values)
@@ -289,7 +299,7 @@ class Postgres(Database):
             # Each statement sees what was committed before it. A server may be set to show all of them the moment of the first,
             # which is when this writer begins to wait for the others: what they write would be missed, or fail to serialise.
             rows("SET TRANSACTION ISOLATION LEVEL read committed")
-            rows("SELECT pg_advisory_xact_lock(?)", _LOCK)
+            rows("SELECT pg_advisory_xact_lock(?)", LOCK)
             version = self._version(rows)
             for number in range(version, len(MIGRATIONS)):
                 if not number:
@@ -298,6 +308,7 @@ class Postgres(Database):
                 for statement in MIGRATIONS[number]:
                     rows(statement)
                 rows("UPDATE dperm_version SET number = ?", number + 1)
+            rows.only_appends = not rows("SELECT has_table_privilege('dperm_head', 'UPDATE')")[0][0]
             yield rows
 
     @contextlib.contextmanager

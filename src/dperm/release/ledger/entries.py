@@ -27,6 +27,8 @@ __all__ = [
     "last_of",
     "now_of",
     "parsed",
+    "set_limits",
+    "set_spent",
     "time_by_clocks",
 ]
 
@@ -74,25 +76,23 @@ def append_all(rows: Rows, entries: Iterable[tuple[str, str, Mapping[str, Any], 
     for number, (kind, charge, body, event) in enumerate(entries, start=count + 1):
         stated = str(body.get("time", "")) or now
         last = stated if kind == "time" else max(last, stated)  # a correction alone sets it back
-        digest = None if event is None else _written(rows, event, written)
+        event_text = None if event is None else canonical(event.to_dict())  # events of others need not be hashable
+        digest = None if event_text is None else hashlib.sha256(event_text.encode()).hexdigest()
         text = canonical({**body, "kind": kind, "charge": charge, "time": last, "event": digest})
+        if rows.only_appends:
+            rows("SELECT dperm_append(?, ?)", text, event_text)
+            continue
+        if digest is not None and digest not in written:
+            rows("INSERT INTO dperm_events VALUES (?, ?) ON CONFLICT (digest) DO NOTHING", digest, event_text)
+            written.add(digest)
         chain = hashlib.sha256((chain + text).encode()).hexdigest()
         values.append((number, kind, charge, body.get("label", ""), digest, *flags_of(body), text, chain))
     for start in range(0, len(values), _AT_ONCE):
         some = values[start : start + _AT_ONCE]
         places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(some))
         rows(f"INSERT INTO dperm_entries VALUES {places}", *itertools.chain.from_iterable(some))
-    rows("UPDATE dperm_head SET count = ?, chain = ?, time = ?", count + len(values), chain, last)
-
-
-def _written(rows: Rows, event: Event, written: set[str]) -> str:
-    """The digest of an event, which is written unless it is there. Events of others need not be hashable."""
-    text = canonical(event.to_dict())
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    if digest not in written:
-        rows("INSERT INTO dperm_events VALUES (?, ?) ON CONFLICT (digest) DO NOTHING", digest, text)
-        written.add(digest)
-    return digest
+    if values:
+        rows("UPDATE dperm_head SET count = ?, chain = ?, time = ?", count + len(values), chain, last)
 
 
 def flags_of(body: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -142,6 +142,19 @@ def account_of(rows: Rows, label: str) -> Account | None:
     if not isinstance(spent, dict):
         raise ValueError(f"What was spent of the budget of {label!r} was changed: {found[0][1][:80]!r}.")
     return Account(Budget.from_dict(json.loads(found[0][0])), spent)
+
+
+def set_spent(rows: Rows, account: Account) -> None:
+    """Write what was spent of a budget. For who may only append, the server adds up what a charge states."""
+    if not rows.only_appends:
+        rows("UPDATE dperm_budgets SET spent = ? WHERE label = ?", canonical(account.spent), account.budget.label)
+
+
+def set_limits(rows: Rows, budget: Budget) -> None:
+    """Write the limits that the server holds those to who may only append."""
+    rows("DELETE FROM dperm_limits WHERE label = ?", budget.label)
+    for kind, amount in budget.rule.limits.items():
+        rows("INSERT INTO dperm_limits VALUES (?, ?, ?)", budget.label, kind, amount)
 
 
 def costs_of(body: Mapping[str, Any]) -> Amounts:

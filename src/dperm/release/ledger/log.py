@@ -29,7 +29,19 @@ from dperm.privacy.filters import BudgetExceeded, Price
 from dperm.privacy.signing import SigningKey
 from dperm.release.ledger.budgets import Account, Budget
 from dperm.release.ledger.databases import VARIABLE, Database, Memory, Rows, Sqlite, database_at, database_of
-from dperm.release.ledger.entries import about, account_of, append, canonical, events_of, last_of, now_of, parsed, time_by_clocks
+from dperm.release.ledger.entries import (
+    about,
+    account_of,
+    append,
+    canonical,
+    events_of,
+    last_of,
+    now_of,
+    parsed,
+    set_limits,
+    set_spent,
+    time_by_clocks,
+)
 from dperm.release.ledger.following import followed, refuse_other
 from dperm.release.ledger.known import Known, refuse_forged
 from dperm.release.ledger.ownership import CORRECTION, corrected, owned
@@ -149,7 +161,7 @@ class SpendLog:
                     _note_expiry(rows, held.budget, now, time_by_clocks(rows))
                 else:
                     after = held.charged(cost, now[:10])
-                    rows("UPDATE dperm_budgets SET spent = ? WHERE label = ?", canonical(after.spent), label)
+                    set_spent(rows, after)
                     append(rows, "charge", body["id"], {**body, "costs": cost, "time": now}, event=event)
             _warn_of(held, held.charged(cost, now[:10]))  # which raises where it has expired
             return body["id"]
@@ -186,11 +198,12 @@ class SpendLog:
         ------
         ValueError
             Where what was charged before cannot be added up, for a plan, which comes before charges, or where the budget
-            before was signed by another key.
+            before was signed by another key; and on a server, for who may only charge.
         BudgetExceeded
             Where what was charged before is more than the budget.
         """
         with self._writing() as (rows, known):
+            self._refuse_chargers(rows)
             replaced = known.accounts.get(budget.label)
             account = Account(budget)
             events = events_of(rows)
@@ -218,6 +231,7 @@ class SpendLog:
             rows(
                 "INSERT INTO dperm_budgets VALUES (?, ?, ?)", budget.label, canonical(budget.to_dict()), canonical(account.spent)
             )
+            set_limits(rows, budget)
             said = {"label": budget.label, "budget": budget.to_dict(), "spent": dict(account.spent), "time": now_of(rows)}
             body = {**said, "by": _whose(), "pid": os.getpid()}
             append(rows, "budget", "", owned(body, known.chain, replaced, key, owner_key))
@@ -237,11 +251,16 @@ class SpendLog:
             Where a key is missing, or the log's last entry is not ahead of the clocks.
         """
         with self._writing() as (rows, known):
+            self._refuse_chargers(rows)
             now, last = time_by_clocks(rows), last_of(rows)
             if last <= now:
                 raise ValueError(f"The last entry of the spend log {self.where} is of {last or 'no time'}, and now is {now}.")
             append(rows, CORRECTION, "", {**corrected(known, now, keys), "by": _whose(), "pid": os.getpid()})
         return now
+
+    def _refuse_chargers(self, rows: Rows) -> None:
+        if rows.only_appends:
+            raise ValueError(f"Only an owner may do that in the spend log {self.where}: you may charge, and no more.")
 
     def account(self, label: str) -> Account | None:
         """The budget of a data set and what was spent of it; None where it has none."""
