@@ -147,7 +147,9 @@ def test_doctests() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name
+    "path",
+    [*sorted((ROOT / "docs").glob("*.md")), *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY"))],
+    ids=lambda path: path.name,
 )
 def test_links_and_named_tests_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
