@@ -36,8 +36,8 @@ def _as_user() -> list[str]:
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """A running server; its URL, of the database postgres."""
+def server(keys: Path | None = None) -> Iterator[str]:
+    """A running server; its URL, of the database postgres. `keys`: a folder with server.key and server.crt, for TLS."""
     pytest.importorskip("psycopg")
     programs, user = _programs(), _as_user()
     with socket.socket() as free:
@@ -50,6 +50,12 @@ def server() -> Iterator[str]:
         run = {"check": True, "capture_output": True, "cwd": folder}
         subprocess.run([*user, programs / "initdb", "-D", data, "-A", "trust", "-U", "tester"], **run)
         options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
+        for name in ("server.key", "server.crt") if keys is not None else ():
+            shutil.copy(keys / name, f"{data}/{name}")
+            if user:
+                shutil.chown(f"{data}/{name}", "postgres")
+        if keys is not None:
+            options += " -c ssl=on"
         control = [*user, programs / "pg_ctl", "-D", data, "-w"]
         subprocess.run(
             [*control, "-o", options, "-l", f"{folder}/log", "start"], check=True, cwd=folder, stdout=subprocess.DEVNULL
