@@ -6,8 +6,11 @@ somebody who does, sign: whoever holds the public key sees who vouched for the d
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SigningError",
     "SigningKey",
+    "asked_passphrase",
     "check_signature",
     "digest_of",
     "is_signed",
@@ -27,14 +31,18 @@ __all__ = [
     "sign",
 ]
 
+PASSPHRASE_FILE = "DPERM_KEY_PASSPHRASE_FILE"
+WITHDRAWN = "DPERM_WITHDRAWN_KEYS"
+
 
 def digest_of(statement: Any) -> str:
     """SHA-256, in hexadecimal, of a JSON-ready value: the same whatever the order of its keys."""
     return hashlib.sha256(json.dumps(statement, sort_keys=True, ensure_ascii=True, allow_nan=False).encode()).hexdigest()
 
 
-def make_key(path: str | Path) -> Path:
-    """A new private key at `path`, for its owner's eyes, and its public key beside it, at `path`.pub, which is returned.
+def make_key(path: str | Path, passphrase: bytes | None = None) -> Path:
+    """A new private key at `path`, for its owner's eyes, and its public key beside it, at `path`.pub, which is returned. With a
+    `passphrase` the private key is encrypted.
 
     ValueError where one of them exists, or a link in its place; OSError, with neither left behind, where one cannot be written.
     """
@@ -43,10 +51,11 @@ def make_key(path: str | Path) -> Path:
 
     key, private, public = Ed25519PrivateKey.generate(), Path(path), Path(f"{path}.pub")
     pem = serialization.Encoding.PEM
+    hidden = serialization.BestAvailableEncryption(passphrase) if passphrase else serialization.NoEncryption()
     written: list[Path] = []
     try:
         for target, content, mode in (
-            (private, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()), 0o600),
+            (private, key.private_bytes(pem, serialization.PrivateFormat.PKCS8, hidden), 0o600),
             (public, key.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo), 0o644),
         ):
             make_new(target, content, mode)
@@ -67,19 +76,19 @@ class SigningError(RuntimeError):
 class SigningKey:
     """A private key, read from its file when the object is made: what happens to the file later changes nothing.
 
-    path : the file, as `make_key` writes it. ValueError for another kind of file, or one that cannot be read.
+    path : the file, as `make_key` writes it. ValueError for another kind of file, or one that cannot be read. Where it has a
+    passphrase this is asked for (see `asked_passphrase`).
     """
 
     def __init__(self, path: str | Path) -> None:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-        from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         try:
-            key = load_pem_private_key(Path(path).read_bytes(), None)
+            content = Path(path).read_bytes()
+            passphrase = asked_passphrase(path) if b"BEGIN ENCRYPTED" in content else None
+            key = _loaded(content, passphrase, path)
         except OSError as error:
             raise ValueError(f"Cannot read the private key {path}: {error.strerror}.") from None
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{path} is no private key: {error}") from None
         if not isinstance(key, Ed25519PrivateKey):
             raise ValueError(f"Expected an Ed25519 private key in {path}, got {type(key).__name__}.")
         self._key = key
@@ -97,6 +106,43 @@ class SigningKey:
             raise SigningError(f"Cannot sign: {error}") from error
 
 
+def _loaded(content: bytes, passphrase: bytes | None, path: str | Path) -> object:
+    """The private key that a file holds. ValueError where it holds none, or has another passphrase."""
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        return load_pem_private_key(content, passphrase)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is no private key{' with this passphrase' * bool(passphrase)}: {error}") from None
+
+
+def asked_passphrase(path: str | Path, *, new: bool = False) -> bytes:
+    """The passphrase of a private key: the first line of the file that DPERM_KEY_PASSPHRASE_FILE names, or else what is typed at
+    the terminal, twice for a `new` key.
+
+    Raises
+    ------
+    ValueError
+        Without a file and a terminal, for no passphrase, and where what is typed twice differs.
+    """
+    if named := os.environ.get(PASSPHRASE_FILE):
+        try:
+            found = Path(named).read_bytes().partition(b"\n")[0].rstrip(b"\r")
+        except OSError as error:
+            raise ValueError(f"Cannot read the passphrase's file {named} ({PASSPHRASE_FILE}): {error.strerror}.") from None
+    elif sys.stdin.isatty():
+        found = getpass.getpass(f"Passphrase of {path}: ").encode()
+        if new and found != getpass.getpass("Once more: ").encode():
+            raise ValueError("The two passphrases differ.")
+    else:
+        raise ValueError(
+            f"Expected a terminal to type the passphrase of {path}, or {PASSPHRASE_FILE}, which names a file with it."
+        )
+    if not found:
+        raise ValueError(f"Expected a passphrase of {path}, got none.")
+    return found
+
+
 def sign(digest: str, key: str | Path | SigningKey) -> str:
     """The signature of a digest by a private key, or by the one in a file, in hexadecimal. ValueError for another file."""
     return (key if isinstance(key, SigningKey) else SigningKey(key)).sign(digest)
@@ -105,10 +151,17 @@ def sign(digest: str, key: str | Path | SigningKey) -> str:
 def check_signature(digest: str, signature: str, key: str | Path) -> None:
     """ValueError where the owner of the public key at `key` did not sign this digest."""
     public = public_key(key)
+    _refuse_withdrawn(public, key)
     if not signature:
         raise ValueError(f"It is not signed, but a signature by the key {key} is asked for.")
     if not is_signed(digest, signature, public):
         raise ValueError(f"Its signature is not that of the key {key}: it was changed, or signed by somebody else.")
+
+
+def _refuse_withdrawn(public: str, key: str | Path) -> None:
+    """ValueError for a key that is among those that were withdrawn: public keys in the folder that DPERM_WITHDRAWN_KEYS names."""
+    if (named := os.environ.get(WITHDRAWN)) and public in map(public_key, sorted(Path(named).iterdir())):
+        raise ValueError(f"The key {key} was withdrawn ({WITHDRAWN}): nothing that it signed is vouched for.")
 
 
 def is_signed(digest: str, signature: str, public: str) -> bool:
