@@ -113,6 +113,8 @@ def test_11_host_and_database_are_printed(url: str, name: str, monkeypatch: pyte
         ("postgresql:///base?host=/run/postgresql", True),
         ("postgresql://127.0.0.1,db.example.org/base", False),
         ("postgresql://127.example.org/base", False),
+        ("postgresql://localhost/base?hostaddr=192.0.2.1", False),
+        ("postgresql://db.example.org/base?hostaddr=127.0.0.1", True),
     ],
 )
 def test_a_connection_that_others_may_read_is_warned_of(url: str, sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:

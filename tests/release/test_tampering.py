@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from dperm.privacy import Gaussian
-from dperm.privacy.filters import BudgetExceeded
+from dperm.privacy.filters import BudgetExceeded, Price
 from dperm.release import SpendLog
 from dperm.release.ledger import Budget
+from dperm.release.ledger.log import _looked_at
 from helpers.commands import dperm
 from helpers.ledgers import edited
 
@@ -106,6 +107,27 @@ def test_8_nothing_is_charged_to_a_log_that_was_changed(log: SpendLog, name: str
             use()
         assert not isinstance(refused.value, BudgetExceeded)
         assert str(refused.value).count(log.where) == 1 or "What was spent" in str(refused.value)
+
+
+def test_8_what_is_counted_again_is_looked_at_again(log: SpendLog) -> None:
+    """A budget that is made anew, and a run that goes on, count early entries again."""
+    run = charge(log, 30.0)
+    log.reserve(run, 5, 20)
+    for number in range(3):
+        charge(log, 40.0 + number)
+    whole = Path(log.where).read_bytes()
+    edited(log.where, "DELETE FROM dperm_entries WHERE number = 3")
+    with pytest.raises(ValueError, match=r"Entry 4 .* was changed or taken out"):
+        log.create_budget(Budget.of("stays", 5.0, 1e-5))
+    Path(log.where).write_bytes(whole)
+    edited(log.where, "DELETE FROM dperm_entries WHERE kind = 'steps'")
+    _looked_at.discard(run)  # a new process
+    with pytest.raises(ValueError, match="was changed or taken out"):
+        log.reserve(run, 5, 20)
+    with pytest.raises(ValueError, match="was changed or taken out"):
+        log.add_part("a" * 32, Gaussian(9.0), Price("x", 1.0, 2.0), spent=0.0, note={})
+    Path(log.where).write_bytes(whole)
+    assert log.reserve(run, 5, 20) == (5, 10)
 
 
 @pytest.mark.parametrize("name", EARLIER)
@@ -257,7 +279,7 @@ def _begin(path: str, told: Any) -> None:
 
 def test_8_threads_do_not_take_each_other_s_lock(log: SpendLog) -> None:
     """Closing a file drops all locks that the process has on it, also those of another thread's transaction."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     told = context.Queue()
     worker = context.Process(target=_begin, args=(log.where, told))
     with log.database.writing():
@@ -266,7 +288,7 @@ def test_8_threads_do_not_take_each_other_s_lock(log: SpendLog) -> None:
             thread.start()
             thread.join()
         worker.start()
-        worker.join(3)
+        worker.join(0.5)
         assert worker.is_alive() and told.empty(), "another process wrote while this one did"
     worker.join(60)
     assert worker.exitcode == 0 and told.get(timeout=10) == "in"

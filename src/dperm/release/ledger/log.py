@@ -63,6 +63,7 @@ _CLAIMED: ContextVar[str] = ContextVar("dperm_only_claimed", default="")
 _INHERITED = "DPERM_SPEND_LOG_OF_PARENT"
 _active: list[tuple[str, str]] = []  # a file that is there while the block is open, and the log
 _lock = threading.Lock()
+_looked_at: set[str] = set()  # charges of which this process knows all entries
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ class SpendLog:
         BudgetExceeded
             Where what was charged before is more than the budget.
         """
-        with self._writing() as (rows, known):
+        with self._writing(whole=True) as (rows, known):
             self._refuse_chargers(rows)
             replaced = known.accounts.get(budget.label)
             account = Account(budget)
@@ -353,9 +354,9 @@ class SpendLog:
             )
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[tuple[Rows | None, Known]]:
+    def _reading(self, *, whole: bool = False) -> Iterator[tuple[Rows | None, Known]]:
         """A view of one moment, and what is known of the log then. ValueError where it does not go on from what is remembered of
-        it."""
+        it. `whole`: follow all entries, also those before."""
         place = self.database.place
         known = None if place is None else remembered(place)
         with self.database.reading() as rows:
@@ -363,7 +364,8 @@ class SpendLog:
                 self._refuse_gone(known)
                 yield rows, Known()
                 return
-            found = followed(rows, known or Known(), self.where)
+            found = followed(rows, Known() if known is None or whole else known, self.where)
+            refuse_other(rows, known or Known(), self.where)
             if known is None and found.count:
                 remember(place, found)
                 warnings.warn(f"{self.where}: {NOT_REMEMBERED}", UserWarning, stacklevel=6)
@@ -377,11 +379,11 @@ class SpendLog:
             yield rows
 
     @contextlib.contextmanager
-    def _writing(self, known: Known | None = None) -> Iterator[tuple[Rows, Known]]:
+    def _writing(self, known: Known | None = None, *, whole: bool = False) -> Iterator[tuple[Rows, Known]]:
         """`writing`, from what is `known` of the log (None: what is remembered of it); and what is known of it in the
-        transaction."""
+        transaction. `whole`: what is written follows from early entries, too, which are followed as well."""
         if known is None:
-            with self._reading() as (_, known):  # of a log that is new here all is read: not while others wait
+            with self._reading(whole=whole) as (_, known):  # of a log that is new here all is read: not while others wait
                 pass
         place = self.database.place
         with self.database.writing() as rows:
@@ -400,7 +402,8 @@ class SpendLog:
         dies in between: a run that is continued takes what is left. (limit, limit) when nothing is; None where this log does
         not hold the charge. ValueError for another limit than before.
         """
-        with self.database.connected(), self.writing() as rows:
+        with self.database.connected(), self._writing(whole=charge_id not in _looked_at) as (rows, _):
+            _looked_at.add(charge_id)
             start, entries = done, about(rows, charge_id)
             for kind, body in entries:
                 if kind == "steps":
@@ -420,7 +423,8 @@ class SpendLog:
         None, and nothing appended, where that would exceed the account's limit: parts of other copies of the run count. `spent`
         is known to be spent, whatever the log says; `note` is public.
         """
-        with self.database.connected(), self.writing() as rows:
+        with self.database.connected(), self._writing(whole=charge_id not in _looked_at) as (rows, _):
+            _looked_at.add(charge_id)
             total = price.cost + max(spent, _accounts(about(rows, charge_id)).get(price.account, 0.0))
             if not total <= price.limit:
                 return None

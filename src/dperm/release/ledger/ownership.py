@@ -24,7 +24,7 @@ def owned(body: Mapping[str, Any], chain: str, held: Standing | None, key: Signi
     Parameters
     ----------
     body : mapping
-        The entry without a signature: its "budget".
+        The entry without a signature: its "budget" and "spent".
     chain : str
         The hash of the entry before.
     held : Standing, optional
@@ -60,7 +60,7 @@ def refuse_unsigned(body: Mapping[str, Any], chain: str, held: Standing | None) 
 
 
 def _of_budget(body: Mapping[str, Any], chain: str) -> dict[str, Any]:
-    return {"budget": body["budget"], "owner_key": body.get("owner_key", ""), "after": chain}
+    return {"budget": body["budget"], "spent": body.get("spent"), "owner_key": body.get("owner_key", ""), "after": chain}
 
 
 def corrected(known: Known, now: str, keys: Sequence[SigningKey]) -> dict[str, Any]:

@@ -51,7 +51,8 @@ class Server:
         mode = stated.get("sslmode") or os.environ.get("PGSSLMODE", "")
         bracketed = f"[{host}]" if host.count(":") > 1 and "," not in host else host
         name = f"postgresql://{bracketed}{':' * bool(port)}{port}/{base}"
-        sure = mode == "verify-full" or all(map(_is_here, host.split(",")))
+        reached = stated.get("hostaddr") or os.environ.get("PGHOSTADDR", "") or host  # where it leads, whatever its name
+        sure = mode == "verify-full" or all(map(_is_here, reached.split(",")))
         return cls(name, sure, tuple(stated[secret] for secret in _SECRETS if stated.get(secret)))
 
     def without_secrets(self, text: str) -> str:
