@@ -831,6 +831,7 @@ def test_a_dry_run_asks_the_budget(table: Path, schema: Path, tmp_path: Path) ->
     for model in ("logistic", "mlp"):
         assert f"none for '{name}'" in dperm(*train, "--model", model, "--dry-run", expect=1).stderr
     SpendLog.current().database.path.unlink()  # pyright: ignore[reportAttributeAccessIssue]
+    SpendLog.current().verify(remember_it=True)
     dperm("budget", "create", name, "--epsilon", "1", "--delta", "1e-4")
     foreseen = float(dperm(*train, "--dry-run").stdout.split("would take that: ")[1].split(" %")[0])
     assert left() == 1

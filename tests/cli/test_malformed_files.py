@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tokenize
@@ -26,7 +25,7 @@ from dperm.privacy import Certificate
 from dperm.privacy.events import event_from_dict
 from helpers import malformed
 from helpers.commands import dperm
-from helpers.malformed import KINDS, LOG, answered, failures, whole_files
+from helpers.malformed import KINDS, answered, failures, whole_files
 
 EACH = 250  # of 21 kinds
 
@@ -43,8 +42,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_14_whole_files_are_read(folder: Path) -> None:
     """What is malformed below is refused for what is wrong in it: the commands take the files that it is made of."""
     for kind, (_, _, commands) in KINDS.items():
-        for command in commands if kind != "model" else commands[:2]:  # others read it in the same way
-            shutil.copy(folder / LOG, os.environ["DPERM_SPEND_LOG"])
+        for command in commands if kind == "csv" else commands[:1]:  # others read them in the same way
+            malformed.own_log(folder, f"whole-{kind}-{commands.index(command)}")
             code, said, _, trace = answered(malformed.command_line(kind, command, folder, malformed.whole(kind, folder)))
             assert (code, trace) == (0, ""), (kind, command, said)
 
@@ -154,7 +153,7 @@ def test_14_a_database_without_its_driver_says_what_to_install(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.setenv("DPERM_SPEND_LOG", "postgresql://user@localhost/nowhere")
     done = dperm("budget", "show", expect=1)
-    assert done.stderr == "error: A spend log in PostgreSQL needs psycopg: pip install 'dperm[postgres]'.\n"
+    assert len(done.stderr.splitlines()) == 1 and "pip install 'dperm[postgres]'" in done.stderr
 
 
 def test_14_tables_of_others_that_a_constructor_stumbles_over_are_value_errors(

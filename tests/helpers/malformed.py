@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -376,7 +377,8 @@ def answered(command: list[str]) -> tuple[int, str, float, str]:
     before, argv, start = signal.getsignal(signal.SIGINT), sys.argv, time.monotonic()
     sys.argv = ["dperm", *command]
     try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with warnings.catch_warnings(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            warnings.simplefilter("default")
             main()
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
@@ -400,6 +402,14 @@ def command_line(kind: str, command: Sequence[str], folder: Path, file: Path) ->
     return [str(paths.get(word, word)) for word in command]
 
 
+def own_log(folder: Path, name: str) -> Path:
+    """A spend log as the head was taken of, under a name of its own: one that is set back is refused, rightly."""
+    path = folder / f"log-{name}.db"
+    shutil.copy(folder / LOG, path)
+    os.environ["DPERM_SPEND_LOG"] = str(path)
+    return path
+
+
 def _charges() -> int:
     from dperm.release import SpendLog
 
@@ -414,10 +424,11 @@ def failures(kind: str, first: int, count: int, folder: Path) -> Iterator[dict[s
     for seed in range(first, first + count):
         data, command = malformed(kind, seed, data_of_whole)
         file.write_bytes(data)
-        shutil.copy(folder / LOG, os.environ["DPERM_SPEND_LOG"])
+        log = own_log(folder, f"{kind}-{seed}")
         before = _charges()
         code, said, seconds, trace = answered(command_line(kind, command, folder, file))
         charged = _charges() - before
+        log.unlink()
         wrong = {
             "traceback": bool(trace) or "Traceback" in said,
             "a fault of dperm's own": "fault of dperm" in said,
@@ -434,17 +445,15 @@ def failures(kind: str, first: int, count: int, folder: Path) -> Iterator[dict[s
 
 def main(kind: str, first: str, count: str, folder: str) -> None:
     import faulthandler
-    import warnings
 
     faulthandler.enable()
-    warnings.simplefilter("ignore")
     answered(["--version"])
     import dperm.data
     import dperm.estimators
     import dperm.release  # noqa: F401  # before memory is limited
 
     with tempfile.TemporaryDirectory() as own:
-        os.environ["DPERM_SPEND_LOG"] = f"{own}/spend.db"
+        os.environ["XDG_STATE_HOME"] = own
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + MOST_MEMORY,) * 2)
         for failure in failures(kind, int(first), int(count), Path(folder)):

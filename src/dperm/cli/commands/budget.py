@@ -23,6 +23,7 @@ from dperm.cli.shared import (
     say_json,
     search_of,
     stated_relation,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +56,12 @@ def create(
         list[Path] | None,
         typer.Option(help="Releases that are planned, and no others: a model, an event, or a list. Repeatable."),
     ] = None,
+    sign_key: Annotated[
+        Path | None, typer.Option(help="Private key that signs it (see `dperm keygen`): only its owner can change it later.")
+    ] = None,
+    owner_key: Annotated[
+        Path | None, typer.Option(help="Public key whose owner can change it later [default: the one that signs].")
+    ] = None,
 ) -> None:
     """Give a data set a budget, or another one. From then on the spend log takes no charge that exceeds it, and none of a data
     set without a budget. What was charged under the name before counts. Another one keeps the owner, the last day, the share for
@@ -65,16 +72,21 @@ def create(
       dperm budget create stays --epsilon 4 --delta 1e-6 --owner "Data Protection" --expires 2027-12-31
       dperm budget create stays --epsilon 4 --filter gdp
       dperm budget create stays --epsilon 2 --plan releases.json
+      dperm budget create stays --epsilon 4 --sign-key owner.pem
     """
+    from dperm.privacy.signing import SigningKey, public_key
     from dperm.release import SpendLog
     from dperm.release.ledger import Budget
 
     made = _rule(epsilon, delta, rule, plan, {"relation": stated_relation(relation), "order": order, "mass": mass})
     stated = {"persons": persons, "owner": owner, "expires": expires, "alert": alert}
     given: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+    key = None if sign_key is None else SigningKey(sign_key)
+    owner_of = "" if owner_key is None else public_key(owner_key)
     log = SpendLog.current()
     before = log.account(label)
-    account = log.create_budget(Budget(label, made, **given) if before is None else replace(before.budget, rule=made, **given))
+    budget = Budget(label, made, **given) if before is None else replace(before.budget, rule=made, **given)
+    account = log.create_budget(budget, key=key, owner_key=owner_of)
     _say(account)
     if account.spent:
         say("It was charged before. That counts; but what was released must be no reason for this budget's rule and size.")
@@ -174,8 +186,14 @@ def history(
     if as_json:
         say_json(json.dumps(log.history(label)))
         return
-    for entry in log.entries(label):
-        what = f"budget ε = {Budget.from_dict(entry['budget']).epsilon:g}" if entry["kind"] == "budget" else entry["mechanism"]
+    for entry in log.entries(label, ("charge", "budget", "refusal", "time")):
+        if entry["kind"] == "budget":
+            signed = f", signed by {entry['owner_key'][:16]}…" if "owner_key" in entry else ""
+            what = f"budget ε = {Budget.from_dict(entry['budget']).epsilon:g}{signed}"
+        elif entry["kind"] == "time":
+            what = f"time corrected from {entry['was']}"
+        else:
+            what = f"refused: {entry['why']}" if entry["kind"] == "refusal" else entry["mechanism"]
         marks = [name for name, holds in (("claimed", entry.get("claimed")), ("seeded", not entry.get("private", True))) if holds]
         named = f"{entry.get('label') or '(no label)':20s}  {entry.get('by', ''):12s}"
         say(f"{entry['number']:6d}  {entry['time']}  {named}  {what}{' '.join(['', *marks])}")
@@ -211,10 +229,15 @@ def head(
 def verify(
     earlier: Annotated[Path | None, typer.Argument(help="A head that was written before.")] = None,
     verify_key: Annotated[Path | None, typer.Option(help="Public key that must have signed the head.")] = None,
+    remember: Annotated[
+        bool, typer.Option("--remember", help="Take the log as it is now: it was restored or replaced by somebody who may.")
+    ] = False,
 ) -> None:
-    """Follow the chain through all entries: is any changed or gone, since an earlier head or at all?"""
+    """Follow the chain through all entries: is any changed or gone, since an earlier head, since the log was last used from here,
+    or at all?"""
     from dperm.privacy.signing import check_signature, digest_of
     from dperm.release import SpendLog
+    from dperm.release.ledger.log import NOT_REMEMBERED
 
     stated = None if earlier is None else json_table(earlier)
     if stated is not None and not {"count", "chain"} <= set(stated):
@@ -225,7 +248,45 @@ def verify(
         body = {name: value for name, value in stated.items() if name != "signature"}
         check_signature(digest_of(body), str(stated["signature"]), verify_key)
     log = SpendLog.current()
-    say(f"{log.where}: all {log.verify(stated):,} entries are as they were written.")
+    was_remembered = log.is_remembered
+    say(f"{log.where}: all {log.verify(stated, remember_it=remember):,} entries are as they were written.")
+    if stated is None and not was_remembered:
+        warn(NOT_REMEMBERED)
+
+
+def init() -> None:
+    """On a PostgreSQL server: make the roles of those who make budgets and of those who may only charge. Run it as who
+    administers the database, and again after an update of dperm.
+
+    \b
+    Example:
+      DPERM_SPEND_LOG='postgresql://admin@db.example.org/spend?sslmode=verify-full' dperm budget init
+    """
+    from dperm.release import SpendLog
+    from dperm.release.ledger.roles import make_roles
+
+    log = SpendLog.current()
+    roles = make_roles(log.database)
+    say(f"{log.where}: {roles.owner} may make budgets, {roles.charger} may charge. Give them to users of the server:")
+    say(f'  GRANT "{roles.owner}" TO ...;')
+    say(f'  GRANT "{roles.charger}" TO ...;')
+    say(f"Whoever logs in as {roles.administrator} may do anything: use it for nothing else.")
+
+
+def correct_time(
+    sign_key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Private key of the owner of budgets that expire; once for each owner. Budgets without a key need none."
+        ),
+    ] = None,
+) -> None:
+    """Set the time of the log back to what the clocks say, after an entry by a clock that was ahead let budgets expire."""
+    from dperm.privacy.signing import SigningKey
+    from dperm.release import SpendLog
+
+    log = SpendLog.current()
+    say(f"{log.where}: its time is {log.correct_time([SigningKey(path) for path in sign_key or ()])} now.")
 
 
 def _say(account: Account) -> None:
@@ -249,10 +310,12 @@ def _say(account: Account) -> None:
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Budgets of data sets, in the spend log.", rich_markup_mode=None)
+    group.command()(init)
     group.command()(create)
     group.command()(show)
     group.command()(history)
     group.command("import")(import_log)
     group.command()(head)
     group.command()(verify)
+    group.command("correct-time")(correct_time)
     app.add_typer(group, name="budget")

@@ -11,7 +11,7 @@ from typing import Any
 
 from dperm import _validate as check
 from dperm.privacy.events import Event, event_from_dict
-from dperm.release.ledger.entries import append_all
+from dperm.release.ledger.entries import append_all, now_of
 from dperm.release.ledger.log import SpendLog
 
 __all__ = ["read_in"]
@@ -35,9 +35,13 @@ def read_in(log: SpendLog, path: str | os.PathLike[str]) -> int:
     belongs into it before they are made.
     """
     entries = [_entry(number, line) for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1)]
-    with log.database.writing() as rows:
+    with log.writing() as rows:
         if rows("SELECT count(*) FROM dperm_budgets")[0][0]:
             raise ValueError(f"The spend log {log.where} has budgets: read what was spent before into it, and make them then.")
+        now = now_of(rows)
+        for number, (_, _, body, _) in enumerate(entries, start=1):
+            if str(body.get("time", "")) > now:
+                raise ValueError(f"Line {number} of the log is from {body['time']}, and now is {now}: budgets would expire.")
         known = {charge for (charge,) in rows("SELECT charge FROM dperm_entries WHERE kind = 'charge'")}
         fresh = [entry for entry in entries if entry[1] not in known]
         append_all(rows, fresh)
