@@ -16,7 +16,7 @@ import numpy as np
 import openpyxl
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import feather, parquet
 
 from dperm.data import DataError, Schema, propose, read_dataset, read_frame
 from dperm.data.limits import Limits, TooLargeError
@@ -121,14 +121,26 @@ def long_texts(path: Path) -> Path:
     return path / "t.parquet"
 
 
+def repeated_texts(path: Path) -> Path:
+    """A dictionary of one text, that all rows have."""
+    parquet.write_table(pa.table({"a": ["x" * 1_000_000] * 400, "y": ["a", "b"] * 200}), path / "t.parquet")
+    return path / "t.parquet"
+
+
+def compressed_arrow(path: Path) -> Path:
+    table = pa.table({"a": ["x" * 1_000_000] * 400, "y": ["a", "b"] * 200})
+    feather.write_feather(table, path / "t.arrow", compression="zstd")
+    return path / "t.arrow"
+
+
 def zero_arrays(path: Path) -> Path:
     np.savez_compressed(path / "t.npz", X=np.zeros((3_000_000, 10), dtype=np.int8), y=np.zeros(3_000_000, dtype=np.int8))
     return path / "t.npz"
 
 
 BOMBS = {
-    "quick": [libsvm, sparse_workbook, distant_row, in_gzip, wide_text, repeated_parquet, zero_arrays],
-    "others": [far_workbook, long_row, long_comment, in_zip, in_bzip2, in_xz, compressed_libsvm, long_texts],
+    "quick": [libsvm, sparse_workbook, distant_row, in_gzip, wide_text, repeated_parquet, repeated_texts, zero_arrays],
+    "others": [far_workbook, long_row, long_comment, in_zip, in_bzip2, in_xz, compressed_libsvm, long_texts, compressed_arrow],
 }
 _MOST = 450  # MB beside what the libraries take: the least that unpacking is allowed, and room
 
@@ -140,7 +152,7 @@ used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 before = used()
 for path in sys.argv[1:]:
     try:
-        read_dataset(path, "y" if path.endswith(("csv", "gz", "bz2", "xz", "zip", "parquet", "xlsx")) else None)
+        read_dataset(path, "y" if path.endswith(("csv", "gz", "bz2", "xz", "zip", "parquet", "arrow", "xlsx")) else None)
         print("read", path)
     except DataError as error:
         print(used() - before, error)

@@ -50,6 +50,10 @@ class Limits:
         """Those that the environment states. ValueError for a text that states none."""
         return _stated(os.environ.get(VARIABLE, ""))
 
+    def enough(self, stored: int) -> float:
+        """Bytes of memory that a file of `stored` bytes may take."""
+        return max(_SMALL, self.unpacking * stored)
+
     def refuse_columns(self, count: int) -> None:
         """TooLargeError for a table of more columns."""
         _refuse_more(count, self.columns, "columns", "columns")
@@ -76,7 +80,7 @@ class Limits:
         """TooLargeError where what a file of `stored` bytes takes in memory is out of proportion. Unless `whole`, `needed` is
         what was unpacked of it so far."""
         times = math.ceil(needed / max(1, stored))
-        if needed > _SMALL and times > self.unpacking:
+        if needed > self.enough(stored):
             more, enough = ("", times) if whole else (" or more", 10 * times)
             raise TooLargeError(
                 f"it has {stored:,} bytes and would take {needed / 1e9:.3g} GB of memory{more}, {times:,} times as many; the "

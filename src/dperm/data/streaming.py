@@ -22,6 +22,7 @@ from dperm.data.limits import CELL, Limits
 from dperm.data.parsing import parsing
 from dperm.data.schema import Schema, SchemaError, tell_persons
 from dperm.data.survey import Survey
+from dperm.data.unpacked import arrow_bytes, parquet_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,7 +85,7 @@ class StoredTable:
         with parsing(path):
             limits = Limits.current()
             limits.refuse_columns(len(self.columns))
-            self._needed = self.rows * max(1, self._width()) + self._unpacked()
+            self._needed = self.rows * max(1, self._width()) + self._unpacked(limits.enough(self._stored))
             limits.refuse_proportion(self._needed, self._stored)
 
     def refuse_beyond_memory(self) -> None:
@@ -100,12 +101,12 @@ class StoredTable:
         fields = [self._table.schema.field(name) for name in self._used]
         return sum(_FLOAT if kinds.is_floating(each.type) else CELL for each in fields)
 
-    def _unpacked(self) -> int:
-        """Bytes of all entries as Parquet files state them; 0 for other files, which state none."""
-        if self._table.format.default_extname != "parquet":
-            return 0
-        files = [fragment.metadata for fragment in self._table.get_fragments()]
-        return sum(file.row_group(place).total_byte_size for file in files for place in range(file.num_row_groups))
+    def _unpacked(self, enough: float) -> int:
+        """Bytes of what the files hold, once it is unpacked; more than `enough` need not be exact."""
+        files = map(Path, self._table.files)
+        if self._table.format.default_extname == "parquet":
+            return sum(parquet_bytes(file, self._used, enough) for file in files)
+        return sum(map(arrow_bytes, files))
 
     def frames(self, most: int | None = None) -> Iterator[pd.DataFrame]:
         """All rows, in order, at most so many at once. DataError where they cannot be read."""
