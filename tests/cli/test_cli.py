@@ -879,7 +879,7 @@ def test_rows_that_do_not_fit_do_not_take_the_file_with_them(table: Path, schema
     good = [0, 2, 5]
     assert pd.read_csv(whole)["prediction"].loc[good].tolist() == answers["prediction"].loc[good].tolist()
     counted = json.loads(dperm("predict", model, new, "-o", whole, "--json").stdout)
-    assert counted == {"predictions": 6, "blank": 0, "output": str(whole), "private": False}
+    assert counted == {"predictions": 6, "blank": 0, "output": str(whole), "private": False, "quoted": {}}
     assert "'fail', 'skip'" in dperm("predict", model, new, "--on-error", "ignore", expect=1).stderr
     pd.read_csv(new).assign(**{words[0]: "nowhere"}).to_csv(new, index=False)
     assert "No row fits" in dperm("predict", model, new, "--on-error", "skip", expect=1).stderr

@@ -122,15 +122,16 @@ def test_14_what_dperm_never_raises_on_purpose_is_one_line_and_says_so(
     [
         (np.zeros(5), np.zeros(5), r"expected X as rows and columns of numbers, got an array of shape \(5,\)"),
         (np.float64(1), np.zeros(5), r"shape \(\)"),
-        (np.zeros((5, 2)), np.float64(1), "expected y as one column of numbers or texts"),
-        (np.zeros((5, 2)), np.zeros((5, 1)), "expected y as one column"),
-        (np.zeros((5, 2)), np.zeros(4), "5 rows in X and 4 targets in y"),
+        (np.zeros((5, 2)), np.float64(1), "expected y as targets in one column"),
+        (np.zeros((5, 2)), np.zeros((5, 1)), "expected y as targets"),
+        (np.zeros((5, 2)), np.zeros(4), "Expected 5 targets in .* got 4 in y"),
         (np.zeros(5, dtype=[("a", "f8"), ("b", "f8")]), np.zeros(5), "expected X as rows"),
+        (np.zeros((5, 2), dtype=[("a", "f8"), ("b", "f8")]), np.zeros(5), "Expected numbers as features"),
         (np.zeros((5, 2), dtype=complex), np.zeros(5), "complex128"),
         (np.zeros((5, 2), dtype="M8[s]"), np.zeros(5), "datetime64"),
-        (np.zeros((5, 2)), np.zeros(5, dtype="M8[s]"), "expected y as one column"),
-        (np.zeros((5, 2), dtype="S3"), np.zeros(5), "expected X as rows"),
-        (np.zeros((5, 2), dtype=object), np.zeros(5), "expected X as rows"),
+        (np.zeros((5, 2)), np.zeros(5, dtype="M8[s]"), "Expected labels or numbers as targets"),
+        (np.zeros((5, 2), dtype="S3"), np.zeros(5), "Expected numbers as features"),
+        (np.zeros((5, 2), dtype=object), np.zeros(5), "Expected numbers as features"),
     ],
 )
 def test_14_arrays_of_other_shapes_and_types_are_refused(X: Any, y: Any, match: str, tmp_path: Path) -> None:

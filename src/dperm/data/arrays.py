@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm.data.dataset import DataError
 from dperm.data.limits import Limits
 
 __all__ = ["admit_table", "arrays_of_archive", "is_floating"]
@@ -32,15 +33,19 @@ def admit_table(table: NDArray[Any], stored: int) -> None:
 def arrays_of_archive(path: Path) -> tuple[NDArray[Any], NDArray[Any]]:
     """Features X (n, d) and targets y (n,) of a .npz file.
 
-    ValueError for arrays of other shapes, of other lengths than each other, or of anything but numbers (targets: or texts);
-    KeyError where one is not there; TooLargeError for more than the limits allow.
+    ValueError for arrays of other shapes, and where one is not there; DataError for arrays of other lengths than each other, and
+    of anything but numbers (targets: or texts); TooLargeError for more than the limits allow.
     """
     stored, limits = path.stat().st_size, Limits.current()
     with zipfile.ZipFile(path) as archive:
-        (rows, columns), kind = _header(archive, "X", 2, _NUMBERS)
-        (targets,), target_kind = _header(archive, "y", 1, _TARGETS)
+        (rows, columns), kind = _header(archive, "X", 2, "rows and columns of numbers")
+        (targets,), target_kind = _header(archive, "y", 1, "targets in one column")
+    if kind.kind not in _NUMBERS:
+        raise DataError(f"Expected numbers as features in {path}, got {kind}.")
+    if target_kind.kind not in _TARGETS:
+        raise DataError(f"Expected labels or numbers as targets in {path}, got {target_kind}.")
     if rows != targets:
-        raise ValueError(f"expected a target for each row, got {rows:,} rows in X and {targets:,} targets in y")
+        raise DataError(f"Expected {rows:,} targets in {path}, one for each row of X, got {targets:,} in y.")
     limits.refuse_features(columns)
     limits.refuse_cells(rows * columns, stored, _USED + (0 if is_floating(kind) else kind.itemsize))
     limits.refuse_cells(targets, stored, _USED + target_kind.itemsize)
@@ -53,7 +58,7 @@ def is_floating(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" and dtype.itemsize in (4, 8)
 
 
-def _header(archive: zipfile.ZipFile, name: str, dimensions: int, kinds: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _header(archive: zipfile.ZipFile, name: str, dimensions: int, what: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and type of an array of an archive."""
     try:
         file = archive.open(f"{name}.npy")
@@ -64,8 +69,7 @@ def _header(archive: zipfile.ZipFile, name: str, dimensions: int, kinds: str) ->
         if version not in _HEADERS:
             raise ValueError(f"expected {name} in version 1 or 2 of NumPy's format, got {version[0]}")
         shape, _, dtype = _HEADERS[version](file)
-    if len(shape) != dimensions or dtype.kind not in kinds:
-        what = "rows and columns of numbers" if dimensions == 2 else "one column of numbers or texts"
+    if len(shape) != dimensions:
         raise ValueError(f"expected {name} as {what}, got {_described(shape, dtype)}")
     return shape, dtype
 
