@@ -228,7 +228,7 @@ def test_44_1_a_full_disk_leaves_the_older_file_and_nothing_else(tmp_path: Path)
 
 
 def test_44_1_where_no_folder_is_for_temporary_files_it_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a disk that is full: none takes the file by which Python finds out."""
+    """A disk that is full has none: it does not take the file by which Python finds out."""
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: [str(tmp_path / "nowhere")])
     monkeypatch.setenv("HOME", str(tmp_path))

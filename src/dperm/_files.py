@@ -157,8 +157,8 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 class _Draft:
-    """What a file is to hold, before it is in its place: open and locked. It has no name until `named` where the file system can
-    do without, so that nothing of it is left when its process is killed."""
+    """The content of a file before it is in its place: an open and locked file. It has no name until `named` where the file
+    system has such files, so that nothing of it is left when its process is killed."""
 
     def __init__(self, path: Path, private: bool) -> None:
         self._beside, mode = path, 0o600 if private else 0o666
@@ -323,7 +323,8 @@ def nameless() -> IO[bytes]:
 
 
 def _place_of(path: Path) -> Path:
-    """Where a file is to be, links followed. OSError for what is no regular file, and for a link that another user made."""
+    """The path of a file that is to be written, with links followed. OSError for what is no regular file, and for a link that
+    another user made."""
     if path.is_symlink() and path.lstat().st_uid not in (os.geteuid(), 0):
         raise OSError("it is a link that another user made")
     place = path.resolve()
@@ -429,7 +430,7 @@ def _copy(path: Path, name: Path) -> None:
 
 
 def _mode_of(path: Path) -> int | None:
-    """Who may read and write the file; None where there is none."""
+    """The permissions of the file; None where there is none."""
     try:
         found = path.lstat()
     except FileNotFoundError:
