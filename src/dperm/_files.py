@@ -1,12 +1,12 @@
 """The one door for files: what a command writes appears whole or not at all, and replaces nothing that was paid for.
 
-A writer reserves its file before anything is charged: it makes a file with a random name in the same folder, anew and through no
-link (`O_EXCL`, `O_NOFOLLOW`), and keeps it locked for as long as it lives. A reservation without a lock is therefore the leftover
-of a dead process, which the next writer removes. What was paid for gets the ending `.whole` once it is complete and on disk: from
-then on it is kept even where its writer dies. Writers of one file take turns. In its turn a writer links what stands at the path
-to the next free number (`m.1.json`), which fails where that name exists, and then renames its own file to the path. Nobody else
-replaces the file between link and rename, so every file that is replaced has another name by then, and a reader always finds a
-complete file.
+A writer reserves its file before anything is charged: a new file in the same folder, without a name where the file system has
+such files (`O_TMPFILE`), else with a random one, made anew and through no link (`O_EXCL`, `O_NOFOLLOW`). It keeps it locked for
+as long as it lives: a hidden name without a lock is the leftover of a dead process, which the next writer removes. What was paid
+for gets a name with the ending `.whole` once it is complete and on disk: from then on it is kept even where its writer dies.
+Writers of one file take turns. In its turn a writer links what stands at the path to the next free number (`m.1.json`), which
+fails where that name exists, and then renames its own file to the path. Nobody else replaces the file between link and rename, so
+every file that is replaced has another name by then, and a reader always finds a complete file.
 """
 
 from __future__ import annotations
@@ -156,37 +156,65 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
+class _Draft:
+    """The content of a file before it is in its place: an open and locked file. It has no name until `named` where the file
+    system has such files, so that nothing of it is left when its process is killed."""
+
+    def __init__(self, path: Path, private: bool) -> None:
+        self._beside, mode = path, 0o600 if private else 0o666
+        self._name: Path | None = None
+        if (descriptor := _made_without_name(path.parent, mode)) is None:
+            descriptor, self._name = _made_with_name(path, mode)
+        self.descriptor = descriptor
+
+    def named(self, ending: str) -> Path:
+        """Its name, with this ending, from now on."""
+        new = _hidden_name(self._beside, ending)
+        if self._name is None:  # with a folder given, the link in /proc is followed to the file
+            os.link(f"/proc/self/fd/{self.descriptor}", new, src_dir_fd=self.descriptor, follow_symlinks=True)
+        else:
+            self._name.rename(new)
+        self._name = new
+        return new
+
+    def close(self) -> None:
+        """Remove it, where it is neither in its place nor complete and paid for."""
+        if self._name is not None and self._name.suffix == _WRITING:
+            self._name.unlink(missing_ok=True)
+        os.close(self.descriptor)
+
+
 class Reserved:
     """A file that is to be written once: see `write_new` and `replace_own`."""
 
     def __init__(self, path: Path, *, private: bool, keeps: bool) -> None:
         self.path = path
         self._private, self._keeps = private, keeps
-        self._descriptor, self._temporary = _made_beside(path, private)
+        self._draft = _Draft(path, private)
 
     def write(self, text: str) -> Path | None:
         """Put the file in its place, on disk. Returns the name under which the file that stood there is kept, if one is.
 
         OSError where that fails; the file that stood there then still does.
         """
+        descriptor = self._draft.descriptor
         try:
-            with os.fdopen(self._descriptor, "wb", closefd=False) as file:
+            with os.fdopen(descriptor, "wb", closefd=False) as file:
                 file.write(_bytes_of(text))
             mode = _mode_of(self.path)
             if mode is not None and not self._private:
-                os.fchmod(self._descriptor, mode)
-            os.fsync(self._descriptor)
+                os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
             older = self._put_beside_older() if self._keeps else None
             if not self._keeps:
-                self._temporary.replace(self.path)
+                self._draft.named(_WRITING).replace(self.path)
             _sync_folder(self.path.parent)
         except (OSError, HeldError) as error:
             raise _unwritable(self.path, error) from error
         return older
 
     def _put_beside_older(self) -> Path | None:
-        whole = self._temporary.with_suffix(_WHOLE)
-        self._temporary.rename(whole)
+        whole = self._draft.named(_WHOLE)  # from now on it is kept, whoever is killed
         try:
             turn = Lock(_lock_of(self.path), patience=_PATIENCE)
             try:
@@ -195,14 +223,13 @@ class Reserved:
             finally:
                 turn.release()
         except (OSError, HeldError):
-            whole.unlink(missing_ok=True)  # the caller still has the text; whoever is killed or interrupted leaves the file
+            whole.unlink(missing_ok=True)  # the caller still has the text, and is told
             raise
         return older
 
     def close(self) -> None:
         """Give the reservation up, if nothing was written."""
-        self._temporary.unlink(missing_ok=True)
-        os.close(self._descriptor)
+        self._draft.close()
 
 
 @contextlib.contextmanager
@@ -296,7 +323,8 @@ def nameless() -> IO[bytes]:
 
 
 def _place_of(path: Path) -> Path:
-    """Where a file is to be, links followed. OSError for what is no regular file, and for a link that another user made."""
+    """The path of a file that is to be written, with links followed. OSError for what is no regular file, and for a link that
+    another user made."""
     if path.is_symlink() and path.lstat().st_uid not in (os.geteuid(), 0):
         raise OSError("it is a link that another user made")
     place = path.resolve()
@@ -318,13 +346,29 @@ def _lock_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.lock")
 
 
-def _made_beside(path: Path, private: bool) -> tuple[int, Path]:
+def _hidden_name(path: Path, ending: str) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}{ending}")
+
+
+def _made_without_name(folder: Path, mode: int) -> int | None:
+    """A new file in a folder, open and locked; None where the system or the file system has no such files."""
+    if not (hasattr(os, "O_TMPFILE") and Path("/proc/self/fd").is_dir()):
+        return None
+    try:
+        descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, mode)
+    except OSError:  # also for what keeps one with a name from being made, which then says so
+        return None
+    _locked(descriptor)
+    return descriptor
+
+
+def _made_with_name(path: Path, mode: int) -> tuple[int, Path]:
     """A new file beside `path`, open and locked."""
     while True:
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_WRITING}")
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINKS, 0o600 if private else 0o666)
-        if _locked(descriptor) and _is_at(descriptor, temporary):
-            return descriptor, temporary
+        name = _hidden_name(path, _WRITING)
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINKS, mode)
+        if _locked(descriptor) and _is_at(descriptor, name):
+            return descriptor, name
         os.close(descriptor)  # another writer took it for a leftover before it was locked, and removes it
 
 
@@ -386,7 +430,7 @@ def _copy(path: Path, name: Path) -> None:
 
 
 def _mode_of(path: Path) -> int | None:
-    """Who may read and write the file; None where there is none."""
+    """The permissions of the file; None where there is none."""
     try:
         found = path.lstat()
     except FileNotFoundError:

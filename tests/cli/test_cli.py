@@ -734,7 +734,7 @@ ROWS, LABELS = RNG.normal(size=(40, 3)), np.arange(40) % 2
     ],
 )
 def test_44_16_a_dry_run_refuses_what_training_refuses(tmp_path: Path, X: Any, y: Any, message: str) -> None:
-    """In the same words, and neither charges."""
+    """Both refuse in the same words, and neither charges."""
     path = tmp_path / "people.npz"
     np.savez(path, X=X, y=y)
     train = ("train", path, "-o", tmp_path / "m.json")
@@ -792,7 +792,7 @@ def test_44_16_a_run_without_a_charge_is_none() -> None:
 
 
 def test_44_16_a_name_that_stands_twice_is_refused(tmp_path: Path) -> None:
-    """Of a signed model too: the signature is on what this reader takes, and another may take the other value."""
+    """This holds for a signed model, too: the signature is on what this reader takes, and another may take the other value."""
     key, model, head = tmp_path / "signer.pem", tmp_path / "m.json", tmp_path / "head.json"
     public = make_key(key)
     dperm("train", "iris", "-o", model, "--sign-key", key)

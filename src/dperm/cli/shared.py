@@ -218,7 +218,7 @@ def reserved(path: Path, *, private: bool = False, paid_for: bool = False) -> Re
 
 
 def give_up_reserved() -> None:
-    """At the end of a command: reservations that were not used leave nothing behind."""
+    """End a command: reservations that were not used leave nothing behind."""
     _RESERVED.close()
 
 
@@ -326,7 +326,7 @@ def keep(place: Reserved, text: str) -> Path | None:
 
 
 def told_kept(older: Path | None) -> str:
-    """Where a file is that stood where another was written, to stand behind a sentence."""
+    """A sentence that says under which name the older file is kept; empty where there was none."""
     return "" if older is None else f" What was there is kept as {older}."
 
 

@@ -32,8 +32,8 @@ class _AtCharge(BaseException):
 
 
 def foreseen_charge(run: Callable[[], object]) -> ForeseenCharge:
-    """What `run`, such as a fit, would charge first. Nothing is charged or released; what `run` raises before its charge is
-    raised. RuntimeError where it charges nothing."""
+    """The charge that `run`, such as a fit, would make first. Nothing is charged or released; what `run` raises before its charge
+    is raised. RuntimeError where it charges nothing."""
     token = _FORESEEING.set(True)
     try:
         run()

@@ -181,7 +181,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Done:
-    """What came of a job, and why its results could not be kept: then it stopped with the last of them."""
+    """The results of a job. `problem` is why the last of them could not be kept, with which the job stopped."""
 
     fits: list[_Fit]
     problem: str = ""
@@ -193,7 +193,7 @@ _Built = dict[tuple[str, float], tuple[Mechanism, LinearObjective]]
 
 @dataclass(frozen=True)
 class _Shared:
-    """What all workers have of a study; `key` tells it from others in a file of results."""
+    """A study as all workers have it; `key` tells it from others in a file of results."""
 
     dataset: Dataset
     study: Study

@@ -144,7 +144,7 @@ def compare(
 
 @contextmanager
 def _kept(results: KeptResults) -> Iterator[KeptResults]:
-    """Until the report is written. Where that does not come, what was paid for is kept, and a message says where."""
+    """Keep results until the report is written. Where it is not written, a message says where they are."""
     from dperm.report.kept import ResultsNotKeptError
 
     before = results.count

@@ -242,7 +242,7 @@ def train(
 
 
 def _told_of_dry_run(estimator: Any, dataset: Dataset, budget: Any) -> None:
-    """What training would run and charge, found by running it up to its charge: all that it refuses before is refused.
+    """Say what training would run and charge, by running it up to its charge: all that it refuses before is refused here, too.
     BudgetExceeded or ValueError where the data set's budget would refuse the charge."""
     from dperm._rounding import downward
     from dperm.release.foreseen import foreseen_charge
