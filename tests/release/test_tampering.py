@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -32,9 +33,9 @@ CUT = (  # to four entries, so that all fits together
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> SpendLog:
+def log() -> SpendLog:
     """A budget and eight charges: nine entries, of which all are remembered here."""
-    made = SpendLog(tmp_path / "spend.db")
+    made = SpendLog.current()  # in memory: it is written very often
     made.create_budget(Budget.of("stays", 4.0, 1e-5))
     for number in range(8):
         charge(made, 20.0 + number)
@@ -214,7 +215,7 @@ def test_8_heads_belong_to_their_user_and_to_one_log(log: SpendLog, tmp_path: Pa
 
 def test_8_a_link_that_leads_elsewhere_now_shows(log: SpendLog, tmp_path: Path) -> None:
     folder = tmp_path / "team"
-    folder.symlink_to(tmp_path)
+    folder.symlink_to(Path(log.where).parent)
     linked = SpendLog(folder / "spend.db")
     with pytest.warns(UserWarning, match="nothing was remembered"):  # by this name
         charge(linked)
@@ -246,11 +247,12 @@ COLUMNS = {
     "dperm_head": ("count", "chain", "time"),
     "dperm_budgets": ("label", "body", "spent"),
 }
+CELLS = [(table, column) for table, columns in COLUMNS.items() for column in columns]
 VALUES = ("NULL", "-3", "3.5", "9e999", "1000000", "'x'", "''", "'{}'", "'[]'", "'null'", "x'ff00'", "CAST(x'ff' AS TEXT)")
 
 
 @pytest.mark.filterwarnings("ignore:.*nothing was remembered")
-@pytest.mark.parametrize(("table", "column"), [(table, column) for table, columns in COLUMNS.items() for column in columns])
+@pytest.mark.parametrize(("table", "column"), CELLS)
 def test_8_whatever_stands_in_a_cell_is_refused_in_one_line(log: SpendLog, table: str, column: str) -> None:
     """Of the last row, for who remembers the entry before it, and for who remembers nothing."""
     path, (head,) = Path(log.where), heads()
@@ -275,6 +277,32 @@ def test_8_whatever_stands_in_a_cell_is_refused_in_one_line(log: SpendLog, table
                 assert not isinstance(refused.value, UnicodeError) and len(str(refused.value).splitlines()) == 1
                 accepted += 1
     assert accepted >= 3 * 2 * 6
+
+
+@pytest.mark.parametrize(("table", "column"), CELLS)
+def test_8_whatever_stands_in_a_cell_is_read_or_refused_in_one_line(log: SpendLog, table: str, column: str) -> None:
+    """Who only reads need not notice, and meets no other error."""
+    path = Path(log.where)
+    charge(log, 50.0)
+    whole = path.read_bytes()
+    last = " WHERE number = 10" if table == "dperm_entries" else ""
+    for value in VALUES:
+        path.write_bytes(whole)
+        with contextlib.suppress(sqlite3.IntegrityError):
+            edited(path, f"UPDATE {table} SET {column} = {value}{last}")
+        for read in (log.charges, log.history, log.accounts_held, log.head, lambda: log.total(1e-5)):
+            with contextlib.suppress(ValueError, OSError):
+                read()
+
+
+def test_8_the_history_of_a_damaged_entry_ends_in_one_line(log: SpendLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPERM_SPEND_LOG", log.where)
+    whole = Path(log.where).read_bytes()
+    for body in ('{"kind":"charge"}', '{"kind":"budget"}', '{"kind":"time"}', '{"kind":"refusal"}', "{}", "[]", "x"):
+        Path(log.where).write_bytes(whole)
+        edited(log.where, f"UPDATE dperm_entries SET body = '{body}' WHERE number = 9")
+        told = dperm("budget", "history", expect=1).stderr
+        assert told.startswith("error: Entry 9 of the spend log is damaged") and len(told.splitlines()) == 1
 
 
 NO_COSTS = [{"divergence": -100.0}, {"divergence": 0.0, "mass": -1e-9}, {"divergence": "0"}, {"divergence": True}, [], "x", None]

@@ -34,6 +34,7 @@ from dperm.release.ledger.entries import (
     account_of,
     append,
     canonical,
+    damaged,
     events_of,
     last_of,
     now_of,
@@ -291,17 +292,21 @@ class SpendLog:
         )
         with self.database.reading() as rows:
             last = 0 if rows is None else rows("SELECT max(number) FROM dperm_entries")[0][0] or 0
-        for start in range(0, int(last), _AT_ONCE):  # what is added later comes after it
+        if not isinstance(last, int):
+            raise ValueError(f"An entry of the spend log {self.where} was changed: its number is {last!r}.")
+        for start in range(0, last, _AT_ONCE):  # what is added later comes after it
             with self.database.reading() as rows:
-                found = [] if rows is None else rows(query, *kinds, start, min(start + _AT_ONCE, int(last)), *values)
+                found = [] if rows is None else rows(query, *kinds, start, min(start + _AT_ONCE, last), *values)
             for number, text in found:
-                yield {"number": int(number), **parsed(number, text)}
+                yield {"number": number, **parsed(number, text)}
 
     def head(self) -> dict[str, Any]:
         """How many entries there are, and the hash that all of them lead to: kept elsewhere, it shows whether any is gone."""
         with self.database.reading() as rows:
             ((count, chain, last),) = [(0, "", "")] if rows is None else rows("SELECT count, chain, time FROM dperm_head")
-        return {"count": int(count), "chain": chain, "time": last}
+        if not isinstance(count, int):
+            raise ValueError(f"The head of the spend log {self.where} was changed: {count!r}.")
+        return {"count": count, "chain": chain, "time": last}
 
     def verify(self, head: Mapping[str, Any] | None = None, *, remember_it: bool = False) -> int:
         """Follow the chain through all entries, and remember the last for the charges that follow.
@@ -454,9 +459,10 @@ class SpendLog:
         charges: list[Charge] = []
         for number, digest, text in found:
             body = parsed(number, text)
-            kept = {name: body.get(name, False) for name in ("keeps_parts", "keeps_reservations", "persons")}
-            said = (body["id"], body["time"], body["label"], body["mechanism"], events[digest], body["private"])
-            charges.append(Charge(*said, **kept, claimed=body.get("claimed", "")))
+            with damaged(number, text):
+                kept = {name: body.get(name, False) for name in ("keeps_parts", "keeps_reservations", "persons")}
+                said = (body["id"], body["time"], body["label"], body["mechanism"], events[digest], body["private"])
+                charges.append(Charge(*said, **kept, claimed=body.get("claimed", "")))
         return charges
 
     def total(self, delta: float, label: str | None = None, *, persons: bool = False) -> dict[Relation, float]:
@@ -491,7 +497,8 @@ class SpendLog:
                 *values,
             )
             events = events_of(rows)
-        return [(events[digest], bool(persons), bool(claimed), int(count)) for digest, persons, claimed, count in found]
+        with damaged("of a charge", "its event"):
+            return [(events[digest], bool(persons), bool(claimed), int(count)) for digest, persons, claimed, count in found]
 
 
 def _whose() -> str:
