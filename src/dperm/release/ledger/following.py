@@ -58,9 +58,9 @@ def followed(rows: Rows, known: Known, where: str, head: Mapping[str, Any] | Non
             raise ValueError(f"Entry {_told(number)} of the spend log {where}{error}") from None
         if head is not None and number == head["count"] and last.chain != head["chain"]:
             raise ValueError(f"The first {number:,} entries of the spend log {where} are not those that the head was made of.")
-    _compare_heads(rows, where, last)
     if head is not None and head["count"] > last.count:
         raise ValueError(f"The spend log {where} has {last.count:,} entries; it had {head['count']:,}: some were taken out.")
+    _compare_heads(rows, where, last)
     _compare_accounts(rows, where, accounts)
     return last
 
