@@ -64,7 +64,7 @@ _CLAIMED: ContextVar[str] = ContextVar("dperm_only_claimed", default="")
 _INHERITED = "DPERM_SPEND_LOG_OF_PARENT"
 _active: list[tuple[str, str]] = []  # a file that is there while the block is open, and the log
 _lock = threading.Lock()
-_looked_at: set[str] = set()  # charges of which this process knows all entries
+_looked_at: set[tuple[str | None, str]] = set()  # charges, by their logs, of which this process knows all entries
 
 
 @dataclass(frozen=True)
@@ -407,8 +407,8 @@ class SpendLog:
         dies in between: a run that is continued takes what is left. (limit, limit) when nothing is; None where this log does
         not hold the charge. ValueError for another limit than before.
         """
-        with self.database.connected(), self._writing(whole=charge_id not in _looked_at) as (rows, _):
-            _looked_at.add(charge_id)
+        with self.database.connected(), self._writing(whole=self._is_new_here(charge_id)) as (rows, _):
+            _looked_at.add((self.database.place, charge_id))
             start, entries = done, about(rows, charge_id)
             for kind, body in entries:
                 if kind == "steps":
@@ -428,14 +428,18 @@ class SpendLog:
         None, and nothing appended, where that would exceed the account's limit: parts of other copies of the run count. `spent`
         is known to be spent, whatever the log says; `note` is public.
         """
-        with self.database.connected(), self._writing(whole=charge_id not in _looked_at) as (rows, _):
-            _looked_at.add(charge_id)
+        with self.database.connected(), self._writing(whole=self._is_new_here(charge_id)) as (rows, _):
+            _looked_at.add((self.database.place, charge_id))
             total = price.cost + max(spent, _accounts(about(rows, charge_id)).get(price.account, 0.0))
             if not total <= price.limit:
                 return None
             body = {"account": price.account, "cost": price.cost, "note": dict(note), "pid": os.getpid()}
             append(rows, "part", charge_id, body, event=part)
         return total
+
+    def _is_new_here(self, charge_id: str) -> bool:
+        """Whether this process has not yet followed the log from its first entry to those of a charge, which are counted again."""
+        return (self.database.place, charge_id) not in _looked_at
 
     def parts(self, charge_id: str) -> list[tuple[Event, Mapping[str, Any]]]:
         """The parts of a filtered run and their notes, oldest first."""
