@@ -438,7 +438,7 @@ class SpendLog:
         return total
 
     def _is_new_here(self, charge_id: str) -> bool:
-        """Whether this process has not yet followed the log from its first entry to those of a charge, which are counted again."""
+        """Whether this process has yet to follow the log from its first entry: those of a charge are counted again."""
         return (self.database.place, charge_id) not in _looked_at
 
     def parts(self, charge_id: str) -> list[tuple[Event, Mapping[str, Any]]]:
