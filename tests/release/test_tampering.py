@@ -140,7 +140,8 @@ def test_8_what_was_changed_before_the_remembered_entry_moves_no_budget(log: Spe
     edited(log.where, *EARLIER[name])
     charge(log)  # what is remembered says what was spent, whatever the log's beginning says now
     after = log.account("stays")
-    assert account is not None and after is not None and after.spent["divergence"] > account.spent["divergence"]
+    assert account is not None and after is not None
+    assert after.spent["divergence"] > account.spent["divergence"]
     with pytest.raises(ValueError, match="was changed or taken out"):
         log.verify()
     forget()
