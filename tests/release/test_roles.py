@@ -14,7 +14,7 @@ from dperm.privacy import Event, Gaussian, PureDP
 from dperm.privacy.filters import BudgetExceeded, Price
 from dperm.release import SpendLog
 from dperm.release.ledger import Budget, GdpFilter, Plan, RenyiFilter, clocks
-from dperm.release.ledger.entries import canonical
+from dperm.release.ledger.entries import append, canonical
 from dperm.release.ledger.roles import make_roles
 from helpers import postgres
 from helpers.commands import dperm
@@ -363,6 +363,21 @@ def test_7_an_owner_makes_budgets_and_changes_no_entry(stays: Ledger) -> None:
         with psycopg.connect(stays.olga) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute(statement)
     assert olga.verify() == 4
+
+
+def test_6_an_owner_corrects_the_time_of_a_server_s_log(ledger: Ledger) -> None:
+    """That a server's own clock let it write, or an earlier version."""
+    olga, alice = SpendLog(ledger.olga), SpendLog(ledger.alice)
+    olga.create_budget(Budget.of("stays", 2.0, DELTA, expires="2090-01-01"))
+    with SpendLog(ledger.admin).database.writing() as rows:
+        append(rows, "steps", "a" * 32, {"start": 0, "stop": 1, "limit": 1, "time": "2099-01-01T00:00:00Z"})
+    with pytest.raises(BudgetExceeded, match=r"expired on 2090-01-01: nothing was charged.*correct-time"):
+        charge(alice)
+    with pytest.raises(psycopg.Error, match="has expired"):
+        ledger.append(ledger.body())
+    olga.correct_time()
+    charge(alice)
+    assert alice.verify() == 4
 
 
 def test_7_roles_are_made_for_a_log_that_has_budgets(server: str, monkeypatch: pytest.MonkeyPatch) -> None:

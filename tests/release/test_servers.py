@@ -66,6 +66,9 @@ def test_11_a_message_of_the_driver_that_quotes_the_password_is_not_told() -> No
     server = Server.of(f"postgresql://me:{SECRET}@host/base?sslmode=verify-full")
     assert server.without_secrets(f'could not use "{SECRET}"') == "the driver's message quotes a secret"
     assert server.without_secrets("connection refused") == "connection refused"
+    short = Server.of("postgresql://me:c@host/base?sslmode=verify-full")
+    assert short.without_secrets("connection refused") == "connection refused"
+    assert short.without_secrets("me:c@host") == "the driver's message quotes a secret"
 
 
 def test_11_the_command_prints_no_password(monkeypatch: pytest.MonkeyPatch) -> None:

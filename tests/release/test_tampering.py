@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -19,6 +21,7 @@ from dperm.privacy import Gaussian
 from dperm.privacy.filters import BudgetExceeded, Price
 from dperm.release import SpendLog
 from dperm.release.ledger import Budget
+from dperm.release.ledger.entries import append, canonical
 from dperm.release.ledger.log import _looked_at
 from helpers.commands import dperm
 from helpers.ledgers import edited
@@ -30,9 +33,9 @@ CUT = (  # to four entries, so that all fits together
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> SpendLog:
+def log() -> SpendLog:
     """A budget and eight charges: nine entries, of which all are remembered here."""
-    made = SpendLog(tmp_path / "spend.db")
+    made = SpendLog.current()  # in memory: it is written very often
     made.create_budget(Budget.of("stays", 4.0, 1e-5))
     for number in range(8):
         charge(made, 20.0 + number)
@@ -122,7 +125,7 @@ def test_8_what_is_counted_again_is_looked_at_again(log: SpendLog) -> None:
         log.create_budget(Budget.of("stays", 5.0, 1e-5))
     Path(log.where).write_bytes(whole)
     edited(log.where, "DELETE FROM dperm_entries WHERE kind = 'steps'")
-    _looked_at.discard(run)  # a new process
+    _looked_at.clear()  # a new process
     with pytest.raises(ValueError, match="was changed or taken out"):
         log.reserve(run, 5, 20)
     with pytest.raises(ValueError, match="was changed or taken out"):
@@ -137,7 +140,8 @@ def test_8_what_was_changed_before_the_remembered_entry_moves_no_budget(log: Spe
     edited(log.where, *EARLIER[name])
     charge(log)  # what is remembered says what was spent, whatever the log's beginning says now
     after = log.account("stays")
-    assert account is not None and after is not None and after.spent["divergence"] > account.spent["divergence"]
+    assert account is not None and after is not None
+    assert after.spent["divergence"] > account.spent["divergence"]
     with pytest.raises(ValueError, match="was changed or taken out"):
         log.verify()
     forget()
@@ -200,8 +204,7 @@ def test_8_a_log_that_is_gone_is_not_begun_anew_unless_somebody_says_so(log: Spe
 def test_8_heads_belong_to_their_user_and_to_one_log(log: SpendLog, tmp_path: Path) -> None:
     (head,) = heads()
     assert head.stat().st_mode & 0o777 == 0o600 and head.parent.stat().st_mode & 0o777 == 0o700
-    (tmp_path / "link.db").symlink_to(log.where)
-    charge(SpendLog(tmp_path / "link.db"))  # the same log by another name
+    charge(log)
     assert heads() == [head] and json.loads(head.read_text())["count"] == 10
     charge(SpendLog(tmp_path / "another.db"))
     assert len(heads()) == 2
@@ -209,6 +212,128 @@ def test_8_heads_belong_to_their_user_and_to_one_log(log: SpendLog, tmp_path: Pa
     with pytest.warns(UserWarning, match="cannot be read"), pytest.warns(UserWarning, match="nothing was remembered"):
         charge(log)
     assert json.loads(head.read_text())["count"] == 11
+
+
+def test_8_a_link_that_leads_elsewhere_now_shows(log: SpendLog, tmp_path: Path) -> None:
+    folder = tmp_path / "team"
+    folder.symlink_to(Path(log.where).parent)
+    linked = SpendLog(folder / "spend.db")
+    with pytest.warns(UserWarning, match="nothing was remembered"):  # by this name
+        charge(linked)
+    (tmp_path / "elsewhere").mkdir()
+    other = SpendLog(tmp_path / "elsewhere" / "spend.db")
+    other.create_budget(Budget.of("stays", 400.0, 1e-5))
+    folder.unlink()
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="does not go on from the 10 entries"):
+        charge(linked)
+
+
+def test_8_a_user_without_a_home_is_told_that_nothing_is_remembered(log: SpendLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("no home")
+
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.warns(UserWarning) as told:
+        charge(log)
+    assert "set XDG_STATE_HOME" in str(told[0].message)
+    monkeypatch.delenv("DPERM_SPEND_LOG")
+    with pytest.raises(OSError, match="set XDG_STATE_HOME"):
+        SpendLog.current()
+
+
+COLUMNS = {
+    "dperm_entries": ("number", "kind", "charge", "label", "event", "persons", "private", "claimed", "body", "chain"),
+    "dperm_head": ("count", "chain", "time"),
+    "dperm_budgets": ("label", "body", "spent"),
+}
+CELLS = [(table, column) for table, columns in COLUMNS.items() for column in columns]
+VALUES = ("NULL", "-3", "3.5", "9e999", "1000000", "'x'", "''", "'{}'", "'[]'", "'null'", "x'ff00'", "CAST(x'ff' AS TEXT)")
+
+
+@pytest.mark.filterwarnings("ignore:.*nothing was remembered")
+@pytest.mark.parametrize(("table", "column"), CELLS)
+def test_8_whatever_stands_in_a_cell_is_refused_in_one_line(log: SpendLog, table: str, column: str) -> None:
+    """Of the last row, for who remembers the entry before it, and for who remembers nothing."""
+    path, (head,) = Path(log.where), heads()
+    charge(log, 50.0)
+    earlier = head.read_bytes()
+    charge(log, 51.0)
+    whole, accepted = path.read_bytes(), 0
+    last = " WHERE number = 11" if table == "dperm_entries" else ""
+    for value in VALUES:
+        for known in (earlier, None):
+            path.write_bytes(whole)
+            head.write_bytes(earlier)
+            try:
+                edited(path, f"UPDATE {table} SET {column} = {value}{last}")
+            except sqlite3.IntegrityError:
+                continue  # the table itself refuses it
+            if known is None:
+                head.unlink()
+            for use in (lambda: charge(log), lambda: log.foreseen(None, "stays"), log.verify):
+                with pytest.raises((ValueError, OSError)) as refused:
+                    use()
+                assert not isinstance(refused.value, UnicodeError) and len(str(refused.value).splitlines()) == 1
+                accepted += 1
+    assert accepted >= 3 * 2 * 6
+
+
+@pytest.mark.parametrize(("table", "column"), CELLS)
+def test_8_whatever_stands_in_a_cell_is_read_or_refused_in_one_line(log: SpendLog, table: str, column: str) -> None:
+    """Who only reads need not notice, and meets no other error."""
+    path = Path(log.where)
+    charge(log, 50.0)
+    whole = path.read_bytes()
+    last = " WHERE number = 10" if table == "dperm_entries" else ""
+    for value in VALUES:
+        path.write_bytes(whole)
+        with contextlib.suppress(sqlite3.IntegrityError):
+            edited(path, f"UPDATE {table} SET {column} = {value}{last}")
+        for read in (log.charges, log.history, log.accounts_held, log.head, lambda: log.total(1e-5)):
+            with contextlib.suppress(ValueError, OSError):
+                read()
+
+
+def test_8_the_history_of_a_damaged_entry_ends_in_one_line(log: SpendLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPERM_SPEND_LOG", log.where)
+    whole = Path(log.where).read_bytes()
+    for body in ('{"kind":"charge"}', '{"kind":"budget"}', '{"kind":"time"}', '{"kind":"refusal"}', "{}", "[]", "x"):
+        Path(log.where).write_bytes(whole)
+        edited(log.where, f"UPDATE dperm_entries SET body = '{body}' WHERE number = 9")
+        told = dperm("budget", "history", expect=1).stderr
+        assert told.startswith("error: Entry 9 of the spend log is damaged") and len(told.splitlines()) == 1
+
+
+NO_COSTS = [{"divergence": -100.0}, {"divergence": 0.0, "mass": -1e-9}, {"divergence": "0"}, {"divergence": True}, [], "x", None]
+
+
+@pytest.mark.parametrize("costs", [*NO_COSTS, {}], ids=str)
+def test_8_no_entry_makes_room_in_a_budget(log: SpendLog, costs: Any) -> None:
+    """Also where it is written as an entry should be, and the sum with it."""
+    account = log.account("stays")
+    assert account is not None
+    with log.database.writing() as rows:
+        body = {"id": "a" * 32, "label": "stays", "mechanism": "test", "private": True, "costs": costs}
+        append(rows, "charge", "a" * 32, body, event=Gaussian(20.0))
+        less = {"divergence": account.spent["divergence"] - 100.0, "mass": 0.0} if costs else account.spent
+        rows("UPDATE dperm_budgets SET spent = ?", json.dumps(dict(less)))
+    if costs == {}:  # nothing is taken, and nothing is given
+        charge(log)
+        return
+    for use in (lambda: charge(log), log.verify):
+        with pytest.raises(ValueError, match="Entry 10 of the spend log"):
+            use()
+
+
+def test_8_a_budget_s_entry_is_of_its_own_label(log: SpendLog) -> None:
+    with log.database.writing() as rows:
+        body = {"label": "others", "budget": Budget.of("stays", 400.0, 1e-5).to_dict(), "spent": {}}
+        append(rows, "budget", "", body)
+        rows("INSERT INTO dperm_budgets VALUES ('others', ?, '{}')", canonical(body["budget"]))
+    with pytest.raises(ValueError, match="it is of 'others', and its budget of 'stays'"):
+        charge(log)
 
 
 def test_8_what_killed_writers_left_is_removed(log: SpendLog) -> None:

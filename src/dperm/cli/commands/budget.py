@@ -175,7 +175,7 @@ def history(
 ) -> None:
     """Every charge and budget, oldest first. With -o a page that draws what was spent over time."""
     from dperm.release import SpendLog
-    from dperm.release.ledger import Budget
+    from dperm.release.ledger.entries import damaged
 
     if output is not None:
         from dperm.report.budgets import budgets_page
@@ -187,16 +187,24 @@ def history(
         say_json(json.dumps(log.history(label)))
         return
     for entry in log.entries(label, ("charge", "budget", "refusal", "time")):
-        if entry["kind"] == "budget":
-            signed = f", signed by {entry['owner_key'][:16]}…" if "owner_key" in entry else ""
-            what = f"budget ε = {Budget.from_dict(entry['budget']).epsilon:g}{signed}"
-        elif entry["kind"] == "time":
-            what = f"time corrected from {entry['was']}"
-        else:
-            what = f"refused: {entry['why']}" if entry["kind"] == "refusal" else entry["mechanism"]
-        marks = [name for name, holds in (("claimed", entry.get("claimed")), ("seeded", not entry.get("private", True))) if holds]
-        named = f"{entry.get('label') or '(no label)':20s}  {entry.get('by', ''):12s}"
-        say(f"{entry['number']:6d}  {entry['time']}  {named}  {what}{' '.join(['', *marks])}")
+        with damaged(entry["number"], entry):
+            say(_line(entry))
+
+
+def _line(entry: dict[str, Any]) -> str:
+    """An entry of the history, for people."""
+    from dperm.release.ledger import Budget
+
+    if entry["kind"] == "budget":
+        signed = f", signed by {entry['owner_key'][:16]}…" if "owner_key" in entry else ""
+        what = f"budget ε = {Budget.from_dict(entry['budget']).epsilon:g}{signed}"
+    elif entry["kind"] == "time":
+        what = f"time corrected from {entry['was']}"
+    else:
+        what = f"refused: {entry['why']}" if entry["kind"] == "refusal" else entry["mechanism"]
+    marks = [name for name, holds in (("claimed", entry.get("claimed")), ("seeded", not entry.get("private", True))) if holds]
+    named = f"{entry.get('label') or '(no label)':20s}  {entry.get('by', ''):12s}"
+    return f"{entry['number']:6d}  {entry['time']}  {named}  {what}{' '.join(['', *marks])}"
 
 
 def import_log(source: Annotated[Path, typer.Argument(help="A log of lines, spend.jsonl.")]) -> None:

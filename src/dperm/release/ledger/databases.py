@@ -121,7 +121,7 @@ class Sqlite(Database):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.where = self.address = str(self.path)
-        self.place = os.path.realpath(self.path)
+        self.place = str(self.path.absolute())  # links as they are: one that leads elsewhere now must show
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Rows]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dperm.privacy.events import Event, event_from_dict
@@ -22,6 +23,7 @@ __all__ = [
     "append_all",
     "canonical",
     "costs_of",
+    "damaged",
     "events_of",
     "flags_of",
     "last_of",
@@ -111,23 +113,32 @@ def about(rows: Rows, charge_id: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def events_of(rows: Rows) -> dict[str, Event]:
-    """By digest, each parsed once."""
+    """By digest, each parsed once. ValueError for one that was changed."""
     found: dict[str, Event] = {}
     for digest, text in rows("SELECT digest, body FROM dperm_events"):
-        if hashlib.sha256(text.encode()).hexdigest() != digest:
-            raise ValueError(f"An event of the spend log was changed: {text[:80]}")
+        if not isinstance(text, str) or hashlib.sha256(text.encode()).hexdigest() != digest:
+            raise ValueError(f"An event of the spend log was changed: {str(text)[:80]}")
         found[digest] = event_from_dict(json.loads(text))
     return found
 
 
-def parsed(number: int, text: str) -> dict[str, Any]:
-    try:
+def parsed(number: int, text: Any) -> dict[str, Any]:
+    """The body of an entry. ValueError naming the entry where somebody wrote something else."""
+    with damaged(number, text):
         body = json.loads(text)
-        if isinstance(body, dict):
-            return body
-    except ValueError:
-        pass
-    raise ValueError(f"Entry {number} of the spend log is damaged: {text[:80]!r}.")
+        if not isinstance(body, dict):
+            raise TypeError("no table")
+        return body
+    raise AssertionError("unreachable: what is damaged raises")
+
+
+@contextlib.contextmanager
+def damaged(number: Any, text: Any) -> Iterator[None]:
+    """What an entry with this body does not have, or has in another form, is told as ValueError that names the entry."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"Entry {number} of the spend log is damaged ({error!r}): {str(text)[:80]!r}.") from None
 
 
 def canonical(body: Mapping[str, Any]) -> str:
@@ -135,13 +146,18 @@ def canonical(body: Mapping[str, Any]) -> str:
 
 
 def account_of(rows: Rows, label: str) -> Account | None:
+    """A data set's budget and what was spent of it; None where it has none. ValueError where somebody wrote what is neither."""
     found = rows("SELECT body, spent FROM dperm_budgets WHERE label = ?", label)
     if not found:
         return None
-    spent = json.loads(found[0][1])
+    body, text = found[0]
+    try:
+        budget, spent = Budget.from_dict(json.loads(body)), json.loads(text)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"The budget of {label!r} was changed: {error!r}.") from None
     if not isinstance(spent, dict):
-        raise ValueError(f"What was spent of the budget of {label!r} was changed: {found[0][1][:80]!r}.")
-    return Account(Budget.from_dict(json.loads(found[0][0])), spent)
+        raise ValueError(f"What was spent of the budget of {label!r} was changed: {text[:80]!r}.")
+    return Account(budget, spent)
 
 
 def set_spent(rows: Rows, account: Account) -> None:

@@ -45,33 +45,24 @@ def followed(rows: Rows, known: Known, where: str, head: Mapping[str, Any] | Non
     ValueError
         Naming the first entry that was changed or taken out, or the budget that was changed.
     """
-    count, chain, time, accounts = known.count, known.chain, known.time, dict(known.accounts)
     refuse_other(rows, known, where)
+    accounts = dict(known.accounts)
+    last = Known(known.count, known.chain, known.time, accounts)
     events = events_of(rows) if thorough else None
-    for number, kind, charge, label, event, persons, private, claimed, body, told in _entries(rows, count):
-        before, chain = chain, hashlib.sha256((chain + body).encode()).hexdigest()
-        data = parsed(number, body)
-        same = number == count + 1 and told == chain
-        same &= (data.get("kind"), data.get("label", ""), data.get("event"), data.get("charge")) == (kind, label, event, charge)
-        same &= flags_of(data) == (persons, private, claimed) and (events is None or event is None or event in events)
-        same &= str(data.get("time", "")) >= time or kind == CORRECTION
-        if not same:
-            raise ValueError(f"Entry {number:,} of the spend log {where}, or one before it, was changed or taken out.")
-        if head is not None and number == head["count"] and chain != head["chain"]:
+    for number, *cells in _entries(rows, known.count):
+        try:
+            last = _next(rows, last, accounts, number, cells, events)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"Entry {_told(number)} of the spend log {where} is damaged: {error!r}.") from None
+        except ValueError as error:
+            raise ValueError(f"Entry {_told(number)} of the spend log {where}{error}") from None
+        if head is not None and number == head["count"] and last.chain != head["chain"]:
             raise ValueError(f"The first {number:,} entries of the spend log {where} are not those that the head was made of.")
-        count, earlier, time = number, time, str(data.get("time", ""))
-        if kind == "budget":
-            refuse_unsigned(data, before, accounts.get(label))
-            accounts[label] = _made(rows, data, number, events)
-        elif kind == "charge" and label in accounts:
-            accounts[label] = replace(accounts[label], spent=added(accounts[label].spent, costs_of(data)))
-        elif kind == CORRECTION:
-            refuse_uncorrected(data, Known(number - 1, before, earlier, accounts))
-    _compare_heads(rows, where, count, chain, time)
-    if head is not None and head["count"] > count:
-        raise ValueError(f"The spend log {where} has {count:,} entries; it had {head['count']:,}: some were taken out.")
+    if head is not None and head["count"] > last.count:
+        raise ValueError(f"The spend log {where} has {last.count:,} entries; it had {head['count']:,}: some were taken out.")
+    _compare_heads(rows, where, last)
     _compare_accounts(rows, where, accounts)
-    return Known(count, chain, time, accounts)
+    return last
 
 
 def refuse_other(rows: Rows, known: Known, where: str) -> None:
@@ -94,10 +85,52 @@ def _entries(rows: Rows, last: int) -> Iterator[tuple[Any, ...]]:
         last = found[-1][0]
 
 
+def _next(
+    rows: Rows,
+    known: Known,
+    accounts: dict[str, Standing],
+    number: Any,
+    cells: list[Any],
+    events: Mapping[str, Event] | None,
+) -> Known:
+    """What is known after one more entry, of these cells of its row; `accounts`, which are those of `known`, change with it.
+    ValueError, going on after the entry's name, for one that does not follow."""
+    kind, charge, label, event, persons, private, claimed, body, told = cells
+    chain = hashlib.sha256((known.chain + body).encode()).hexdigest()
+    data = parsed(number, body)
+    time = str(data.get("time", ""))
+    same = number == known.count + 1 and told == chain and (time >= known.time or kind == CORRECTION)
+    same &= (data.get("kind"), data.get("label", ""), data.get("event"), data.get("charge")) == (kind, label, event, charge)
+    same &= flags_of(data) == (persons, private, claimed) and (events is None or event is None or event in events)
+    if not same:
+        raise ValueError(", or one before it, was changed or taken out.")
+    try:
+        if kind == "budget":
+            refuse_unsigned(data, known.chain, accounts.get(label))
+            accounts[label] = _made(rows, data, number, events)
+        elif kind == "charge" and label in accounts:
+            accounts[label] = replace(accounts[label], spent=added(accounts[label].spent, _costs(data)))
+        elif kind == CORRECTION:
+            refuse_uncorrected(data, known)
+    except ValueError as error:
+        raise ValueError(f": {error}") from None
+    return Known(number, chain, time, accounts)
+
+
+def _costs(data: Mapping[str, Any]) -> Amounts:
+    """What a charge took. ValueError for what no release costs: less than nothing would make room in a budget."""
+    costs = costs_of(data)
+    if not all(type(amount) in (int, float) and 0 <= amount < math.inf for amount in costs.values()):
+        raise ValueError(f"expected costs from 0 on, got {dict(costs)}.")
+    return costs
+
+
 def _made(rows: Rows, data: Mapping[str, Any], number: int, events: Mapping[str, Event] | None) -> Standing:
     """A budget as its entry made it: with what its data set had been charged before, which is recomputed from these `events`, or
     where the entry does not state it."""
     text, stated = canonical(data["budget"]), data.get("spent")
+    if data["budget"]["label"] != data["label"]:
+        raise ValueError(f"it is of {data['label']!r}, and its budget of {data['budget']['label']!r}.")
     key = str(data.get("owner_key", ""))
     if stated is not None and events is None:
         return Standing(text, dict(stated), key)
@@ -107,20 +140,21 @@ def _made(rows: Rows, data: Mapping[str, Any], number: int, events: Mapping[str,
     for digest, times in rows(earlier, budget.label, number):
         total = added(total, budget.cost(events[digest]), int(times))
     if stated is not None and not _alike(stated, total):
-        raise ValueError(f"Entry {number:,} states another sum for {budget.label!r} than the charges before it.")
+        raise ValueError(f"it states another sum for {budget.label!r} than the charges before it.")
     return Standing(text, total if stated is None else dict(stated), key)
 
 
-def _compare_heads(rows: Rows, where: str, count: int, chain: str, time: str) -> None:
+def _compare_heads(rows: Rows, where: str, last: Known) -> None:
     heads = rows("SELECT count, chain, time FROM dperm_head")
     if len(heads) != 1:
         raise ValueError(f"The spend log {where} should have one head and has {len(heads)}.")
-    if heads[0][:2] != (count, chain):
+    count, chain, time = heads[0]
+    if (count, chain) != (last.count, last.chain):
         entries = int(rows("SELECT count(*) FROM dperm_entries")[0][0])
-        raise ValueError(f"The spend log {where} should have {heads[0][0]:,} entries and has {entries:,}: some were taken out.")
-    if heads[0][2] != time:
+        raise ValueError(f"The spend log {where} should have {_told(count)} entries and has {entries:,}: some were taken out.")
+    if time != last.time:
         raise ValueError(
-            f"The spend log {where} is of {time} and says {heads[0][2] or 'nothing'}: an expired budget may look open."
+            f"The spend log {where} is of {last.time} and says {time or 'nothing'}: an expired budget may look open."
         )
 
 
@@ -131,13 +165,22 @@ def _compare_accounts(rows: Rows, where: str, accounts: Mapping[str, Standing]) 
         if label not in left:
             raise ValueError(f"The budget of {label!r} in the spend log {where} has no entry: nobody made it.")
         held = left.pop(label)
-        spent = json.loads(text)
+        try:
+            spent = json.loads(text)
+            same = body == held.budget or canonical(json.loads(body)) == held.budget  # early versions wrote other forms
+        except (ValueError, TypeError):
+            spent = same = None
         if not isinstance(spent, dict):
-            raise ValueError(f"What was spent of the budget of {label!r} was changed: {text[:80]!r}.")
-        if canonical(json.loads(body)) != held.budget or not _alike(spent, held.spent):
+            raise ValueError(f"What was spent of the budget of {label!r} was changed: {str(text)[:80]!r}.")
+        if not same or not _alike(spent, held.spent):
             raise ValueError(f"The budget of {label!r} in the spend log {where} was changed.")
     for label in left:
         raise ValueError(f"The budget of {label!r} was taken out of the spend log {where}.")
+
+
+def _told(count: object) -> str:
+    """A number of a log's, which may be none where somebody changed it, for people."""
+    return f"{count:,}" if isinstance(count, int) else repr(count)
 
 
 def _alike(first: Mapping[str, Any], second: Amounts) -> bool:

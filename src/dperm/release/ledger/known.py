@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from dperm.release.ledger.rules import Amounts
@@ -42,7 +42,7 @@ class Known:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        accounts = {label: asdict(held) for label, held in self.accounts.items()}
+        accounts = {label: vars(held) for label, held in self.accounts.items()}
         return {"count": self.count, "chain": self.chain, "time": self.time, "accounts": accounts}
 
     @classmethod

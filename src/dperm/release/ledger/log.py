@@ -34,6 +34,7 @@ from dperm.release.ledger.entries import (
     account_of,
     append,
     canonical,
+    damaged,
     events_of,
     last_of,
     now_of,
@@ -63,7 +64,7 @@ _CLAIMED: ContextVar[str] = ContextVar("dperm_only_claimed", default="")
 _INHERITED = "DPERM_SPEND_LOG_OF_PARENT"
 _active: list[tuple[str, str]] = []  # a file that is there while the block is open, and the log
 _lock = threading.Lock()
-_looked_at: set[str] = set()  # charges of which this process knows all entries
+_looked_at: set[tuple[str | None, str]] = set()  # charges, by their logs, of which this process knows all entries
 
 
 @dataclass(frozen=True)
@@ -291,17 +292,21 @@ class SpendLog:
         )
         with self.database.reading() as rows:
             last = 0 if rows is None else rows("SELECT max(number) FROM dperm_entries")[0][0] or 0
-        for start in range(0, int(last), _AT_ONCE):  # what is added later comes after it
+        if not isinstance(last, int):
+            raise ValueError(f"An entry of the spend log {self.where} was changed: its number is {last!r}.")
+        for start in range(0, last, _AT_ONCE):  # what is added later comes after it
             with self.database.reading() as rows:
-                found = [] if rows is None else rows(query, *kinds, start, min(start + _AT_ONCE, int(last)), *values)
+                found = [] if rows is None else rows(query, *kinds, start, min(start + _AT_ONCE, last), *values)
             for number, text in found:
-                yield {"number": int(number), **parsed(number, text)}
+                yield {"number": number, **parsed(number, text)}
 
     def head(self) -> dict[str, Any]:
         """How many entries there are, and the hash that all of them lead to: kept elsewhere, it shows whether any is gone."""
         with self.database.reading() as rows:
             ((count, chain, last),) = [(0, "", "")] if rows is None else rows("SELECT count, chain, time FROM dperm_head")
-        return {"count": int(count), "chain": chain, "time": last}
+        if not isinstance(count, int):
+            raise ValueError(f"The head of the spend log {self.where} was changed: {count!r}.")
+        return {"count": count, "chain": chain, "time": last}
 
     def verify(self, head: Mapping[str, Any] | None = None, *, remember_it: bool = False) -> int:
         """Follow the chain through all entries, and remember the last for the charges that follow.
@@ -402,8 +407,8 @@ class SpendLog:
         dies in between: a run that is continued takes what is left. (limit, limit) when nothing is; None where this log does
         not hold the charge. ValueError for another limit than before.
         """
-        with self.database.connected(), self._writing(whole=charge_id not in _looked_at) as (rows, _):
-            _looked_at.add(charge_id)
+        with self.database.connected(), self._writing(whole=self._is_new_here(charge_id)) as (rows, _):
+            _looked_at.add((self.database.place, charge_id))
             start, entries = done, about(rows, charge_id)
             for kind, body in entries:
                 if kind == "steps":
@@ -423,14 +428,18 @@ class SpendLog:
         None, and nothing appended, where that would exceed the account's limit: parts of other copies of the run count. `spent`
         is known to be spent, whatever the log says; `note` is public.
         """
-        with self.database.connected(), self._writing(whole=charge_id not in _looked_at) as (rows, _):
-            _looked_at.add(charge_id)
+        with self.database.connected(), self._writing(whole=self._is_new_here(charge_id)) as (rows, _):
+            _looked_at.add((self.database.place, charge_id))
             total = price.cost + max(spent, _accounts(about(rows, charge_id)).get(price.account, 0.0))
             if not total <= price.limit:
                 return None
             body = {"account": price.account, "cost": price.cost, "note": dict(note), "pid": os.getpid()}
             append(rows, "part", charge_id, body, event=part)
         return total
+
+    def _is_new_here(self, charge_id: str) -> bool:
+        """Whether this process has yet to follow the log from its first entry: those of a charge are counted again."""
+        return (self.database.place, charge_id) not in _looked_at
 
     def parts(self, charge_id: str) -> list[tuple[Event, Mapping[str, Any]]]:
         """The parts of a filtered run and their notes, oldest first."""
@@ -454,9 +463,10 @@ class SpendLog:
         charges: list[Charge] = []
         for number, digest, text in found:
             body = parsed(number, text)
-            kept = {name: body.get(name, False) for name in ("keeps_parts", "keeps_reservations", "persons")}
-            said = (body["id"], body["time"], body["label"], body["mechanism"], events[digest], body["private"])
-            charges.append(Charge(*said, **kept, claimed=body.get("claimed", "")))
+            with damaged(number, text):
+                kept = {name: body.get(name, False) for name in ("keeps_parts", "keeps_reservations", "persons")}
+                said = (body["id"], body["time"], body["label"], body["mechanism"], events[digest], body["private"])
+                charges.append(Charge(*said, **kept, claimed=body.get("claimed", "")))
         return charges
 
     def total(self, delta: float, label: str | None = None, *, persons: bool = False) -> dict[Relation, float]:
@@ -491,7 +501,8 @@ class SpendLog:
                 *values,
             )
             events = events_of(rows)
-        return [(events[digest], bool(persons), bool(claimed), int(count)) for digest, persons, claimed, count in found]
+        with damaged("of a charge", "its event"):
+            return [(events[digest], bool(persons), bool(claimed), int(count)) for digest, persons, claimed, count in found]
 
 
 def _whose() -> str:

@@ -26,18 +26,21 @@ _LONG = 3600.0  # seconds: writing a head takes less than one
 
 def state_folder() -> Path:
     """What belongs to this user and outlives a session: heads of spend logs, and the log that is used where none is named."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "dperm"
+    try:
+        return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "dperm"
+    except RuntimeError as error:  # a user without a home, as containers have them
+        raise OSError(f"There is no folder for this user's state ({error}): set XDG_STATE_HOME.") from None
 
 
 def remembered(address: str) -> Known | None:
     """What was last known of the log at an address; None where nothing is. A warning where it cannot be read."""
-    path = _path(address)
     try:
+        path = _path(address)
         return Known.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        warnings.warn(f"The remembered head {path} cannot be read ({error}).", UserWarning, stacklevel=2)
+        warnings.warn(f"What is remembered of the spend log {address} cannot be read ({error}).", UserWarning, stacklevel=2)
         return None
 
 
@@ -45,8 +48,8 @@ def remember(address: str, known: Known) -> None:
     """Write down what is known of the log at an address, instead of what was known before. A warning where that fails: what was
     charged stays charged, and the next charge begins from what was known before.
     """
-    path = _path(address)
     try:
+        path = _path(address)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _sweep(path.parent)
         descriptor, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=path.parent)  # readable by its owner alone
@@ -60,8 +63,8 @@ def remember(address: str, known: Known) -> None:
             raise
     except OSError as error:
         warnings.warn(
-            f"The head of the spend log cannot be remembered in {path} ({error.strerror}): a log that goes back to this moment "
-            "will not show.",
+            f"The head of the spend log {address} cannot be remembered ({error}): a log that goes back to this moment will not "
+            "show.",
             UserWarning,
             stacklevel=2,
         )

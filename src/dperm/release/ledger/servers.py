@@ -56,8 +56,9 @@ class Server:
         return cls(name, sure, tuple(stated[secret] for secret in _SECRETS if stated.get(secret)))
 
     def without_secrets(self, text: str) -> str:
-        """A message of the driver's, unless it quotes a secret."""
-        return "the driver's message quotes a secret" if any(secret in text for secret in self.secrets) else text
+        """A message of the driver's, unless it quotes a secret: as a part of a longer word it stands there by chance."""
+        quoted = any(re.search(rf"(?<!\w){re.escape(secret)}(?!\w)", text) for secret in self.secrets)
+        return "the driver's message quotes a secret" if quoted else text
 
 
 def _is_here(host: str) -> bool:
