@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 import openpyxl
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import feather, parquet
 
-from dperm.data import DataError, Schema, propose, read_dataset, read_frame
+from dperm.data import DataError, Schema, SchemaError, propose, read_dataset, read_frame
 from dperm.data.limits import Limits, TooLargeError
 
 ZEROS = b"a,b,y\n" + b"0,0,0\n" * 6_000_000  # 36 MB
@@ -231,7 +232,7 @@ def test_15_a_parquet_file_beyond_memory_is_refused_as_a_whole_and_read_in_parts
     )  # fmt: skip
     whole = read_dataset(tmp_path / "t.parquet", schema=schema)[0]
     for module in ("limits", "streaming"):
-        monkeypatch.setattr(f"dperm.data.{module}.free_memory", lambda: 10_000.0)
+        monkeypatch.setattr(f"dperm.data.{module}.free_memory", lambda: 17_000.0)
     with pytest.raises(DataError, match="too much for"):
         read_frame(tmp_path / "t.parquet")
     monkeypatch.setattr("dperm.data.read.free_memory", lambda: 1e9)
@@ -247,6 +248,23 @@ def test_15_entities_of_xml_are_refused(tmp_path: Path) -> None:
     path = changed_workbook(tmp_path, "sheet1.xml", lambda data: (entities + data).decode().encode("utf-16"))
     with pytest.raises(DataError, match="declares a document type"):
         read_frame(path)
+
+
+def test_15_a_table_of_more_features_than_memory_holds_is_not_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = pd.DataFrame({"a": np.arange(1000) % 7, "y": ["no", "yes"] * 500})
+    schema = propose(frame, "y")
+    monkeypatch.setattr("dperm.data.limits.free_memory", lambda: 2 * 8.0 * 1000 * 12)
+    assert schema.with_curves(12).encode(frame)[0].shape == (1000, 12)
+    with pytest.raises(SchemaError, match="1,000 rows of 13 features, it would take about"):
+        schema.with_curves(13).encode(frame)
+
+
+def test_15_a_workbook_of_very_many_files_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "t.xlsx", "w") as archive:
+        for number in range(10_001):
+            archive.writestr(f"{number}", "")
+    with pytest.raises(DataError, match="it is made of 10,001 files"):
+        read_frame(tmp_path / "t.xlsx")
 
 
 def test_15_a_table_as_large_as_its_file_is_read(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from functools import cache
 
 from dperm._memory import free_memory
 
-__all__ = ["CELL", "VARIABLE", "Limits", "TooLargeError"]
+__all__ = ["CELL", "VARIABLE", "Limits", "TooLargeError", "refuse_beyond_free"]
 
 VARIABLE = "DPERM_LIMITS"
 CELL = 40  # bytes that an entry of a table takes in memory while it is read, about
@@ -71,10 +71,7 @@ class Limits:
         """TooLargeError where what a file of `stored` bytes takes in memory is out of proportion, or more than half of what is
         free."""
         self.refuse_proportion(needed, stored)
-        if needed > (free := free_memory()) / 2:
-            raise TooLargeError(
-                f"it would take about {needed / 1e9:.3g} GB of memory, too much for the {free / 1e9:.3g} GB that are free"
-            )
+        refuse_beyond_free(needed)
 
     def refuse_proportion(self, needed: float, stored: int, *, whole: bool = True) -> None:
         """TooLargeError where what a file of `stored` bytes takes in memory is out of proportion. Unless `whole`, `needed` is
@@ -86,6 +83,14 @@ class Limits:
                 f"it has {stored:,} bytes and would take {needed / 1e9:.3g} GB of memory{more}, {times:,} times as many; the "
                 f"limit is {self.unpacking:,} times. If that is meant, {VARIABLE}=unpacking={enough} raises it"
             )
+
+
+def refuse_beyond_free(needed: float) -> None:
+    """TooLargeError for more than half of the memory that is free."""
+    if needed > (free := free_memory()) / 2:
+        raise TooLargeError(
+            f"it would take about {needed / 1e9:.3g} GB of memory, too much for the {free / 1e9:.3g} GB that are free"
+        )
 
 
 def _refuse_more(count: int, most: int, name: str, what: str) -> None:

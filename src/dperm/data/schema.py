@@ -20,6 +20,7 @@ from dperm.data.columns import OTHER, Column, Encoding, checked_range
 from dperm.data.dates import date_parts
 from dperm.data.entries import SchemaError, decimal_of, is_number, numbers, texts
 from dperm.data.frames import as_frame
+from dperm.data.limits import TooLargeError, refuse_beyond_free
 from dperm.data.pairs import Pair, admit_pairs
 from dperm.data.schema_file import as_text, given_by
 from dperm.data.targets import TargetRange
@@ -275,6 +276,13 @@ class Schema:
                 'Set "missing" to "drop", "middle" or "separate" in the schema.'
             )
         frame = frame.loc[~missing]
+        try:
+            refuse_beyond_free(8.0 * len(frame) * self.dimension)  # the features, and those of a part
+        except TooLargeError as error:
+            raise SchemaError(
+                f"The table cannot be encoded: {len(frame):,} rows of {self.dimension:,} features, {error}. Fewer knots of "
+                "curves, or categories, make fewer features."
+            ) from None
         features = np.zeros((len(frame), self.dimension), dtype=np.float32)
         encoding, at = self._encoding_of(frame), 0
         for part in self.parts:

@@ -18,6 +18,7 @@ __all__ = ["read_sheet"]
 
 _ELEMENT = 30  # times its bytes, that XML takes in memory while it is parsed, at most
 _AT_ONCE = 1 << 12  # bytes of a file, or rows
+_MOST_MEMBERS = 10_000  # files within a workbook
 _MOST_ROWS = 1 << 20  # of a sheet, as the format has it
 
 
@@ -66,6 +67,8 @@ def _admit(archive: zipfile.ZipFile, limits: Limits, stored: int) -> None:
     """Refuse what unpacks to too much, and what declares entities, by which a few letters become many. An archive never gives
     more of a file than it declares."""
     members = archive.infolist()
+    if len(members) > _MOST_MEMBERS:
+        raise ValueError(f"it is made of {len(members):,} files, and no workbook of more than {_MOST_MEMBERS:,}")
     limits.refuse_memory(_ELEMENT * sum(member.file_size for member in members), stored)
     for member in members:
         with archive.open(member) as file:
