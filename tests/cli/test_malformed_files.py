@@ -193,6 +193,16 @@ def test_15_a_model_that_memory_does_not_hold_is_refused(folder: Path, monkeypat
         assert "that are free" in dperm(*command, expect=1).stderr
 
 
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_14_texts_that_are_no_utf_8_are_refused_as_they_are_read(ending: str, tmp_path: Path) -> None:
+    """They failed once they were looked at, somewhere behind the reader."""
+    broken = pa.array([b"no", b"y\xff\xfe", b"no"]).view(pa.string())
+    path, table = tmp_path / f"t.{ending}", pa.table({"a": [1, 2, 3], "y": broken})
+    (parquet.write_table if ending == "parquet" else feather.write_feather)(table, path)
+    with pytest.raises(DataError, match="Cannot read .*UTF8"):
+        read_frame(path)
+
+
 def test_14_lists_and_tables_as_entries_are_texts(tmp_path: Path) -> None:
     table = pa.table({"a": [[1], [2, 3], None, []] * 10, "b": [{"c": 1}, {"c": 2}] * 20, "y": ["no", "yes"] * 20})
     parquet.write_table(table, tmp_path / "t.parquet")

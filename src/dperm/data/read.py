@@ -137,10 +137,9 @@ def _stored(path: Path, kind: str) -> pd.DataFrame:
 
     if not is_first_feather(path):
         StoredTable(path, kind).refuse_beyond_memory()
-    if kind == ".parquet":
-        return as_frame(parquet.read_table(path))
-    table = feather.read_table(path)
-    table.validate(full=True)  # else lengths and places in it are believed, and memory beside it is read
+    table = parquet.read_table(path) if kind == ".parquet" else feather.read_table(path)
+    # else lengths and places in it are believed, and memory beside it is read; and texts that are no UTF-8 are found only later
+    table.validate(full=True)
     return as_frame(table)
 
 
