@@ -199,7 +199,7 @@ def test_14_texts_that_are_no_utf_8_are_refused_as_they_are_read(ending: str, tm
     broken = pa.array([b"no", b"y\xff\xfe", b"no"]).view(pa.string())
     path, table = tmp_path / f"t.{ending}", pa.table({"a": [1, 2, 3], "y": broken})
     (parquet.write_table if ending == "parquet" else feather.write_feather)(table, path)
-    with pytest.raises(DataError, match="Cannot read .*UTF8"):
+    with pytest.raises(DataError, match=r"Cannot read .*UTF8"):
         read_frame(path)
 
 
