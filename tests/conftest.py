@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             raise pytest.UsageError(f"fast_cases of {test} names {sorted(unknown)}, which are none of its cases.")
 
 
-@pytest.fixture(autouse=True)
-def _own_spend_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In memory where there is a folder in memory: a disk waits at each charge, of which there are thousands."""
+@contextmanager
+def _spend_log() -> Iterator[None]:
+    """A log, and a folder for what is remembered of it. In memory where there is a folder in memory: a disk waits at each charge,
+    of which there are thousands."""
     where = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="dperm-test-", dir=where, ignore_cleanup_errors=True) as folder:
-        monkeypatch.setenv("DPERM_SPEND_LOG", f"{folder}/spend.db")
+    folders = tempfile.TemporaryDirectory(prefix="dperm-test-", dir=where, ignore_cleanup_errors=True)
+    with folders as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPERM_SPEND_LOG", f"{folder}/spend.db")
+        patch.setenv("XDG_STATE_HOME", folder)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_spend_log_of_modules() -> Iterator[None]:
+    """For what several tests share, which is made before the first of them has its own."""
+    with _spend_log():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _own_spend_log() -> Iterator[None]:
+    with _spend_log():
         yield
 
 

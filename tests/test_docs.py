@@ -146,9 +146,7 @@ def test_doctests() -> None:
     assert importlib.util.find_spec("dperm") is not None
 
 
-@pytest.mark.parametrize(
-    "path", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", [*sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*.md"))], ids=lambda path: path.name)
 def test_links_and_named_tests_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)#]+)\)", text):

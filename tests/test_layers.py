@@ -20,6 +20,8 @@ LEVELS = {
     "_exact": 0,
     "_family": 0,
     "_json": 0,
+    "_memory": 0,
+    "_files": 1,
     "_random": 1,
     "privacy": 2,
     "release": 3,

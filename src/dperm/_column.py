@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["agreement", "column", "refuse_masked"]
+__all__ = ["agreement", "column", "refuse_masked", "refuse_other_than_numbers"]
 
 _PLAIN = (str, bytes, numbers.Number, datetime.date, type(None))  # entries that are looked at no further
 
@@ -66,6 +66,31 @@ def refuse_masked(name: str, values: Any) -> None:
         raise ValueError(
             f"Expected {name} without masked entries, got {np.ma.count_masked(values)}: leave these records out, or fill them."
         )
+
+
+def refuse_other_than_numbers(name: str, values: Any) -> None:
+    """ValueError for a vector, a table or a frame of what becomes a number that it does not mean when NumPy makes numbers of it:
+    complex numbers lose a part, dates and durations become counts of a unit that nobody stated, structured entries their bytes.
+    Texts pass: what converts is the number that they state, and the rest fails by itself."""
+    for column_of in _columns(values):
+        dtype = column_of.dtype
+        kinds = {type(entry) for entry in np.asarray(column_of).flat} if dtype.kind == "O" else set[type]()
+        if dtype.kind == "c" or any(issubclass(kind, (complex, np.complexfloating)) for kind in kinds):
+            raise ValueError(f"Complex data not supported: expected {name} as real numbers, got {dtype}.")
+        if dtype.kind not in "biufUSO" or any(issubclass(kind, (np.datetime64, np.timedelta64)) for kind in kinds):
+            raise ValueError(f"Expected {name} as numbers, got {dtype}: state dates and durations as numbers of a unit.")
+
+
+def _columns(values: Any) -> list[Any]:
+    """What has one type each: the columns of a frame of pandas', or an array as a whole."""
+    if hasattr(values, "dtypes") and hasattr(values, "iloc") and getattr(values, "ndim", 0) == 2:
+        return [values.iloc[:, place] for place in range(values.shape[1])]
+    if hasattr(getattr(values, "dtype", None), "kind"):
+        return [values]
+    try:
+        return [np.asarray(values)]
+    except ValueError:  # lists of several lengths: whoever makes an array of them says so
+        return []
 
 
 def agreement(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.bool_]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
-__all__ = ["JsonTooLargeError", "bounded_table", "bounded_value", "on_one_line"]
+__all__ = ["JsonTooLargeError", "bounded_table", "bounded_value", "foreign", "on_one_line", "unique_names"]
 
 _MOST_CHARACTERS = 4_000_000
 _MOST_VALUES = 100_000  # names included
@@ -32,6 +34,18 @@ def on_one_line(text: str) -> str:
     )
 
 
+@contextlib.contextmanager
+def foreign(what: str) -> Iterator[None]:
+    """A block that makes objects of tables that somebody else wrote: whatever a constructor or a computation stumbles over, it is
+    the tables that are wrong, and a ValueError says so, as "WHAT: why". The error stays its cause."""
+    try:
+        yield
+    except ModuleNotFoundError:  # the tables may be right: it says what is to be installed
+        raise
+    except Exception as error:
+        raise ValueError(f"{what}: {str(error) or type(error).__name__}") from error
+
+
 def bounded_table(text: Any) -> dict[str, Any]:
     """The table that `text` holds, as of `bounded_value`."""
     data = bounded_value(text)
@@ -51,7 +65,7 @@ def bounded_value(text: Any) -> Any:
     if len(text) > _MOST_CHARACTERS:
         raise JsonTooLargeError(f"expected at most {_MOST_CHARACTERS:,} characters, got {len(text):,}")
     _measure(text)
-    data = json.loads(text, object_pairs_hook=_table, parse_constant=_refuse_constant)
+    data = json.loads(text, object_pairs_hook=unique_names, parse_constant=_refuse_constant)
     _walk(data)
     return data
 
@@ -72,7 +86,9 @@ def _measure(text: str) -> None:
                 raise JsonTooLargeError(f"expected at most {_MOST_VALUES:,} names and values")
 
 
-def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table of these pairs, as `object_pairs_hook` of JSON. ValueError where a name stands twice: readers differ in which of
+    its values they take, so that what was signed need not be what is read."""
     table = dict(pairs)
     if len(table) < len(pairs):
         raise ValueError("expected each name once in a table")

@@ -246,6 +246,19 @@ def test_a_line_in_logarithms_is_drawn_as_one() -> None:
     assert "scaled down before" in effects_page(model, schema)
 
 
+def test_14_a_page_draws_the_columns_that_can_do_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of thousands of columns took many minutes."""
+    monkeypatch.setattr("dperm.report.effects._MOST_DRAWN", 2)
+    frame = people(500)
+    features, labels = SCHEMA.encode(frame)
+    model = DPLogisticRegression(epsilon=2.0, classes=["no", "yes"]).fit(features, labels)
+    page = effects_page(model, SCHEMA)
+    first, last = (sorted(effects(model, SCHEMA), key=lambda effect: -effect.spread)[place].column for place in (0, -1))
+    assert "Drawn are the 2 columns that can do most; the table has all 4." in page
+    pictures, table = page.split("</figure>", 1)
+    assert f">{first}<" in pictures and f">{last}<" not in pictures and f">{last}<" in table
+
+
 def test_pages_and_pictures() -> None:
     frame = people(1000)
     features, labels = SCHEMA.encode(frame)

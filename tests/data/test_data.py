@@ -191,7 +191,7 @@ def test_unusable_files_get_one_clear_line(name: str, content: bytes | None, mes
 def test_a_huge_file_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "huge.csv"
     path.write_text("a,b\n1,2\n" * 100)
-    monkeypatch.setattr("os.sysconf", lambda name: 1 if "PAGES" in name else 100)
+    monkeypatch.setattr("dperm.data.read.free_memory", lambda: 100.0)
     with pytest.raises(DataError, match="too much for"):
         read_frame(path)
 

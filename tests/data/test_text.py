@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import re
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -224,11 +225,7 @@ def test_sheets_are_read(tmp_path: Path) -> None:
 def test_sheets_say_what_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "people.xlsx"
     path.write_bytes(b"PK")
-
-    def without(*_: Any, **__: Any) -> None:
-        raise ImportError
-
-    monkeypatch.setattr(pd, "ExcelFile", without)
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(DataError, match="needs openpyxl"):
         read_frame(path)
 

@@ -68,6 +68,7 @@ def test_services_are_complete_and_wait_for_what_they_need() -> None:
             context = (FOLDER / service["build"]["context"]).resolve()
             assert context == ROOT
             assert (context / service["build"]["dockerfile"]).exists()
+    assert "sslmode=verify-full" in COMPOSE["x-ledger-client"]["DPERM_SPEND_LOG"]
     assert "LEDGER_PASSWORD:?" in SERVICES["ledger"]["environment"]["POSTGRES_PASSWORD"], "no password is stated here"
 
 

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
+import scipy.sparse as sp
 from sklearn.base import is_classifier
 
 from dperm.audit import Pair, Training, replay
@@ -104,3 +107,49 @@ def test_issue_9_half_of_the_sensitivity_is_refuted_through_every_front_door(kin
     """Somewhere on its way: the other places, and replace-one, are those of its mechanism, which the catalogue has."""
     audited = training(kind, Relation.ADD_OR_REMOVE_ONE, monkeypatch)
     assert any(is_found(audited, place) for place in places_of(audited))
+
+
+def _no_numbers(values: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Entries that NumPy makes numbers of, other ones than they mean, in each form that rows or targets come in."""
+    dates = (1e6 * values).astype("datetime64[s]")
+    entries = np.empty(values.shape, dtype=object)
+    for place, date in np.ndenumerate(dates):
+        entries[place] = date
+    found: dict[str, Any] = {
+        "complex": values + 1j,
+        "complex, of no imaginary part": values.astype(np.complex64),
+        "dates": dates,
+        "days": (1e3 * values).astype("datetime64[D]"),
+        "durations": (1e6 * values).astype("timedelta64[ms]"),
+        "structured": np.zeros(values.shape, dtype=[("a", float)]),
+        "objects": entries,
+    }
+    frame = pd.DataFrame(dates) if values.ndim == 2 else pd.Series(dates)
+    found |= {"a frame of dates": frame, "a list of dates": list(dates)}
+    if values.ndim == 2:
+        found["a frame with a column of dates"] = pd.DataFrame(values).assign(date=dates[:, 0])
+        found["a frame with complex entries"] = pd.DataFrame(values).astype(object).assign(part=list(values[:, 0] + 1j))
+        found["dates in polars"] = pl.DataFrame(dict(zip("abc", dates.astype("datetime64[ms]").T, strict=True)))
+        found["sparse complex"] = sp.csr_array(values + 1j)
+    return found
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_44_16_what_is_no_real_number_is_refused_before_the_charge(kind: type) -> None:
+    rows, targets = learnable(kind, COUNT)
+    fit = model(kind, Relation.ADD_OR_REMOVE_ONE).fit
+    for name, given in _no_numbers(rows).items():
+        with pytest.raises((ValueError, TypeError)):
+            fit(given, targets)
+            pytest.fail(f"rows: {name}")
+    for name, given in _no_numbers(targets.astype(float)).items() if not is_classifier(made(kind)) else ():
+        with pytest.raises((ValueError, TypeError)):
+            fit(rows, given)
+            pytest.fail(f"targets: {name}")
+    if "max_sample_weight" in parameters(kind):
+        weighted = model(kind, Relation.ADD_OR_REMOVE_ONE, max_sample_weight=2.0)
+        for name, given in _no_numbers(np.ones(COUNT)).items():
+            with pytest.raises((ValueError, TypeError)):
+                weighted.fit(rows, targets, sample_weight=given)
+                pytest.fail(f"weights: {name}")
+    assert SpendLog.current().charges() == []

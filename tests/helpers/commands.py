@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import signal
 import sys
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
@@ -24,7 +23,7 @@ class Done:
 
 def dperm(*arguments: object, expect: int = 0) -> Done:
     """A command in this process: importing everything anew takes longer than most commands. What it lets out fails the test."""
-    out, err, code, before = io.StringIO(), io.StringIO(), 0, signal.getsignal(signal.SIGINT)
+    out, err, code = io.StringIO(), io.StringIO(), 0
     with warnings.catch_warnings(), redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("default")
         patch.setattr(sys, "argv", ["dperm", *map(str, arguments)])
@@ -32,7 +31,5 @@ def dperm(*arguments: object, expect: int = 0) -> Done:
             main()
         except SystemExit as stop:
             code = stop.code or 0
-        finally:
-            signal.signal(signal.SIGINT, before)
     assert code == expect, out.getvalue() + err.getvalue()
     return Done(out.getvalue(), err.getvalue())

@@ -81,18 +81,19 @@ def record_releases(folder: Path) -> None:
 
 
 def die_at(owner: Any, name: str, when: str, count: int) -> None:
-    """Kill this process, uncaught and unflushed, before or after the count-th call of `owner.name`."""
-    original = getattr(owner, name)
+    """Kill this process, uncaught and unflushed, before or after the count-th call of `owner.name`; or stop it there, where
+    SIGNAL says so."""
+    original, number = getattr(owner, name), signal.Signals[os.environ.get("SIGNAL", "SIGKILL")]
     seen = 0
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         nonlocal seen
         seen += 1
         if seen == count and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
         result = original(*args, **kwargs)
         if seen == count and when == "after":
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
         return result
 
     setattr(owner, name, wrapped)

@@ -8,13 +8,15 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-__all__ = ["database", "server"]
+__all__ = ["Running", "database", "running", "server"]
 
 
 def _programs() -> Path:
@@ -35,9 +37,25 @@ def _as_user() -> list[str]:
     return ["runuser", "-u", "postgres", "--"]
 
 
+@dataclass(frozen=True)
+class Running:
+    """A server at a URL, of the database postgres, which can be stopped at once, as by a crash, and started again."""
+
+    url: str
+    start: Callable[[], None]
+    crash: Callable[[], None]
+
+
 @contextmanager
-def server() -> Iterator[str]:
-    """A running server; its URL, of the database postgres."""
+def server(keys: Path | None = None) -> Iterator[str]:
+    """The URL of a running server. `keys`: a folder with server.key and server.crt, for TLS."""
+    with running(keys) as found:
+        yield found.url
+
+
+@contextmanager
+def running(keys: Path | None = None) -> Iterator[Running]:
+    """A running server. Argument as of `server`."""
     pytest.importorskip("psycopg")
     programs, user = _programs(), _as_user()
     with socket.socket() as free:
@@ -50,14 +68,24 @@ def server() -> Iterator[str]:
         run = {"check": True, "capture_output": True, "cwd": folder}
         subprocess.run([*user, programs / "initdb", "-D", data, "-A", "trust", "-U", "tester"], **run)
         options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
-        control = [*user, programs / "pg_ctl", "-D", data, "-w"]
-        subprocess.run(
-            [*control, "-o", options, "-l", f"{folder}/log", "start"], check=True, cwd=folder, stdout=subprocess.DEVNULL
-        )
+        for name in ("server.key", "server.crt") if keys is not None else ():
+            shutil.copy(keys / name, f"{data}/{name}")
+            if user:
+                shutil.chown(f"{data}/{name}", "postgres")
+        if keys is not None:
+            options += " -c ssl=on"
+
+        def control(*arguments: str, check: bool) -> None:
+            command = [*user, programs / "pg_ctl", "-D", data, "-w", *arguments]
+            subprocess.run(command, check=check, cwd=folder, stdout=subprocess.DEVNULL)
+
+        start = partial(control, "-o", options, "-l", f"{folder}/log", "start", check=True)
+        crash = partial(control, "-m", "immediate", "stop", check=False)
+        start()
         try:
-            yield f"postgresql://tester@127.0.0.1:{port}/postgres"
+            yield Running(f"postgresql://tester@127.0.0.1:{port}/postgres", start, crash)
         finally:
-            subprocess.run([*control, "-m", "immediate", "stop"], check=False, cwd=folder, stdout=subprocess.DEVNULL)
+            crash()
 
 
 def database(url: str, name: str) -> str:

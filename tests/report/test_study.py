@@ -15,7 +15,7 @@ from rich.console import Console
 from dperm import data
 from dperm.data import Dataset, TargetRange
 from dperm.release import SpendLog
-from dperm.report import Study, StudyResult, run_study, write_atomically
+from dperm.report import Study, StudyResult, run_study
 from dperm.report.candidates import USUAL
 from dperm.report.page import comparison_page
 from dperm.report.study import Cell
@@ -169,20 +169,6 @@ def test_one_record_more_moves_no_other_between_the_parts() -> None:
     first, second = _split(iris, STUDY, 5, 0), _split(fewer, STUDY, 5, 0)
     assert set(first[0]) - {149} == set(second[0])
     assert abs(len(first[1]) - 30) < 15
-
-
-def test_files_appear_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "deep" / "report.html"
-    write_atomically(target, "first")
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_atomically(target, "second")
-    assert target.read_text() == "first"
-    assert [path.name for path in target.parent.iterdir()] == ["report.html"]
 
 
 def test_one_split_has_no_interval() -> None:

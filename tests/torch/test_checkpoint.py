@@ -326,6 +326,64 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     assert len(SpendLog.current().charges()) == 1
 
 
+def test_44_4_a_folder_is_one_runs_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run, and another resume, are refused before they are charged or take a step, and told who holds the folder."""
+    folder, log = tmp_path / "run", str(tmp_path / "spend.db")
+    process = PROCESSES.Process(
+        daemon=True,
+        target=killed.train_in,
+        args=({"DPERM_SPEND_LOG": log, "SIGNAL": "SIGSTOP"}, tmp_path, "release-after", 7, False),
+    )
+    process.start()
+    try:
+        limit = time.monotonic() + 120
+        while released(tmp_path) < 7 and time.monotonic() < limit:
+            time.sleep(0.02)
+        monkeypatch.setenv("DPERM_SPEND_LOG", log)
+        before = SpendLog.current().head()
+        for resume in (False, True):
+            with pytest.raises(ValueError, match=rf"Another run .*held by process {process.pid} of .* on .*, since .*charged"):
+                trainer(folder).fit(data(), resume=resume)
+        assert SpendLog.current().head() == before
+    finally:
+        process.kill()
+        process.join()
+    left = folder / ".writing-1"
+    left.mkdir()
+    (left / "tensors.safetensors").write_text("of a run that was killed")
+    finish(tmp_path)  # at once, with nothing to tidy up by hand
+    assert not left.exists() and not (folder / ".lock").exists()
+    assert {path.stat().st_mode & 0o077 for path in folder.glob("step-*")} == {0}
+
+
+def test_44_4_no_planted_link_is_written_through(tmp_path: Path) -> None:
+    folder, target = tmp_path / "run", tmp_path / "theirs"
+    folder.mkdir()
+    target.write_text("theirs")
+    (folder / f".trying-{os.getpid()}").symlink_to(target)
+    trainer(folder).fit(data())
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / ".lock").symlink_to(target)
+    with pytest.raises(OSError, match="Too many levels"):
+        trainer(other).fit(data())
+    assert target.read_text() == "theirs" and len(SpendLog.current().charges()) == 1
+
+
+def test_44_4_two_runs_of_one_process_are_kept_apart_too(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"ema_decay": None, "scheduler": None}
+    stopped(tmp_path, 5, **settings)
+    first, second = (trainer(tmp_path, checkpoint_every=2, **settings) for _ in range(2))
+    loop = first.steps(data(), resume=True)
+    next(loop)
+    head = SpendLog.current().head()
+    with pytest.raises(ValueError, match=rf"Another run .*held by process {os.getpid()} "):
+        second.fit(data(), resume=True)
+    assert SpendLog.current().head() == head
+    loop.close()
+    trainer(tmp_path, checkpoint_every=2, **settings).fit(data(), resume=True)
+
+
 class Stop(Exception):
     """Raised by a callback: a run that ends early."""
 

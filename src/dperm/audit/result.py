@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, cast, get_args
 
 from dperm import _validate as check
-from dperm._json import bounded_value, on_one_line
+from dperm._json import bounded_value, foreign, on_one_line
 from dperm.audit.statistics import Estimate
 
 __all__ = ["VERDICT_CONFIDENCE", "AuditResult", "Verdict", "learned", "overall", "results_from_json", "results_to_json"]
@@ -186,19 +186,15 @@ class AuditResult:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> AuditResult:
         """Raises ValueError for another format, a missing or further field, and a value of another type or range."""
-        try:
+        with foreign("Not an audit result"):
             return _read(data)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"Not an audit result: {error}") from None
 
     @classmethod
     def from_json(cls, text: str) -> AuditResult:
         """The result that `to_json` wrote; it may come from anybody. ValueError as of `from_dict`, and for text that is longer or
         nests deeper than results are, or that stands on several lines."""
-        try:
+        with foreign("Not an audit result"):
             return _read(bounded_value(text))
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"Not an audit result: {error}") from None
 
 
 def _read(data: Any) -> AuditResult:

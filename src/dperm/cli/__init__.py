@@ -5,16 +5,20 @@ Each module of `dperm.cli.commands` is a command: it is found there, and registe
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import os
 import pkgutil
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from dperm._json import on_one_line
 from dperm.cli import commands
-from dperm.cli.shared import say, warn
+from dperm.cli.printing import complain, say, warn
+from dperm.cli.shared import ENDING, give_up_reserved
 
 __all__ = ["app", "main"]
 
@@ -63,30 +67,78 @@ for _module in pkgutil.iter_modules(commands.__path__):
     importlib.import_module(f"{commands.__name__}.{_module.name}").register(app)
 
 
-class _InterruptedByUser(BaseException):
-    """Ctrl-C, as an exception that the command-line framework passes on."""
+class _Interrupted(BaseException):
+    """Ctrl-C, or another signal that ends a command, as an exception that the command-line framework passes on."""
+
+
+#: What dperm raises for what it refuses, and the system for what it cannot do.
+_REFUSALS = (ValueError, TypeError, OSError, RuntimeError, MemoryError, ImportError)
 
 
 def main() -> None:
-    """Run a command. Exit codes: 0 done, 1 refused or failed with one line saying why, 2 misused, 130 interrupted."""
+    """Run a command. Exit codes: 0 done, 1 refused or failed with one line saying why, 2 misused, 130 interrupted; 128 and its
+    number for another signal."""
     import signal
     import warnings
 
-    def interrupt(*_: object) -> None:
-        raise _InterruptedByUser
+    def interrupt(number: int, _: object) -> None:
+        raise _Interrupted(number)
 
-    signal.signal(signal.SIGINT, interrupt)
+    # what is to be ignored, such as the end of a terminal by nohup, stays so
+    before = {number: signal.getsignal(number) for number in ENDING if signal.getsignal(number) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, interrupt)
     warnings.showwarning = lambda message, *_: warn(str(message))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal cannot show must not fail a command whose charge is made
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        app(standalone_mode=True)
-    except _InterruptedByUser:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except _Interrupted as signalled:
         sys.stderr.write("interrupted: nothing half-written was left; what was charged stays charged\n")
-        raise SystemExit(130) from None
-    except (ValueError, TypeError, OSError, RuntimeError, MemoryError) as error:
+        raise SystemExit(128 + signalled.args[0]) from None
+    except BrokenPipeError:
+        _forget_output()
+        raise SystemExit(1) from None
+    except Exception as error:
+        if hasattr(error, "format_message"):  # misuse, as the command-line framework says it
+            raise SystemExit(_tell_misuse(error)) from None
         if os.environ.get("DPERM_TRACEBACK"):
             raise
-        sys.stderr.write(f"error: {str(error) or type(error).__name__}\n")
+        complain(_told(error))
         raise SystemExit(1) from None
+    finally:
+        give_up_reserved()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _told(error: Exception) -> str:
+    """In words. An error that dperm does not raise on purpose is a fault of its own, and says so."""
+    if isinstance(error, MemoryError):
+        return str(error) or "There is not enough memory."
+    if isinstance(error, _REFUSALS):
+        return str(error) or type(error).__name__
+    return (
+        f"{type(error).__name__}: {error}. This is a fault of dperm's own; DPERM_TRACEBACK=1 shows where it is. What was charged "
+        "stays charged."
+    )
+
+
+def _tell_misuse(error: Any) -> int:
+    """Print what the framework says of wrong arguments, which may be names of files that others chose; returns the exit code."""
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        error.show()
+    for line in said.getvalue().splitlines():
+        sys.stderr.write(f"{on_one_line(line)}\n")
+    return int(error.exit_code)
+
+
+def _forget_output() -> None:
+    """Whoever read the output is gone: the interpreter must not fail once more as it closes the stream."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dperm.data import Dataset, Schema
-    from dperm.privacy import Event, Risk
+    from dperm.privacy import Risk
 
 __all__ = ["KINDS", "Asked", "Kind"]
 
@@ -54,12 +54,6 @@ class Kind(ABC):
     def row_norm(self, asked: Asked) -> float | None:
         """The norm that longer rows are scaled down to; None where rows are not bounded."""
         return asked.data_norm
-
-    def foreseen(self, estimator: Any, dataset: Dataset, size: int | None) -> tuple[str, Event | None]:
-        """What a fit would run, in words, and what it costs where that is known before; `size`: the number of records or
-        persons where it is public. ValueError where it would be refused."""
-        mechanism, objective = estimator.mechanism_for(dataset.features.shape[1], max(2, len(dataset.classes)), size)
-        return mechanism.name, mechanism.event(objective.facts)
 
 
 class _Linear(Kind):
@@ -155,9 +149,6 @@ class _Network(Kind):
             mechanism=Gradient() if asked.sampling is None else Gradient(sampling=asked.sampling),
             **_options(dataset, asked),
         )
-
-    def foreseen(self, estimator: Any, dataset: Dataset, size: int | None) -> tuple[str, Event | None]:
-        return "gradient perturbation of a network", None
 
 
 KINDS: dict[str, Kind] = {

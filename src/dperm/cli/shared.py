@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
+import atexit
 import json
+import os
 import re
-import shutil
-import sys
-import tempfile
-import time
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from dperm._files import Reserved, replace_own, rescue, write_new
+from dperm._json import unique_names
+from dperm._memory import free_memory
+from dperm.cli.printing import progress, say, say_json, say_lines, warn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from dperm.report.refits import Refits
 
 __all__ = [
+    "ENDING",
     "Advantage",
     "Delta",
     "FalsePositives",
@@ -38,27 +42,34 @@ __all__ = [
     "dataset_of",
     "event_at",
     "event_of",
+    "give_up_reserved",
     "json_table",
     "keep",
-    "kept_aside",
-    "probe_writable",
     "progress",
     "read",
     "refitted",
     "refuse_same",
+    "reserved",
     "say",
+    "say_json",
+    "say_lines",
     "search_of",
     "speaks_of",
     "stated_budget",
     "stated_relation",
+    "told_kept",
     "told_to_holder",
+    "uninterrupted",
     "warn",
 ]
 
 _LARGEST_COST = 1000.0  # of accounting for what a file holds: a minute, for whoever asked for it
 
+_RESERVED = ExitStack()  # the files of the command that runs
+atexit.register(_RESERVED.close)
+
 _MANY = 0.1  # of the rows
-_PAUSE = 10.0  # seconds between lines of progress
+_UNPACKED = 10  # times its bytes, that JSON takes in memory
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Delta = Annotated[float, typer.Option(help="The δ of the guarantee; well below 1/n.")]
@@ -78,10 +89,6 @@ Posterior = Annotated[
 ]
 Prior = Annotated[float | None, typer.Option(help="With --posterior: how sure it is before it looks.")]
 VerifyKey = Annotated[Path | None, typer.Option(help="Public key whose owner must have signed the model.")]
-
-
-def say(text: str = "") -> None:
-    sys.stdout.write(text + "\n")
 
 
 def told(name: str, frame: pd.DataFrame) -> str:
@@ -203,18 +210,16 @@ def refitted(
         return Refits.of(model, table, count, progress=step)
 
 
-def probe_writable(path: Path) -> None:
-    """Refuse an unusable output before anything is charged."""
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        raise ValueError(f"Cannot write {path}: it exists and is not a regular file.")
-    probe = path.with_name(f".{path.name}.probe")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(f"Cannot write {path}: {error.strerror or error}.") from None
+def reserved(path: Path, *, private: bool = False, paid_for: bool = False) -> Reserved:
+    """A file of this command's, reserved until it ends: an unusable output is refused now. One that is `paid_for` keeps what
+    stands there under another name; others replace it. Only its owner may read what is `private`."""
+    door: AbstractContextManager[Reserved] = (write_new if paid_for else replace_own)(path, private=private)
+    return _RESERVED.enter_context(door)
+
+
+def give_up_reserved() -> None:
+    """End a command: reservations that were not used leave nothing behind."""
+    _RESERVED.close()
 
 
 def refuse_same(*paths: Path | str | None) -> None:
@@ -226,7 +231,14 @@ def refuse_same(*paths: Path | str | None) -> None:
 
 
 def read(path: Path) -> str:
+    """The text of a file: a model, a schema, a certificate … ValueError for what cannot be read, or would take too much."""
     try:
+        needed, free = _UNPACKED * path.stat().st_size, free_memory()
+        if needed > free / 2:
+            raise ValueError(
+                f"Cannot read {path}: it would take about {needed / 1e9:.3g} GB of memory, too much for the {free / 1e9:.3g} GB "
+                "that are free."
+            )
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"Cannot read {path}: {error.strerror or error}.") from None
@@ -236,9 +248,11 @@ def read(path: Path) -> str:
 
 def json_table(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(read(path))
+        data = json.loads(read(path), object_pairs_hook=unique_names)
     except json.JSONDecodeError as error:
         raise ValueError(f"Cannot read {path}: not JSON ({error}).") from None
+    except ValueError as error:
+        raise ValueError(f"Cannot read {path}: {error}.") from None
     except RecursionError:
         raise ValueError(f"Cannot read {path}: its tables and lists nest too deep.") from None
     if not isinstance(data, dict):
@@ -298,77 +312,40 @@ def search_of(extra: Mapping[str, Any]) -> Event | None:
     return None if found is None else Certificate.from_json(json.dumps(found)).event
 
 
-@contextmanager
-def kept_aside(path: Path) -> Iterator[Path | None]:
-    """Copy what stands where something is to be written, for it may have been paid for; before anything is charged, so that a
-    copy that fails costs nothing. The copy's name, if there was something; where what is done within fails, it is removed."""
-    aside: Path | None = None
-    if path.is_file():
-        names = (path.with_name(f"{path.stem}.{number}{path.suffix}") for number in itertools.count(1))
-        aside = next(name for name in names if not name.exists())
-        shutil.copy2(path, aside)
+def keep(place: Reserved, text: str) -> Path | None:
+    """Write what a charge was paid for; returns where what stood there is kept. Where the place takes it no more, it goes to a
+    file elsewhere, and else to the screen, and OSError says so: it must not be lost."""
     try:
-        yield aside
-    except BaseException:
-        if aside is not None:
-            aside.unlink(missing_ok=True)
-        raise
-
-
-def keep(path: Path, text: str) -> None:
-    """Write what a charge was paid for. Where `path` takes it no more, it goes to a file of the system's temporary folder, and
-    else to the screen: it must not be lost."""
-    from dperm.report import write_atomically
-
-    try:
-        write_atomically(path, text)
-        return
+        return place.write(text)
     except OSError as error:
-        reason = str(error)
-    try:
-        with tempfile.NamedTemporaryFile("w", suffix=f"-{path.name}", delete=False, encoding="utf-8") as file:
-            file.write(text)
-        where = f"it is in {file.name}"
-    except OSError:
-        say(text)
-        where = "it was printed instead"
-    raise OSError(f"Cannot write {path} ({reason}). The model was trained and paid for, and is not lost: {where}.")
+        where = rescue(place.path.name, text)
+        if where is None:
+            say_json(text)
+        found = "it was printed instead" if where is None else f"it is in {where}"
+        raise OSError(f"{error} It was paid for and is not lost: {found}.") from error
 
 
-def warn(text: str) -> None:
-    sys.stderr.write(f"warning: {text}\n")
+def told_kept(older: Path | None) -> str:
+    """A sentence that says under which name the older file is kept; empty where there was none."""
+    return "" if older is None else f" What was there is kept as {older}."
+
+
+#: Signals that end a command.
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @contextmanager
-def progress(title: str, shown: bool) -> Iterator[Any]:
-    """A progress bar on the error stream, or a line now and then where that is no terminal; None where nobody watches."""
-    if not shown:
-        yield None
-        return
-    if not sys.stderr.isatty():
-        yield _lines(title)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total, now=title: bar.update(task, completed=done, total=total, description=now)
-
-
-def _lines(title: str) -> Any:
-    """Progress as lines, for logs and pipes."""
-    last = {"title": "", "time": -_PAUSE}
-
-    def step(done: int, total: int, now: str = title) -> None:
-        clock = time.monotonic()
-        if now != last["title"] or clock - float(last["time"]) >= _PAUSE:
-            last.update(title=now, time=clock)
-            sys.stderr.write(f"{now}: {done:,} of {total:,}\n")
-            sys.stderr.flush()
-
-    return step
+def uninterrupted() -> Iterator[None]:
+    """Signals that would end the command take effect after the block: what was paid for is written first."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda which, _: came.append(which)) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            os.kill(os.getpid(), number)
 
 
 def speaks_of(result: AuditResult, certificate: Certificate) -> bool:

@@ -333,7 +333,7 @@ def checked_range(value: Any, what: str) -> tuple[float, float]:
         if isinstance(value, str) or any(isinstance(end, str | bool) for end in value):
             raise TypeError
         low, high = (float(end) for end in value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise SchemaError(f"Expected range [low, high] of numbers, without quotes, for {what}, got {value!r}.") from None
     if not abs(low) + abs(high) <= _FARTHEST:
         raise SchemaError(f"Expected a finite range for {what}, up to {_FARTHEST:g}, got {value!r}.")

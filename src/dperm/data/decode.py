@@ -11,7 +11,6 @@ import codecs
 import gzip
 import io
 import lzma
-import os
 import re
 import zipfile
 import zlib
@@ -19,7 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TextError", "decoded", "free_memory", "is_gzip", "read_bytes"]
+from dperm._memory import free_memory
+from dperm.data.limits import Limits, TooLargeError
+
+__all__ = ["TextError", "decoded", "is_gzip", "read_bytes"]
 
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zip")
 _MAGIC = (
@@ -60,14 +62,6 @@ class TextError(ValueError):
     """A text cannot be read as a table: why, and in which line."""
 
 
-def free_memory() -> float:
-    """Bytes; infinite where the platform does not say."""
-    try:
-        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, ValueError, OSError):
-        return float("inf")
-
-
 def is_gzip(start: bytes) -> bool:
     return start.startswith(b"\x1f\x8b")
 
@@ -75,23 +69,27 @@ def is_gzip(start: bytes) -> bool:
 def read_bytes(path: Path, most: int | None = None) -> bytes:
     """A file's first bytes (all, without `most`), decompressed where it is compressed, whatever its name says.
 
-    TextError for what is broken, and for more than the free memory holds.
+    TextError for what is broken, and for more than the free memory holds; TooLargeError for what unpacks to more than the limits
+    allow, before more than that is unpacked.
     """
+    stored = path.stat().st_size
     with path.open("rb") as file:
         magic = file.read(8)
     opener = next((opener for mark, opener in _MAGIC if mark.fullmatch(magic[:6])), None)
     try:
         if opener is not None:
             with opener(path, "rb") as file:
-                return _read(file, most)
+                return _read(file, most, stored)
         if magic.startswith(b"PK\x03\x04"):
             with zipfile.ZipFile(path) as archive:
                 inner = [name for name in archive.namelist() if not (name.endswith("/") or name.startswith("__MACOSX/"))]
                 if len(inner) != 1:
                     raise TextError(f"expected one file in the archive, got {len(inner)}")
+                if most is None:  # an archive never gives more of a file than it says
+                    Limits.current().refuse_memory(_GROWS * archive.getinfo(inner[0]).file_size, stored)
                 with archive.open(inner[0]) as file:
-                    return _read(file, most)
-    except TextError:
+                    return _read(file, most, stored)
+    except (TextError, TooLargeError):
         raise
     except (RuntimeError, NotImplementedError) as error:  # a password, or a method that nobody else has
         raise TextError(f"it is compressed in a way that cannot be read: {error}") from None
@@ -100,13 +98,13 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
     if path.suffix.lower() in _COMPRESSED:
         raise TextError("it is not compressed, as its name says")
     with path.open("rb") as file:
-        return _read(file, most)
+        return _read(file, most, stored)
 
 
-def _read(file: Any, most: int | None) -> bytes:
+def _read(file: Any, most: int | None, stored: int) -> bytes:
     if most is not None:
         return file.read(most)
-    limit = free_memory() / _GROWS
+    limit, limits = free_memory() / _GROWS, Limits.current()
     parts: list[bytes] = []
     size = 0
     while part := file.read(_BLOCK):
@@ -117,6 +115,7 @@ def _read(file: Any, most: int | None) -> bytes:
                 f"it has more than {size / 1e9:.1f} GB of text, too much for the free memory: split it, "
                 "or save the encoded features as a .npy file, which is memory-mapped"
             )
+        limits.refuse_proportion(_GROWS * size, stored, whole=False)
     return b"".join(parts)
 
 

@@ -85,7 +85,7 @@ def _plain(entry: str, decimal: str) -> str | None:
 
 def is_number(value: Any) -> bool:
     """Whether it is a finite number, as JSON has it: no text, no truth."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
 def numbers(values: pd.Series[Any], name: str, *, decimal: str = ".", lenient: bool = False) -> Array:
@@ -121,6 +121,10 @@ def texts(values: pd.Series[Any], known: Sequence[str]) -> pd.Series[Any]:
     spelt = {name.lower(): name for name in known}
 
     def text(value: Any) -> Any:
+        if isinstance(value, str):
+            return value.strip()
+        if isinstance(value, list | tuple | dict | np.ndarray):  # no entry of a table; whether it is missing, nobody can say
+            return str(value)
         if pd.isna(value):
             return value
         if isinstance(value, bool | np.bool_):

@@ -62,6 +62,7 @@ _DATES = (
     "%d %B %Y",
     "%b %d, %Y",
 )
+_FIRST_YEAR, _LAST_YEAR = 1000, 9998  # of four digits, with a year behind them
 _TIMES = ("", " %H:%M", " %H:%M:%S")
 
 
@@ -135,6 +136,8 @@ def _moment(seen: _Seen) -> Column | None:
     found = moments(seen.values, fit[0] or ISO)
     timed = bool(((found.dt.hour != 0) | (found.dt.minute != 0)).any())
     first, last = found.min(), found.max()
+    if first.year < _FIRST_YEAR or last.year > _LAST_YEAR:
+        return Column(seen.name, "ignore", note=f"dates beyond the years {_FIRST_YEAR} to {_LAST_YEAR}")
     zoned = getattr(seen.values.dtype, "tz", None) is not None or bool(seen.words.str.contains(_ZONE).any())
     doubt = any((moments(seen.values, form or ISO) != found).any() for form in fit[1:])
     return Column(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dperm._memory import free_memory
+from dperm.data.arrays import admit_table, arrays_of_archive, is_floating
 from dperm.data.dataset import DataError, Dataset
-from dperm.data.decode import TextError, free_memory, read_bytes
+from dperm.data.decode import read_bytes
 from dperm.data.frames import as_frame
+from dperm.data.limits import Limits
+from dperm.data.parsing import parsing
 from dperm.data.proposing import propose
 from dperm.data.schema import Schema, SchemaError
-from dperm.data.streaming import IN_PARTS, fits_memory, read_in_parts
+from dperm.data.sheets import read_sheet
+from dperm.data.streaming import IN_PARTS, StoredTable, fits_memory, is_first_feather, read_in_parts
 from dperm.data.survey import Survey
 from dperm.data.targets import TargetRange
 from dperm.data.text import marks_of, read_text
@@ -33,6 +36,7 @@ _TABLES = (".parquet", ".arrow", ".feather", ".xlsx", ".xlsm")
 _LIBSVM_ENDINGS = (".libsvm", ".svm", ".svmlight")
 _ARRAYS = (".npy", ".npz", *_LIBSVM_ENDINGS)
 _TEXTS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.bz2", ".csv.xz", ".csv.zip", ".txt")
+_LARGEST_LABEL = 2.0**53
 _LIBSVM = rb"[+-]?[\d.eE+-]+(,[\d.eE+-]+)*(\s+\d+:[^\s:]+)+\s*(#.*)?"
 
 
@@ -56,10 +60,8 @@ def _kind(path: Path, *, text: bool = False) -> str:
         return ""
     if text:
         return ""
-    try:
+    with parsing(path):
         start = read_bytes(path, 100_000)
-    except TextError as error:
-        raise DataError(f"Cannot read {path}: {error}.") from None
     return ".libsvm" if re.fullmatch(_LIBSVM, next(filter(None, start.splitlines()), b"").strip()) else ""
 
 
@@ -92,9 +94,6 @@ def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mappi
     `missing`, `strip`.
     DataError for what cannot be read, with the line where there is one: no row is left out in silence.
     """
-    import pyarrow as pa
-    from pyarrow import feather, parquet
-
     path = Path(path)
     given = {**(schema.extra if schema else {}), **(written or {})}
     kind = _kind(path, text=schema is not None or bool(given))
@@ -105,21 +104,17 @@ def read_frame(path: str | Path, schema: Schema | None = None, *, written: Mappi
     named = [names, [name for name in names if schema and name != schema.target]] if names else []
     options = {name: value for name, value in given.items() if value is not None}
     words = ""
-    try:
-        if kind == ".parquet":
-            frame = as_frame(parquet.read_table(path))
-        elif kind in (".arrow", ".feather"):
-            frame = as_frame(feather.read_table(path))
+    with parsing(path):
+        if kind in IN_PARTS:
+            frame = _stored(path, kind)
         elif kind:
-            frame = _sheet(path, marks_of(options.get("missing", ())))
+            frame = read_sheet(path, marks_of(options.get("missing", ())))
         else:
             frame, dialect = read_text(path, options, named, _values(schema))
             words = "" if {"separator", "encoding", "decimal"} <= set(options) else str(dialect)
             frame.attrs["decimal"] = dialect.decimal
             stated = {name: value for name, value in (written or {}).items() if value is not None}
             frame.attrs["format"] = {**dialect.found(), **stated}
-    except (OSError, ValueError, UnicodeError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise DataError(f"Cannot read {path}: {str(error).splitlines()[0] if str(error) else type(error).__name__}") from error
     if frame.empty:
         raise DataError(f"The table {path} has no records.")
     doubled = frame.columns[frame.columns.duplicated()].tolist()
@@ -136,26 +131,16 @@ def _values(schema: Schema | None) -> dict[str, tuple[str, ...]]:
     return {column.name: schema.classes if column.type == "label" else column.categories for column in schema.columns}
 
 
-def _sheet(path: Path, missing: set[str]) -> pd.DataFrame:
-    """The first sheet of a workbook, its first row the header, all entries as texts."""
-    import pandas as pd
+def _stored(path: Path, kind: str) -> pd.DataFrame:
+    """A Parquet, Arrow or Feather file as a whole, once it is known how much memory that takes."""
+    from pyarrow import feather, parquet
 
-    try:
-        with pd.ExcelFile(path, engine="openpyxl") as workbook:
-            sheets = [str(name) for name in workbook.sheet_names]
-            table = pd.read_excel(workbook, dtype=str, header=None, na_filter=False)
-    except ImportError:
-        raise DataError(f"Reading {path.name} needs openpyxl: `pip install openpyxl`, or save it as CSV.") from None
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise DataError(f"{path.name} is no workbook: {error}.") from None
-    names = [str(name).strip() for name in table.iloc[0]] if len(table) else []
-    if not all(names):
-        raise DataError(f"Column {names.index('') + 1} of the first row of {path.name} has no name: is there something above?")
-    frame = table.iloc[1:].reset_index(drop=True).set_axis(names, axis=1)
-    frame = frame.mask(frame.apply(lambda column: column.str.strip().isin(missing)))
-    if len(sheets) > 1:
-        frame.attrs["sheet"] = f"sheet {sheets[0]!r}, the first of {len(sheets)}"
-    return frame
+    if not is_first_feather(path):
+        StoredTable(path, kind).refuse_beyond_memory()
+    table = parquet.read_table(path) if kind == ".parquet" else feather.read_table(path)
+    # else lengths and places in it are believed, and memory beside it is read; and texts that are no UTF-8 are found only later
+    table.validate(full=True)
+    return as_frame(table)
 
 
 def read_dataset(
@@ -214,48 +199,57 @@ def _sparse(path: Path, indices: tuple[int, int] | None) -> tuple[Any, Any, tupl
     """Features, targets and the indices of the features: stated, or from 0 or 1 to the largest that any record has."""
     from sklearn.datasets import load_svmlight_file
 
-    table = io.BytesIO(read_bytes(path))
+    if indices is not None and not 0 <= indices[0] <= indices[1]:
+        raise DataError(
+            f"Cannot read {path}: expected indices from 0 or more to as many or more, got {indices[0]} to {indices[1]}."
+        )
+    with parsing(path):
+        if indices is not None:
+            Limits.current().refuse_features(indices[1])
+        features, targets = load_svmlight_file(io.BytesIO(read_bytes(path)), zero_based=True)
+        Limits.current().refuse_features(features.shape[1] - 1)
     if indices is None:
-        features, targets = load_svmlight_file(table, zero_based=True)
         first = 0 if features[:, :1].nnz else 1
         return features[:, first:], targets, (first, features.shape[1] - 1)
     first, last = indices
-    if not 0 <= first <= last:
-        raise ValueError(f"expected indices from 0 or more to as many or more, got {first} to {last}")
-    try:
-        features, targets = load_svmlight_file(table, n_features=last + 1, zero_based=True)
-    except ValueError as error:
-        raise ValueError(f"expected indices from {first} to {last}: {error}") from None
-    if features[:, :first].nnz:
-        raise ValueError(f"expected indices from {first} to {last}, got smaller ones")
+    if features.shape[1] > last + 1 or features[:, :first].nnz:
+        raise DataError(f"Cannot read {path}: expected indices from {first} to {last}, got others.")
+    features.resize(features.shape[0], last + 1)
     return features[:, first:], targets, indices
+
+
+def _mapped(path: Path, target: str | None) -> tuple[Any, Any]:
+    """Features and targets of a .npy file, the features mapped."""
+    with parsing(path):
+        table = np.load(path, mmap_mode="r", allow_pickle=False)
+        admit_table(table, path.stat().st_size)
+    try:
+        column = range(table.shape[1])[int(target if target is not None else -1)]
+    except (ValueError, IndexError):
+        raise DataError(f"Expected target to be the number of a column of {path}, got {target!r}.") from None
+    if column not in (0, table.shape[1] - 1):
+        raise DataError(f"Cannot read {path}: the target must be the first or the last column, so that the rest can stay mapped.")
+    return (table[:, 1:] if column == 0 else table[:, :-1]), np.array(table[:, column])
 
 
 def _read_arrays(path: Path, suffix: str, target: str | None, indices: tuple[int, int] | None) -> Dataset:
     stated = indices is not None
-    try:
-        if suffix == ".npy":
-            table = np.load(path, mmap_mode="r", allow_pickle=False)
-            if table.ndim != 2 or table.shape[1] < 2:
-                raise ValueError(f"expected a table of at least two columns, got shape {table.shape}")
-            column = range(table.shape[1])[int(target if target is not None else -1)]
-            if column not in (0, table.shape[1] - 1):
-                raise ValueError("the target must be the first or the last column, so that the rest can stay mapped")
-            features, targets = (table[:, 1:] if column == 0 else table[:, :-1]), np.array(table[:, column])
-        elif suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                features, targets = arrays["X"], arrays["y"]
-        else:
-            features, targets, indices = _sparse(path, indices)
-    except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"Cannot read {path}: {error}") from error
-    if features.dtype not in (np.float64, np.float32):
-        try:
-            features = features.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise DataError(f"Expected numbers as features in {path}, got {features.dtype}.") from error
+    if suffix == ".npy":
+        features, targets = _mapped(path, target)
+    elif suffix == ".npz":
+        with parsing(path):
+            features, targets = arrays_of_archive(path)
+    else:
+        features, targets, indices = _sparse(path, indices)
+    if not is_floating(features.dtype):
+        features = features.astype(np.float64)
     distinct = np.unique(targets)
     labels = targets.dtype.kind in "USb" or (len(distinct) <= 20 and bool(np.all(np.mod(distinct, 1) == 0)))
+    if labels and targets.dtype.kind == "f" and np.abs(distinct).max(initial=0.0) > _LARGEST_LABEL:
+        raise DataError(
+            f"Expected labels in {path} as whole numbers up to 2^53, of which floats tell one from the next, got "
+            f"{distinct[np.abs(distinct).argmax()]:g}."
+        )
     notes = ["Features are used as they are; no schema states their ranges."]
     first = 0 if indices is None else indices[0]
     names = tuple(f"feature_{number}" for number in range(first, first + features.shape[1]))
@@ -265,7 +259,7 @@ def _read_arrays(path: Path, suffix: str, target: str | None, indices: tuple[int
         notes.append(f"Indices of features, {indices[0]}-{indices[1]}, were read off the data: not public until stated.")
     if labels:
         notes.append("The label set was taken from the data.")
-        text = targets.astype(str) if targets.dtype.kind in "USb" else targets.astype(np.int64).astype(str)
+        text = targets.astype(str) if targets.dtype.kind in "USbiu" else targets.astype(np.int64).astype(str)
         classes, bounds, targets = tuple(np.unique(text).tolist()), None, text
     else:
         read_off.append("the target's range")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -14,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm._json import on_one_line
+from dperm._json import on_one_line, unique_names
 from dperm.data.columns import OTHER, Column, Encoding, checked_range
 from dperm.data.dates import date_parts
 from dperm.data.entries import SchemaError, decimal_of, is_number, numbers, texts
 from dperm.data.frames import as_frame
+from dperm.data.limits import TooLargeError, refuse_beyond_free
 from dperm.data.pairs import Pair, admit_pairs
 from dperm.data.schema_file import as_text, given_by
 from dperm.data.targets import TargetRange
@@ -69,7 +71,7 @@ class Schema:
     def __post_init__(self) -> None:
         names = [column.name for column in self.columns if column.type != "date"]
         names += [part.name for column in self.columns if column.type == "date" for part in date_parts(column)]
-        doubled = sorted({name for name in names if names.count(name) > 1})
+        doubled = sorted(name for name, count in Counter(names).items() if count > 1)
         if doubled:
             raise SchemaError(f"Expected distinct column names, got {doubled[:5]} more than once.")
         labels = [column.name for column in self.columns if column.type == "label"]
@@ -274,6 +276,13 @@ class Schema:
                 'Set "missing" to "drop", "middle" or "separate" in the schema.'
             )
         frame = frame.loc[~missing]
+        try:
+            refuse_beyond_free(8.0 * len(frame) * self.dimension)  # the features, and those of a part
+        except TooLargeError as error:
+            raise SchemaError(
+                f"The table cannot be encoded: {len(frame):,} rows of {self.dimension:,} features, {error}. Fewer knots of "
+                "curves, or categories, make fewer features."
+            ) from None
         features = np.zeros((len(frame), self.dimension), dtype=np.float32)
         encoding, at = self._encoding_of(frame), 0
         for part in self.parts:
@@ -348,19 +357,21 @@ class Schema:
         """Of a file's entries. SchemaError for a missing, unknown or inconsistent one."""
         if not isinstance(data, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SchemaError(f"Expected a schema as a table of its entries, got {type(data).__name__}.")
-        given = given_by(data)
-        given["extra"] = given.pop("format", {})
         try:
+            given = given_by(data)
+            given["extra"] = given.pop("format", {})
             return cls(**given)
-        except TypeError as error:
-            raise SchemaError(f"A schema needs name, target, columns and classes or target_range: {error!r}.") from None
+        except ValueError:
+            raise
+        except Exception as error:  # whatever a table of somebody else's makes a constructor stumble over
+            raise SchemaError(f"A schema needs name, target, columns and classes or target_range: {error!r}.") from error
 
     @classmethod
     def load(cls, path: str | Path) -> Schema:
         """Of a file. SchemaError where it cannot be read."""
         try:
-            data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
-        except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            data = json.loads(Path(path).read_text(encoding="utf-8-sig"), object_pairs_hook=unique_names)
+        except (OSError, ValueError, RecursionError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise SchemaError(f"Cannot read the schema {path}: {why}") from None
         if not isinstance(data, dict):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
@@ -15,21 +14,33 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dperm._files import nameless, scratch_folder
+from dperm._memory import free_memory
 from dperm.data.dataset import DataError, Dataset
-from dperm.data.decode import free_memory
 from dperm.data.frames import as_frame
+from dperm.data.limits import CELL, Limits
+from dperm.data.parsing import parsing
 from dperm.data.schema import Schema, SchemaError, tell_persons
 from dperm.data.survey import Survey
+from dperm.data.unpacked import arrow_bytes, parquet_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["IN_PARTS", "StoredTable", "fits_memory", "read_in_parts", "read_stream", "stored_in_parts"]
+__all__ = [
+    "IN_PARTS",
+    "StoredTable",
+    "fits_memory",
+    "is_first_feather",
+    "read_in_parts",
+    "read_stream",
+    "stored_in_parts",
+]
 
 #: endings of files that can be read so, and what their format is called
 IN_PARTS = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc"}
-_ENTRY = 40  # bytes of a table's entry in memory, about, while it is read
 _BESIDE = {"_SUCCESS", "_metadata", "_common_metadata"}
+_FLOAT = 16  # bytes of a floating-point number, as it is stored and as it is used
 _PART = 1 << 26  # bytes of entries that are read at once
 
 
@@ -37,19 +48,25 @@ def fits_memory(path: Path, kind: str, schema: Schema | None = None) -> bool:
     """Whether a table can be read as a whole: about, from how many rows it says that it has. A folder never is."""
     if path.is_dir():
         return False
-    with path.open("rb") as file:
-        if file.read(4) == b"FEA1":  # Feather's first version, which has no parts
-            return True
+    if is_first_feather(path):
+        return True
     table = StoredTable(path, kind, None if schema is None else _used(schema))
-    width = _ENTRY * len(table.columns) + (0 if schema is None else 4 * schema.dimension)
+    width = CELL * len(table.columns) + (0 if schema is None else 4 * schema.dimension)
     return max(table.rows * width, path.stat().st_size) < free_memory() / 2
+
+
+def is_first_feather(path: Path) -> bool:
+    """Whether a file is of Feather's first version, which has no parts."""
+    with path.open("rb") as file:
+        return file.read(4) == b"FEA1"
 
 
 class StoredTable:
     """A Parquet, Arrow or Feather file, or a folder of Parquet files in the order of their names, read a part at a time, as often
     as is asked for: `columns`, and how many `rows`. `used`: the columns that are read; None: all.
 
-    DataError where the files cannot be read, or differ in the types of these columns.
+    DataError where the files cannot be read, differ in the types of these columns, or say that they hold more than the limits
+    allow.
     """
 
     def __init__(self, path: Path, kind: str | None = None, used: Collection[str] | None = None) -> None:
@@ -59,30 +76,59 @@ class StoredTable:
         if not path.is_dir() and kind not in IN_PARTS:
             raise DataError(f"Expected a file {', '.join(IN_PARTS)}, or a folder of Parquet files, to read in parts, got {path}.")
         self.path = path
-        with _readable(path):
+        with parsing(path):
             self._table = _table(path, kind, used)
             self.rows = int(self._table.count_rows())
+        self._stored = sum(file.stat().st_size for file in _files(path))
         self.columns: list[str] = list(self._table.schema.names)
         self._used = self.columns if used is None else [name for name in self.columns if name in used]
+        with parsing(path):
+            limits = Limits.current()
+            limits.refuse_columns(len(self.columns))
+            self._needed = self.rows * max(1, self._width()) + self._unpacked(limits.enough(self._stored))
+            limits.refuse_proportion(self._needed, self._stored)
+
+    def refuse_beyond_memory(self) -> None:
+        """DataError for a table that is too large to be read as a whole."""
+        with parsing(self.path):
+            Limits.current().refuse_cells(self.rows * len(self._used), self._stored, 0)
+            Limits.current().refuse_memory(self._needed, self._stored)
+
+    def _width(self) -> int:
+        """Bytes that a row takes in memory, about, beside its texts."""
+        import pyarrow.types as kinds
+
+        fields = [self._table.schema.field(name) for name in self._used]
+        return sum(_FLOAT if kinds.is_floating(each.type) else CELL for each in fields)
+
+    def _unpacked(self, enough: float) -> int:
+        """Bytes of what the files hold, once it is unpacked; more than `enough` need not be exact."""
+        files = map(Path, self._table.files)
+        if self._table.format.default_extname == "parquet":
+            return sum(parquet_bytes(file, self._used, enough) for file in files)
+        return sum(map(arrow_bytes, files))
 
     def frames(self, most: int | None = None) -> Iterator[pd.DataFrame]:
         """All rows, in order, at most so many at once. DataError where they cannot be read."""
         import pyarrow as pa
         from pyarrow import dataset
 
-        most = max(1 << 10, _PART // (_ENTRY * max(1, len(self._used)))) if most is None else most
+        most = max(1 << 10, _PART // (CELL * max(1, len(self._used)))) if most is None else most
         # else whole groups of rows are read ahead
         frugal = {"use_threads": False, "batch_readahead": 1, "fragment_readahead": 1}
         if self._table.format.default_extname == "parquet":
             frugal["fragment_scan_options"] = dataset.ParquetFragmentScanOptions(pre_buffer=False)
         batches = iter(self._table.to_batches(columns=self._used, batch_size=most, **frugal))
         while True:
-            with _readable(self.path):
+            with parsing(self.path):
                 batch = next(batches, None)
-            if batch is None:
+                if batch is not None:
+                    batch.validate(full=True)  # else lengths and places in it are believed, and memory beside it is read
+                frame = None if batch is None else as_frame(pa.Table.from_batches([batch]))
+            if frame is None:
                 return
-            if batch.num_rows:
-                yield as_frame(pa.Table.from_batches([batch]))
+            if len(frame):
+                yield frame
 
 
 def stored_in_parts(path: Path) -> StoredTable | None:
@@ -156,10 +202,10 @@ def _encoded(frames: Iterator[pd.DataFrame], names: list[str], schema: Schema, r
     doubled = [name for name, count in Counter(names).items() if count > 1]
     if doubled:
         raise DataError(f"Expected distinct column names, got {doubled[:5]} twice.")
-    scratch = Path(os.environ.get("DPERM_SCRATCH") or tempfile.gettempdir())
+    scratch = scratch_folder()
     with _writable(scratch):
         _refuse_small(scratch, rows * (4 * schema.dimension + _target_type(schema).itemsize))
-        with tempfile.TemporaryFile(dir=scratch) as features, tempfile.TemporaryFile(dir=scratch) as targets:
+        with nameless() as features, nameless() as targets:
             found = _Parts(schema, features, targets).read(frames, rows, progress)
     known = _used(schema)
     assert found.survey is not None
@@ -232,16 +278,6 @@ class _Parts:
 
 
 @contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    import pyarrow as pa
-
-    try:
-        yield
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"Cannot read {path}: {_said(error)}") from error
-
-
-@contextlib.contextmanager
 def _writable(scratch: Path) -> Iterator[None]:
     try:
         yield
@@ -299,7 +335,7 @@ def _used(schema: Schema) -> set[str]:
 
 
 def _rows_at_once(schema: Schema) -> int:
-    return max(1 << 10, _PART // (_ENTRY * len(schema.columns) + 4 * schema.dimension))
+    return max(1 << 10, _PART // (CELL * len(schema.columns) + 4 * schema.dimension))
 
 
 def _target_type(schema: Schema) -> np.dtype[Any]:

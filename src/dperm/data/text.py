@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dperm.data.decode import TextError, decoded, is_gzip, read_bytes
+from dperm.data.limits import Limits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,6 +120,7 @@ def read_text(
     sample = body.sample()
     if not sample:
         raise TextError("it has no lines")
+    Limits.current().refuse_columns(len(sample[0]))
     header = options.get("header", True)
     known, ended = _names(sample, names, header=header)
     if header and "header" not in options and all(_NUMBER.fullmatch(name) for name in known):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.utils.validation import validate_data
 
-from dperm._column import agreement, column, refuse_masked
+from dperm._column import agreement, column, refuse_masked, refuse_other_than_numbers
 from dperm.distributed.table import refuse_dask
 from dperm.estimators.labels import refuse_missing
 
@@ -27,8 +27,11 @@ def admit_records(
     """
     same_rows(X, y, "y")
     refuse_masked("rows X", X)
+    refuse_other_than_numbers("rows X", X)
     if y is not None:  # which scikit-learn refuses in words that its own checks look for
         vector = column("targets y", y)
+        if numeric:
+            refuse_other_than_numbers("targets y", vector)
         axes = y.ndim if hasattr(y, "ndim") else np.asarray(y).ndim
         y = vector[:, None] if axes == 2 else vector
     if not numeric:

@@ -17,6 +17,7 @@ from sklearn.base import is_regressor
 from sklearn.utils.validation import check_is_fitted
 
 from dperm._family import members, ours
+from dperm._json import foreign, unique_names
 from dperm.estimators.base import PrivateLinearModel, plain
 from dperm.estimators.networks import DPMLPClassifier, PrivateNetworkClassifier
 from dperm.estimators.saved_networks import read_network, weights_of
@@ -24,7 +25,7 @@ from dperm.mechanisms import Method, method_from_dict
 from dperm.mechanisms.method import FOREIGN
 from dperm.objectives import LinearObjective, Roughness
 from dperm.privacy import Certificate, Risk
-from dperm.privacy.signing import check_signature, digest_of, sign
+from dperm.privacy.signing import SigningKey, check_signature, digest_of, sign
 
 __all__ = ["Model", "model_from_json", "model_to_json"]
 
@@ -35,10 +36,10 @@ _LARGEST_COST = 1000.0  # a minute of accounting: whoever reads a model waits fo
 _OF_OBJECTIVE = ("outputs", "data_norm", "intercept_scale", "strong_convexity", "radius")
 
 
-def model_to_json(model: Model, extra: dict[str, Any] | None = None, *, sign_key: str | Path | None = None) -> str:
+def model_to_json(model: Model, extra: dict[str, Any] | None = None, *, sign_key: str | Path | SigningKey | None = None) -> str:
     """A fitted model as text, with the settings that it was fitted with; `extra` must be JSON-ready (a schema, for example).
 
-    `sign_key`: a private key (`dperm keygen`) that signs the whole. `random_state` is left out.
+    `sign_key`: a private key (`dperm keygen`), or its file, that signs the whole. `random_state` is left out.
     """
     if not isinstance(model, Model):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"Expected a model of dperm.estimators, got {type(model).__name__}.")
@@ -75,7 +76,7 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"Expected a model as text, got {type(text).__name__}.")
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=unique_names)
         if not isinstance(data, dict):
             raise ValueError("it holds no table")
         if missing := [name for name in ("format", "kind", "digest") if name not in data]:
@@ -90,13 +91,11 @@ def model_from_json(text: str, *, verify_key: str | Path | None = None) -> tuple
     if data.pop("digest") != digest_of(data):
         raise ValueError("The model cannot be trusted: it was changed after it was saved, its digest is another.")
     if verify_key is not None:
-        check_signature(digest_of(data), signature, verify_key)
-    try:
+        check_signature(digest_of(data), str(signature), verify_key)
+    with foreign("Not a dperm model"):
         model = _read(data)
         model.certificate_.verify()
         return model, data["extra"]
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"Not a dperm model: {error}") from None
 
 
 def _coefficients(model: PrivateLinearModel) -> dict[str, Any]:

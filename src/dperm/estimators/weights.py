@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm._column import column
+from dperm._column import column, refuse_other_than_numbers
 from dperm.privacy import Assumption
 
 __all__ = ["admit_class_weight", "admit_weights", "bounded", "weight_assumptions", "weights_by_class"]
@@ -53,7 +53,9 @@ def admit_weights(size: int, sample_weight: Any, most: float | None) -> Array:
         )
     weights = np.ones(size)
     if sample_weight is not None and most is not None:
-        own = column("weights", sample_weight, size).astype(np.float64)
+        given = column("weights", sample_weight, size)
+        refuse_other_than_numbers("weights", given)
+        own = given.astype(np.float64)
         if not np.isfinite(own).all() or own.min(initial=0.0) < 0:
             raise ValueError("Expected sample_weight to be finite and at least 0.")
         weights = np.minimum(own / most, 1.0)

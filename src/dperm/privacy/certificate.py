@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dperm import _validate as check
-from dperm._json import bounded_table, on_one_line
+from dperm._json import bounded_table, foreign, on_one_line
 from dperm._remind import weakness
 from dperm._rounding import upward
 from dperm.privacy import statements
@@ -338,7 +338,7 @@ class Certificate:
         (in units of one Poisson-sampled Gaussian): nothing is computed before that is known. Whether the numbers are true,
         `verify` finds.
         """
-        try:
+        with foreign("Not a dperm certificate"):
             data = bounded_table(text)
             if data.get("format") != _FORMAT:
                 raise ValueError(f"expected certificate format {_FORMAT}, got {data.get('format')!r}")
@@ -346,8 +346,6 @@ class Certificate:
                 raise ValueError("it was changed after it was issued: its digest is another")
             del data["format"]
             return _read(data, largest_cost)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"Not a dperm certificate: {error}") from None
 
     def __str__(self) -> str:
         return "\n".join([*self._claim(), *map(_told, self.assumptions), *(f"Not charged: {item}" for item in self.not_charged)])

@@ -41,6 +41,7 @@ from dperm.privacy.filters import Filter, Price, ProfileFilter, filter_of
 from dperm.privacy.statements import Provenance
 from dperm.release.coins import Coin
 from dperm.release.draws import Draw, Indices
+from dperm.release.foreseen import stop_where_foreseen
 from dperm.release.grid import Grid, power_below
 from dperm.release.ledger import SpendLog
 from dperm.release.source import Source, SystemSource, provenance_of
@@ -142,6 +143,7 @@ class Channel:
         filter_of(event)  # what it refuses is not charged
         if self._keeps_reservations and any(isinstance(leaf, Disjoint) for leaf in leaves(event)):
             raise ValueError("Expected no reserved steps with an event that is split: such a run cannot be continued.")
+        stop_where_foreseen(event, mechanism, self.label, persons)
         self.charge_id = self.log.charge(
             event,
             mechanism=mechanism,

@@ -1,6 +1,5 @@
 """Reports: studies that compare mechanisms, pictures and pages."""
 
-from dperm.report.files import write_atomically
 from dperm.report.study import Cell, Study, StudyResult, run_study
 
-__all__ = ["Cell", "Study", "StudyResult", "run_study", "write_atomically"]
+__all__ = ["Cell", "Study", "StudyResult", "run_study"]

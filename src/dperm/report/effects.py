@@ -20,6 +20,8 @@ __all__ = ["Effect", "effects", "effects_page", "plot_effects"]
 
 Array = NDArray[np.float64]
 
+_MOST_DRAWN = 100  # columns: each takes its time, and nobody looks at thousands
+
 
 @dataclass(frozen=True)
 class Effect:
@@ -140,7 +142,8 @@ def effects_page(
             title=schema.title or schema.name,
             what=what,
             range=schema.target_range,
-            figure=effects_figure(found, private=refits is not None),
+            figure=effects_figure(found[:_MOST_DRAWN], private=refits is not None),
+            drawn=min(len(found), _MOST_DRAWN),
             found=found,
             certificate=model.certificate_,
             curves=schema.curves,

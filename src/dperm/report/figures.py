@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
+from dperm._json import on_one_line
 from dperm._rounding import upward
 from dperm.audit import AuditResult
 from dperm.audit.figures import draw_curve
@@ -87,6 +88,11 @@ _STYLE: dict[str, Any] = {
     "grid.linewidth": 0.7,
     "legend.frameon": False,
 }
+
+
+def _words(name: str) -> str:
+    """A name of others as a figure shows it: on one line, and no dollar in it begins a formula."""
+    return on_one_line(name).replace("$", r"\$")
 
 
 @contextmanager
@@ -212,7 +218,7 @@ def influence_figure(change: Any, losses: Any, named: Sequence[int], rows: Any, 
             )
         axes.axhline(0.0, color=_INK, linewidth=0.8)
         axes.set_xlabel("loss of the record")
-        axes.set_ylabel(f"change of {what} without it")
+        axes.set_ylabel(_words(f"change of {what} without it"))
         return _svg(figure, "influence of each record against its loss")
 
 
@@ -378,9 +384,7 @@ def budget_figure(each: Any, who: Sequence[str]) -> str:
         for name in (name for name in who if name in each.by):
             height = base + 100 * np.array(each.by[name])
             colour = _COLOURS[who.index(name) % len(_COLOURS)]
-            axes.fill_between(
-                each.times, base, height, step="post", color=colour, alpha=0.75, linewidth=0, label=name.replace("$", r"\$")
-            )
+            axes.fill_between(each.times, base, height, step="post", color=colour, alpha=0.75, linewidth=0, label=_words(name))
             base = height
         axes.step(each.times, height, where="post", color=_INK, linewidth=1.2)
         axes.axhline(100, color=_INK, linestyle="--", linewidth=1)
@@ -423,7 +427,7 @@ def effects_figure(found: Sequence[Any], *, private: bool = False) -> str:
             else:
                 _draw_bars(axes, effect)
                 axes.set_xlim(low - room, high + room)
-            axes.set_title(effect.column, fontsize=10, loc="left")
+            axes.set_title(_words(effect.column), fontsize=10, loc="left")
         if private:
             figure.suptitle("PRIVATE: for the data holder alone", fontsize=9, x=0.99, ha="right")
         return _svg(figure, f"effects of {len(found)} columns")
@@ -464,7 +468,7 @@ def _draw_surface(axes: Any, effect: Any, most: float) -> None:
 
 def _short(feature: str) -> str:
     """What a feature's name says beside its column's."""
-    return "missing" if feature.endswith(" missing") else feature.split("≈")[-1].split("=")[-1][:12]
+    return "missing" if feature.endswith(" missing") else _words(feature.split("≈")[-1].split("=")[-1][:12])
 
 
 def _draw_bars(axes: Any, effect: Any) -> None:
@@ -479,5 +483,5 @@ def _draw_bars(axes: Any, effect: Any) -> None:
     if error is not None and effect.missing is not None:
         error = [0.0, *error]  # of a missing value's own nothing is said
     axes.barh(range(len(names)), heights, xerr=error, color=_COLOURS[1], ecolor=_INK, error_kw={"linewidth": 0.8})
-    axes.set_yticks(range(len(names)), [name if len(name) <= 18 else name[:17] + "…" for name in names], fontsize=7)
+    axes.set_yticks(range(len(names)), [_words(name if len(name) <= 18 else name[:17] + "…") for name in names], fontsize=7)
     axes.axvline(0.0, color=_INK, linewidth=0.6, alpha=0.5)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
-import pickle
 import secrets
-import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from multiprocessing import active_children, get_context
-from pathlib import Path
+from functools import partial
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 from dperm import _validate as check
 from dperm.audit.statistics import area_under_curve
@@ -27,9 +25,12 @@ from dperm.mechanisms import Budget, Mechanism, Objective
 from dperm.objectives import LinearObjective, Logistic, Records, RegularisedSum, Squared, Task
 from dperm.privacy import Certificate, Provenance, Relation
 from dperm.privacy import epsilon as event_epsilon
+from dperm.privacy.signing import digest_of
 from dperm.privacy.statements import EXACT_NOISE
 from dperm.release import Channel
 from dperm.report.candidates import CANDIDATES, USUAL
+from dperm.report.kept import KeptResults, append_record
+from dperm.report.workers import in_processes
 from dperm.solvers import SolverError, minimise, minimise_softmax
 from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
 
@@ -46,6 +47,7 @@ _REFERENCE_CONVEXITY = 1e-2
 _REGRESSION_RADIUS = 5.0
 
 _FALSE_POSITIVES = 0.01  # of the membership attack
+_HASHED = 1 << 12  # rows at once
 
 
 @dataclass(frozen=True)
@@ -170,33 +172,113 @@ class _Fit(NamedTuple):
 
 @dataclass(frozen=True)
 class _Job:
-    """One repeat of one mechanism at all its ε."""
+    """One repeat of one mechanism, at those ε (None: without privacy) that there is no result for."""
 
     mechanism: str
     repeat: int
+    epsilons: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class _Done:
+    """The results of a job. `problem` is why the last of them could not be kept, with which the job stopped."""
+
+    fits: list[_Fit]
+    problem: str = ""
 
 
 #: What runs and what it minimises, by method and ε.
 _Built = dict[tuple[str, float], tuple[Mechanism, LinearObjective]]
-_worker: tuple[Dataset, Study, Task, _Built, int]
 
 
-def _start_process(path: str) -> None:
-    """An interrupt is for the parent, which stops the workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _start_worker(path)
+@dataclass(frozen=True)
+class _Shared:
+    """A study as all workers have it; `key` tells it from others in a file of results."""
+
+    dataset: Dataset
+    study: Study
+    task: Task
+    mechanisms: _Built
+    entropy: int
+    key: str
+
+    def record(self, fit: _Fit) -> dict[str, Any]:
+        """A result as a file of results has it."""
+        text = json.dumps({"study": self.key, "event": self.event(fit.mechanism, fit.epsilon), **fit._asdict()}, default=_plain)
+        return json.loads(text)
+
+    def event(self, mechanism: str, epsilon: float | None) -> str:
+        """A digest of what a result cost: by it one of another version, or of other settings, is told apart."""
+        if epsilon is None:
+            return ""
+        made, objective = self.mechanisms[mechanism, epsilon]
+        return digest_of(made.event(objective.facts).to_dict())
 
 
-def _start_worker(path: str) -> None:
-    global _worker
-    _worker = pickle.loads(Path(path).read_bytes())
+_worker: _Shared
+_results: int | None = None  # the descriptor of the file that results are kept in
+_problem = ""  # why it took one no more
 
 
-def _run_job(job: _Job) -> list[_Fit]:
-    dataset, study, task, mechanisms, entropy = _worker
-    split = _split(dataset, study, entropy, job.repeat)
+def _plain(value: Any) -> Any:
+    return np.asarray(value).tolist()
+
+
+def _start_worker(shared: _Shared, results: int | None) -> None:
+    global _worker, _results, _problem
+    _worker, _results, _problem = shared, results, ""
+
+
+def _run_job(job: _Job) -> _Done:
+    """Each result is kept before the next is paid for; where one cannot be, nothing more is."""
+    if _problem:
+        return _Done([], _problem)
+    dataset, study = _worker.dataset, _worker.study
+    split = _split(dataset, study, _worker.entropy, job.repeat)
+    fits: list[_Fit] = []
     with dataset.charging():
-        return list(_repeat(dataset, study, task, mechanisms, job, split))
+        for fit in _repeat(dataset, study, _worker.task, _worker.mechanisms, job, split):
+            record = _worker.record(fit)
+            fits.append(_fit_of(record))
+            if not _kept(partial(append_record, record=record)):
+                break
+        else:
+            _kept(os.fsync)
+    return _Done(fits, _problem)
+
+
+def _kept(write: Callable[[int], None]) -> bool:
+    """Whether the file of results took what was to be written to it."""
+    global _problem
+    if _results is not None:
+        try:
+            write(_results)
+        except OSError as error:
+            _problem = error.strerror or str(error)
+    return not _problem
+
+
+def _fit_of(record: dict[str, Any]) -> _Fit:
+    """The result that a record holds. KeyError, TypeError or ValueError for another record."""
+    fit = _Fit(**{name: record[name] for name in _Fit._fields})
+    first, second = fit.attack
+    return fit._replace(score=float(fit.score), excess=float(fit.excess), attack=(float(first), float(second)))
+
+
+def _key_of(dataset: Dataset, study: Study) -> str:
+    """A digest of what a result depends on, beside its mechanism, ε and repeat: the records, the settings, the version."""
+    rows = dataset.features.tocsr() if issparse(dataset.features) else dataset.features
+    held: list[Any] = [rows.data, rows.indices, rows.indptr] if issparse(rows) else [rows]
+    digest = hashlib.sha256()
+    for array in map(np.asarray, [*held, dataset.targets, () if dataset.groups is None else dataset.groups]):
+        values = array.astype(str) if array.dtype == object else array
+        digest.update(f"{values.dtype} {values.shape} ".encode())
+        for start in range(0, len(values), _HASHED):
+            digest.update(values[start : start + _HASHED].tobytes())
+    public = (dataset.name, dataset.classes, dataset.target_range, dataset.person_rows, dataset.neighbours, dataset.read_off)
+    settings = replace(study, epsilons=(1.0,), mechanisms=(), repeats=1)  # of these, results are told apart one by one
+    digest.update(repr((version("dperm"), public, settings)).encode())
+    return digest.hexdigest()
 
 
 def _trained_on(dataset: Dataset, study: Study) -> int:
@@ -258,7 +340,8 @@ def _repeat(
         attack = _attack(objective, members, held_out, best, task)
         yield _Fit(job.mechanism, None, job.repeat, _score(objective, held_out, best, task), 0.0, attack, {})
         return
-    for epsilon in study.epsilons:
+    for epsilon in job.epsilons:
+        assert epsilon is not None
         seed = None if study.seed is None else f"{study.seed}/{job.mechanism}/{epsilon}/{job.repeat}"
         channel = Channel.open(seed, label=f"compare {dataset.name}")
         mechanism, objective = mechanisms[job.mechanism, epsilon]
@@ -321,11 +404,20 @@ def _attack(objective: LinearObjective, members: Records, others: Records, theta
     return area_under_curve(outside, inside)[0], float((inside > cut).mean())
 
 
-def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[[int, int], None] | None = None) -> StudyResult:
+def run_study(
+    dataset: Dataset,
+    study: Study,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+    kept: KeptResults | None = None,
+) -> StudyResult:
     """Run every mechanism × ε × repeat on `jobs` processes. `progress(done, total)` is called as tasks finish.
 
+    kept : a file that has each result as soon as it is there. What it holds already of this study, or of one with other ε,
+        mechanisms or repeats on the same records, is taken from there and not paid for again.
+
     Calibration happens once, from public facts. Raises ValueError before anything is charged where the data or
-    the settings are unusable.
+    the settings are unusable, and ResultsNotKeptError where a result was paid for and `kept` did not take it.
     """
     started = time.perf_counter()
     classes = len(dataset.classes)
@@ -354,12 +446,32 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
     if not keys:
         reasons = dict.fromkeys(left_out.values())
         raise ValueError(f"None of {', '.join(study.mechanisms)} can train on {dataset.name}. {' '.join(reasons)}")
-    work = [_Job(key, repeat) for repeat in range(study.repeats) for key in ("non-private", *keys)]
-    rows: list[_Fit] = []
-    for number, fits in enumerate(_map(work, (dataset, study, task, mechanisms, entropy), jobs), start=1):
-        rows += fits
+    shared = _Shared(dataset, study, task, mechanisms, entropy, "" if kept is None else _key_of(dataset, study))
+    if kept is not None:
+        shared = replace(shared, entropy=kept.begin(shared.key, entropy))
+        entropy = shared.entropy
+    rows = [] if kept is None else _already(shared, kept)
+    there = {(row.mechanism, row.epsilon, row.repeat) for row in rows}
+    work: list[_Job] = []
+    for repeat in range(study.repeats):
+        for key in ("non-private", *keys):
+            wanted = (None,) if key == "non-private" else study.epsilons
+            if missing := tuple(epsilon for epsilon in wanted if (key, epsilon, repeat) not in there):
+                work.append(_Job(key, repeat, missing))
+    problem = ""
+    results = in_processes(
+        work, _run_job, _start_worker, shared, jobs,
+        descriptor=None if kept is None else kept.descriptor, last=lambda done: bool(done.problem),
+    )  # fmt: skip
+    for number, done in enumerate(results, start=1):
+        rows += done.fits
+        problem = problem or done.problem
         if progress is not None:
             progress(number, len(work))
+    if problem and kept is not None:
+        raise kept.not_kept(problem, map(shared.record, rows))
+    if kept is not None:
+        kept.taken(map(shared.record, rows))
     cells = [_cell("non-private", None, rows, study, None)]
     for (key, epsilon), (mechanism, objective) in mechanisms.items():
         certificate = mechanism.certificate(objective.facts, _provenance(study))
@@ -388,6 +500,21 @@ def run_study(dataset: Dataset, study: Study, jobs: int = 1, progress: Callable[
         seconds=time.perf_counter() - started,
         curve=curve,
     )
+
+
+def _already(shared: _Shared, kept: KeptResults) -> list[_Fit]:
+    """The results of this study that are kept already, one of each."""
+    found: dict[tuple[str, float | None, int], _Fit] = {}
+    wanted = {"non-private": [None]} | {key: list(shared.study.epsilons) for key, _ in shared.mechanisms}
+    for record in kept.results(shared.key):
+        try:
+            fit = _fit_of(record)
+            mine = fit.epsilon in wanted[fit.mechanism] and fit.repeat in range(shared.study.repeats)
+        except (KeyError, TypeError, ValueError):  # changed by hand, or of a mechanism that is not asked for
+            continue
+        if mine and record["event"] == shared.event(fit.mechanism, fit.epsilon):
+            found.setdefault((fit.mechanism, fit.epsilon, fit.repeat), fit)
+    return list(found.values())
 
 
 def _built(study: Study, task: Task) -> tuple[_Built, dict[str, str]]:
@@ -460,52 +587,3 @@ def _cell(
         certificate=certificate,
         test_share=study.test_share,
     )
-
-
-def _map(work: list[_Job], shared: Any, jobs: int) -> Iterator[Any]:
-    """Results as they come, from `jobs` processes of one thread each (or from this one)."""
-    with _shared_file(shared) as path:
-        if jobs <= 1:
-            _start_worker(path)
-            for job in work:
-                yield _run_job(job)
-            return
-        with _single_threaded(), ProcessPoolExecutor(jobs, get_context("spawn"), _start_process, (path,)) as pool:
-            waiting = {pool.submit(_run_job, job) for job in work}
-            try:
-                while waiting:
-                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        yield future.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for child in active_children():
-                    child.terminate()  # a running job has nothing to tidy: what it charged is on disk
-                raise
-
-
-@contextmanager
-def _shared_file(shared: Any) -> Iterator[str]:
-    """Workers read the data from a private temporary file, once each."""
-    with tempfile.NamedTemporaryFile(prefix="dperm-study-", delete=False) as handle:
-        handle.write(pickle.dumps(shared))
-    try:
-        yield handle.name
-    finally:
-        Path(handle.name).unlink()
-
-
-@contextmanager
-def _single_threaded() -> Iterator[None]:
-    """New processes get one BLAS thread each: the processes are the parallelism."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -9,7 +9,9 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from dperm._json import on_one_line
 from dperm.privacy.closed_forms import Rung
 from dperm.report.bounds import BoundRow
 from dperm.report.candidates import CANDIDATES
@@ -26,47 +28,49 @@ def result_table(result: StudyResult, console: Console | None = None) -> None:
     """Print mean ± 95 % half-width, in percent, for each mechanism and ε; the best of a column in bold if told apart."""
     keys = list(dict.fromkeys(cell.mechanism for cell in result.cells if cell.epsilon is not None))
     reference = result.cell("non-private", None)
-    console = console or Console(highlight=False)
+    console = console or Console()
     repeated = "1 split" if result.study.repeats == 1 else f"{result.study.repeats} repeats"
-    console.print(f"[bold]{result.title}[/]")
+    _print(console, result.title, style="bold")
     whose = "rows of other persons" if result.task.person_rows else "records"
-    console.print(f"{result.metric} in % on held-out {whose}, {repeated}, δ = {result.study.delta:g}")
+    _print(console, f"{result.metric} in % on held-out {whose}, {repeated}, δ = {result.study.delta:g}")
     if result.study.repeats > 1:
-        console.print("(± half of a 95 % interval, for other splits)")
+        _print(console, "(± half of a 95 % interval, for other splits)")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("Mechanism")
     for epsilon in result.study.epsilons:
         table.add_column(f"ε = {epsilon:g}", justify="right", no_wrap=True)
     best = {epsilon: result.best(epsilon) for epsilon in result.study.epsilons}
     for key in keys:
-        row: list[str] = []
+        row: list[Text] = []
         for epsilon in result.study.epsilons:
             cell = result.cell(key, epsilon)
-            text = _shown(cell.mean, cell.spread)
-            row.append(f"[bold green]{text}[/]" if best[epsilon] == key else text)
-        table.add_row(CANDIDATES[key].short, *row)
+            row.append(_line(_shown(cell.mean, cell.spread), style="bold green" if best[epsilon] == key else ""))
+        table.add_row(_line(CANDIDATES[key].short), *row)
     console.print(table)
     baseline = f" Most frequent class: {100 * result.baseline:.1f}." if result.metric == "accuracy" else ""
-    console.print(f"Without privacy: {_shown(reference.mean, reference.spread)}.{baseline}\n")
+    _print(console, f"Without privacy: {_shown(reference.mean, reference.spread)}.{baseline}")
+    console.print()
 
 
 def influence_table(found: Influences, count: int, console: Console | None = None) -> None:
     """Print the records that matter most."""
-    console = console or Console(highlight=False)
-    console.print(f"[bold]{found.dataset.title or found.dataset.name}[/]: change of {found.what} where a record leaves")
+    console = console or Console()
+    title = _line(found.dataset.title or found.dataset.name, style="bold")
+    console.print(title.append_text(_line(f": change of {found.what} where a record leaves")))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("Row", "Change", "Target", "Loss"):
         table.add_column(name, justify="left" if name == "Target" else "right")
     for record in found.most(count):
-        table.add_row(str(record["row"]), f"{record['change']:.4g}", record["target"], f"{record['loss']:.4g}")
+        told = (str(record["row"]), f"{record['change']:.4g}", record["target"], f"{record['loss']:.4g}")
+        table.add_row(*map(_line, told))
     console.print(table)
     share = found.share_of(max(1, len(found.change) // 100))
-    console.print(f"The most influential hundredth of {len(found.change):,} records has {100 * share:.1f} % of all influence.")
+    _print(console, f"The most influential hundredth of {len(found.change):,} records has {100 * share:.1f} % of all influence.")
 
 
 def level_table(rows: Sequence[Level], metric: str, console: Console | None = None) -> None:
     """Print what each ε buys, and what it leaves to an attacker."""
-    console = console or Console(highlight=False)
+    console = console or Console()
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("ε", metric.replace("_", " ").capitalize(), "80 % of trainings", "Attack finds", "Advantage"):
         table.add_column(name, justify="right")
@@ -78,16 +82,16 @@ def level_table(rows: Sequence[Level], metric: str, console: Console | None = No
             f"≤ {100 * row.found:.3g} of 100",
             f"≤ {100 * row.advantage:.3g} points",
         )
-        table.add_row(*(f"[bold green]{cell}[/]" if row.chosen else cell for cell in cells))
+        table.add_row(*(_line(cell, style="bold green" if row.chosen else "") for cell in cells))
     console.print(table)
-    console.print("The best attack there can be, by someone who knows all other records and accuses 1 of 100 wrongly.")
+    _print(console, "The best attack there can be, by someone who knows all other records and accuses 1 of 100 wrongly.")
 
 
 def bound_table(rows: Sequence[BoundRow], problem: Problem, console: Console | None = None) -> None:
     """Print bounds of excess risk, their slopes, and what those without a value need."""
-    console = console or Console(highlight=False)
+    console = console or Console()
     table = Table(
-        title=f"{problem.size:,} records, {problem.dimension} parameters, ε = {problem.epsilon:g}, δ = {problem.delta:g}",
+        title=_line(f"{problem.size:,} records, {problem.dimension} parameters, ε = {problem.epsilon:g}, δ = {problem.delta:g}"),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -99,34 +103,43 @@ def bound_table(rows: Sequence[BoundRow], problem: Problem, console: Console | N
             continue
         slopes = ["" if slope is None else f"{slope:.2f}" for slope in (row.in_size, row.in_epsilon)]
         height = f"{row.value:.3g}" + ("" if row.bound.exact else " ?") + (" at least" if row.bound.of == "lower" else "")
-        table.add_row(row.bound.name, row.bound.source, height, *slopes)
+        table.add_row(*map(_line, (row.bound.name, row.bound.source, height, *slopes)))
     console.print(table)
-    console.print("?: its source leaves constants out; the rate with the constant 1. Slopes are of logarithms.")
+    _print(console, "?: its source leaves constants out; the rate with the constant 1. Slopes are of logarithms.")
     for caveat in dict.fromkeys(row.bound.caveat for row in rows if row.bound.caveat and row.value is not None):
-        console.print(f"Note: {caveat}")
+        _print(console, f"Note: {caveat}")
     missing = [row for row in rows if row.value is None]
     if missing:
         needed = sorted({name for row in missing for name in row.bound.needs if getattr(problem, name) is None})
-        console.print(f"{len(missing)} more need {', '.join(needed)}.")
+        _print(console, f"{len(missing)} more need {', '.join(needed)}.")
 
 
 def ladder_table(rungs: Sequence[Rung], title: str, console: Console | None = None) -> None:
     """Print ε by each formula, and how many times the exact one it is."""
-    console = console or Console(highlight=False)
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    console = console or Console()
+    table = Table(title=_line(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("Accounting", "Source", "ε", "÷ exact"):
         table.add_column(name, justify="left" if name in ("Accounting", "Source") else "right")
     exact = rungs[-1].epsilon
     for rung in rungs:
         value = "" if rung.epsilon is None else f"{'' if rung.bound else '≈ '}{rung.epsilon:.4g}"
         factor = "" if rung.epsilon is None or not exact else f"{rung.epsilon / exact:.3g}"
-        table.add_row(rung.name, rung.source, value, factor)
+        table.add_row(*map(_line, (rung.name, rung.source, value, factor)))
     console.print(table)
     for rung in rungs:
         if rung.why:
-            console.print(f"No {rung.name}: {rung.why}.")
+            _print(console, f"No {rung.name}: {rung.why}.")
     if any(not rung.bound and rung.epsilon is not None for rung in rungs):
-        console.print("≈: an approximation, no bound.")
+        _print(console, "≈: an approximation, no bound.")
+
+
+def _line(text: str, style: str = "") -> Text:
+    """A line of a text that may hold names of others: nothing in it is read as markup, or steers the terminal."""
+    return Text(on_one_line(text), style=style)
+
+
+def _print(console: Console, line: str, style: str = "") -> None:
+    console.print(_line(line, style))
 
 
 def _shown(mean: float, spread: float) -> str:

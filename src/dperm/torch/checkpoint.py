@@ -17,10 +17,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-__all__ = ["PARTS", "latest", "load", "probe", "save", "to_device"]
+from dperm._files import HeldError, Lock, this_process
+
+__all__ = ["PARTS", "hold", "latest", "load", "probe", "save", "to_device"]
 
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
-_PREFIX = "step-"
+_PREFIX, _WRITING, _LOCK = "step-", ".writing-", ".lock"
 PARTS = "parts"  # the folder of what each rank wrote, where parameters are sharded
 _FORMAT = 2
 
@@ -33,9 +35,9 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, *, pa
     """
     folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"{_PREFIX}{step:09d}"
-    temporary = folder / f".writing-{os.getpid()}"
+    temporary = folder / f"{_WRITING}{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
+    temporary.mkdir(mode=0o700)  # it may hold what is private
     tensors: dict[str, Tensor] = {}
     plain = _split(state, tensors, "")
     save_file(tensors, temporary / _TENSORS)
@@ -55,12 +57,24 @@ def save(folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, *, pa
 
 
 def probe(folder: Path, state: Mapping[str, Any]) -> None:
-    """Fail now where `save` would fail later: OSError for the folder, TypeError for the state."""
+    """Fail now where `save` would fail later: OSError for the folder, which `hold` then writes to, TypeError for the state."""
     _split(state, {}, "")
     folder.mkdir(parents=True, exist_ok=True)
-    trial = folder / f".trying-{os.getpid()}"
-    trial.write_text("")
-    trial.unlink()
+
+
+def hold(folder: Path) -> Lock:
+    """The folder for one run alone, until the lock is released or the process ends. ValueError, which names the other run, where
+    one has it. What a dead run had not finished writing there is removed."""
+    try:
+        lock = Lock(folder / _LOCK, this_process())
+    except HeldError as error:
+        raise ValueError(
+            f"Another run writes its checkpoints to {folder}: {error} Wait for its end, or choose another folder. Nothing was "
+            "charged."
+        ) from None
+    for left in folder.glob(f"{_WRITING}*"):
+        shutil.rmtree(left)
+    return lock
 
 
 def latest(folder: Path) -> Path | None:

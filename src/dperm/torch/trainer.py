@@ -154,6 +154,7 @@ class PrivateTrainer:
         self.history: list[dict[str, Any]] = []
         self._starter: Starter | None = None
         self._run: PrivateRun | None = None
+        self._until_the_end = contextlib.ExitStack()  # of a run: its lock on the checkpoint folder
         self._state: Any = None
         self._announced = self._own_loop = False
         self._ranks = Ranks()
@@ -316,7 +317,11 @@ class PrivateTrainer:
             ranks.put_on_all(self.model)
         # callbacks and loops of the caller's own may change the model by what was released: they are not undone
         kept = None if self._own_loop or self._fitting.callbacks else self.objective.snapshot()
-        run = self._begin(dataset, groups, resume, sharded)
+        try:
+            run = self._begin(dataset, groups, resume, sharded)
+        except BaseException:
+            self._until_the_end.close()
+            raise
         if kept is not None and run.step:  # a checkpoint was put back since
             kept = self.objective.snapshot()
         rate = run.plan.rate
@@ -342,6 +347,7 @@ class PrivateTrainer:
             self.objective.engine.draws.secret, self.objective.engine.charged = True, False
             for watch in watches:
                 watch.remove()
+            self._until_the_end.close()
             if kept is not None:
                 kept.restore()  # what passes over records left behind
 
@@ -497,6 +503,7 @@ class PrivateTrainer:
         """The newest checkpoint of a folder that can be written to."""
         assert self.checkpoint is not None
         checkpoint.probe(self.checkpoint, self._contents())
+        self._until_the_end.callback(checkpoint.hold(self.checkpoint).release)
         return checkpoint.latest(self.checkpoint)
 
     def _common(self, resume: bool, sharded: bool) -> dict[str, Any]:

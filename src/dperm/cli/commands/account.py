@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, certificate_at, event_at, probe_writable, say, stated_relation
+from dperm.cli.shared import Delta, JsonFlag, Relation, certificate_at, event_at, reserved, say, say_json, stated_relation
 
 __all__ = ["register"]
 
@@ -62,7 +62,10 @@ def account(
         certificate = certificate_at(event)
         if certificate is not None and certificate.epsilon is None:
             shown = {"epsilon": None, "claim": certificate.claim, "delta": delta, "relation": certificate.relation}
-            say(json.dumps(shown) if as_json else f"No ε: claimed, not certified. {certificate.claim}")
+            if as_json:
+                say_json(json.dumps(shown))
+            else:
+                say(f"No ε: claimed, not certified. {certificate.claim}")
             return
         mechanism = event_at(event) if certificate is None else certificate.event
     else:
@@ -70,7 +73,7 @@ def account(
     value, accountant = best_epsilon(mechanism, delta)
     if as_json:
         shown = value if value < float("inf") else None
-        say(json.dumps({"epsilon": shown, "delta": delta, "accountant": accountant, "relation": relation_of(mechanism)}))
+        say_json(json.dumps({"epsilon": shown, "delta": delta, "accountant": accountant, "relation": relation_of(mechanism)}))
     else:
         say(f"ε = {upward(value, 6)} at δ = {delta:g} ({accountant}, {relation_of(mechanism)})")
 
@@ -81,19 +84,17 @@ def _compare(noise: float, rate: float, steps: int, delta: float, relation: str,
     from dperm.privacy.closed_forms import ladder
     from dperm.report.summary import ladder_table
 
-    if output is not None:
-        probe_writable(output)
+    page = None if output is None else reserved(output)
     rungs = ladder(noise, rate, steps, delta, stated_relation(relation))
     if as_json:
-        say(json.dumps({"delta": delta, "rungs": [asdict(rung) for rung in rungs]}))
+        say_json(json.dumps({"delta": delta, "rungs": [asdict(rung) for rung in rungs]}))
     else:
         plan = f"{steps:,} releases of noise {noise:g}" + (f", each on a sample at rate {rate:g}" if rate < 1 else "")
         ladder_table(rungs, f"{plan}: ε at δ = {delta:g}")
-    if output is not None:
-        from dperm.report import write_atomically
+    if page is not None:
         from dperm.report.ladder import ladder_page
 
-        write_atomically(output, ladder_page(noise, rate, steps, delta, stated_relation(relation), rungs))
+        page.write(ladder_page(noise, rate, steps, delta, stated_relation(relation), rungs))
         if not as_json:
             say(f"Page written to {output}.")
 
@@ -117,7 +118,7 @@ def _account_log(delta: float, label: str | None, as_json: bool) -> None:
     }
     if as_json:
         shown = {_kind(*key): value if value < float("inf") else None for key, value in totals.items()}
-        say(json.dumps({"log": str(log.where), "charges": len(charges), "delta": delta, "epsilon": shown}))
+        say_json(json.dumps({"log": str(log.where), "charges": len(charges), "delta": delta, "epsilon": shown}))
         return
     say(f"{log.where}: {len(charges)} charges" + (f" labelled {label!r}" if label else ""))
     labels: dict[str, int] = {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, dataset_of, probe_writable, progress, read, say, search_of
+from dperm.cli.shared import JsonFlag, VerifyKey, dataset_of, progress, read, reserved, say, say_json, say_lines, search_of
 
 if TYPE_CHECKING:
     from dperm.audit import AuditResult, Training
@@ -60,7 +60,6 @@ def audit(
 
     from dperm import _validate as check
     from dperm.audit import attack, learned, overall, planned_attack, results_to_json
-    from dperm.report import write_atomically
 
     if (members is None) != (others is None):
         raise ValueError("Expected --members and --others together: members are told from others.")
@@ -88,7 +87,7 @@ def audit(
             raise ValueError("Expected no --trials with a network: its training is watched from within.")
         shape = fitted.n_features_in_, len(getattr(fitted, "classes_", ()))
         training = None if network else _training(fitted, *shape, certificate, search_of(extra))
-    probe_writable(output)
+    results_file = reserved(output, private=members is not None)
     if trials is not None:
         check.integer("--trials", trials, minimum=20)
     seconds = 60 * check.positive("--minutes", minutes)
@@ -100,17 +99,17 @@ def audit(
         else:
             plan = planned_attack(training, trials, seconds)
             if not as_json:
-                say(f"{plan}\n")
+                say_lines(f"{plan}\n")
             results = attack(training, trials=plan, progress=say_step)
     if certificate is not None:  # what was attacked is a part of it, or its settings with fewer records: refuted, so is it
         results = [replace(result, claimed_epsilon=certificate.epsilon) for result in results]
     results += inferred
-    write_atomically(output, results_to_json(results))
+    results_file.write(results_to_json(results))
     verdict = overall(results)
     if as_json:
-        say(results_to_json(results))
+        say_json(results_to_json(results))
     else:
-        say(f"{'gradient perturbation of a network' if training is None else training.name}\n")
+        say_lines(f"{'gradient perturbation of a network' if training is None else training.name}\n")
         for result in results:
             say(f"{result.attack[:1].upper()}{result.attack[1:]}")
             for sentence in result.sentences():
@@ -191,7 +190,7 @@ def _attacked_network(fitted: Any, certificate: Certificate, found: Event | None
     _same(certificate, event_of_network(fitted), found)
     if shown:
         seconds = expected_seconds(fitted)
-        say(f"Expected to take about {seconds:.0f} seconds: networks like it are trained on {RECORDS} made-up records.\n")
+        say_lines(f"Expected to take about {seconds:.0f} seconds: networks like it are trained on {RECORDS} made-up records.\n")
     return attack_network(fitted, step)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, refuse_same, say
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, refuse_same, reserved, say, say_json
 
 __all__ = ["register"]
 
@@ -58,7 +58,6 @@ def bounds(
         import numpy as np
 
         from dperm.objectives import Logistic, Task
-        from dperm.report import write_atomically
         from dperm.report.bounds import bounds_page
         from dperm.utility import measured_excess
 
@@ -67,7 +66,7 @@ def bounds(
         if both := [name for name, value in stated.items() if value is not None]:
             raise ValueError(f"Expected no {' and '.join(both)} beside a data set, whose own are measured; --penalty sets λ.")
         refuse_same(source, schema, output)
-        probe_writable(output)
+        page = reserved(output, private=True)
         dataset, _ = dataset_of(source, target, schema)
         dataset.refuse_persons("dperm bounds")
         if len(dataset.classes or ()) != 2:
@@ -94,7 +93,7 @@ def bounds(
                 f"{error} Raise --penalty, or --low, the least ε that is measured ({min(low, epsilon):g})."
             ) from None
         problem, slopes = measured.problem, measured.slopes
-        write_atomically(output, bounds_page(measured, dataset.title or dataset.name))
+        page.write(bounds_page(measured, dataset.title or dataset.name))
     from dperm.report.bounds import bound_rows
 
     rows = bound_rows(problem)
@@ -102,7 +101,7 @@ def bounds(
         stated = [
             {"name": row.bound.name, "source": row.bound.source, "value": row.value, "constants": row.bound.exact} for row in rows
         ]
-        say(
+        say_json(
             json.dumps(
                 {
                     "for_data_holder_only": source is not None,

@@ -17,11 +17,13 @@ from dperm.cli.shared import (
     certificate_at,
     event_of,
     json_table,
-    probe_writable,
     read,
+    reserved,
     say,
+    say_json,
     search_of,
     stated_relation,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -54,6 +56,12 @@ def create(
         list[Path] | None,
         typer.Option(help="Releases that are planned, and no others: a model, an event, or a list. Repeatable."),
     ] = None,
+    sign_key: Annotated[
+        Path | None, typer.Option(help="Private key that signs it (see `dperm keygen`): only its owner can change it later.")
+    ] = None,
+    owner_key: Annotated[
+        Path | None, typer.Option(help="Public key whose owner can change it later [default: the one that signs].")
+    ] = None,
 ) -> None:
     """Give a data set a budget, or another one. From then on the spend log takes no charge that exceeds it, and none of a data
     set without a budget. What was charged under the name before counts. Another one keeps the owner, the last day, the share for
@@ -64,16 +72,21 @@ def create(
       dperm budget create stays --epsilon 4 --delta 1e-6 --owner "Data Protection" --expires 2027-12-31
       dperm budget create stays --epsilon 4 --filter gdp
       dperm budget create stays --epsilon 2 --plan releases.json
+      dperm budget create stays --epsilon 4 --sign-key owner.pem
     """
+    from dperm.privacy.signing import SigningKey, public_key
     from dperm.release import SpendLog
     from dperm.release.ledger import Budget
 
     made = _rule(epsilon, delta, rule, plan, {"relation": stated_relation(relation), "order": order, "mass": mass})
     stated = {"persons": persons, "owner": owner, "expires": expires, "alert": alert}
     given: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
+    key = None if sign_key is None else SigningKey(sign_key)
+    owner_of = "" if owner_key is None else public_key(owner_key)
     log = SpendLog.current()
     before = log.account(label)
-    account = log.create_budget(Budget(label, made, **given) if before is None else replace(before.budget, rule=made, **given))
+    budget = Budget(label, made, **given) if before is None else replace(before.budget, rule=made, **given)
+    account = log.create_budget(budget, key=key, owner_key=owner_of)
     _say(account)
     if account.spent:
         say("It was charged before. That counts; but what was released must be no reason for this budget's rule and size.")
@@ -148,7 +161,7 @@ def show(
         from dperm.report.budgets import Spending
 
         told = [{**each.to_dict(), "by": Spending.of(log, each).shares} for each in found]
-        say(json.dumps({"log": log.where, "budgets": told}))
+        say_json(json.dumps({"log": log.where, "budgets": told}))
         return
     say(f"{log.where}: {len(found)} budget{'s' if len(found) != 1 else ''}.")
     for account in found:
@@ -162,23 +175,36 @@ def history(
 ) -> None:
     """Every charge and budget, oldest first. With -o a page that draws what was spent over time."""
     from dperm.release import SpendLog
-    from dperm.release.ledger import Budget
+    from dperm.release.ledger.entries import damaged
 
     if output is not None:
-        from dperm.report import write_atomically
         from dperm.report.budgets import budgets_page
 
-        probe_writable(output)
-        write_atomically(output, budgets_page(SpendLog.current(), None if label is None else [label]))
+        page = reserved(output)
+        page.write(budgets_page(SpendLog.current(), None if label is None else [label]))
     log = SpendLog.current()
     if as_json:
-        say(json.dumps(log.history(label)))
+        say_json(json.dumps(log.history(label)))
         return
-    for entry in log.entries(label):
-        what = f"budget ε = {Budget.from_dict(entry['budget']).epsilon:g}" if entry["kind"] == "budget" else entry["mechanism"]
-        marks = [name for name, holds in (("claimed", entry.get("claimed")), ("seeded", not entry.get("private", True))) if holds]
-        named = f"{entry.get('label') or '(no label)':20s}  {entry.get('by', ''):12s}"
-        say(f"{entry['number']:6d}  {entry['time']}  {named}  {what}{' '.join(['', *marks])}")
+    for entry in log.entries(label, ("charge", "budget", "refusal", "time")):
+        with damaged(entry["number"], entry):
+            say(_line(entry))
+
+
+def _line(entry: dict[str, Any]) -> str:
+    """An entry of the history, for people."""
+    from dperm.release.ledger import Budget
+
+    if entry["kind"] == "budget":
+        signed = f", signed by {entry['owner_key'][:16]}…" if "owner_key" in entry else ""
+        what = f"budget ε = {Budget.from_dict(entry['budget']).epsilon:g}{signed}"
+    elif entry["kind"] == "time":
+        what = f"time corrected from {entry['was']}"
+    else:
+        what = f"refused: {entry['why']}" if entry["kind"] == "refusal" else entry["mechanism"]
+    marks = [name for name, holds in (("claimed", entry.get("claimed")), ("seeded", not entry.get("private", True))) if holds]
+    named = f"{entry.get('label') or '(no label)':20s}  {entry.get('by', ''):12s}"
+    return f"{entry['number']:6d}  {entry['time']}  {named}  {what}{' '.join(['', *marks])}"
 
 
 def import_log(source: Annotated[Path, typer.Argument(help="A log of lines, spend.jsonl.")]) -> None:
@@ -198,24 +224,28 @@ def head(
     was changed or taken out."""
     from dperm.privacy.signing import digest_of, sign
     from dperm.release import SpendLog
-    from dperm.report import write_atomically
 
-    probe_writable(output)
+    file = reserved(output)
     log = SpendLog.current()
     found = log.head()
     log.verify(found)
     signature = {} if sign_key is None else {"signature": sign(digest_of(found), sign_key)}
-    write_atomically(output, json.dumps({**found, **signature}, indent=2))
+    file.write(json.dumps({**found, **signature}, indent=2))
     say(f"{found['count']:,} entries until {found['time'] or 'now'}; head written to {output}.")
 
 
 def verify(
     earlier: Annotated[Path | None, typer.Argument(help="A head that was written before.")] = None,
     verify_key: Annotated[Path | None, typer.Option(help="Public key that must have signed the head.")] = None,
+    remember: Annotated[
+        bool, typer.Option("--remember", help="Take the log as it is now: it was restored or replaced by somebody who may.")
+    ] = False,
 ) -> None:
-    """Follow the chain through all entries: is any changed or gone, since an earlier head or at all?"""
+    """Follow the chain through all entries: is any changed or gone, since an earlier head, since the log was last used from here,
+    or at all?"""
     from dperm.privacy.signing import check_signature, digest_of
     from dperm.release import SpendLog
+    from dperm.release.ledger.log import NOT_REMEMBERED
 
     stated = None if earlier is None else json_table(earlier)
     if stated is not None and not {"count", "chain"} <= set(stated):
@@ -226,7 +256,45 @@ def verify(
         body = {name: value for name, value in stated.items() if name != "signature"}
         check_signature(digest_of(body), str(stated["signature"]), verify_key)
     log = SpendLog.current()
-    say(f"{log.where}: all {log.verify(stated):,} entries are as they were written.")
+    was_remembered = log.is_remembered
+    say(f"{log.where}: all {log.verify(stated, remember_it=remember):,} entries are as they were written.")
+    if stated is None and not was_remembered:
+        warn(NOT_REMEMBERED)
+
+
+def init() -> None:
+    """On a PostgreSQL server: make the roles of those who make budgets and of those who may only charge. Run it as who
+    administers the database, and again after an update of dperm.
+
+    \b
+    Example:
+      DPERM_SPEND_LOG='postgresql://admin@db.example.org/spend?sslmode=verify-full' dperm budget init
+    """
+    from dperm.release import SpendLog
+    from dperm.release.ledger.roles import make_roles
+
+    log = SpendLog.current()
+    roles = make_roles(log.database)
+    say(f"{log.where}: {roles.owner} may make budgets, {roles.charger} may charge. Give them to users of the server:")
+    say(f'  GRANT "{roles.owner}" TO ...;')
+    say(f'  GRANT "{roles.charger}" TO ...;')
+    say(f"Whoever logs in as {roles.administrator} may do anything: use it for nothing else.")
+
+
+def correct_time(
+    sign_key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Private key of the owner of budgets that expire; once for each owner. Budgets without a key need none."
+        ),
+    ] = None,
+) -> None:
+    """Set the time of the log back to what the clocks say, after an entry by a clock that was ahead let budgets expire."""
+    from dperm.privacy.signing import SigningKey
+    from dperm.release import SpendLog
+
+    log = SpendLog.current()
+    say(f"{log.where}: its time is {log.correct_time([SigningKey(path) for path in sign_key or ()])} now.")
 
 
 def _say(account: Account) -> None:
@@ -250,10 +318,12 @@ def _say(account: Account) -> None:
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Budgets of data sets, in the spend log.", rich_markup_mode=None)
+    group.command()(init)
     group.command()(create)
     group.command()(show)
     group.command()(history)
     group.command("import")(import_log)
     group.command()(head)
     group.command()(verify)
+    group.command("correct-time")(correct_time)
     app.add_typer(group, name="budget")

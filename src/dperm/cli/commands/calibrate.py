@@ -17,6 +17,7 @@ from dperm.cli.shared import (
     Relation,
     TruePositives,
     say,
+    say_json,
     stated_budget,
     stated_relation,
 )
@@ -80,7 +81,7 @@ def calibrate(
     risk = budget if isinstance(budget, Risk) else None
     if as_json:
         stated = {"epsilon": value, "delta": delta, "accountant": accountant}
-        say(json.dumps({**settings, **stated, **({"risk": risk.to_dict()} if risk else {})}))
+        say_json(json.dumps({**settings, **stated, **({"risk": risk.to_dict()} if risk else {})}))
     else:
         if risk is not None:
             say(f"Keeps {risk}, whoever the attacker is and whatever it knows of others.")

@@ -8,7 +8,19 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, certificate_at, json_table, read, refuse_same, say, speaks_of
+from dperm.cli.shared import (
+    JsonFlag,
+    VerifyKey,
+    certificate_at,
+    json_table,
+    read,
+    refuse_same,
+    reserved,
+    say,
+    say_json,
+    say_lines,
+    speaks_of,
+)
 
 __all__ = ["register"]
 
@@ -38,10 +50,10 @@ def card(
     from dperm.audit import results_from_json
     from dperm.data import Schema
     from dperm.release import SpendLog
-    from dperm.report import write_atomically
     from dperm.report.card import Card, Spent, card_page
 
     refuse_same(model, audit_file, output)
+    page = reserved(output)
     certificate = certificate_at(model, verify_key)
     if certificate is None:
         raise ValueError(f"Expected {model} to hold a model or a certificate.")
@@ -69,11 +81,11 @@ def card(
         signed="" if verify_key is None else f"the key {verify_key.name}",
         audits=attacks,
     )
-    write_atomically(output, card_page(found))
+    page.write(card_page(found))
     if as_json:
-        say(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
+        say_json(json.dumps(found.to_dict(), indent=2, ensure_ascii=False, allow_nan=False))
         return
-    say(str(certificate))
+    say_lines(str(certificate))
     if spent is not None:
         if spent.unknown:
             say(f"What was spent on this data set by {spent.charges} releases is not known: {spent.unknown}.")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, probe_writable, refuse_same, say, warn
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, refuse_same, reserved, say, say_json, say_lines, warn
 
 __all__ = ["register"]
 
@@ -43,7 +43,6 @@ def choose_epsilon(
     """
     from dperm._validate import choice
     from dperm.estimators import DPLinearSVC, DPLogisticRegression
-    from dperm.report import write_atomically
     from dperm.report.choosing import choosing_page, levels
 
     kinds = {"logistic": DPLogisticRegression, "svm": DPLinearSVC}
@@ -54,7 +53,7 @@ def choose_epsilon(
     if len(wanted) > 1:
         raise ValueError(f"Expected one target, got {' and '.join('--' + name for name, _ in wanted)}.")
     refuse_same(source, schema, output)
-    probe_writable(output)
+    page = reserved(output, private=True)
     dataset, _ = dataset_of(source, target, schema)
     dataset.refuse_persons("the choice of ε")
     if not dataset.classes:
@@ -77,7 +76,7 @@ def choose_epsilon(
     missed = isinstance(outcome, str)
     measured = round(held_out * len(dataset.targets))
     rows = levels(curve, metric, None if missed else outcome)
-    write_atomically(output, choosing_page(curve, metric, value, outcome, rows, dataset.title or dataset.name))
+    page.write(choosing_page(curve, metric, value, outcome, rows, dataset.title or dataset.name))
     if as_json:
         chosen = None if missed or outcome is None else outcome.epsilon
         stated = {
@@ -90,13 +89,13 @@ def choose_epsilon(
         }
         stated |= {"held_out_records": measured, "draws": draws, "reason": outcome if missed else None}
         stated["method"] = None if missed or outcome is None else repr(outcome.method)
-        say(json.dumps({**stated, "levels": [asdict(row) for row in rows]}))
+        say_json(json.dumps({**stated, "levels": [asdict(row) for row in rows]}))
     else:
         from dperm.report.summary import level_table
 
         level_table(rows, metric)
         if outcome is not None and not missed:
-            say(str(outcome))
+            say_lines(str(outcome))
         say(f"Measured on one random split: {measured} records held out, {draws} draws of the noise. Others give another ε.")
         say(f"PRIVATE, for the data holder only. Page written to {output}.")
     if missed:

@@ -14,12 +14,15 @@ from dperm.cli.shared import (
     Relation,
     dataset_of,
     keep,
-    probe_writable,
     progress,
     refuse_same,
+    reserved,
     say,
+    say_json,
     told,
+    told_kept,
     told_to_holder,
+    uninterrupted,
 )
 
 __all__ = ["register"]
@@ -35,7 +38,7 @@ def list_sets(as_json: JsonFlag = False) -> None:
 
     rows = [(name, data.schema_of(name)) for name in data.named()]
     if as_json:
-        say(json.dumps([{"name": name, "title": schema.title, "dimension": schema.dimension} for name, schema in rows]))
+        say_json(json.dumps([{"name": name, "title": schema.title, "dimension": schema.dimension} for name, schema in rows]))
         return
     for name, schema in rows:
         say(f"{name:24s} {schema.dimension:4d} features, {len(schema.classes):2d} classes   {schema.title}")
@@ -46,7 +49,7 @@ def show(name: Annotated[str, typer.Argument(help="A named data set or a schema 
     from dperm import data
 
     schema = data.Schema.load(name) if Path(name).is_file() else data.schema_of(name)
-    say(schema.to_json().rstrip())
+    say_json(schema.to_json().rstrip())
 
 
 def propose(
@@ -82,12 +85,12 @@ def propose(
     from dperm._validate import choice
     from dperm.data.schema_file import EDITOR_FILE, editor_file
     from dperm.data.streaming import stored_in_parts
-    from dperm.report import write_atomically
 
     name = source.name.split(".")[0]
     output = output or source.with_name(f"{name}.schema.json")
     refuse_same(source, output, output.with_name(EDITOR_FILE))
-    probe_writable(output)
+    file = reserved(output, private=epsilon is None, paid_for=True)  # what stands there may be paid for, or edited by hand
+    beside = reserved(output.with_name(EDITOR_FILE))
     if task is not None:
         choice("--task", task, ("classification", "regression"))
     stated = {
@@ -118,10 +121,11 @@ def propose(
             schema = data.find(
                 frame, target, epsilon, delta, name=name, unit=unit, classes=labels, relation=relation, progress=bar
             )
-    (write_atomically if epsilon is None else keep)(output, schema.to_json(editor=True))
-    write_atomically(output.with_name(EDITOR_FILE), editor_file())
+    with uninterrupted():
+        kept = keep(file, schema.to_json(editor=True))
+    beside.write(editor_file())
     ignored = [column.name for column in schema.columns if column.type == "ignore"]
-    say(f"{output}: {schema.dimension} features from {len(schema.columns) - 1} columns.")
+    say(f"{output}: {schema.dimension} features from {len(schema.columns) - 1} columns.{told_kept(kept)}")
     if epsilon is not None:
         if ignored:
             say(f"Left out (one value, or nothing common enough): {', '.join(ignored)}.")
@@ -155,16 +159,13 @@ def confirm(
       dperm data confirm people.schema.json
     """
     from dperm import data
-    from dperm.report import write_atomically
 
     schema = data.Schema.load(source)
     if not schema.proposed and schema == schema.without_notes():
         raise ValueError(f"Expected a proposed schema, got {source}, which is none.")
     output = output or source
-    probe_writable(output)
-    write_atomically(
-        output, data.confirmed(schema, answered=yes).to_json(editor="$schema" in source.read_text(encoding="utf-8-sig"))
-    )
+    file = reserved(output)
+    file.write(data.confirmed(schema, answered=yes).to_json(editor="$schema" in source.read_text(encoding="utf-8-sig")))
     say(f"{output}: you state that its ranges, categories and labels were known without looking at the rows.")
     if read := sum(len(column.read) for column in schema.columns):
         such = (

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, probe_writable, read, refitted, refuse_same, say
+from dperm.cli.shared import JsonFlag, VerifyKey, read, refitted, refuse_same, reserved, say, say_json
 
 __all__ = ["register"]
 
@@ -38,11 +38,10 @@ def effects(
     from dperm import data
     from dperm.estimators import model_from_json
     from dperm.report import effects as report
-    from dperm.report import write_atomically
 
     output = output or Path("effects.html" if records is None else "private-effects.html")
     refuse_same(model, output, records)
-    probe_writable(output)
+    page = reserved(output, private=records is not None)
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)
     fitted, extra = loaded
     if not extra.get("schema"):
@@ -54,7 +53,7 @@ def effects(
     again = None if records is None else refitted(fitted, records, schema, refits, shown=not as_json)
     constant = (extra.get("fit_by") or {}).get("column")
     found = report.effects(fitted, schema, label, again, constant=constant)
-    write_atomically(output, report.effects_page(fitted, schema, label, again, constant=constant))
+    page.write(report.effects_page(fitted, schema, label, again, constant=constant))
     if as_json:
         columns = [
             {
@@ -66,7 +65,7 @@ def effects(
             }
             for each in found
         ]
-        say(json.dumps({"curves": schema.curves, "private": again is not None, "columns": columns}))
+        say_json(json.dumps({"curves": schema.curves, "private": again is not None, "columns": columns}))
         return
     say("How much each column can do, from its lowest to its highest place:")
     for each in sorted(found, key=lambda effect: -effect.spread)[:10]:

@@ -16,12 +16,14 @@ from dperm.cli.shared import (
     Relation,
     VerifyKey,
     keep,
-    kept_aside,
-    probe_writable,
     read,
     refuse_same,
+    reserved,
     say,
+    say_json,
+    told_kept,
     told_of_rows,
+    uninterrupted,
     wrong_rows,
 )
 
@@ -76,9 +78,10 @@ def evaluate(
     released = test_data == "released"
     if released != (epsilon is not None):
         raise ValueError("Expected --epsilon with --test-data released, and only there: what the numbers may cost.")
+    file = None
     if released:
         refuse_same(model, source, output)
-        probe_writable(output)
+        file = reserved(output, paid_for=True)
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)
     fitted, extra = loaded
     wrong: dict[int, str] = {}
@@ -102,12 +105,12 @@ def evaluate(
             raise ValueError(f"Expected --by one of the columns {known}, got {by!r}.")
         told = frame[by] if dataset.places is None else frame[by].iloc[dataset.places]
         groups = texts(told, ()).fillna("(missing)").astype(str).to_numpy()
-    if released:
-        with kept_aside(output) as kept:
-            found = _released(fitted, dataset, schema, groups, by, extra, float(epsilon or 0.0), delta, relation)
-        keep(output, json.dumps(found, indent=2, ensure_ascii=False))
+    if file is not None:
+        found = _released(fitted, dataset, schema, groups, by, extra, float(epsilon or 0.0), delta, relation)
+        with uninterrupted():
+            kept = keep(file, json.dumps(found, indent=2, ensure_ascii=False))
         if as_json:
-            say(json.dumps(found))
+            say_json(json.dumps(found))
             return
         who = found["of"]
         if frame is not None and schema is not None:
@@ -128,10 +131,7 @@ def evaluate(
             say(f"  {by} = {name}: {score} of about {part['records']:,} {who}")
         cost = found["certificate"]
         price = f"epsilon = {upward(cost['epsilon'])} at delta = {upward(cost['delta'], 2)}"
-        say(
-            f"They cost {price}, charged to {dataset.name!r}; see {output}."
-            + (f" What was there is kept as {kept}." if kept else "")
-        )
+        say(f"They cost {price}, charged to {dataset.name!r}; see {output}.{told_kept(kept)}")
         return
     whole = _judged(fitted, dataset.features, dataset.targets, extra)
     parts: dict[str, Any] = {}
@@ -144,7 +144,7 @@ def evaluate(
         }
     if as_json:
         found = {"test_data": test_data, **whole.to_dict()}
-        say(json.dumps(found if by is None else {**found, "by": {name: part.to_dict() for name, part in parts.items()}}))
+        say_json(json.dumps(found if by is None else {**found, "by": {name: part.to_dict() for name, part in parts.items()}}))
         return
     say(_MODES[test_data])
     if frame is not None and schema is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import JsonFlag, dataset_of, probe_writable, refuse_same, say
+from dperm.cli.shared import JsonFlag, dataset_of, refuse_same, reserved, say, say_json
 
 __all__ = ["register"]
 
@@ -34,18 +34,17 @@ def influence(
       dperm influence people.csv --target income --row 17 -o why-17.html
     """
     from dperm import _validate as check
-    from dperm.report import write_atomically
     from dperm.report.influence import influence_page, influences
     from dperm.report.summary import influence_table
 
     check.integer("--top", top)
     refuse_same(source, schema, output)
-    probe_writable(output)
+    page = reserved(output, private=True)
     dataset, _ = dataset_of(source, target, schema)
     found = influences(dataset, model, row=row, regularisation=regularisation)
-    write_atomically(output, influence_page(found, top))
+    page.write(influence_page(found, top))
     if as_json:
-        say(
+        say_json(
             json.dumps(
                 {
                     "for_data_holder_only": True,

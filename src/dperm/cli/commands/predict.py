@@ -12,11 +12,12 @@ from dperm.cli.shared import (
     JsonFlag,
     OnError,
     VerifyKey,
-    probe_writable,
     read,
     refitted,
     refuse_same,
+    reserved,
     say,
+    say_json,
     told,
     told_of_rows,
     wrong_rows,
@@ -43,6 +44,9 @@ def predict(
     ] = None,
     level: Annotated[float, typer.Option(help="With --records: how often an interval covers.")] = 0.95,
     refits: Annotated[int, typer.Option(help="With --records: models that are trained to see how they differ.")] = 100,
+    raw_cells: Annotated[
+        bool, typer.Option("--raw-cells", help="Write texts as they are, also those that a spreadsheet would run as formulas.")
+    ] = False,
     verify_key: VerifyKey = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -62,14 +66,14 @@ def predict(
     from dperm import _validate as check
     from dperm import data
     from dperm.estimators import model_from_json
-    from dperm.report import write_atomically
+    from dperm.report.spreadsheets import for_spreadsheets
 
     check.choice("--on-error", on_error, ("fail", "skip"))
     check.fraction("--level", level)
     output = output or Path("predictions.csv" if records is None else "private-predictions.csv")
     refuse_same(model, source, output)
     refuse_same(model, records, output)
-    probe_writable(output)
+    answers = reserved(output, private=True)
     loaded: tuple[Any, dict[str, Any]] = model_from_json(read(model), verify_key=verify_key)  # of any kind
     fitted, extra = loaded
     faults: dict[int, str] = {}
@@ -118,21 +122,26 @@ def predict(
         table["taken at the end of its range"] = pd.Series(clipped)
     if copied is not None:
         table = pd.concat([copied, table], axis=1)
-    write_atomically(output, table.to_csv(index=False))
+    table, quoted = (table, {}) if raw_cells else for_spreadsheets(table)
+    answers.write(table.to_csv(index=False))
     summary = {
         "predictions": len(table) - len(faults),
         "blank": len(faults),
         "output": str(output),
         "private": records is not None,
+        "quoted": quoted,
     }
     if as_json:
-        say(json.dumps(summary))
+        say_json(json.dumps(summary))
         return
     say(f"{len(table) - len(faults):,} predictions written to {output}.")
     if records is not None:
         say(f"PRIVATE, for the data holder only: the intervals, meant to cover {level:.0%}, depend on every training record.")
     if getattr(fitted, "class_weight", None) is not None and hasattr(fitted, "predict_proba"):
         say("Probabilities are those of weighted classes: too high for a class that counts more, and no shares of records.")
+    if quoted:
+        cells = ", ".join(f"{count:,} in {name}" for name, count in quoted.items())
+        say(f"With a ' in front, for spreadsheets would run them as formulas: {cells}. --raw-cells leaves them as they are.")
     if faults:
         first = next(iter(faults))
         say(f"Left blank: {len(faults):,}. Row {first + 1}: {faults[first]}. Each row's reason stands in its line.")

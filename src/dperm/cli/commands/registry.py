@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import VerifyKey, certificate_at, refuse_same, say
+from dperm.cli.shared import VerifyKey, certificate_at, refuse_same, reserved, say
 
 __all__ = ["register"]
 
@@ -34,10 +34,10 @@ def registry(
     Examples:
       dperm registry model.json --name "Income model" --curator "Statistics Office" --intended-use research --region Europe
     """
-    from dperm.report import write_atomically
     from dperm.report.registry import Deployment, registry_entry
 
     refuse_same(model, output)
+    entry = reserved(output)
     certificate = certificate_at(model, verify_key)
     if certificate is None:
         raise ValueError(f"Expected {model} to hold a model or a certificate.")
@@ -46,7 +46,7 @@ def registry(
         publication_date=publication_date, sources=sources, authors=tuple(author or ()), justification=justification,
         preparation=preparation,
     )  # fmt: skip
-    write_atomically(output, registry_entry(certificate, deployment))
+    entry.write(registry_entry(certificate, deployment))
     say(f"Entry written to {output}. Read it before you publish it: it holds every public fact of the certificate.")
 
 

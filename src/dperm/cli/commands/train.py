@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,17 +20,19 @@ from dperm.cli.shared import (
     TruePositives,
     dataset_of,
     keep,
-    kept_aside,
-    probe_writable,
     refuse_same,
+    reserved,
     say,
+    say_json,
+    say_lines,
     stated_budget,
     stated_indices,
+    told_kept,
     told_to_holder,
+    uninterrupted,
 )
 
 if TYPE_CHECKING:
-    from dperm.cli.kinds import Kind
     from dperm.data import Dataset
 
 __all__ = ["register"]
@@ -109,7 +110,7 @@ def train(
     from dperm.estimators import model_to_json
     from dperm.mechanisms import known_methods
     from dperm.mechanisms.gradient import SAMPLINGS
-    from dperm.privacy.signing import sign
+    from dperm.privacy.signing import SigningError, SigningKey
     from dperm.privacy.statements import labels
 
     kind = KINDS[choice("--model", model, KINDS)]
@@ -171,84 +172,89 @@ def train(
             raise ValueError("Expected a table with a schema for --fit-by: a category of it says whose model is whose.")
         estimator = by_part(estimator, used, fit_by, public_size)
         files = files_of_parts(output, estimator.fit_by)
-    for file in files.values():
-        probe_writable(file)
+    places = {part: reserved(file, paid_for=True) for part, file in files.items()}
+    page = None
     if private_report is not None:
         if mechanism != "individual" or public_size is None or len(dataset.classes) > 2:
             raise ValueError(
                 "Expected --mechanism individual, --public-size and at most two classes with --private-report: other runs keep "
                 "no account of records."
             )
-        probe_writable(private_report)
-    if sign_key is not None:
-        sign("", sign_key)  # an unusable key, before the charge
+        page = reserved(private_report, private=True, paid_for=True)
+    key = None if sign_key is None else SigningKey(sign_key)  # read once, before the charge
     if not as_json:
         told_to_holder(dataset, kind.row_norm(asked), delta, public_size)
-    if dry_run:
-        _told_of_dry_run(kind, estimator, dataset, budget)
-        return
-    if kind.notice and not as_json:
-        say(kind.notice)
-    with contextlib.ExitStack() as stack:
-        aside = [stack.enter_context(kept_aside(file)) for file in files.values()]
-        fitted = dataset.fit(estimator)
-    if used is None and dataset.target_range is None:
-        fitted.certificate_ = fitted.certificate_.with_assumptions(labels(None, stated=False))
     extra: dict[str, Any] = {
         "schema": json.loads(used.without_notes().to_json()) if used else None,
         "target_range": dataset.target_range,
         "indices": dataset.indices,
     }
-    for part, file in files.items():
-        model_of = fitted if fit_by is None else fitted.models_[part]
-        named = {} if fit_by is None else {"fit_by": {"column": fit_by, "value": part}}
-        keep(file, model_to_json(model_of, {**extra, **named}, sign_key=sign_key))
-    if private_report is not None:
-        from dperm.report import write_atomically
-        from dperm.report.individual import Spending, spending_page
+    json.dumps(extra, allow_nan=False)  # what could not be written is refused before the charge
+    if dry_run:
+        _told_of_dry_run(estimator, dataset, budget)
+        return
+    if kind.notice and not as_json:
+        say_lines(kind.notice)
+    fitted = dataset.fit(estimator)
+    with uninterrupted():
+        if used is None and dataset.target_range is None:
+            fitted.certificate_ = fitted.certificate_.with_assumptions(labels(None, stated=False))
+        kept: dict[str, Path | None] = {}
+        lost: list[str] = []
+        for part, place in places.items():
+            model_of = fitted if fit_by is None else fitted.models_[part]
+            said = extra if fit_by is None else {**extra, "fit_by": {"column": fit_by, "value": part}}
+            try:
+                try:
+                    text = model_to_json(model_of, said, sign_key=key)
+                except SigningError as error:
+                    text = model_to_json(model_of, said)
+                    lost.append(f"{error}. The model for {place.path} is kept, without a signature.")
+                kept[part] = keep(place, text)
+            except (OSError, ValueError) as error:  # the other parts' models are written all the same
+                lost.append(str(error))
+        if page is not None:
+            from dperm.report.individual import Spending, spending_page
 
-        found = Spending.of(fitted.private_trace_[0]["spent_by_record"], fitted.certificate_)
-        write_atomically(private_report, spending_page(found, fitted.certificate_, dataset.title or dataset.name))
+            found = Spending.of(fitted.private_trace_[0]["spent_by_record"], fitted.certificate_)
+            try:
+                keep(page, spending_page(found, fitted.certificate_, dataset.title or dataset.name))
+            except OSError as error:
+                lost.append(str(error))
+    if lost:
+        raise OSError(" ".join(lost))
     alike = fit_by is None and len(set(fitted.predict(dataset.features[:_LOOKED]))) == 1 and len(dataset) > 1
     if not as_json and alike:
         say("Warning, for the data holder alone: it gives the same answer for all of the first records that it was trained on.")
-        say("A larger epsilon, more records, or fewer columns would help; nothing more can be got from this one.\n")
+        say_lines("A larger epsilon, more records, or fewer columns would help; nothing more can be got from this one.\n")
     if as_json:
-        say(fitted.certificate_.to_json())
+        say_json(fitted.certificate_.to_json())
     else:
         if private_report is not None:
             say(f"PRIVATE, for the data holder only: {private_report}.")
-        say(fitted.certificate_.brief())
+        say_lines(fitted.certificate_.brief())
         if used is not None and used.curves and kind.drawn:
             say(f"Each number has a curve of {used.curves} knots: see them by `dperm effects {next(iter(files.values()))}`.")
         if used is not None and used.pairs and not used.curves:
             say("Its numbers have straight lines, and pairs of columns are left out with curves: --curves says how many knots.")
-        for file, kept in zip(files.values(), aside, strict=True):
-            say(f"Model written to {file}." + (f" What was there is kept as {kept}." if kept else ""))
+        for part, file in files.items():
+            say(f"Model written to {file}.{told_kept(kept[part])}")
 
 
-def _told_of_dry_run(kind: Kind, estimator: Any, dataset: Dataset, budget: Any) -> None:
-    """BudgetExceeded or ValueError where the data set's budget would refuse the charge."""
+def _told_of_dry_run(estimator: Any, dataset: Dataset, budget: Any) -> None:
+    """Say what training would run and charge, by running it up to its charge: all that it refuses before is refused here, too.
+    BudgetExceeded or ValueError where the data set's budget would refuse the charge."""
     from dperm._rounding import downward
-    from dperm.privacy import Relation as Neighbours
+    from dperm.release.foreseen import foreseen_charge
     from dperm.release.ledger import SpendLog
 
-    one = getattr(estimator, "estimator", estimator)  # of models by part
-    persons, delta, log = dataset.groups is not None, one.delta, SpendLog.current()
-    size = one.public_size
-    if Neighbours(one.relation) is Neighbours.REPLACE_ONE:
-        size = len(set(dataset.groups)) if dataset.groups is not None else len(dataset)
-    mechanism, event = kind.foreseen(estimator, dataset, size)
+    charge, log = foreseen_charge(lambda: dataset.fit(estimator)), SpendLog.current()
+    delta = getattr(estimator, "estimator", estimator).delta  # of models by part
     spent = f"ε = {budget:g}" if isinstance(budget, float | int) else f"the ε of {budget}"
     say("Dry run: nothing was trained, charged or written.")
-    say(f'It would run {mechanism}, and charge at most {spent} at δ = {delta:g} to "{dataset.name}" in {log.where}.')
-    if (account := log.foreseen(event, dataset.name, persons=persons)) is not None:
-        left = f"{downward(100 * account.left, 3)} % of it"
-        say(
-            f"Its budget has {left} left; whether that is enough shows when a network is charged."
-            if event is None
-            else f"Its budget would take that: {left} would be left."
-        )
+    say(f'It would run {charge.mechanism}, and charge at most {spent} at δ = {delta:g} to "{charge.label}" in {log.where}.')
+    if (account := log.foreseen(charge.event, charge.label, persons=charge.persons)) is not None:
+        say(f"Its budget would take that: {downward(100 * account.left, 3)} % of it would be left.")
     say("`dperm account --log` says what this log holds already.")
 
 

@@ -126,8 +126,10 @@ def _event(data: Any, depth: int, kinds: Mapping[str, type[Event]]) -> Event:
         raise ValueError(f"Expected {name} with {', '.join(fields)}; {min(missing)} is missing.")
     try:
         return kinds[name](**{key: _value(value, depth + 1, kinds) for key, value in given.items()})
-    except TypeError as error:  # of a value's type
-        raise ValueError(str(error)) from None
+    except ValueError:
+        raise
+    except Exception as error:  # of a value's type or size
+        raise ValueError(f"Expected other values of {name}: {str(error) or type(error).__name__}.") from error
 
 
 def _value(value: Any, depth: int, kinds: Mapping[str, type[Event]]) -> Any:

@@ -60,6 +60,10 @@ class Budget:
     def relation(self) -> Relation:
         return self.rule.relation
 
+    def expired(self, day: str) -> bool:
+        """Whether a day, 2027-12-31, is after the last."""
+        return bool(self.expires) and day > self.expires
+
     def cost(self, event: Event) -> Amounts:
         """ValueError for an event that this budget cannot add up."""
         if relation_of(event) is not self.relation:
@@ -120,7 +124,7 @@ class Account:
         """After a further release, or so many like it. BudgetExceeded where it does not fit, or the budget has expired: then
         nothing is charged."""
         budget, rule, spent = self.budget, self.budget.rule, added(self.spent, cost, times)
-        if budget.expires and day > budget.expires:
+        if budget.expired(day):
             raise BudgetExceeded(f"The budget of {budget.label!r} expired on {budget.expires}: nothing was charged.")
         limits = rule.limits
         for kind, amount in spent.items():

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import sqlite3
 import string
 import threading
 import time
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
+
+from dperm.release.ledger.servers import Server
 
 __all__ = ["Database", "Memory", "Postgres", "Rows", "Sqlite", "database_at", "database_of"]
 
@@ -23,9 +27,13 @@ FILE_ENDINGS = (".db", ".sqlite", ".sqlite3")
 _NOT_IN_PATHS = {"'='": "=", "':'": ":", "a blank": string.whitespace}
 _POSTGRES = ("postgresql://", "postgres://")
 _WAIT = 60.0  # seconds, for others who write
+_TICK = 5.0  # seconds: file systems tell times of files more coarsely than that of day
 _START = b"SQLite format 3\0"  # of every SQLite file
+_SMALLEST = 512  # bytes of an SQLite file that holds anything
 _MARK = 0x64_70_65_72  # "dper": marks an SQLite file as a spend log
-_LOCK = 0x6470_6572_6D6C_6F67  # of writers in PostgreSQL, within one database
+LOCK = 0x6470_6572_6D6C_6F67  # of writers in PostgreSQL, within one database
+_seen: set[tuple[int, int]] = set()  # files, by device and number, that are databases or were empty
+_looking = threading.Lock()
 
 #: One version after another: what brings a log from the version before to this one.
 MIGRATIONS: Sequence[Sequence[str]] = (
@@ -48,20 +56,42 @@ MIGRATIONS: Sequence[Sequence[str]] = (
         "',\"mass\":' || (mass * 1.00000000000001) || '}' FROM dperm_budgets_before",
         "DROP TABLE dperm_budgets_before",
     ),
+    (  # entries that are signed, which earlier versions would not look at; and what PostgreSQL's function holds chargers to
+        "CREATE TABLE dperm_limits (label TEXT NOT NULL, kind TEXT NOT NULL, amount DOUBLE PRECISION NOT NULL, "
+        "PRIMARY KEY (label, kind))",
+    ),
 )
 
 
-class Rows(Protocol):
-    """Runs one statement, with ? for each of the values, and returns its rows."""
+class Rows:
+    """One transaction: runs a statement, with ? for each of the values, and returns its rows.
 
-    def __call__(self, statement: str, *values: Any) -> list[tuple[Any, ...]]: ...
+    `clocks` reads the clocks of servers, which this machine's is held against: seconds since 1970, by the name of each.
+    `only_appends`: it may write no table, only append entries by the server's function (see `dperm.release.ledger.roles`).
+    """
+
+    def __init__(
+        self,
+        run: Callable[[str, Sequence[Any]], list[tuple[Any, ...]]],
+        clocks: Callable[[], dict[str, float]],
+        *,
+        only_appends: bool = False,
+    ) -> None:
+        self._run = run
+        self.clocks = clocks
+        self.only_appends = only_appends
+
+    def __call__(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._run(statement, values)
 
 
 class Database(ABC):
-    """`where`: how a person would name it; `address`: how `database_at` finds it, with a password if there is one."""
+    """`where`: how a person would name it; `address`: how `database_at` finds it, with a password if there is one; `place`: what
+    tells it from others, wherever it is used from, or None where nobody else can reach it."""
 
     where: str
     address: str
+    place: str | None
 
     @abstractmethod
     def writing(self) -> contextlib.AbstractContextManager[Rows]:
@@ -91,21 +121,20 @@ class Sqlite(Database):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.where = self.address = str(self.path)
+        self.place = str(self.path.absolute())  # links as they are: one that leads elsewhere now must show
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Rows]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._refuse_no_database()
+            self._refuse_no_database(make=True)
             connection = self._connected(f"{self.path.absolute().as_uri()}?mode=rw")
             try:
                 connection.execute("PRAGMA synchronous = EXTRA")  # a commit survives the power, too
                 _patiently(connection, "BEGIN IMMEDIATE")
                 self._refuse_others(connection)
-                rows = _rows(connection)
+                rows = _rows(connection, self._clocks)
                 version = int(rows("PRAGMA user_version")[0][0])
-                _refuse_newer(version, self.where)
                 for number in range(version, len(MIGRATIONS)):
                     for statement in MIGRATIONS[number]:
                         rows(statement)
@@ -120,7 +149,7 @@ class Sqlite(Database):
             finally:
                 connection.close()
         except (sqlite3.Error, OSError) as error:
-            raise _unusable("write", self.where, error) from error
+            raise _unusable("write", self.where, _first_line(error)) from error
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Rows | None]:
@@ -135,37 +164,62 @@ class Sqlite(Database):
                 connection.execute("BEGIN")
                 _patiently(connection, "SELECT 1 FROM sqlite_master")  # from here on nobody can write what is read
                 self._refuse_others(connection)
-                rows = _rows(connection)
+                rows = _rows(connection, self._clocks)
                 version = int(rows("PRAGMA user_version")[0][0])
-                _refuse_newer(version, self.where)
-                if not 0 < version < len(MIGRATIONS):
+                if version in (0, len(MIGRATIONS)):
                     yield rows if version else None
                     return
             finally:
                 connection.close()
-            with self._in_this_form() as rows:
-                yield rows
         except (sqlite3.Error, OSError) as error:
-            raise _unusable("read", self.where, error) from error
+            raise _unusable("read", self.where, _first_line(error)) from error
+        with self._in_this_form() as rows:
+            yield rows
 
-    def _refuse_no_database(self) -> None:
-        """OSError for a file that is something else: SQLite itself would take a short one for an empty database."""
-        with self.path.open("rb") as file:
-            start = file.read(len(_START))
-        if start and start != _START:
-            how = "; `dperm budget import` reads a log of lines into a database" if start.startswith(b"{") else ""
-            raise OSError(f"it holds something else, no database{how}")
+    def _refuse_no_database(self, *, make: bool = False) -> None:
+        """OSError for a file that is something else: SQLite itself would take a short one for an empty database.
+
+        A process loses its locks on a file when any of its threads closes that file: a log that this process may be using is
+        not opened again beside SQLite.
+        """
+        with _looking:
+            if make and not self.path.exists():
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600))
+            found = self.path.stat()
+            file_of = (found.st_dev, found.st_ino)
+            if file_of in _seen and not 0 < found.st_size < _SMALLEST:
+                return
+            with self.path.open("rb") as file:
+                start = file.read(len(_START))
+            if start and start != _START:
+                how = "; `dperm budget import` reads a log of lines into a database" if start.startswith(b"{") else ""
+                raise OSError(f"it holds something else, no database{how}")
+            _seen.add(file_of)
+
+    def _clocks(self) -> dict[str, float]:
+        """That of the file's server, which tells its own time when the file is touched."""
+        clocks: dict[str, float] = {}
+        with contextlib.suppress(OSError):  # who may not touch it learns no time from it
+            os.utime(self.path)
+            ahead = self.path.stat().st_mtime - time.time()
+            if abs(ahead) > _TICK:  # else it is this machine's own clock, or one that agrees with it
+                clocks["that of the file's server"] = time.time() + ahead
+        return clocks
 
     @staticmethod
     def _connected(uri: str) -> sqlite3.Connection:
         return sqlite3.connect(uri, uri=True, timeout=_WAIT, isolation_level=None)
 
     def _refuse_others(self, connection: sqlite3.Connection) -> None:
-        """OSError for a database that is something else."""
+        """OSError for a database that is something else, or in which statements would do something else than they say."""
         mark = int(connection.execute("PRAGMA application_id").fetchone()[0])
-        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if mark != _MARK and tables:
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        kinds = [kind for (kind,) in connection.execute("SELECT type FROM sqlite_master")]
+        if mark != _MARK and kinds:
             raise OSError("it holds something else: another program's tables")
+        if strange := sorted({*kinds} - {"table", "index"}):
+            raise OSError(f"somebody added a {strange[0]} to it")
+        _refuse_wrong(version, bool(kinds))
 
 
 def _patiently(connection: sqlite3.Connection, statement: str) -> None:
@@ -184,17 +238,17 @@ def _patiently(connection: sqlite3.Connection, statement: str) -> None:
     connection.execute(f"PRAGMA busy_timeout = {int(1000 * _WAIT)}")
 
 
-def _rows(connection: sqlite3.Connection) -> Rows:
-    def rows(statement: str, *values: Any) -> list[tuple[Any, ...]]:
+def _rows(connection: sqlite3.Connection, clocks: Callable[[], dict[str, float]] = dict) -> Rows:
+    def run(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         return connection.execute(statement, values).fetchall()
 
-    return rows
+    return Rows(run, clocks)
 
 
 class Memory(Database):
     """A log that nobody else sees, gone with the object: for charges that are thrown away."""
 
-    where, address = "memory", ""
+    where, address, place = "memory", "", None
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -221,66 +275,73 @@ class Memory(Database):
 
 
 class Postgres(Database):
-    """A PostgreSQL database, by a URL such as postgresql://user@host/name. It needs `pip install 'dperm[postgres]'`."""
+    """A PostgreSQL database, by a URL such as ``postgresql://user@host/name?sslmode=verify-full``.
+
+    Raises
+    ------
+    ValueError
+        For a URL that PostgreSQL's own parser refuses, or reads otherwise than it was meant: where a user's name or password has
+        characters that must be percent-encoded, a part of it would be taken for a host or a database, and be printed.
+    OSError
+        Where the driver is not installed: it needs ``pip install 'dperm[postgres]'``.
+    """
 
     def __init__(self, url: str) -> None:
         self.address = url
-        scheme, _, rest = url.partition("://")
-        self.where = f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"  # without a password
+        self._server = Server.of(url)
+        self.where = self.place = self._server.name
         self._held = threading.local()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Rows]:
-        import psycopg
-
-        try:
-            with self._transaction() as connection:
-                rows = self._rows(connection)
-                rows("SELECT pg_advisory_xact_lock(?)", _LOCK)
-                version = self._version(rows)
-                _refuse_newer(version, self.where)
-                for number in range(version, len(MIGRATIONS)):
-                    if not number:
-                        rows("CREATE TABLE dperm_version (number INTEGER NOT NULL)")
-                        rows("INSERT INTO dperm_version VALUES (0)")
-                    for statement in MIGRATIONS[number]:
-                        rows(statement)
-                    rows("UPDATE dperm_version SET number = ?", number + 1)
-                yield rows
-        except (psycopg.Error, OSError) as error:
-            raise _unusable("write", self.where, error) from error
+        with self._or_unusable("write"), self._transaction() as connection:
+            rows = self._rows(connection)
+            # Each statement sees what was committed before it. A server may be set to show all of them the moment of the first,
+            # which is when this writer begins to wait for the others: what they write would be missed, or fail to serialise.
+            rows("SET TRANSACTION ISOLATION LEVEL read committed")
+            rows("SELECT pg_advisory_xact_lock(?)", LOCK)
+            version = self._version(rows)
+            for number in range(version, len(MIGRATIONS)):
+                if not number:
+                    rows("CREATE TABLE dperm_version (number INTEGER NOT NULL)")
+                    rows("INSERT INTO dperm_version VALUES (0)")
+                for statement in MIGRATIONS[number]:
+                    rows(statement)
+                rows("UPDATE dperm_version SET number = ?", number + 1)
+            rows.only_appends = not rows("SELECT has_table_privilege('dperm_head', 'UPDATE')")[0][0]
+            yield rows
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Rows | None]:
-        import psycopg
-
-        try:
-            with self._transaction() as connection:
-                rows = self._rows(connection)
-                rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                version = self._version(rows)
-                _refuse_newer(version, self.where)
-                if not 0 < version < len(MIGRATIONS):
-                    yield rows if version else None
-                    return
-            with self._in_this_form() as rows:
-                yield rows
-        except (psycopg.Error, OSError) as error:
-            raise _unusable("read", self.where, error) from error
+        with self._or_unusable("read"), self._transaction() as connection:
+            rows = self._rows(connection)
+            rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            version = self._version(rows)
+            if version in (0, len(MIGRATIONS)):
+                yield rows if version else None
+                return
+        with self._in_this_form() as rows:
+            yield rows
 
     @contextlib.contextmanager
     def connected(self) -> Iterator[None]:
-        import psycopg
-
-        try:
+        with self._or_unusable("reach"):
             self._held.connection = self._connect()
-        except psycopg.Error as error:
-            raise _unusable("reach", self.where, error) from error
         try:
             yield
         finally:
             self._held.connection.close()
             del self._held.connection
+
+    @contextlib.contextmanager
+    def _or_unusable(self, what: str) -> Iterator[None]:
+        """Errors of the driver within the block are told as OSError. They are not kept as its cause: they may quote the URL."""
+        import psycopg
+
+        try:
+            yield
+        except (psycopg.Error, OSError) as error:
+            raise _unusable(what, self.where, self._server.without_secrets(_first_line(error))) from None
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Any]:
@@ -301,6 +362,7 @@ class Postgres(Database):
     def _connect(self) -> Any:
         import psycopg
 
+        _warn_of_no_tls(self._server)
         wait = int(_WAIT * 1000)
         limits = {"lock_timeout": wait, "statement_timeout": 2 * wait, "idle_in_transaction_session_timeout": wait // 2}
         # the last: a writer whose network is gone must not keep the others out
@@ -309,16 +371,35 @@ class Postgres(Database):
 
     @staticmethod
     def _rows(connection: Any) -> Rows:
-        def rows(statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        def run(statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
             cursor = connection.execute(statement.replace("?", "%s"), values or None)
             return cursor.fetchall() if cursor.description else []
 
-        return rows
+        def clocks() -> dict[str, float]:
+            told = run("SELECT extract(epoch FROM clock_timestamp())", ())[0][0]
+            return {"that of the database's server": float(told)}
+
+        return Rows(run, clocks)
 
     @staticmethod
     def _version(rows: Rows) -> int:
-        there = rows("SELECT to_regclass('dperm_version')")[0][0]
-        return int(rows("SELECT number FROM dperm_version")[0][0]) if there else 0
+        ((told, entries),) = rows("SELECT to_regclass('dperm_version') IS NOT NULL, to_regclass('dperm_entries') IS NOT NULL")
+        found = rows("SELECT number FROM dperm_version") if told else []
+        version = int(found[0][0]) if len(found) == 1 else 0
+        _refuse_wrong(version, told or entries)
+        return version
+
+
+@functools.cache
+def _warn_of_no_tls(server: Server) -> None:
+    """Once in a process."""
+    if not server.is_sure:
+        warnings.warn(
+            f"The connection to the spend log {server.name} may be read, or answered by somebody else: add ?sslmode=verify-full "
+            "to its URL.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def database_at(where: str | os.PathLike[str], folder: Path | None = None) -> Database:
@@ -327,16 +408,18 @@ def database_at(where: str | os.PathLike[str], folder: Path | None = None) -> Da
     Parameters
     ----------
     where : str or path
-        A URL ``postgresql://user@host/name``, or a path: of a file that exists, or of a new file whose name ends in one of
-        `FILE_ENDINGS`. A new file's path has no ``=``, no ``:`` and no blank.
+        A URL ``postgresql://user@host/name?sslmode=verify-full``, or a path: of a file that exists, or of a new file whose name
+        ends in one of `FILE_ENDINGS`. A new file's path has no ``=``, no ``:`` and no blank.
     folder : Path, optional
         The folder to which a relative path refers, instead of the working directory.
 
     Raises
     ------
     ValueError
-        For any other text: a misspelt URL or connection string would otherwise open a new, empty log beside the budget. The
-        message does not repeat the text, which may hold a password.
+        For a URL that is wrong, and for any other text: a misspelt URL or connection string would otherwise open a new, empty
+        log beside the budget. The message does not repeat the text, which may hold a password.
+    OSError
+        For a URL where the driver of PostgreSQL is not installed.
     """
     text = os.fspath(where)
     if text.startswith(_POSTGRES):
@@ -344,8 +427,9 @@ def database_at(where: str | os.PathLike[str], folder: Path | None = None) -> Da
     path = Path(text) if folder is None else folder / text
     if path.is_file():
         return Sqlite(path)
-    if "://" in text:
-        got = f"a URL of {text.partition('://')[0]!r}"
+    scheme, is_url, _ = text.partition("://")
+    if is_url and scheme.isalpha():
+        got = f"a URL of {scheme!r}"
     elif strange := [name for name, signs in _NOT_IN_PATHS.items() if any(sign in os.path.splitdrive(text)[1] for sign in signs)]:
         got = f"a text with {' and '.join(strange)}"
     elif path.suffix not in FILE_ENDINGS:
@@ -365,17 +449,20 @@ def database_of(address: str) -> Database:
     return Postgres(address) if address.startswith(_POSTGRES) else Sqlite(address)
 
 
-def _refuse_newer(version: int, where: str) -> None:
+def _refuse_wrong(version: int, has_tables: bool) -> None:
+    """OSError for tables of a newer dperm, or of a version that there is not: they would look as if nothing were in them."""
     if version > len(MIGRATIONS):
         raise OSError(f"it was written by a newer dperm, in version {version} of its tables")
+    if (version < 1) if has_tables else version:
+        raise OSError(f"its version was changed, to {version}")
 
 
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _unusable(what: str, where: str, error: BaseException) -> OSError:
+def _unusable(what: str, where: str, why: str) -> OSError:
     return OSError(
-        f"Cannot {what} the spend log {where} ({_first_line(error)}); nothing was released. Set {VARIABLE} to a file that can be "
-        "written, or to a database."
+        f"Cannot {what} the spend log {where} ({why}); nothing was released. Set {VARIABLE} to a file that can be written, or to "
+        "a database."
     )

@@ -2,59 +2,99 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dperm.privacy.events import Event, event_from_dict
 from dperm.release.ledger.budgets import Account, Budget
+from dperm.release.ledger.clocks import agreed, not_ahead
 from dperm.release.ledger.databases import Rows
 from dperm.release.ledger.rules import Amounts
 
-__all__ = ["about", "account_of", "append", "append_all", "canonical", "costs_of", "events_of", "flags_of", "now_of", "parsed"]
+__all__ = [
+    "about",
+    "account_of",
+    "append",
+    "append_all",
+    "canonical",
+    "costs_of",
+    "damaged",
+    "events_of",
+    "flags_of",
+    "last_of",
+    "now_of",
+    "parsed",
+    "set_limits",
+    "set_spent",
+    "time_by_clocks",
+]
 
 _AT_ONCE = 50  # entries in one statement: early versions of SQLite take 999 values
 
 
 def now_of(rows: Rows) -> str:
-    """The time, and never before that of the last entry: clocks may be set back."""
-    return max(rows("SELECT time FROM dperm_head")[0][0], time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    """The time, as entries state it: never before that of the last entry, or by a server's clock where the log has a server.
+
+    Raises
+    ------
+    ValueError
+        Where this machine's clock is ahead of a second one.
+    """
+    return max(last_of(rows), time_by_clocks(rows))
+
+
+def time_by_clocks(rows: Rows) -> str:
+    """`now_of`, but whatever the last entry says."""
+    return agreed(_by_this_machine(), rows.clocks())
+
+
+def last_of(rows: Rows) -> str:
+    """The time of the last entry."""
+    return rows("SELECT time FROM dperm_head")[0][0]
+
+
+def _by_this_machine() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def append(rows: Rows, kind: str, charge: str, body: Mapping[str, Any], *, event: Event | None = None) -> None:
-    """One entry, chained to the one before. Its time is never before that of the one before: clocks may be set back."""
+    """One entry, chained to the one before. Its time is never before that of the one before: clocks may be set back. Where the
+    body states no time it is that of the earliest clock: what is a part of a charge is not refused where clocks differ."""
     append_all(rows, [(kind, charge, body, event)])
 
 
 def append_all(rows: Rows, entries: Iterable[tuple[str, str, Mapping[str, Any], Event | None]]) -> None:
     """`append` of kinds, charges, bodies and events, in their order."""
+    entries = list(entries)
     ((count, chain, last),) = rows("SELECT count, chain, time FROM dperm_head")
+    now = "" if all("time" in body for _, _, body, _ in entries) else not_ahead(_by_this_machine(), rows.clocks())
     written: set[str] = set()
     values: list[tuple[Any, ...]] = []
     for number, (kind, charge, body, event) in enumerate(entries, start=count + 1):
-        last = max(last, str(body.get("time", "")) or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-        digest = None if event is None else _written(rows, event, written)
+        stated = str(body.get("time", "")) or now
+        last = stated if kind == "time" else max(last, stated)  # a correction alone sets it back
+        event_text = None if event is None else canonical(event.to_dict())  # events of others need not be hashable
+        digest = None if event_text is None else hashlib.sha256(event_text.encode()).hexdigest()
         text = canonical({**body, "kind": kind, "charge": charge, "time": last, "event": digest})
+        if rows.only_appends:
+            rows("SELECT dperm_append(?, ?)", text, event_text)
+            continue
+        if digest is not None and digest not in written:
+            rows("INSERT INTO dperm_events VALUES (?, ?) ON CONFLICT (digest) DO NOTHING", digest, event_text)
+            written.add(digest)
         chain = hashlib.sha256((chain + text).encode()).hexdigest()
         values.append((number, kind, charge, body.get("label", ""), digest, *flags_of(body), text, chain))
     for start in range(0, len(values), _AT_ONCE):
         some = values[start : start + _AT_ONCE]
         places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(some))
         rows(f"INSERT INTO dperm_entries VALUES {places}", *itertools.chain.from_iterable(some))
-    rows("UPDATE dperm_head SET count = ?, chain = ?, time = ?", count + len(values), chain, last)
-
-
-def _written(rows: Rows, event: Event, written: set[str]) -> str:
-    """The digest of an event, which is written unless it is there. Events of others need not be hashable."""
-    text = canonical(event.to_dict())
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    if digest not in written:
-        rows("INSERT INTO dperm_events VALUES (?, ?) ON CONFLICT (digest) DO NOTHING", digest, text)
-        written.add(digest)
-    return digest
+    if values:
+        rows("UPDATE dperm_head SET count = ?, chain = ?, time = ?", count + len(values), chain, last)
 
 
 def flags_of(body: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -73,23 +113,32 @@ def about(rows: Rows, charge_id: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def events_of(rows: Rows) -> dict[str, Event]:
-    """By digest, each parsed once."""
+    """By digest, each parsed once. ValueError for one that was changed."""
     found: dict[str, Event] = {}
     for digest, text in rows("SELECT digest, body FROM dperm_events"):
-        if hashlib.sha256(text.encode()).hexdigest() != digest:
-            raise ValueError(f"An event of the spend log was changed: {text[:80]}")
+        if not isinstance(text, str) or hashlib.sha256(text.encode()).hexdigest() != digest:
+            raise ValueError(f"An event of the spend log was changed: {str(text)[:80]}")
         found[digest] = event_from_dict(json.loads(text))
     return found
 
 
-def parsed(number: int, text: str) -> dict[str, Any]:
-    try:
+def parsed(number: int, text: Any) -> dict[str, Any]:
+    """The body of an entry. ValueError naming the entry where somebody wrote something else."""
+    with damaged(number, text):
         body = json.loads(text)
-        if isinstance(body, dict):
-            return body
-    except ValueError:
-        pass
-    raise ValueError(f"Entry {number} of the spend log is damaged: {text[:80]!r}.")
+        if not isinstance(body, dict):
+            raise TypeError("no table")
+        return body
+    raise AssertionError("unreachable: what is damaged raises")
+
+
+@contextlib.contextmanager
+def damaged(number: Any, text: Any) -> Iterator[None]:
+    """What an entry with this body does not have, or has in another form, is told as ValueError that names the entry."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"Entry {number} of the spend log is damaged ({error!r}): {str(text)[:80]!r}.") from None
 
 
 def canonical(body: Mapping[str, Any]) -> str:
@@ -97,13 +146,31 @@ def canonical(body: Mapping[str, Any]) -> str:
 
 
 def account_of(rows: Rows, label: str) -> Account | None:
+    """A data set's budget and what was spent of it; None where it has none. ValueError where somebody wrote what is neither."""
     found = rows("SELECT body, spent FROM dperm_budgets WHERE label = ?", label)
     if not found:
         return None
-    spent = json.loads(found[0][1])
+    body, text = found[0]
+    try:
+        budget, spent = Budget.from_dict(json.loads(body)), json.loads(text)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"The budget of {label!r} was changed: {error!r}.") from None
     if not isinstance(spent, dict):
-        raise ValueError(f"What was spent of the budget of {label!r} was changed: {found[0][1][:80]!r}.")
-    return Account(Budget.from_dict(json.loads(found[0][0])), spent)
+        raise ValueError(f"What was spent of the budget of {label!r} was changed: {text[:80]!r}.")
+    return Account(budget, spent)
+
+
+def set_spent(rows: Rows, account: Account) -> None:
+    """Write what was spent of a budget. For who may only append, the server adds up what a charge states."""
+    if not rows.only_appends:
+        rows("UPDATE dperm_budgets SET spent = ? WHERE label = ?", canonical(account.spent), account.budget.label)
+
+
+def set_limits(rows: Rows, budget: Budget) -> None:
+    """Write the limits that the server holds those to who may only append."""
+    rows("DELETE FROM dperm_limits WHERE label = ?", budget.label)
+    for kind, amount in budget.rule.limits.items():
+        rows("INSERT INTO dperm_limits VALUES (?, ?, ?)", budget.label, kind, amount)
 
 
 def costs_of(body: Mapping[str, Any]) -> Amounts:

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +26,35 @@ from dperm._rounding import upward
 from dperm.privacy.accounting import epsilon
 from dperm.privacy.events import Composed, Event, Relation, SelfComposed, claims_of, event_from_dict, relation_of
 from dperm.privacy.filters import BudgetExceeded, Price
+from dperm.privacy.signing import SigningKey
 from dperm.release.ledger.budgets import Account, Budget
 from dperm.release.ledger.databases import VARIABLE, Database, Memory, Rows, Sqlite, database_at, database_of
-from dperm.release.ledger.entries import about, account_of, append, canonical, events_of, now_of, parsed
-from dperm.release.ledger.verifying import verified
+from dperm.release.ledger.entries import (
+    about,
+    account_of,
+    append,
+    canonical,
+    damaged,
+    events_of,
+    last_of,
+    now_of,
+    parsed,
+    set_limits,
+    set_spent,
+    time_by_clocks,
+)
+from dperm.release.ledger.following import followed, refuse_other
+from dperm.release.ledger.known import Known, refuse_forged
+from dperm.release.ledger.ownership import CORRECTION, corrected, owned
+from dperm.release.ledger.remembering import remember, remembered, state_folder
 
 __all__ = ["Charge", "SpendLog", "only_claimed", "spend_log"]
 
 USER = "DPERM_USER"
+NOT_REMEMBERED = (
+    "nothing was remembered here of this spend log: whether it was set back to an earlier moment before now does not show. It is "
+    "remembered from now on."
+)
 _AT_ONCE = 10_000  # entries that are read together
 _HUGE = 100.0  # of ε: beyond it distributions of privacy losses are too wide to be composed finely
 _STARTED_IN = Path.cwd()  # the working directory may change later
@@ -43,6 +64,7 @@ _CLAIMED: ContextVar[str] = ContextVar("dperm_only_claimed", default="")
 _INHERITED = "DPERM_SPEND_LOG_OF_PARENT"
 _active: list[tuple[str, str]] = []  # a file that is there while the block is open, and the log
 _lock = threading.Lock()
+_looked_at: set[tuple[str | None, str]] = set()  # charges, by their logs, of which this process knows all entries
 
 
 @dataclass(frozen=True)
@@ -83,8 +105,7 @@ class SpendLog:
             return cls(database_of(where))
         if named := os.environ.get(VARIABLE):
             return cls(database_at(named, _STARTED_IN))
-        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        return cls(Sqlite(Path(state) / "dperm" / "spend.db"))
+        return cls(Sqlite(state_folder() / "spend.db"))
 
     @property
     def where(self) -> str:
@@ -125,31 +146,35 @@ class SpendLog:
 
     def _charged(self, body: dict[str, Any], event: Event, label: str) -> str:
         while True:
-            known = self.account(label)
-            cost = None if known is None else known.budget.cost(event)  # may take a while: not while others wait
-            with self.database.writing() as rows:
+            with self._reading() as (rows, known):
+                before = None if rows is None else account_of(rows, label)
+            cost = None if before is None else before.budget.cost(event)  # may take a while: not while others wait
+            with self._writing(known) as (rows, _):
                 held = account_of(rows, label)
-                if held is not None and (known is None or held.budget != known.budget):
+                if held is not None and (before is None or held.budget != before.budget):
                     continue  # it was made, or made anew, since
-                if held is not None and cost is not None:
-                    _refuse_unproved(held.budget, body)
-                    after = held.charged(cost, now_of(rows)[:10])
-                    body |= {"costs": cost}
-                    rows("UPDATE dperm_budgets SET spent = ? WHERE label = ?", canonical(after.spent), label)
-                else:
+                now = now_of(rows)
+                if held is None or cost is None:
                     _refuse_unknown(rows, label, self.where)
-                append(rows, "charge", body["id"], body, event=event)
-            if held is not None and cost is not None:
-                _warn_of(held, held.charged(cost, ""))
+                    append(rows, "charge", body["id"], {**body, "time": now}, event=event)
+                    return body["id"]
+                _refuse_unproved(held.budget, body)
+                if held.budget.expired(now[:10]):
+                    _note_expiry(rows, held.budget, now, time_by_clocks(rows))
+                else:
+                    after = held.charged(cost, now[:10])
+                    set_spent(rows, after)
+                    append(rows, "charge", body["id"], {**body, "costs": cost, "time": now}, event=event)
+            _warn_of(held, held.charged(cost, now[:10]))  # which raises where it has expired
             return body["id"]
 
     def foreseen(self, event: Event | None, label: str = "", *, persons: bool = False) -> Account | None:
         """A data set's account as a charge of this event would leave it, or, where that is not known yet (None), as it is; None
         where the log has no budgets. Raises as `charge` does. Nothing is charged or held: others may be before it."""
-        known = self.account(label)
-        with self.database.reading() as rows:
+        with self._reading() as (rows, _):
             if rows is None:
                 return None
+            known = account_of(rows, label)
             if known is None:
                 _refuse_unknown(rows, label, self.where)
                 return None
@@ -157,12 +182,31 @@ class SpendLog:
         _refuse_unproved(known.budget, {"persons": persons})
         return known.charged({} if event is None else known.budget.cost(event), today)
 
-    def create_budget(self, budget: Budget) -> Account:
-        """Write a budget, or another one in its place; what was charged to its data set before counts. ValueError where that
-        cannot be added up, or for a plan, which comes before charges; BudgetExceeded where it is more than the budget.
+    def create_budget(self, budget: Budget, *, key: SigningKey | None = None, owner_key: str = "") -> Account:
+        """Write a budget, or another one in its place. What was charged to its data set before counts.
 
-        Filters promise their ε for rules and sizes that do not depend on what was released."""
-        with self.database.writing() as rows:
+        Filters promise their ε for rules and sizes that do not depend on what was released.
+
+        Parameters
+        ----------
+        budget : Budget
+            What it is to be.
+        key : SigningKey, optional
+            Signs it: then only the owner of this key can make another in its place.
+        owner_key : str
+            The public key whose owner may do so instead, as `dperm.privacy.signing.public_key` reads it.
+
+        Raises
+        ------
+        ValueError
+            Where what was charged before cannot be added up, for a plan, which comes before charges, or where the budget
+            before was signed by another key; and on a server, for who may only charge.
+        BudgetExceeded
+            Where what was charged before is more than the budget.
+        """
+        with self._writing(whole=True) as (rows, known):
+            self._refuse_chargers(rows)
+            replaced = known.accounts.get(budget.label)
             account = Account(budget)
             events = events_of(rows)
             found = rows(
@@ -170,8 +214,8 @@ class SpendLog:
                 "GROUP BY event, private, claimed, persons",
                 budget.label,
             )
-            known = account_of(rows, budget.label)
-            if found and budget.rule.fixed_beforehand and (known is None or known.budget.rule != budget.rule):
+            before = account_of(rows, budget.label)
+            if found and budget.rule.fixed_beforehand and (before is None or before.budget.rule != budget.rule):
                 raise ValueError(
                     f"Expected a plan before anything is charged, but {budget.label!r} has charges: what was released may have "
                     "been a reason for what is planned. Give it a filter."
@@ -189,9 +233,36 @@ class SpendLog:
             rows(
                 "INSERT INTO dperm_budgets VALUES (?, ?, ?)", budget.label, canonical(budget.to_dict()), canonical(account.spent)
             )
-            body = {"label": budget.label, "budget": budget.to_dict(), "by": _whose(), "pid": os.getpid()}
-            append(rows, "budget", "", body)
+            set_limits(rows, budget)
+            said = {"label": budget.label, "budget": budget.to_dict(), "spent": dict(account.spent), "time": now_of(rows)}
+            body = {**said, "by": _whose(), "pid": os.getpid()}
+            append(rows, "budget", "", owned(body, known.chain, replaced, key, owner_key))
         return account
+
+    def correct_time(self, keys: Sequence[SigningKey] = ()) -> str:
+        """Set the log's time, which a wrong clock set ahead, back to what the clocks say now, by an entry; returns the time.
+
+        Parameters
+        ----------
+        keys : sequence of SigningKey
+            Those of the owners of all budgets that expire and are signed.
+
+        Raises
+        ------
+        ValueError
+            Where a key is missing, or the log's last entry is not ahead of the clocks.
+        """
+        with self._writing() as (rows, known):
+            self._refuse_chargers(rows)
+            now, last = time_by_clocks(rows), last_of(rows)
+            if last <= now:
+                raise ValueError(f"The last entry of the spend log {self.where} is of {last or 'no time'}, and now is {now}.")
+            append(rows, CORRECTION, "", {**corrected(known, now, keys), "by": _whose(), "pid": os.getpid()})
+        return now
+
+    def _refuse_chargers(self, rows: Rows) -> None:
+        if rows.only_appends:
+            raise ValueError(f"Only an owner may do that in the spend log {self.where}: you may charge, and no more.")
 
     def account(self, label: str) -> Account | None:
         """The budget of a data set and what was spent of it; None where it has none."""
@@ -210,37 +281,124 @@ class SpendLog:
         """Charges and budgets, oldest first, as they stand in the log; of one data set, or of all."""
         return list(self.entries(label))
 
-    def entries(self, label: str | None = None) -> Iterator[dict[str, Any]]:
-        """`history`, one after another, as it was when the first is asked for. Nobody who writes waits for who reads them."""
+    def entries(self, label: str | None = None, kinds: Sequence[str] = ("charge", "budget")) -> Iterator[dict[str, Any]]:
+        """`history`, one after another, as it was when the first is asked for. Nobody who writes waits for who reads them.
+        `kinds`: what is asked for; there are also a "refusal" of a budget that expired, and "steps" and "part" of charges."""
         # a name would lead databases to all entries with it for each part that is read: by number alone they find the part
         chosen, values = ("", ()) if label is None else (" AND label || '' = ?", (label,))
         query = (
-            "SELECT number, body FROM dperm_entries WHERE kind IN ('charge', 'budget') AND number > ? AND number <= ?"
+            f"SELECT number, body FROM dperm_entries WHERE kind IN ({', '.join('?' * len(kinds))}) AND number > ? AND number <= ?"
             f"{chosen} ORDER BY number"
         )
         with self.database.reading() as rows:
             last = 0 if rows is None else rows("SELECT max(number) FROM dperm_entries")[0][0] or 0
-        for start in range(0, int(last), _AT_ONCE):  # what is added later comes after it
+        if not isinstance(last, int):
+            raise ValueError(f"An entry of the spend log {self.where} was changed: its number is {last!r}.")
+        for start in range(0, last, _AT_ONCE):  # what is added later comes after it
             with self.database.reading() as rows:
-                found = [] if rows is None else rows(query, start, min(start + _AT_ONCE, int(last)), *values)
+                found = [] if rows is None else rows(query, *kinds, start, min(start + _AT_ONCE, last), *values)
             for number, text in found:
-                yield {"number": int(number), **parsed(number, text)}
+                yield {"number": number, **parsed(number, text)}
 
     def head(self) -> dict[str, Any]:
         """How many entries there are, and the hash that all of them lead to: kept elsewhere, it shows whether any is gone."""
         with self.database.reading() as rows:
             ((count, chain, last),) = [(0, "", "")] if rows is None else rows("SELECT count, chain, time FROM dperm_head")
-        return {"count": int(count), "chain": chain, "time": last}
+        if not isinstance(count, int):
+            raise ValueError(f"The head of the spend log {self.where} was changed: {count!r}.")
+        return {"count": count, "chain": chain, "time": last}
 
-    def verify(self, head: Mapping[str, Any] | None = None) -> int:
-        """Follow the chain through all entries; returns how many there are. ValueError names the first that was changed or taken
-        out, a budget that was spent otherwise than the charges say, or an earlier `head` that this log does not continue."""
+    def verify(self, head: Mapping[str, Any] | None = None, *, remember_it: bool = False) -> int:
+        """Follow the chain through all entries, and remember the last for the charges that follow.
+
+        Parameters
+        ----------
+        head : mapping, optional
+            An earlier head, as `head` gives it, that the log must go on from.
+        remember_it : bool
+            Take the log as it is now, whatever is remembered of it: it was restored or replaced by somebody who may.
+
+        Returns
+        -------
+        int
+            The number of entries.
+
+        Raises
+        ------
+        ValueError
+            Naming the first entry that was changed or taken out, a budget that was spent otherwise than the charges say, or
+            a `head` that no log has, that this log does not go on from, or that is remembered here.
+        """
+        if head is not None:
+            refuse_forged(head)
+        place = self.database.place
+        known = None if place is None or remember_it else remembered(place)
         with self.database.reading() as rows:
             if rows is None:
+                self._refuse_gone(known)
                 if head is not None and head["count"]:
                     raise ValueError(f"The spend log {self.where} is empty; it had {head['count']:,} entries.")
-                return 0
-            return verified(rows, self.where, head)
+                found = Known()
+            else:
+                found = followed(rows, Known(), self.where, head, thorough=True)
+                refuse_other(rows, known or Known(), self.where)
+        if place is not None and (found.count or remember_it):
+            remember(place, found)
+        return found.count
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether something is remembered of it here, so that it shows when the log goes back to an earlier moment."""
+        return self.database.place is not None and remembered(self.database.place) is not None
+
+    def _refuse_gone(self, known: Known | None) -> None:
+        if known is not None and known.count:
+            raise ValueError(
+                f"The spend log {self.where} had {known.count:,} entries when it was last used from here, and is gone. "
+                "`dperm budget verify --remember` takes it as it is now."
+            )
+
+    @contextlib.contextmanager
+    def _reading(self, *, whole: bool = False) -> Iterator[tuple[Rows | None, Known]]:
+        """A view of one moment, and what is known of the log then. ValueError where it does not go on from what is remembered of
+        it. `whole`: follow all entries, also those before."""
+        place = self.database.place
+        known = None if place is None else remembered(place)
+        with self.database.reading() as rows:
+            if rows is None or place is None:  # there is none yet, or nobody else can write it
+                self._refuse_gone(known)
+                yield rows, Known()
+                return
+            found = followed(rows, Known() if known is None or whole else known, self.where)
+            refuse_other(rows, known or Known(), self.where)
+            if known is None and found.count:
+                remember(place, found)
+                warnings.warn(f"{self.where}: {NOT_REMEMBERED}", UserWarning, stacklevel=6)
+            yield rows, found
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Rows]:
+        """A transaction, as `Database.writing`, on a log that goes on from what is remembered of it; its last entry is remembered
+        once it is on disk. ValueError for another log."""
+        with self._writing() as (rows, _):
+            yield rows
+
+    @contextlib.contextmanager
+    def _writing(self, known: Known | None = None, *, whole: bool = False) -> Iterator[tuple[Rows, Known]]:
+        """`writing`, from what is `known` of the log (None: what is remembered of it); and what is known of it in the
+        transaction. `whole`: what is written follows from early entries, too, which are followed as well."""
+        if known is None:
+            with self._reading(whole=whole) as (_, known):  # of a log that is new here all is read: not while others wait
+                pass
+        place = self.database.place
+        with self.database.writing() as rows:
+            if place is not None:
+                known = followed(rows, known, self.where)
+            yield rows, known
+            if place is not None:
+                known = followed(rows, known, self.where)
+        if place is not None:
+            remember(place, known)
 
     def reserve(self, charge_id: str, steps: int, limit: int, done: int = 0) -> tuple[int, int] | None:
         """Take the next `steps` of a charged run's `limit` steps: (start, stop), handed to nobody else and never again.
@@ -249,7 +407,8 @@ class SpendLog:
         dies in between: a run that is continued takes what is left. (limit, limit) when nothing is; None where this log does
         not hold the charge. ValueError for another limit than before.
         """
-        with self.database.writing() as rows:
+        with self.database.connected(), self._writing(whole=self._is_new_here(charge_id)) as (rows, _):
+            _looked_at.add((self.database.place, charge_id))
             start, entries = done, about(rows, charge_id)
             for kind, body in entries:
                 if kind == "steps":
@@ -269,13 +428,18 @@ class SpendLog:
         None, and nothing appended, where that would exceed the account's limit: parts of other copies of the run count. `spent`
         is known to be spent, whatever the log says; `note` is public.
         """
-        with self.database.writing() as rows:
+        with self.database.connected(), self._writing(whole=self._is_new_here(charge_id)) as (rows, _):
+            _looked_at.add((self.database.place, charge_id))
             total = price.cost + max(spent, _accounts(about(rows, charge_id)).get(price.account, 0.0))
             if not total <= price.limit:
                 return None
             body = {"account": price.account, "cost": price.cost, "note": dict(note), "pid": os.getpid()}
             append(rows, "part", charge_id, body, event=part)
         return total
+
+    def _is_new_here(self, charge_id: str) -> bool:
+        """Whether this process has yet to follow the log from its first entry: those of a charge are counted again."""
+        return (self.database.place, charge_id) not in _looked_at
 
     def parts(self, charge_id: str) -> list[tuple[Event, Mapping[str, Any]]]:
         """The parts of a filtered run and their notes, oldest first."""
@@ -299,9 +463,10 @@ class SpendLog:
         charges: list[Charge] = []
         for number, digest, text in found:
             body = parsed(number, text)
-            kept = {name: body.get(name, False) for name in ("keeps_parts", "keeps_reservations", "persons")}
-            said = (body["id"], body["time"], body["label"], body["mechanism"], events[digest], body["private"])
-            charges.append(Charge(*said, **kept, claimed=body.get("claimed", "")))
+            with damaged(number, text):
+                kept = {name: body.get(name, False) for name in ("keeps_parts", "keeps_reservations", "persons")}
+                said = (body["id"], body["time"], body["label"], body["mechanism"], events[digest], body["private"])
+                charges.append(Charge(*said, **kept, claimed=body.get("claimed", "")))
         return charges
 
     def total(self, delta: float, label: str | None = None, *, persons: bool = False) -> dict[Relation, float]:
@@ -336,7 +501,8 @@ class SpendLog:
                 *values,
             )
             events = events_of(rows)
-        return [(events[digest], bool(persons), bool(claimed), int(count)) for digest, persons, claimed, count in found]
+        with damaged("of a charge", "its event"):
+            return [(events[digest], bool(persons), bool(claimed), int(count)) for digest, persons, claimed, count in found]
 
 
 def _whose() -> str:
@@ -355,6 +521,20 @@ def _refuse_unknown(rows: Rows, label: str, where: str) -> None:
         raise ValueError(
             f"The spend log {where} has budgets, and none for {label!r}: its owner makes one by `dperm budget create`."
         )
+
+
+def _note_expiry(rows: Rows, budget: Budget, now: str, by_clocks: str) -> None:
+    """An entry that a charge was refused because its budget has expired, unless the log is of a later day already: the budget
+    stays expired when a clock is set back. BudgetExceeded where the clocks say that it has not."""
+    last = last_of(rows)
+    if not budget.expired(by_clocks[:10]):
+        raise BudgetExceeded(
+            f"The budget of {budget.label!r} expired on {budget.expires}: nothing was charged. So says the last entry of "
+            f"the log, of {last}; clocks say {by_clocks}. If the entry is wrong, the owner uses `dperm budget correct-time`."
+        )
+    if not budget.expired(last[:10]):
+        body = {"label": budget.label, "why": f"expired on {budget.expires}", "by": _whose(), "pid": os.getpid(), "time": now}
+        append(rows, "refusal", "", body)
 
 
 def _refuse_unproved(budget: Budget, body: Mapping[str, Any]) -> None:

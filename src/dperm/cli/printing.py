@@ -1,0 +1,86 @@
+"""The one way to the terminal. Names, labels and entries that are printed were written by others: whatever they hold, a line
+stays one line, and no sign of it steers the terminal or changes what stands above."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dperm._json import on_one_line
+
+__all__ = ["complain", "progress", "say", "say_json", "say_lines", "warn"]
+
+_PAUSE = 10.0  # seconds between lines of progress
+_LONGEST = 4_000  # signs of a complaint, which may quote what a file holds
+
+
+def say(line: str = "") -> None:
+    """Print one line."""
+    sys.stdout.write(f"{on_one_line(line)}\n")
+
+
+def say_lines(text: str) -> None:
+    """Print a text of several lines, made of parts that hold no line ends of others."""
+    for line in text.split("\n"):
+        say(line)
+
+
+def say_json(text: str) -> None:
+    """Print JSON, which stays the same JSON: what steers a terminal stands in texts alone, and is escaped as JSON has it."""
+    for line in text.split("\n"):
+        sys.stdout.write("".join(each if each.isprintable() else _escaped(each) for each in line) + "\n")
+
+
+def _escaped(sign: str) -> str:
+    """A sign of a text in JSON, by its code."""
+    return f"\\u{ord(sign):04x}" if sign.isascii() else json.dumps(sign)[1:-1]
+
+
+def warn(text: str) -> None:
+    """Print a line on the error stream, as a warning."""
+    _to_errors(f"warning: {text}")
+
+
+def complain(text: str) -> None:
+    """Print a line on the error stream, as the error that a command ends with."""
+    _to_errors(f"error: {text if len(text) <= _LONGEST else text[:_LONGEST] + ' …'}")
+
+
+def _to_errors(line: str) -> None:
+    sys.stderr.write(f"{on_one_line(line)}\n")
+
+
+@contextmanager
+def progress(title: str, shown: bool) -> Iterator[Any]:
+    """A progress bar on the error stream, or a line now and then where that is no terminal; None where nobody watches."""
+    if not shown:
+        yield None
+        return
+    if not sys.stderr.isatty():
+        yield _lines(title)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(on_one_line(title), total=None)
+        yield lambda done, total, now=title: bar.update(task, completed=done, total=total, description=on_one_line(now))
+
+
+def _lines(title: str) -> Any:
+    """Progress as lines, for logs and pipes."""
+    last = {"title": "", "time": -_PAUSE}
+
+    def step(done: int, total: int, now: str = title) -> None:
+        clock = time.monotonic()
+        if now != last["title"] or clock - float(last["time"]) >= _PAUSE:
+            last.update(title=now, time=clock)
+            _to_errors(f"{now}: {done:,} of {total:,}")
+            sys.stderr.flush()
+
+    return step

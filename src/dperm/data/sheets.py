@@ -1,0 +1,125 @@
+"""The first sheet of a workbook, read row by row within limits: what a workbook says of its size is not believed."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+from xml.parsers import expat
+
+from dperm.data.dataset import DataError
+from dperm.data.limits import Limits
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["read_sheet"]
+
+_ELEMENT = 30  # times its bytes, that XML takes in memory while it is parsed, at most
+_AT_ONCE = 1 << 12  # bytes of a file, or rows
+_MOST_MEMBERS = 10_000  # files within a workbook
+_MOST_ROWS = 1 << 20  # of a sheet, as the format has it
+
+
+def read_sheet(path: Path, missing: set[str]) -> pd.DataFrame:
+    """The first sheet, its first row the header, all entries as texts; those in `missing` are missing.
+
+    DataError where openpyxl is not there, and for a first row that leaves a column without a name; ValueError for a workbook that
+    declares entities of XML; TooLargeError for one that would take more memory than the limits allow. openpyxl and its parsers
+    raise errors of any kind for what is no workbook: see `parsing`.
+    """
+    import pandas as pd
+
+    try:
+        from openpyxl import load_workbook
+    except ImportError:
+        raise DataError(f"Reading {path.name} needs openpyxl: `pip install openpyxl`, or save it as CSV.") from None
+
+    limits, stored = Limits.current(), path.stat().st_size
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _admit(archive, limits, stored)
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{path.name} is no workbook: {error}.") from None
+    workbook = load_workbook(path, read_only=True, data_only=True, keep_links=False)
+    try:
+        sheets = workbook.worksheets
+        rows = list(_rows(sheets[0], limits, stored))
+    finally:
+        workbook.close()
+    while rows and not rows[-1]:
+        rows.pop()
+    width = max(map(len, rows), default=0)
+    rows = [row + [""] * (width - len(row)) for row in rows]
+    names = [name.strip() for name in rows[0]] if rows else []
+    if not all(names):
+        raise DataError(f"Column {names.index('') + 1} of the first row of {path.name} has no name: is there something above?")
+    columns = {place: pd.Series([row[place] for row in rows[1:]], dtype=str) for place in range(width)}
+    frame = pd.DataFrame(columns).set_axis(names, axis=1)
+    frame = frame.mask(frame.apply(lambda column: column.str.strip().isin(missing)))
+    if len(sheets) > 1:
+        frame.attrs["sheet"] = f"sheet {sheets[0].title!r}, the first of {len(sheets)}"
+    return frame
+
+
+def _admit(archive: zipfile.ZipFile, limits: Limits, stored: int) -> None:
+    """Refuse what unpacks to too much, and what declares entities, by which a few letters become many. An archive never gives
+    more of a file than it declares."""
+    members = archive.infolist()
+    if len(members) > _MOST_MEMBERS:
+        raise ValueError(f"it is made of {len(members):,} files, and no workbook of more than {_MOST_MEMBERS:,}")
+    limits.refuse_memory(_ELEMENT * sum(member.file_size for member in members), stored)
+    for member in members:
+        with archive.open(member) as file:
+            _refuse_declarations(file)
+
+
+def _refuse_declarations(file: IO[bytes]) -> None:
+    """ValueError for XML with a document type, which stands in front of its first element."""
+    parser = expat.ParserCreate()
+    begun = False
+
+    def begin(*_: Any) -> None:
+        nonlocal begun
+        begun = True
+
+    def refuse(*_: Any) -> None:
+        raise ValueError("it declares a document type, and entities of XML, which no workbook needs")
+
+    parser.StartElementHandler, parser.StartDoctypeDeclHandler = begin, refuse
+    try:
+        while not begun and (part := file.read(_AT_ONCE)):
+            parser.Parse(part)
+    except expat.ExpatError:
+        return  # it is no XML, and whoever reads it as that finds so, too
+
+
+def _rows(sheet: Any, limits: Limits, stored: int) -> Iterator[list[str]]:
+    """Entries of each row as texts, without empty ones at its end. TooLargeError once the table that they make is too large,
+    ValueError for a row that no sheet has: all above it would be filled up."""
+    sheet.reset_dimensions()  # as they are stated, they need not be true
+    width = 0
+    for number, row in enumerate(sheet.rows, start=1):
+        if number > _MOST_ROWS:
+            raise ValueError(f"it numbers rows beyond {_MOST_ROWS:,}, which no sheet has")
+        entries = [_text(cell) for cell in row]
+        while entries and not entries[-1]:
+            entries.pop()
+        if len(entries) > width:
+            width = len(entries)
+            limits.refuse_columns(width)
+            limits.refuse_cells(number * width, stored)
+        elif number % _AT_ONCE == 0:
+            limits.refuse_cells(number * max(1, width), stored)
+        yield entries
+
+
+def _text(cell: Any) -> str:
+    """An entry as text: whole numbers without a point, an error such as #DIV/0! as the word that counts as missing."""
+    value = cell.value
+    if value is None:
+        return ""
+    if cell.data_type == "e":
+        return "nan"
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -1,0 +1,193 @@
+"""The chain of a spend log's entries, followed from one that is known to the last, and what the budgets then hold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from dperm.privacy.events import Event
+from dperm.release.ledger.budgets import Budget
+from dperm.release.ledger.databases import Rows
+from dperm.release.ledger.entries import canonical, costs_of, events_of, flags_of, parsed
+from dperm.release.ledger.known import Known, Standing
+from dperm.release.ledger.ownership import CORRECTION, refuse_uncorrected, refuse_unsigned
+from dperm.release.ledger.rules import Amounts, added
+
+__all__ = ["followed", "refuse_other"]
+
+_AT_ONCE = 10_000  # entries that are read together
+_SAME = 1e-9  # relative difference of sums that were added up in another order
+
+
+def followed(rows: Rows, known: Known, where: str, head: Mapping[str, Any] | None = None, *, thorough: bool = False) -> Known:
+    """Follow the chain from what is known to the last entry, and compare the budgets with what the entries say of them.
+
+    Parameters
+    ----------
+    rows : Rows
+        A view of one moment of the log.
+    known : Known
+        Where to begin. Entries before it are not read again: with the hash of its last entry stand all before it, if it was
+        remembered where nobody else writes.
+    where : str
+        The log's name, for messages.
+    head : mapping, optional
+        An earlier head, which the log must go on from.
+    thorough : bool
+        Also recompute what each budget began with, from the events of all charges before it.
+
+    Raises
+    ------
+    ValueError
+        Naming the first entry that was changed or taken out, or the budget that was changed.
+    """
+    refuse_other(rows, known, where)
+    accounts = dict(known.accounts)
+    last = Known(known.count, known.chain, known.time, accounts)
+    events = events_of(rows) if thorough else None
+    for number, *cells in _entries(rows, known.count):
+        try:
+            last = _next(rows, last, accounts, number, cells, events)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"Entry {_told(number)} of the spend log {where} is damaged: {error!r}.") from None
+        except ValueError as error:
+            raise ValueError(f"Entry {_told(number)} of the spend log {where}{error}") from None
+        if head is not None and number == head["count"] and last.chain != head["chain"]:
+            raise ValueError(f"The first {number:,} entries of the spend log {where} are not those that the head was made of.")
+    if head is not None and head["count"] > last.count:
+        raise ValueError(f"The spend log {where} has {last.count:,} entries; it had {head['count']:,}: some were taken out.")
+    _compare_heads(rows, where, last)
+    _compare_accounts(rows, where, accounts)
+    return last
+
+
+def refuse_other(rows: Rows, known: Known, where: str) -> None:
+    """ValueError for a log that does not go on from what is known."""
+    if known.count and rows("SELECT chain FROM dperm_entries WHERE number = ?", known.count) != [(known.chain,)]:
+        raise ValueError(
+            f"The spend log {where} does not go on from the {known.count:,} entries that it had when it was last used from here: "
+            "some were changed or taken out, or it was replaced. `dperm budget verify --remember` takes it as it is now."
+        )
+
+
+def _entries(rows: Rows, last: int) -> Iterator[tuple[Any, ...]]:
+    """After entry `last`."""
+    while found := rows(
+        "SELECT number, kind, charge, label, event, persons, private, claimed, body, chain FROM dperm_entries "
+        f"WHERE number > ? ORDER BY number LIMIT {_AT_ONCE}",
+        last,
+    ):
+        yield from found
+        last = found[-1][0]
+
+
+def _next(
+    rows: Rows,
+    known: Known,
+    accounts: dict[str, Standing],
+    number: Any,
+    cells: list[Any],
+    events: Mapping[str, Event] | None,
+) -> Known:
+    """What is known after one more entry, of these cells of its row; `accounts`, which are those of `known`, change with it.
+    ValueError, going on after the entry's name, for one that does not follow."""
+    kind, charge, label, event, persons, private, claimed, body, told = cells
+    chain = hashlib.sha256((known.chain + body).encode()).hexdigest()
+    data = parsed(number, body)
+    time = str(data.get("time", ""))
+    same = number == known.count + 1 and told == chain and (time >= known.time or kind == CORRECTION)
+    same &= (data.get("kind"), data.get("label", ""), data.get("event"), data.get("charge")) == (kind, label, event, charge)
+    same &= flags_of(data) == (persons, private, claimed) and (events is None or event is None or event in events)
+    if not same:
+        raise ValueError(", or one before it, was changed or taken out.")
+    try:
+        if kind == "budget":
+            refuse_unsigned(data, known.chain, accounts.get(label))
+            accounts[label] = _made(rows, data, number, events)
+        elif kind == "charge" and label in accounts:
+            accounts[label] = replace(accounts[label], spent=added(accounts[label].spent, _costs(data)))
+        elif kind == CORRECTION:
+            refuse_uncorrected(data, known)
+    except ValueError as error:
+        raise ValueError(f": {error}") from None
+    return Known(number, chain, time, accounts)
+
+
+def _costs(data: Mapping[str, Any]) -> Amounts:
+    """What a charge took. ValueError for what no release costs: less than nothing would make room in a budget."""
+    costs = costs_of(data)
+    if not all(type(amount) in (int, float) and 0 <= amount < math.inf for amount in costs.values()):
+        raise ValueError(f"expected costs from 0 on, got {dict(costs)}.")
+    return costs
+
+
+def _made(rows: Rows, data: Mapping[str, Any], number: int, events: Mapping[str, Event] | None) -> Standing:
+    """A budget as its entry made it: with what its data set had been charged before, which is recomputed from these `events`, or
+    where the entry does not state it."""
+    text, stated = canonical(data["budget"]), data.get("spent")
+    if data["budget"]["label"] != data["label"]:
+        raise ValueError(f"it is of {data['label']!r}, and its budget of {data['budget']['label']!r}.")
+    key = str(data.get("owner_key", ""))
+    if stated is not None and events is None:
+        return Standing(text, dict(stated), key)
+    events = events_of(rows) if events is None else events
+    budget, total = Budget.from_dict(data["budget"]), {}
+    earlier = "SELECT event, count(*) FROM dperm_entries WHERE kind = 'charge' AND label = ? AND number < ? GROUP BY event"
+    for digest, times in rows(earlier, budget.label, number):
+        total = added(total, budget.cost(events[digest]), int(times))
+    if stated is not None and not _alike(stated, total):
+        raise ValueError(f"it states another sum for {budget.label!r} than the charges before it.")
+    return Standing(text, total if stated is None else dict(stated), key)
+
+
+def _compare_heads(rows: Rows, where: str, last: Known) -> None:
+    heads = rows("SELECT count, chain, time FROM dperm_head")
+    if len(heads) != 1:
+        raise ValueError(f"The spend log {where} should have one head and has {len(heads)}.")
+    count, chain, time = heads[0]
+    if (count, chain) != (last.count, last.chain):
+        entries = int(rows("SELECT count(*) FROM dperm_entries")[0][0])
+        raise ValueError(f"The spend log {where} should have {_told(count)} entries and has {entries:,}: some were taken out.")
+    if time != last.time:
+        raise ValueError(
+            f"The spend log {where} is of {last.time} and says {time or 'nothing'}: an expired budget may look open."
+        )
+
+
+def _compare_accounts(rows: Rows, where: str, accounts: Mapping[str, Standing]) -> None:
+    """The budgets' table, which charges read and write, against the entries."""
+    left = dict(accounts)
+    for label, body, text in rows("SELECT label, body, spent FROM dperm_budgets"):
+        if label not in left:
+            raise ValueError(f"The budget of {label!r} in the spend log {where} has no entry: nobody made it.")
+        held = left.pop(label)
+        try:
+            spent = json.loads(text)
+            same = body == held.budget or canonical(json.loads(body)) == held.budget  # early versions wrote other forms
+        except (ValueError, TypeError):
+            spent = same = None
+        if not isinstance(spent, dict):
+            raise ValueError(f"What was spent of the budget of {label!r} was changed: {str(text)[:80]!r}.")
+        if not same or not _alike(spent, held.spent):
+            raise ValueError(f"The budget of {label!r} in the spend log {where} was changed.")
+    for label in left:
+        raise ValueError(f"The budget of {label!r} was taken out of the spend log {where}.")
+
+
+def _told(count: object) -> str:
+    """A number of a log's, which may be none where somebody changed it, for people."""
+    return f"{count:,}" if isinstance(count, int) else repr(count)
+
+
+def _alike(first: Mapping[str, Any], second: Amounts) -> bool:
+    """Whether amounts are the same but for the rounding of sums."""
+
+    def near(kind: str) -> bool:
+        amount = first.get(kind, 0.0)
+        return type(amount) in (int, float) and math.isclose(amount, second.get(kind, 0.0), rel_tol=_SAME)
+
+    return all(near(kind) for kind in {*first, *second})
