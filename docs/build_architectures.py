@@ -22,7 +22,8 @@ compute a part in it whatever they are cast to), and that the checks of [network
 `make zoo` makes this page and runs `tests/torch/test_architectures.py`. Versions: {versions}.
 
 That records cannot influence each other is *proved* for all of them, by how they run. *By rules* is the fast way; each record has
-its own copy of parameters that go to functions without a rule; what `torch.vmap` cannot run runs one record at a time. All are exact.
+its own copy of parameters that go to functions without a rule; what `torch.vmap` cannot run runs one record at a time. All are
+exact.
 
 | library | architecture | result | how |
 | --- | --- | --- | --- |

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dperm._memory import free_memory
 from dperm.torch.engine import TorchPass
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.structure import batch_size, take
@@ -63,14 +63,6 @@ def physical_batch_size(objective: ModuleObjective, inputs: Any, targets: Any) -
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
     else:
-        free = min(_CPU_LIMIT, _available())
+        free = min(_CPU_LIMIT, free_memory())
     fast = _CPU_TENSOR // max(1, largest) if device.type == "cpu" else _CAP
     return max(1, min(_CAP, fast, int(_SHARE * free / total)))
-
-
-def _available() -> int:
-    """Bytes of main memory that are free; the limit where the system does not say."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
-        return _CPU_LIMIT

@@ -39,7 +39,7 @@ _KEPT_OBJECTS = ("torch.nn", "torch.distributions", "torch.optim", "dperm.torch.
 #: they are another at each use, and nobody can put them back so that each step has numbers of its own
 _MOVING = (
     types.GeneratorType, random.Random, np.random.Generator, np.random.RandomState, torch.Generator, io.StringIO, io.BytesIO,
-    contextvars.ContextVar, queue.SimpleQueue, ctypes.Array, ctypes.Structure,
+    queue.SimpleQueue, ctypes.Array, ctypes.Structure,
 )  # fmt: skip
 #: where packages are installed
 INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
@@ -52,6 +52,7 @@ _UNCALLED = frozenset(
 )  # fmt: skip
 #: whose states are put back by themselves
 _GLOBAL_GENERATORS = {id(method.__self__) for method in (random.random, np.random.rand)}
+_UNSET = object()
 #: functions of a class
 _CODE = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
 
@@ -139,6 +140,9 @@ class Snapshot:
             return (item.__wrapped__,)
         if isinstance(item, type):
             return self._class(item)
+        if isinstance(item, contextvars.ContextVar):
+            self._hold(_variable_back, item, item.get(_UNSET))
+            return ()
         if id(item) in _GLOBAL_GENERATORS:
             return ()
         if isinstance(item, _MOVING) or (isinstance(item, Iterator) and type(item).__module__ in ("builtins", "itertools")):
@@ -290,6 +294,11 @@ def _tensor_back(tensor: Tensor, held: Tensor) -> None:
 
 def _no_gradient_back(tensor: Tensor, held: None) -> None:
     tensor.grad = None
+
+
+def _variable_back(item: Any, held: Any) -> None:
+    if held is not _UNSET and item.get(_UNSET) is not held:
+        item.set(held)
 
 
 def _bytes_back(item: Any, held: Any) -> None:
