@@ -256,7 +256,9 @@ class InStep(Run):
         return super()._special(func, args, kwargs)
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        return self._drawn(func, args, kwargs) if draws_by_name(func) else func(*args, **kwargs)
+        if draws_by_name(func) and not _drops_nothing(func, args, kwargs):
+            return self._drawn(func, args, kwargs)
+        return func(*args, **kwargs)
 
     def _drawn(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What a function that draws returns: each record's own numbers."""
@@ -346,6 +348,15 @@ def _see_one_record(func: Any, args: Any, kwargs: Any) -> None:
 
 _OWN_OPERATORS = ("aten", "prims", "torchvision", "profiler")
 _PLAIN = (Tensor, nn.Parameter, nn.Buffer)
+
+
+def _drops_nothing(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether it is a dropout that draws nothing: in evaluation mode, or with a chance of zero."""
+    if "dropout" not in func.__name__:
+        return False
+    chance = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    training = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
+    return not training or chance == 0
 
 
 def _writes(func: Any) -> bool:
