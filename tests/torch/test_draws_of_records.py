@@ -164,8 +164,8 @@ def test_43_5_what_draws_unseen_is_not_hidden_by_what_draws_after_it() -> None:
         def forward(self, x: Tensor) -> Tensor:
             inner = self.attention
             h, _ = F.multi_head_attention_forward(
-                x[:, None], x[:, None], x[:, None], 4, 2, inner.in_proj_weight + self.extra, inner.in_proj_bias, None, None, False,
-                inner.dropout, inner.out_proj.weight * 1.0, inner.out_proj.bias,
+                x[:, None], x[:, None], x[:, None], 4, 2, inner.in_proj_weight + self.extra, inner.in_proj_bias, None, None,
+                False, inner.dropout, inner.out_proj.weight * 1.0, inner.out_proj.bias,
             )  # fmt: skip
             return self.head(F.dropout(h[:, 0], 0.5))
 
