@@ -507,3 +507,15 @@ def test_43_2_data_sets_that_keep_a_generator_are_refused(kept: str) -> None:
 def test_43_2_a_tuple_of_three_is_told_what_a_pair_is() -> None:
     with pytest.raises(ValueError, match=r"a pair \(inputs, targets\), got 3 parts"):
         TorchRecords((torch.ones(4, 2), torch.ones(4), torch.ones(4)))
+
+
+def sorted_and_noisy(items: list[Any]) -> Any:
+    items = sorted(items, key=lambda item: -len(item[0]))
+    rows = nn.utils.rnn.pad_sequence([row + 0.01 * torch.randn_like(row) for row, _ in items], batch_first=True)
+    return (rows, torch.tensor([len(row) for row, _ in items])), torch.tensor([target for _, target in items])
+
+
+def test_43_2_a_collation_that_sorts_and_draws_gives_the_record_and_not_its_companion() -> None:
+    (batch,) = TorchRecords(Sentences(), collate_fn=sorted_and_noisy).batches()
+    for places, (_, lengths), _ in batch:
+        assert lengths.tolist() == [1 + place % 5 for place in places.tolist()]

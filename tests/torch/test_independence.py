@@ -540,7 +540,27 @@ def rescaled(net: Any) -> None:
     F.embedding(torch.tensor([1]), net.bank, max_norm=1e-3)
 
 
-@pytest.mark.parametrize("write", [set_data, set_all, rescaled])
+def cut(net: Any) -> None:
+    F.hardtanh(net.bank, -0.5, 0.5, inplace=True)
+
+
+def cut_by_place(net: Any) -> None:
+    F.hardtanh(net.table.detach(), -0.5, 0.5, True)
+
+
+def initialised(net: Any) -> None:
+    nn.init.constant_(net.bank, 0.5)
+
+
+def put(net: Any) -> None:
+    torch.index_put_(input=net.table.detach(), indices=(torch.tensor([0]),), values=torch.tensor(3.0))
+
+
+def by_overload(net: Any) -> None:
+    torch.ops.aten.fill_.Scalar(net.bank, 0.5)
+
+
+@pytest.mark.parametrize("write", [set_data, set_all, rescaled, cut, cut_by_place, initialised, put, by_overload])
 def test_43_9_writes_that_would_stay_are_refused_and_the_look_leaves_nothing(write: Any) -> None:
     class Writes(nn.Module):
         def __init__(self) -> None:

@@ -119,16 +119,20 @@ class Collation:
             record = _of_three(self._whole([copy.copy(item), _repeated(item), copy.copy(item)]))
         except NotByRecordError:
             raise
-        except Exception:  # a length that the function does not take, say: the record is as long as it is
-            record = _of_three(self._whole([copy.copy(item) for _ in range(3)]))
+        except Exception:  # a length that the function does not take, say
+            record = None
+        if record is None:  # or values that are drawn: the record is as long as it is
+            record = take(_in_rows(self._whole([copy.copy(item) for _ in range(3)]), 3), torch.tensor([0]), 3)
         _made_of(record)
         return record
 
 
 def _of_three(batch: Any) -> Any:
-    """A record's row of a batch of it, a companion and it again: a row that is there twice, wherever the function has put it."""
+    """A record's row of a batch of it, a companion and it again: a row that is there twice, wherever the function has put it.
+    None where there is none, as values are drawn."""
     rows = [take(_in_rows(batch, 3), torch.tensor([row]), 3) for row in range(3)]
-    return rows[1] if _same(rows[1], rows[2]) else rows[0]
+    pairs = ((1, 2), (0, 2), (0, 1))
+    return next((rows[one] for one, other in pairs if _same(rows[one], rows[other])), None)
 
 
 def _kind(item: Any) -> Any:
@@ -213,7 +217,7 @@ def _made_of(value: Any) -> Any:
                 f"Expected collate_fn to give tensors with one row for each record, got shape {tuple(value.shape)} for one: "
                 "what a batch shares, or has several rows a record, cannot be told apart."
             )
-        return value.shape, value.dtype
+        return value.shape, value.dtype, value.device, value.layout
     if isinstance(value, Mapping):
         return type(value), tuple((name, _made_of(part)) for name, part in cast(Mapping[Any, Any], value).items())
     if isinstance(value, list | tuple):

@@ -23,11 +23,18 @@ __all__ = ["LoopGuard", "fresh_masks", "fresh_seed", "global_states", "kept_stat
 _WATCHED = 2  # steps within which a loop that trains nothing is noticed
 
 
+def _with_generators(device: torch.device) -> list[int]:
+    """The CUDA devices whose generators a model on this device draws from."""
+    if device.type != "cuda":
+        return []
+    return [torch.cuda.current_device() if str(device) == "cuda" else device.index]
+
+
 @contextlib.contextmanager
 def kept_states(device: torch.device) -> Iterator[None]:
     """The global generators, of torch, NumPy and Python, are at the end of the block as they were before it."""
     python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
+    with torch.random.fork_rng(_with_generators(device)):
         try:
             yield
         finally:
@@ -73,7 +80,7 @@ def secret_masks(device: torch.device) -> Iterator[None]:
 @contextlib.contextmanager
 def fresh_masks(device: torch.device) -> Iterator[None]:
     """Within the block torch draws from a fresh seed of the operating system, whatever a data set or a loop made of its state."""
-    with torch.random.fork_rng([device.index or 0] if device.type == "cuda" else []):
+    with torch.random.fork_rng(_with_generators(device)):
         _seed_torch(device)
         yield
 

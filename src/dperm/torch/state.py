@@ -306,6 +306,9 @@ def _bytes_back(item: Any, held: Any) -> None:
 
 
 def _array_back(array: Any, held: Any) -> None:
+    array.setflags(write=True)
+    if array.shape != held.shape:
+        array.resize(held.shape, refcheck=False)
     array[...] = held
 
 

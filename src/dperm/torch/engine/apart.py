@@ -129,7 +129,8 @@ class Apart:
         if self.flat.sharded:
             return contextlib.nullcontext()
         fixed = self.snapshot().left_out | {leaf.untyped_storage().data_ptr() for leaf in self.flat.leaves}
-        return Alone(Tape(1, self.flat, True, self.pool), self.flat.leaves, Way(torch.arange(1)), self.draws, fixed=fixed)
+        tape = Tape(1, self.flat, True, self.pool)
+        return Alone(None, tape, self.flat.leaves, Way(torch.arange(1)), self.draws, fixed=fixed)
 
     @contextlib.contextmanager
     def as_it_was(self) -> Iterator[None]:
@@ -194,7 +195,7 @@ class _Evaluation:
             except Parting as parting:
                 waiting += way.parted(parting.groups)
             except Exception as error:
-                waiting += self._after(error, way, mine)
+                waiting += self._after(error, way, mine, batch.size, seed)
             else:
                 if mine.names is not None and engine.draws.drawn:
                     self._one_by_one(mine)  # each must draw what it draws in the run that is compared
@@ -228,14 +229,14 @@ class _Evaluation:
         for place in range(batch.size):
             self._alone(batch.of(torch.tensor([place])))
 
-    def _after(self, error: Exception, way: Way, mine: _Batch) -> list[Way]:
+    def _after(self, error: Exception, way: Way, mine: _Batch, whole: int, seed: int) -> list[Way]:
         """The ways that are left after a run that failed. Before the charge, raises what is wrong with the model itself; else
         tensors that the model makes belong to records from now on, and where that is not it, records run one after the other."""
         engine = self._engine
         if engine.charged:
             if mine.size > 1:
                 return way.halves()
-            self._one_by_one(mine)
+            self._alone(mine, way, whole, seed)  # which draws what it would have drawn with the others
             return []
         if isinstance(error, RefusedError) or not isinstance(error, FAILURES):
             raise error
@@ -293,13 +294,15 @@ class _Evaluation:
                 for name, buffer in list(module.named_buffers(recurse=False)):
                     setattr(module, name, run.each(buffer))
 
-    def _alone(self, batch: _Batch) -> None:
-        """One record by itself. Once the run is charged an error would be an output: a record that fails contributes zero."""
+    def _alone(self, batch: _Batch, way: Way | None = None, whole: int | None = None, seed: int | None = None) -> None:
+        """One record by itself, or that of a `way` in a physical batch of `whole` that draws from `seed`. Once the run is charged
+        an error would be an output: a record that fails contributes zero."""
         self._begin()
         engine, flat = self._engine, self._engine.flat
-        engine.draws.start(engine.draws.seed() if batch.names is None else engine.draws.seed_of_record(batch.names[0]))
+        own = engine.draws.seed() if batch.names is None else engine.draws.seed_of_record(batch.names[0])
+        engine.draws.start(own if seed is None else seed, own)
         try:
-            tape, losses = self._slopes_alone(batch)
+            tape, losses = self._slopes_alone(batch, way or Way(torch.arange(1)), whole)
         except Exception:
             if not engine.charged:
                 raise
@@ -308,10 +311,10 @@ class _Evaluation:
             partial = collected(tape, flat, losses.detach(), self._norms_only)
         self.parts.append(Part(batch.records, partial))
 
-    def _slopes_alone(self, batch: _Batch) -> tuple[Tape, Tensor]:
+    def _slopes_alone(self, batch: _Batch, way: Way, whole: int | None) -> tuple[Tape, Tensor]:
         tape, flat = self._tape(1), self._engine.flat
         with torch.enable_grad():
-            run = Alone(tape, flat.leaves, Way(torch.arange(1)), self._engine.draws, fixed=self._fixed)
+            run = Alone(whole, tape, flat.leaves, way, self._engine.draws, fixed=self._fixed)
             losses = self._loss(run, batch, [tensor.clone() for tensor in tensors((batch.inputs, batch.targets))])[None]
             for parameter, slope in zip(flat.leaves, slopes(losses, flat.leaves), strict=True):
                 if slope is not None:

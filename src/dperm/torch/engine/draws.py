@@ -44,13 +44,13 @@ _DRAW = (
     "fractional_max_pool",
 )
 #: those that take as many random numbers as their input's values ask for
-_BY_VALUES = ("poisson", "binomial", "standard_gamma", "dirichlet")
+_BY_VALUES = ("poisson", "binomial", "standard_gamma", "dirichlet", "rrelu")
 
 
 def draws_by_name(function: Any) -> bool:
     """Whether a function of torch draws, by its name."""
     name = function.__name__
-    return any(word in name for word in _DRAW) and name != "normalize" and not name.endswith("_loss")
+    return any(word in name for word in _DRAW) and name != "normalize" and not name.endswith(("_loss", "__"))
 
 
 class Draws:
@@ -62,7 +62,7 @@ class Draws:
         self.of_step = torch.Generator(device)
         self._device = device
         self._seed: int | None = None
-        self._of_records = 0
+        self._of_records = self._elsewhere = 0
         self._count = 0
         self._started: list[Tensor] = []
 
@@ -87,31 +87,34 @@ class Draws:
         with kept_states(self._device):
             yield
 
-    def start(self, of_records: int) -> None:
-        """Begin a run of the model: records draw from the seed `of_records`, the step from its own."""
+    def start(self, of_records: int, elsewhere: int | None = None) -> None:
+        """Begin a run of the model: records draw from the seed `of_records`, the step from its own, and what draws otherwise from
+        `elsewhere`."""
         assert self._seed is not None
-        seed_all(self._seed, of_records)
+        self._of_records, self._elsewhere, self._count = of_records, of_records if elsewhere is None else elsewhere, 0
+        seed_all(self._seed, self._elsewhere)
         self.of_step.manual_seed(self._seed)
-        self._of_records, self._count, self._started = of_records, 0, self._now()
+        self._started = self._now()
 
     def made(self, name: str, path: bytes, places: Tensor, size: int, draw: Callable[..., Any], *given: Tensor) -> Any:
         """The next draw, by the function of this name, of the records at `places` (k,) of a physical batch of `size`, on a path:
         for each `draw` of its numbers in `given` (k, ...)."""
         self._count += 1
+        before = self._now()
         seed = alignment.seed_of(self._of_records, self._count, path)
         if any(word in name for word in _BY_VALUES):
             rows: list[Tensor] = []
             for place, *mine in zip(places.tolist(), *given, strict=True) if given else ((place,) for place in places.tolist()):
                 self._begin(alignment.seed_of(seed, place))
                 rows.append(draw(*mine))
-            self._begin(self._of_records)
+            self._put_back(before)
             return torch.stack(rows)
         whole = len(places) == size
         spread = [item.contiguous() if whole else _spread(item, places, size) for item in given]
         self._begin(seed)
         # a first tensor that draws nothing says how many records there are
         made = torch.vmap(lambda _, *mine: draw(*mine), randomness="different")(places.new_zeros(size), *spread)
-        self._begin(self._of_records)
+        self._put_back(before)
         if whole:
             return made
         return map_tensors(lambda item: item[places.to(item.device)], made)
@@ -119,13 +122,22 @@ class Draws:
     def _begin(self, seed: int) -> None:
         torch.default_generator.manual_seed(seed)
         if self._device.type == "cuda":
-            torch.cuda.manual_seed(seed)
+            with torch.cuda.device(self._device):
+                torch.cuda.manual_seed(seed)
+
+    def _put_back(self, states: list[Tensor]) -> None:
+        torch.set_rng_state(states[0])
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(states[1], self._device)
 
     @property
     def seeded_anew(self) -> bool:
         """Whether somebody else has seeded the generators of torch."""
-        seeds = [torch.default_generator.initial_seed()] + ([torch.cuda.initial_seed()] if self._device.type == "cuda" else [])
-        return any(seed != self._of_records for seed in seeds)
+        seeds = [torch.default_generator.initial_seed()]
+        if self._device.type == "cuda":
+            with torch.cuda.device(self._device):
+                seeds.append(torch.cuda.initial_seed())
+        return any(seed != self._elsewhere for seed in seeds)
 
     @property
     def strayed(self) -> bool:
@@ -143,5 +155,7 @@ class Draws:
 
 
 def _spread(item: Tensor, places: Tensor, size: int) -> Tensor:
-    """(size, ...) with the rows of `item` (k, ...) at these places, and copies of the first elsewhere."""
-    return item[:1].expand(size, *item.shape[1:]).contiguous().index_copy(0, places.to(item.device), item)
+    """(size, ...) with the rows of `item` (k, ...) at these places, and copies of the first elsewhere. Gathered, so that nothing
+    that the way back needs can be overwritten."""
+    rows = torch.zeros(size, dtype=torch.long).index_copy_(0, places, torch.arange(len(places)))
+    return item[rows.to(item.device)]

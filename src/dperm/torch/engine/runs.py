@@ -8,6 +8,8 @@ and the copy is tapped. `Alone` runs one record by itself, for what `torch.vmap`
 
 from __future__ import annotations
 
+import functools
+import inspect
 import traceback
 import weakref
 from abc import abstractmethod
@@ -158,8 +160,7 @@ class Run(TorchFunctionMode):
                 "The model draws from a generator of its own, whose numbers records share: draw from torch's global generator, "
                 "without generator=."
             )
-        if _writes(func) and args:
-            self._refuse_write(func, args[0])
+        self._refuse_write(func, _written(func, args, kwargs))
         for name in ("out", "running_mean", "running_var"):
             self._refuse_write(func, kwargs.get(name))
         output = self._special(func, args, kwargs)
@@ -232,14 +233,55 @@ class Run(TorchFunctionMode):
         ]
 
 
-class InStep(Run):
+class _ByRecord(Run):
+    """A run of those records at `way.records` of a physical batch of `whole`, that each draw their own. Without a number, a
+    record draws from the global generator, also where checkpointed layers run again on the way back."""
+
+    def __init__(self, whole: int | None, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.whole = whole
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if self.whole is not None and draws_by_name(func) and not _drops_nothing(func, args, kwargs):
+            return self._drawn(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _drawn(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What a function that draws returns: each record's own numbers."""
+        size = self.whole or 1
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        written = _written(func, args, kwargs)
+        if written is not None and _inplace(func) is not None:
+            place = _inplace(func)
+            args = tuple(False if number == place else value for number, value in enumerate(args))
+            kwargs = {name: value for name, value in kwargs.items() if name != "inplace"}
+
+        def one(*mine: Tensor) -> Any:
+            left = iter(mine if written is None else (mine[0].clone(), *mine[1:]))
+            each = [next(left) if isinstance(value, Tensor) else value for value in args]
+            return func(*each, **{name: next(left) if isinstance(value, Tensor) else value for name, value in kwargs.items()})
+
+        def body(*whole: Tensor) -> Any:
+            return self.draws.made(func.__name__, self.way.path, self.way.records, size, one, *whole)
+
+        output = self.together(body, *given)
+        return output if written is None else written.copy_(output)
+
+    def dropout(self, numbers: Tensor, chance: float) -> Tensor:
+        """Numbers (k, ...) of all records with each record's own left out by this chance, and the others as much larger."""
+
+        def one(mine: Tensor) -> Tensor:
+            return F.dropout(mine, chance)
+
+        return self.draws.made("dropout", self.way.path, self.way.records, self.whole or 1, one, numbers)
+
+
+class InStep(_ByRecord):
     """All records of a physical batch in step, under `torch.vmap`: `record` is any tensor of the record."""
 
-    def __init__(self, record: Tensor, whole: int, *args: Any, **settings: Any) -> None:
+    def __init__(self, record: Tensor, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._record = record
-        #: how many records the physical batch has, of which those of the way run here
-        self.whole = whole
 
     def together(self, body: Callable[..., Any], *tensors: Tensor | None, **axes: Any) -> Any:
         size = self.tape.size
@@ -254,38 +296,6 @@ class InStep(Run):
             raise OutsideError("The model seeds torch's generator.")
         _see_one_record(func, args, kwargs)
         return super()._special(func, args, kwargs)
-
-    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        return self._drawn(func, args, kwargs) if draws_by_name(func) else func(*args, **kwargs)
-
-    def _drawn(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What a function that draws returns: each record's own numbers."""
-        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-        written = args[0] if func.__name__.endswith("_") else None
-        if "dropout" in func.__name__ and (kwargs.get("inplace") or (len(args) > 3 and args[3] is True)):
-            written, args, kwargs = args[0], (*args[:3], *args[4:]), {**kwargs, "inplace": False}
-
-        def one(*mine: Tensor) -> Tensor:
-            left = iter(mine)
-            first, *others = (next(left) if isinstance(value, Tensor) else value for value in args) if args else (None,)
-            named = {name: next(left) if isinstance(value, Tensor) else value for name, value in kwargs.items()}
-            if not args:
-                return func(**named)
-            return func(first.clone() if written is not None and isinstance(first, Tensor) else first, *others, **named)
-
-        def body(*whole: Tensor) -> Tensor:
-            return self.draws.made(func.__name__, self.way.path, self.way.records, self.whole, one, *whole)
-
-        output = self.together(body, *given)
-        return output if written is None else written.copy_(output)
-
-    def dropout(self, numbers: Tensor, chance: float) -> Tensor:
-        """Numbers (k, ...) of all records with each record's own left out by this chance, and the others as much larger."""
-
-        def one(mine: Tensor) -> Tensor:
-            return F.dropout(mine, chance)
-
-        return self.draws.made("dropout", self.way.path, self.way.records, self.whole, one, numbers)
 
     def _is_fixed(self, tensor: Tensor) -> bool:
         numbers = self.rows(tensor)
@@ -303,7 +313,7 @@ class InStep(Run):
         return found[0]
 
 
-class Alone(Run):
+class Alone(_ByRecord):
     """One record by itself: nothing but it is there."""
 
     def together(self, body: Callable[..., Any], *tensors: Tensor | None, **axes: Any) -> Any:
@@ -315,7 +325,7 @@ class Alone(Run):
         return None
 
     def _of_parameters(self, func: Any, args: Any, kwargs: Any) -> Any:
-        return func(*args, **kwargs)
+        return self._call(func, args, kwargs)
 
     def rows(self, tensor: Tensor) -> Tensor | None:
         return tensor.detach()[None]
@@ -348,14 +358,38 @@ _OWN_OPERATORS = ("aten", "prims", "torchvision", "profiler")
 _PLAIN = (Tensor, nn.Parameter, nn.Buffer)
 
 
-def _writes(func: Any) -> bool:
-    """Whether a function writes into its first argument."""
-    name = func.__name__
+def _drops_nothing(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether it is a dropout that draws nothing: in evaluation mode, or with a chance of zero."""
+    if "dropout" not in func.__name__:
+        return False
+    chance = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    training = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
+    return not training or chance == 0
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> Any:
+    """What a function writes into: a tensor, or a list of them; None where it writes into nothing that it is given."""
+    name = func.__name__.split(".")[0]
     if name == "__set__":  # an attribute: of its numbers, in other words, or of whether it has a gradient
-        return func in _NUMBERS_SET
-    if name.startswith("__"):
-        return name == "__setitem__" or (name.startswith("__i") and name not in ("__int__", "__invert__", "__index__"))
-    return name.endswith("_")
+        writes = func in _NUMBERS_SET
+    elif name.startswith("__"):
+        writes = name == "__setitem__" or (name.startswith("__i") and name not in ("__int__", "__invert__", "__index__"))
+    else:
+        place = _inplace(func)
+        asked = kwargs.get("inplace") or (place is not None and len(args) > place and args[place] is True)
+        writes = name.endswith("_") or bool(asked)
+    given = (*args, *kwargs.values())
+    return given[0] if writes and given else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _inplace(func: Any) -> int | None:
+    """The place of the argument that says whether a function writes into its first; None where it has none."""
+    try:
+        names = list(inspect.signature(func).parameters)
+    except (TypeError, ValueError):  # of functions that are not written in Python
+        return None
+    return names.index("inplace") if "inplace" in names else None
 
 
 def is_property(func: Any) -> bool:
