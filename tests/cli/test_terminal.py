@@ -38,7 +38,8 @@ def test_13_a_line_stays_one_and_steers_nothing(capsys: pytest.CaptureFixture[st
     with progress(HOSTILE, shown=True) as step:
         step(1, 2)
     out, err = capsys.readouterr()
-    assert only_text(out + err) and len(out.splitlines()) == 1 and len(err.splitlines()) == 3
+    assert only_text(out + err)
+    assert (len(out.splitlines()), len(err.splitlines())) == (1, 3)
     assert r"\x1b[2J" in out and "all is well  [/red]" in out
     say_lines("one\n\x1btwo\x85three\n")
     assert capsys.readouterr().out == "one\n\\x1btwo three\n\n"
@@ -140,4 +141,6 @@ def test_13_tables_read_no_markup(table: Path) -> None:
     found = influences(Dataset.of(frame, schema), "logistic")
     buffer = io.StringIO()
     influence_table(replace(found), 5, Console(file=buffer, width=200))
-    assert only_text(buffer.getvalue()) and "[/x]" in buffer.getvalue() and "[/red]" in buffer.getvalue()
+    assert only_text(buffer.getvalue())
+    assert "[/x]" in buffer.getvalue()
+    assert "[/red]" in buffer.getvalue()

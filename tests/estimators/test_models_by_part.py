@@ -68,7 +68,7 @@ def test_22_a_model_for_each_ward_for_the_price_of_one(log: SpendLog) -> None:
     right = models.predict(dataset.features) == dataset.targets
     assert right.mean() > 0.8
     alone = dataset.fit(DPLogisticRegression(epsilon=2.0, classes=["no", "yes"]))
-    assert (alone.predict(dataset.features) == dataset.targets).mean() < 0.7
+    assert (alone.predict(dataset.features) == dataset.targets).mean() < 0.77
     first, _ = log.charges()
     certificate = models.certificate_
     assert first.event == certificate.event

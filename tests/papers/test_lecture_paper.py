@@ -29,7 +29,8 @@ def test_optima_are_what_is_said() -> None:
 
 
 @pytest.mark.parametrize("kind", list(paper.RUNGS))
-def test_every_rung_is_certified_and_learns(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rung_is_certified_and_learns(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(paper, "HERE", tmp_path)  # where the spend log lies
     monkeypatch.setattr(paper, "SEEDS", {kind: 1 if kind == "strongly convex" else 3})
     monkeypatch.setattr(paper, "AGREEING", (1.0,))  # fewer than n at both: where all agree, nothing is hard
     for rung in paper.RUNGS[kind]:
