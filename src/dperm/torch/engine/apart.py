@@ -236,7 +236,10 @@ class _Evaluation:
         if engine.charged:
             if mine.size > 1:
                 return way.halves()
-            self._alone(mine, way, whole, seed)  # which draws what it would have drawn with the others
+            if mine.names is None:
+                self._alone(mine, way, whole, seed)  # which draws what it would have drawn with the others
+            else:
+                self._alone(mine)  # by its name, as in the run that is compared
             return []
         if isinstance(error, RefusedError) or not isinstance(error, FAILURES):
             raise error
