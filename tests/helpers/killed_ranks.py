@@ -65,7 +65,7 @@ def main(folder: Path, kills: int, sharded: bool) -> None:
     trainer = PrivateTrainer(
         model, cross_entropy, torch.optim.Adam(model.parameters(), lr=0.01),
         noise_multiplier=4.0, delta=1e-3, epochs=epochs, expected_batch_size=12, public_size=N, physical_batch_size=16,
-        checkpoint=folder / "run",
+        checkpoint=folder / "run", independence="tested" if sharded else "proved",
     )  # fmt: skip
     trainer.fit(records(), resume=True, checkpoint_every=50)
     if rank == 0:
