@@ -120,7 +120,7 @@ ranks = Ranks.here()
 model = spread(net())
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 trainer = PrivateTrainer(model, cross_entropy, optimizer, epsilon=3.0, delta=1e-3, epochs=6, expected_batch_size=12,
-                         public_size=120, checkpoint=folder)
+                         public_size=120, independence="tested", checkpoint=folder)
 
 class Watch(Callback):
     def on_step(self, step):
