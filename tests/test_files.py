@@ -29,7 +29,7 @@ def draft(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     if request.param == "named":
         monkeypatch.setattr("dperm._files._made_without_name", lambda *_: None)
     elif not hasattr(os, "O_TMPFILE"):
-        pytest.skip("files have names here")
+        pytest.skip("this system has no files without names")
     return request.param
 
 

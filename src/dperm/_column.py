@@ -69,9 +69,12 @@ def refuse_masked(name: str, values: Any) -> None:
 
 
 def refuse_other_than_numbers(name: str, values: Any) -> None:
-    """ValueError for a vector, a table or a frame of what becomes a number that it does not mean when NumPy makes numbers of it:
-    complex numbers lose a part, dates and durations become counts of a unit that nobody stated, structured entries their bytes.
-    Texts pass: what converts is the number that they state, and the rest fails by itself."""
+    """ValueError for entries that NumPy would convert to numbers that they do not mean.
+
+    Complex numbers would lose their imaginary part, dates and durations would become counts of a unit that nobody stated, and
+    structured entries would become their bytes. Texts are accepted here: a text converts to the number that it states, and the
+    conversion of any other text fails.
+    """
     for column_of in _columns(values):
         dtype = column_of.dtype
         kinds = {type(entry) for entry in np.asarray(column_of).flat} if dtype.kind == "O" else set[type]()
@@ -82,7 +85,7 @@ def refuse_other_than_numbers(name: str, values: Any) -> None:
 
 
 def _columns(values: Any) -> list[Any]:
-    """What has one type each: the columns of a frame of pandas', or an array as a whole."""
+    """Parts of `values` that have a single type each: the columns of a pandas frame, or the whole array."""
     if hasattr(values, "dtypes") and hasattr(values, "iloc") and getattr(values, "ndim", 0) == 2:
         return [values.iloc[:, place] for place in range(values.shape[1])]
     if hasattr(getattr(values, "dtype", None), "kind"):

@@ -1,4 +1,4 @@
-"""How much main memory may still be taken: what the machine has, within the limits of the process's control groups."""
+"""Main memory that this process can still allocate, within the limits of the machine and of its control groups."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _VERSION_2 = ("memory.max", "memory.current", "inactive_file")
 
 
 def free_memory(root: Path = Path("/")) -> float:
-    """Bytes that can be taken: the least that the machine and each control group above this process leave.
+    """Bytes that this process can still allocate: the smallest amount that the machine or any of its control groups leaves.
 
     Parameters
     ----------
     root : Path
-        Where `proc` and `sys` are looked for.
+        Folder that holds the file systems `proc` and `sys`.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def _of_machine(root: Path) -> float:
 
 
 def _of_control_groups(root: Path) -> Iterator[float]:
-    """What each group with a limit leaves: the process's own groups, and all above them."""
+    """Bytes that each control group with a limit still leaves, for the process's own groups and all of their parents."""
     mounted = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -56,7 +56,7 @@ def _of_control_groups(root: Path) -> Iterator[float]:
 
 
 def _left(group: Path, limit: str, used: str, given_back: str) -> float | None:
-    """None for a group without a limit, or that is not there."""
+    """Bytes that one control group still leaves; None for a group that has no limit or does not exist."""
     most, taken = _text(group / limit).strip(), _text(group / used).strip()
     if not (most.isdigit() and taken.isdigit()):
         return None

@@ -277,7 +277,7 @@ def test_44_3_a_signature_that_fails_keeps_the_model(tmp_path: Path, monkeypatch
 
     def broken(self: SigningKey, path: Any) -> None:
         read(self, path)
-        self._key = Broken()  # type: ignore[assignment]
+        monkeypatch.setattr(self, "_key", Broken())
 
     monkeypatch.setattr(SigningKey, "__init__", broken)
     done = dperm("train", "iris", "-o", model, "--sign-key", key, expect=1)

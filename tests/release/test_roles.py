@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -314,9 +313,11 @@ def test_7_no_setting_of_a_session_moves_a_limit(stays: Ledger, name: str) -> No
     alice = SpendLog(stays.alice)
     limit = RenyiFilter.of(2.0, DELTA).limits["divergence"]
     cost = 0.3 * limit + 1e-9 / 3
-    append: Callable[[str], None] = lambda number: stays.append(  # noqa: E731
-        stays.body(charge=number * 32, id=number * 32, costs={"divergence": cost, "mass": 1e-9 / 3}), settings=SETTINGS[name]
-    )
+
+    def append(number: str) -> None:
+        body = stays.body(charge=number * 32, id=number * 32, costs={"divergence": cost, "mass": 1e-9 / 3})
+        stays.append(body, settings=SETTINGS[name])
+
     for number in "abc":
         append(number)
     with pytest.raises(psycopg.Error, match="too little left"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dperm.torch import ModuleObjective
+from dperm.torch.engine.draws import Draws
 
 N, WIDTH, KINDS = 24, 6, 12
 
@@ -35,11 +37,18 @@ def squared(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs[:, 0] - targets).square()
 
 
+class Repeated(Draws):
+    """The same secret seeds each time."""
+
+    def seed(self) -> int:
+        return 11
+
+
 def contributions(model: nn.Module, x: Tensor, loss: Callable[[Tensor, Tensor], Tensor] = squared) -> Tensor:
     """(b, p) what each record gives, from the same secret seeds each time."""
     objective = ModuleObjective(model, loss)
     objective.engine.charged = True
-    objective.engine.draws.seed = lambda: 11  # type: ignore[method-assign]
+    objective.engine.draws = Repeated(objective.flat.device)
     found = objective.evaluate(x, torch.zeros(len(x)))
     return torch.stack([found.weighted_sum(one) for one in torch.eye(len(x))])
 
@@ -90,6 +99,34 @@ def test_43_5_two_ways_do_not_draw_the_same_numbers() -> None:
     x = torch.tensor([1, 2, 3] * 20)
     drawn = contributions(OwnLength(), x, lambda outputs, targets: outputs[:, 0])[:, 0]
     assert len(set(drawn.tolist())) == len(x)
+
+
+def test_43_5_who_runs_alone_after_a_failure_draws_what_it_drew_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All runs in step fail: the halves, and each record by itself in step, too."""
+    torch.manual_seed(0)
+    model, x = Adapters(), torch.randint(0, 9, (N,))
+    expected = contributions(model, x)
+
+    def fails(*args: Any) -> Any:
+        raise RuntimeError("an operator that has no batching rule")
+
+    monkeypatch.setattr("dperm.torch.engine.apart._Evaluation._in_step", fails)
+    alone = contributions(model, x)
+    assert torch.allclose(alone, expected, rtol=1e-4, atol=1e-5)
+    assert bool((expected.norm(dim=1) > 0).all())
+
+
+def test_43_5_two_draws_of_one_record_differ() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (torch.randn(len(x), 1) - torch.randn(len(x), 1)) * self.weight
+
+    drawn = contributions(Twice(), torch.zeros(20), lambda outputs, targets: outputs[:, 0])[:, 0]
+    assert float(drawn.abs().min()) > 0
 
 
 LAWS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {

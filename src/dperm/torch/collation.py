@@ -37,15 +37,11 @@ class Ragged(list[tuple[Tensor, Any, Any]]):
         return Ragged(((places, *function(inputs, targets)) for places, inputs, targets in self), self.size)
 
 
-_TRIES = 4
+_TRIES = 4  # draws of a collation that are compared: a share of a mixture may happen to be near 1
 _ACROSS = (
     "Your collate_fn gives a record other values beside other records: it computes across records (mixing, standardising?), or "
     "leaves their order. Compute per record, or with public statistics."
 )
-
-
-class NotByRecordError(ValueError):
-    """A collation has no row of each tensor for each record."""
 
 
 class Collation:
@@ -117,8 +113,6 @@ class Collation:
         """The batch (inputs, targets) of one record."""
         try:
             record = _of_three(self._whole([copy.copy(item), _repeated(item), copy.copy(item)]))
-        except NotByRecordError:
-            raise
         except Exception:  # a length that the function does not take, say
             record = None
         if record is None:  # or values that are drawn: the record is as long as it is
@@ -130,7 +124,8 @@ class Collation:
 def _of_three(batch: Any) -> Any:
     """A record's row of a batch of it, a companion and it again: a row that is there twice, wherever the function has put it.
     None where there is none, as values are drawn."""
-    rows = [take(_in_rows(batch, 3), torch.tensor([row]), 3) for row in range(3)]
+    batch = _in_rows(batch, 3)
+    rows = [take(batch, torch.tensor([row]), 3) for row in range(3)]
     pairs = ((1, 2), (0, 2), (0, 1))
     return next((rows[one] for one, other in pairs if _same(rows[one], rows[other])), None)
 
@@ -169,6 +164,7 @@ def joined(records: Sequence[Any]) -> Any:
 
 
 def _parts(batch: Any) -> str:
+    """A batch by its type, and by its length where it has parts, for messages."""
     named = type(batch).__name__
     return f"a {named} of {len(batch)}" if isinstance(batch, list | tuple) else named
 
@@ -181,6 +177,7 @@ def _in_rows(batch: Any, size: int) -> Any:
 
 
 def _numbers_as_tensors(value: Any, size: int) -> Any:
+    """The same with tensors (size,) in place of lists of `size` numbers."""
     if isinstance(value, list | tuple) and len(value) == size and all(type(part) in (bool, int, float) for part in value):
         return torch.tensor(value)
     if isinstance(value, Mapping):
@@ -213,7 +210,7 @@ def _made_of(value: Any) -> Any:
         return "packed", value.data.shape, value.data.dtype
     if isinstance(value, Tensor):
         if not value.dim() or value.shape[0] != 1:
-            raise NotByRecordError(
+            raise ValueError(
                 f"Expected collate_fn to give tensors with one row for each record, got shape {tuple(value.shape)} for one: "
                 "what a batch shares, or has several rows a record, cannot be told apart."
             )

@@ -5,12 +5,9 @@ from __future__ import annotations
 import bisect
 import hashlib
 import itertools
-import random
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from types import ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -22,12 +19,12 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 from dperm._column import refuse_masked
 from dperm.release import alignment
 from dperm.torch.collation import Collation, Ragged, grouped, joined, refuse_other_than_pairs
+from dperm.torch.generators import refuse_generators
 from dperm.torch.guard import fresh_seed, kept_states, seed_all
 from dperm.torch.messages import in_short
 from dperm.torch.named import Paired, label_apart
 from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.share import Share
-from dperm.torch.state import is_filled
 from dperm.torch.structure import batch_size, map_tensors, take, tensors
 
 __all__ = ["NOBODY", "TorchRecords"]
@@ -38,7 +35,6 @@ Indices = NDArray[np.intp]
 NOBODY = object()
 
 _AT_ONCE = 8192  # targets looked at together
-_SHORT = 100  # entries of a collection that may be transforms; longer ones are data
 
 
 class TorchRecords:
@@ -284,36 +280,6 @@ class TorchRecords:
         if self.device.type == "cpu":
             return tuple(batch)
         return tuple(map_tensors(lambda tensor: tensor.to(self.device, non_blocking=True), part) for part in batch)
-
-
-def refuse_generators(*roots: Any) -> None:
-    """ValueError where a data set or a collation keeps a generator of random numbers: what it draws for a record hangs on what
-    was read before. Looks at attributes, entries of short collections, closures and default arguments."""
-    waiting, seen = list(roots), set[int]()
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, random.Random | np.random.Generator | np.random.RandomState | torch.Generator):
-            raise ValueError(
-                f"The data set or collate_fn keeps a generator of random numbers ({type(item).__name__}): what it draws for one "
-                "record would hang on who was read before. Draw from the global generators of torch, NumPy or Python: they start "
-                "anew for each record, from a secret seed."
-            )
-        if id(item) in seen or isinstance(item, Tensor | np.ndarray | str | bytes | type | ModuleType):
-            continue
-        seen.add(id(item))
-        if isinstance(item, list | tuple) and len(cast(Any, item)) <= _SHORT:
-            waiting += cast(Any, item)
-        elif isinstance(item, dict) and len(cast(Any, item)) <= _SHORT:
-            waiting += cast(Any, item).values()
-        waiting += getattr(item, "__dict__", {}).values()
-        waiting += [cell.cell_contents for cell in getattr(item, "__closure__", None) or () if is_filled(cell)]
-        waiting += [
-            *(getattr(item, "__defaults__", None) or ()),
-            getattr(item, "__self__", None),
-            getattr(item, "__func__", None),
-        ]
-        if isinstance(item, partial):
-            waiting += [item.func, item.args, item.keywords]
 
 
 def _stated_targets(data: Any) -> Tensor | None:

@@ -229,7 +229,7 @@ class _Evaluation:
         for place in range(batch.size):
             self._alone(batch.of(torch.tensor([place])))
 
-    def _after(self, error: Exception, way: Way, mine: _Batch, whole: int, seed: int) -> list[Way]:
+    def _after(self, error: Exception, way: Way, mine: _Batch, physical_size: int, seed: int) -> list[Way]:
         """The ways that are left after a run that failed. Before the charge, raises what is wrong with the model itself; else
         tensors that the model makes belong to records from now on, and where that is not it, records run one after the other."""
         engine = self._engine
@@ -237,7 +237,7 @@ class _Evaluation:
             if mine.size > 1:
                 return way.halves()
             if mine.names is None:
-                self._alone(mine, way, whole, seed)  # which draws what it would have drawn with the others
+                self._alone(mine, way, physical_size, seed)  # which draws what it would have drawn with the others
             else:
                 self._alone(mine)  # by its name, as in the run that is compared
             return []
@@ -255,25 +255,31 @@ class _Evaluation:
         engine.slower(in_short(error))
         return []
 
-    def _in_step(self, way: Way, batch: _Batch, whole: int) -> Partial:
+    def _in_step(self, way: Way, batch: _Batch, physical_size: int) -> Partial:
         engine, tape = self._engine, self._tape(batch.size)
         given = tensors((batch.inputs, batch.targets))
         axes = [0 if counted else None for counted in batch.by_record]
 
         def one(record: Tensor, *mine: Tensor) -> Tensor:
             run = InStep(
-                record, whole, tape, engine.flat.leaves, way, engine.draws, own_tensors=engine.own_tensors, fixed=self._fixed
+                record,
+                physical_size,
+                tape,
+                engine.flat.leaves,
+                way,
+                engine.draws,
+                own_tensors=engine.own_tensors,
+                fixed=self._fixed,
             )
             if engine.own_tensors:
                 self._own_buffers(run)
             own = [tensor if axis is None else tensor.clone()[None] for tensor, axis in zip(mine, axes, strict=True)]
             return self._loss(run, batch, own)
 
-        # the first tensor belongs to records, whatever else does
-        # hooks on what is saved for the way back would see all records
         hooked = "A hook on saved tensors would see all records."
         no_hooks = contextlib.nullcontext() if engine.hooked else disable_saved_tensors_hooks(hooked)
         with torch.enable_grad(), no_hooks:
+            # the tensor in front belongs to records, whatever else does
             losses = torch.vmap(one, in_dims=(0, *axes), randomness="different")(torch.zeros(batch.size), *given)
         if engine.draws.strayed:
             raise OutsideError("The model draws by a function that dperm does not know.")
@@ -297,15 +303,17 @@ class _Evaluation:
                 for name, buffer in list(module.named_buffers(recurse=False)):
                     setattr(module, name, run.each(buffer))
 
-    def _alone(self, batch: _Batch, way: Way | None = None, whole: int | None = None, seed: int | None = None) -> None:
-        """One record by itself, or that of a `way` in a physical batch of `whole` that draws from `seed`. Once the run is charged
-        an error would be an output: a record that fails contributes zero."""
+    def _alone(self, batch: _Batch, way: Way | None = None, physical_size: int | None = None, seed: int | None = None) -> None:
+        """Run one record by itself; with a `way`, the one on it, which draws what it draws in its physical batch from `seed`.
+
+        Once the run is charged an error would be an output: a record that fails contributes zero.
+        """
         self._begin()
         engine, flat = self._engine, self._engine.flat
         own = engine.draws.seed() if batch.names is None else engine.draws.seed_of_record(batch.names[0])
         engine.draws.start(own if seed is None else seed, own)
         try:
-            tape, losses = self._slopes_alone(batch, way or Way(torch.arange(1)), whole)
+            tape, losses = self._slopes_alone(batch, way or Way(torch.arange(1)), physical_size)
         except Exception:
             if not engine.charged:
                 raise
@@ -314,10 +322,10 @@ class _Evaluation:
             partial = collected(tape, flat, losses.detach(), self._norms_only)
         self.parts.append(Part(batch.records, partial))
 
-    def _slopes_alone(self, batch: _Batch, way: Way, whole: int | None) -> tuple[Tape, Tensor]:
+    def _slopes_alone(self, batch: _Batch, way: Way, physical_size: int | None) -> tuple[Tape, Tensor]:
         tape, flat = self._tape(1), self._engine.flat
         with torch.enable_grad():
-            run = Alone(whole, tape, flat.leaves, way, self._engine.draws, fixed=self._fixed)
+            run = Alone(physical_size, tape, flat.leaves, way, self._engine.draws, fixed=self._fixed)
             losses = self._loss(run, batch, [tensor.clone() for tensor in tensors((batch.inputs, batch.targets))])[None]
             for parameter, slope in zip(flat.leaves, slopes(losses, flat.leaves), strict=True):
                 if slope is not None:

@@ -234,21 +234,23 @@ class Run(TorchFunctionMode):
 
 
 class _ByRecord(Run):
-    """A run of those records at `way.records` of a physical batch of `whole`, that each draw their own. Without a number, a
-    record draws from the global generator, also where checkpointed layers run again on the way back."""
+    """A run of the records at `way.records` in a physical batch of `physical_size` records, each of which draws its own numbers.
 
-    def __init__(self, whole: int | None, *args: Any, **settings: Any) -> None:
+    Where `physical_size` is None, a record draws from the global generator, so that checkpointed layers draw the same again when
+    they are run once more on the way back.
+    """
+
+    def __init__(self, physical_size: int | None, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.whole = whole
+        self.physical_size = physical_size
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if self.whole is not None and draws_by_name(func) and not _drops_nothing(func, args, kwargs):
-            return self._drawn(func, args, kwargs)
-        return func(*args, **kwargs)
+        if self.physical_size is None or not draws_by_name(func) or _drops_nothing(func, args, kwargs):
+            return func(*args, **kwargs)
+        return self._drawn(func, args, kwargs)
 
     def _drawn(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What a function that draws returns: each record's own numbers."""
-        size = self.whole or 1
         given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
         written = _written(func, args, kwargs)
         if written is not None and _inplace(func) is not None:
@@ -261,8 +263,8 @@ class _ByRecord(Run):
             each = [next(left) if isinstance(value, Tensor) else value for value in args]
             return func(*each, **{name: next(left) if isinstance(value, Tensor) else value for name, value in kwargs.items()})
 
-        def body(*whole: Tensor) -> Any:
-            return self.draws.made(func.__name__, self.way.path, self.way.records, size, one, *whole)
+        def body(*numbers: Tensor) -> Any:
+            return self._made_by_place(func.__name__, one, *numbers)
 
         output = self.together(body, *given)
         return output if written is None else written.copy_(output)
@@ -273,7 +275,12 @@ class _ByRecord(Run):
         def one(mine: Tensor) -> Tensor:
             return F.dropout(mine, chance)
 
-        return self.draws.made("dropout", self.way.path, self.way.records, self.whole or 1, one, numbers)
+        return self._made_by_place("dropout", one, numbers)
+
+    def _made_by_place(self, name: str, draw: Callable[..., Any], *given: Tensor) -> Any:
+        """The next draw on this way, `draw` of each record's numbers in `given` (k, ...)."""
+        assert self.physical_size is not None
+        return self.draws.made(name, self.way.path, self.way.records, self.physical_size, draw, *given)
 
 
 class InStep(_ByRecord):
@@ -376,7 +383,7 @@ def _written(func: Any, args: Any, kwargs: Any) -> Any:
         writes = name == "__setitem__" or (name.startswith("__i") and name not in ("__int__", "__invert__", "__index__"))
     else:
         place = _inplace(func)
-        asked = kwargs.get("inplace") or (place is not None and len(args) > place and args[place] is True)
+        asked = kwargs.get("inplace") or (place is not None and len(args) > place and args[place])
         writes = name.endswith("_") or bool(asked)
     given = (*args, *kwargs.values())
     return given[0] if writes and given else None
