@@ -19,7 +19,7 @@ from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
 from dperm.torch.engine.rules.conv import ConvGradient
 from dperm.torch.engine.rules.patches import Geometry
 from dperm.torch.forms import Dense, Outer, Rows, Total
-from dperm.torch.guard import secret_masks
+from dperm.torch.global_randomness import secret_masks
 from dperm.torch.source import admit_tails
 
 N = 60

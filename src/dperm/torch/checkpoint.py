@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dperm._files import HeldError, Lock, this_process
 
-__all__ = ["PARTS", "hold", "latest", "load", "probe", "save", "to_device"]
+__all__ = ["PARTS", "hold", "latest", "load", "probe", "save"]
 
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 _PREFIX, _WRITING, _LOCK = "step-", ".writing-", ".lock"
@@ -126,15 +125,4 @@ def _joined(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return {key: _joined(item, tensors) for key, item in value["items"]}
     if isinstance(value, list):
         return [_joined(item, tensors) for item in value]
-    return value
-
-
-def to_device(value: Any, device: torch.device) -> Any:
-    """Nested tensors on `device`."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {key: to_device(item, device) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(to_device(item, device) for item in value)
     return value

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from dperm.torch.guard import fresh_seed, seed_all
+from dperm.torch.global_randomness import fresh_seed, seed_all
 from dperm.torch.named import Paired
 from dperm.torch.structure import batch_size, map_tensors, padded, take, tensors, with_items
 

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dperm.torch.checkpoint import to_device
 from dperm.torch.memory import physical_batch_size as measured_batch_size
 from dperm.torch.messages import in_short
 from dperm.torch.objective import ModuleObjective
 from dperm.torch.ranks import Ranks
 from dperm.torch.records import TorchRecords
-from dperm.torch.structure import refuse_other_shapes, tensors
+from dperm.torch.structure import on_device, refuse_other_shapes, tensors
 
 __all__ = ["PROBED", "look_at"]
 
@@ -30,7 +29,7 @@ def look_at(records: TorchRecords, objective: ModuleObjective, ranks: Ranks, *, 
     sample = ranks.together(lambda: records.sample(PROBED))
     if objective.flat.sharded:  # all run the model as often
         own = sample
-        sample = to_device(ranks.first(lambda: to_device(own, torch.device("cpu"))), objective.flat.device)
+        sample = on_device(ranks.first(lambda: on_device(own, torch.device("cpu"))), objective.flat.device)
         ranks.together(lambda: refuse_other_shapes(own, sample))
         objective.share_sample(*sample)
         records.in_step = True

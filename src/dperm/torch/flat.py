@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dperm.torch.checkpoint import to_device
 from dperm.torch.ranks import Ranks
+from dperm.torch.structure import on_device
 
 __all__ = ["FlatParameters"]
 
@@ -152,12 +152,13 @@ class FlatParameters:
         if ranks.rank == 0:
             write(None)
 
-    def restore(self, saved: dict[str, Any], path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Any:
-        """Put back what the checkpoint at `path` has of the model and the optimiser; returns the update's state."""
+    def restore(self, saved: dict[str, Any], parts: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Any:
+        """Put back what a checkpoint has of the model and the optimiser; returns the update's state. `parts` is the folder
+        that all ranks wrote to, where parameters are sharded."""
         model.load_state_dict(saved["model"])
         if optimizer is not None:
             optimizer.load_state_dict(saved["optimizer"])
-        return to_device(saved["update"], self.device)
+        return on_device(saved["update"], self.device)
 
     # Sums and comparisons, which are of all ranks where parameters are sharded
 

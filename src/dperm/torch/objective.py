@@ -24,7 +24,7 @@ from dperm.torch.engine.refused import reason_to_refuse
 from dperm.torch.engine.tested import mixing
 from dperm.torch.evaluating import evaluating
 from dperm.torch.flat import FlatParameters
-from dperm.torch.guard import kept_states
+from dperm.torch.global_randomness import kept_states
 from dperm.torch.records import NOBODY, TorchRecords
 from dperm.torch.state import Snapshot
 from dperm.torch.structure import batch_size, call_model, map_tensors, packed, shapes, take

@@ -20,12 +20,12 @@ from dperm._column import refuse_masked
 from dperm.release import alignment
 from dperm.torch.collation import Collation, Ragged, grouped, joined, refuse_other_than_pairs
 from dperm.torch.generators import refuse_generators
-from dperm.torch.guard import fresh_seed, kept_states, seed_all
+from dperm.torch.global_randomness import fresh_seed, kept_states, seed_all
 from dperm.torch.messages import in_short
 from dperm.torch.named import Paired, label_apart
 from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.share import Share
-from dperm.torch.structure import batch_size, map_tensors, take, tensors
+from dperm.torch.structure import batch_size, map_tensors, on_device, take, tensors
 
 __all__ = ["NOBODY", "TorchRecords"]
 
@@ -162,7 +162,7 @@ class TorchRecords:
             return
         for start in range(0, self._size, _AT_ONCE):
             chunk = torch.arange(start, min(start + _AT_ONCE, self._size))
-            yield map_tensors(lambda tensor: tensor.to(self.device), take(targets, chunk, self._size))
+            yield on_device(take(targets, chunk, self._size), self.device)
 
     def batches(self) -> Iterator[Any]:
         """All records in order."""

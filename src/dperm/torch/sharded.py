@@ -21,7 +21,6 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_parts
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
-from dperm.torch.checkpoint import PARTS
 from dperm.torch.flat import FlatParameters
 from dperm.torch.ranks import Ranks
 from dperm.torch.structure import local, map_tensors, tensors
@@ -225,14 +224,14 @@ class ShardedParameters(FlatParameters):
         save_parts(self._state(_begun(optimizer), tensors(update)), checkpoint_id=parts)
         ranks.first(lambda: write(parts))
 
-    def restore(self, saved: dict[str, Any], path: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Any:
+    def restore(self, saved: dict[str, Any], parts: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Any:
         """ValueError where the checkpoint has no parts."""
-        if not (path / PARTS).is_dir():
-            raise ValueError(f"Expected what each rank had of sharded parameters in {path / PARTS}, which is not there.")
+        if not parts.is_dir():
+            raise ValueError(f"Expected what each rank had of sharded parameters in {parts}, which is not there.")
         begun = optimizer is not None and saved["optimizer"]["begun"]
         like = [torch.zeros(self.size, dtype=self.dtype, device=self.device) for _ in tensors(saved["update"])]
         state = self._state(optimizer if begun else None, like)
-        load_parts(state, checkpoint_id=path / PARTS)
+        load_parts(state, checkpoint_id=parts)
         set_model_state_dict(self._model, state["model"])
         if optimizer is not None:
             if begun:

@@ -44,6 +44,11 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
     return value
 
 
+def on_device(value: Any, device: torch.device) -> Any:
+    """`value` with its tensors on this device."""
+    return map_tensors(lambda tensor: tensor.to(device), value)
+
+
 def with_items(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
     """A mapping of the same type, where it can be written to: outputs of models have attributes too."""
     if type(value) is dict:

@@ -27,7 +27,8 @@ from dperm.torch import checkpoint
 from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar
 from dperm.torch.first_look import PROBED, look_at
 from dperm.torch.fitting import Fitting
-from dperm.torch.guard import LoopGuard, secret_masks
+from dperm.torch.global_randomness import secret_masks
+from dperm.torch.guard import LoopGuard
 from dperm.torch.moved import FirstStep
 from dperm.torch.objective import Independence, ModuleObjective
 from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords
@@ -556,7 +557,7 @@ class PrivateTrainer:
         if changed := [f"{name} = {there[name]!r}, not {value!r}" for name, value in mine.items() if there[name] != value]:
             raise ValueError(f"The checkpoint was made with {'; '.join(changed)}.")
         plan = self._ranks.together(lambda: starter.again(settings, state))
-        self._state = self.objective.flat.restore(saved, path, self.model, self.optimizer)
+        self._state = self.objective.flat.restore(saved, path / checkpoint.PARTS, self.model, self.optimizer)
         if self._fitting.scheduler is not None:
             self._fitting.scheduler.load_state_dict(saved["scheduler"])
         self.history = saved["history"]

@@ -21,7 +21,7 @@ from dperm.torch.engine.calls import refusing_shared_calls
 from dperm.torch.engine.passes import TorchPass
 from dperm.torch.engine.runs import RefusedError
 from dperm.torch.flat import FlatParameters
-from dperm.torch.guard import global_states, kept_states
+from dperm.torch.global_randomness import global_states, kept_states
 from dperm.torch.messages import in_short
 from dperm.torch.structure import FAILURES, map_tensors
 

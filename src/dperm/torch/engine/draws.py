@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dperm.release import alignment
-from dperm.torch.guard import fresh_seed, kept_states, seed_all
+from dperm.torch.global_randomness import fresh_seed, kept_states, seed_all
 from dperm.torch.structure import map_tensors
 
 __all__ = ["Draws", "draws_by_name"]

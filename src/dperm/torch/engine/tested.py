@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dperm.torch.engine.apart import Apart
-from dperm.torch.guard import fresh_seed, kept_states, seed_all
+from dperm.torch.global_randomness import fresh_seed, kept_states, seed_all
 from dperm.torch.structure import take
 
 __all__ = ["mixing"]
