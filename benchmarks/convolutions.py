@@ -16,7 +16,7 @@ from dperm.report.page import machine
 from dperm.torch.engine.rules import conv
 from dperm.torch.engine.rules.conv import ConvGradient
 from dperm.torch.engine.rules.patches import Geometry
-from dperm.torch.scratch import Pool
+from dperm.torch.tensors.buffers import Pool
 
 RESULTS = Path(__file__).parent / "results"
 #: records, channels in, size, channels out, kernel, stride, padding

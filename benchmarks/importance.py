@@ -27,7 +27,7 @@ from dperm.gradient.recipes import dp_sgd, dpis
 from dperm.privacy import Relation
 from dperm.release import spend_log
 from dperm.torch import ModuleObjective, TorchRecords
-from dperm.torch.source import open_channel
+from dperm.torch.ranks.tensor_noise import open_channel
 
 BATCH, SIZE = 512, 60_000
 LARGE = 1600  # b/r on MNIST at ε = 1, r being 0.32 on average

@@ -27,7 +27,7 @@ from dperm.gradient import SGD, Clip, Constant, NoisyGradients, Plan, Poisson
 from dperm.privacy import Relation
 from dperm.report.page import machine
 from dperm.torch import ModuleObjective, TorchOptimizer, TorchRecords
-from dperm.torch.source import open_channel
+from dperm.torch.ranks.tensor_noise import open_channel
 
 RESULTS = Path(__file__).parent / "results"
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

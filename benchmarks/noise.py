@@ -21,8 +21,8 @@ import torch
 from dperm.estimators import DPLogisticRegression
 from dperm.report.page import machine
 from dperm.torch import ModuleObjective
-from dperm.torch.source import open_channel
-from dperm.torch.state import Snapshot
+from dperm.torch.engine.model_state import Snapshot
+from dperm.torch.ranks.tensor_noise import open_channel
 from networks import DEVICE, WORK, data, private_step
 
 RESULTS = Path(__file__).parent / "results"

@@ -27,7 +27,7 @@ from torch.distributed.fsdp import fully_shard
 from dperm.report.page import machine
 from dperm.torch import PrivateTrainer
 from dperm.torch.ranks import Ranks
-from dperm.torch.structure import local
+from dperm.torch.tensors.nested import local
 
 RESULTS = Path(__file__).parent / "results"
 WIDTH, BLOCKS, RECORDS, BATCH, STEPS, WARM = 1024, 10, 4_000, 64, 8, 2

@@ -25,8 +25,8 @@ from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Relation
 from dperm.release import Channel, spend_log
 from dperm.torch import ModuleObjective
-from dperm.torch.records import TorchRecords
-from dperm.torch.source import open_channel
+from dperm.torch.data.records import TorchRecords
+from dperm.torch.ranks.tensor_noise import open_channel
 
 RESULTS = Path(__file__).parent / "results" / "smoothing.md"
 

@@ -29,7 +29,7 @@ ELSEWHERE = {
     "data/finding.py": "data/test_finding.py",
     "estimators/search.py": "estimators/test_search.py",
     "report/released.py": "report/test_released.py",
-    "torch/normalisation.py": "torch/test_normalisation.py",
+    "torch/features/channel_normalisation.py": "torch/test_normalisation.py",
 }
 #: … and what is only claimed to be private.
 CLAIMED = {"gradient/pidp.py", "gradient/published_normalised.py"}

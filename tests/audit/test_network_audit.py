@@ -17,7 +17,7 @@ from dperm.estimators import DPMLPClassifier, model_from_json, model_to_json
 from dperm.gradient import Clip
 from dperm.mechanisms import Gradient
 from dperm.release import SpendLog
-from dperm.torch.source import TorchSource
+from dperm.torch.ranks.tensor_noise import TorchSource
 from helpers.commands import dperm
 
 SIZE = 60

@@ -20,7 +20,7 @@ from dperm.mechanisms import Gradient
 from dperm.release import SpendLog
 from dperm.release.alignment import aligned
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
-from dperm.torch.engine.draws import Draws
+from dperm.torch.engine.randomness import Draws
 
 SIZE = 8
 LOSS = nn.CrossEntropyLoss(reduction="none")

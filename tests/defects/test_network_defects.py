@@ -16,11 +16,11 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from dperm.privacy import FilteredRdp, Gaussian, PoissonSampled, SelfComposed
 from dperm.release import SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
+from dperm.torch.engine.gradient_forms import Dense, Outer, Rows, Total
 from dperm.torch.engine.rules.conv import ConvGradient
 from dperm.torch.engine.rules.patches import Geometry
-from dperm.torch.forms import Dense, Outer, Rows, Total
-from dperm.torch.global_randomness import secret_masks
-from dperm.torch.source import admit_tails
+from dperm.torch.ranks.tensor_noise import admit_tails
+from dperm.torch.tensors.global_randomness import secret_masks
 
 N = 60
 

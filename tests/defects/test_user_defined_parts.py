@@ -23,9 +23,9 @@ from dperm.objectives import LinearObjective, Logistic, Loss
 from dperm.privacy import Certificate, Gaussian
 from dperm.release import Channel, SpendLog, SystemSource
 from dperm.torch import Callback, PrivateTrainer
+from dperm.torch.engine.gradient_forms import Outer
 from dperm.torch.engine.rules import rule_for
-from dperm.torch.engine.runs import Run, detached
-from dperm.torch.forms import Outer
+from dperm.torch.engine.tracing import Run, detached
 
 X = np.random.default_rng(0).uniform(-0.5, 0.5, (60, 2))
 Y = (X[:, 0] > 0).astype(int)

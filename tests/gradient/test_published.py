@@ -32,8 +32,8 @@ from dperm.privacy import Composed, Gaussian, Relation, SelfComposed, epsilon
 from dperm.privacy.events import Unsupported, claims_of, leaves
 from dperm.release import Channel, SpendLog
 from dperm.torch import PrivateTrainer, per_example
-from dperm.torch.records import TorchRecords
-from dperm.torch.source import open_channel
+from dperm.torch.data.records import TorchRecords
+from dperm.torch.ranks.tensor_noise import open_channel
 from helpers.asked import Asked, Question, moves
 
 TASK = Task(loss=Logistic(), features=3, classes=2, public_size=500)

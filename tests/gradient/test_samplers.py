@@ -428,7 +428,8 @@ def test_a_network_s_interrupted_epoch_is_not_gone_on_with(tmp_path: Path) -> No
 def test_no_epoch_is_drawn_twice_however_often_a_run_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every continued run starts an epoch of its own: two drawings of one epoch would be charged as one."""
     torch = pytest.importorskip("torch")
-    from dperm.torch import PrivateTrainer, run
+    from dperm.torch import PrivateTrainer
+    from dperm.torch.training import training_run as run
 
     monkeypatch.setattr(run, "_SECONDS_AT_ONCE", 0.0)
     inputs = torch.as_tensor(RNG.normal(size=(80, 3)))

@@ -28,8 +28,8 @@ from dperm.audit.recording import Forced, Recorder
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
 from dperm.release.alignment import aligned
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
-from dperm.torch.collation import grouped
-from dperm.torch.source import TorchSource
+from dperm.torch.data.collation import grouped
+from dperm.torch.ranks.tensor_noise import TorchSource
 
 __all__ = [
     "BODIES",

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import nn
 
-import dperm.torch.checkpoint as checkpoint
-import dperm.torch.run as run_module
+import dperm.torch.training.checkpoint as checkpoint
+import dperm.torch.training.training_run as run_module
 from dperm.gradient import AdaptiveNorm
 from dperm.gradient.recipes import dpis
 from dperm.release import Channel, SpendLog
 from dperm.torch import PrivateTrainer
-from dperm.torch.source import TorchSource
+from dperm.torch.ranks.tensor_noise import TorchSource
 
 OWNERS: dict[str, tuple[Any, str]] = {
     "charge": (SpendLog, "charge"),

@@ -19,7 +19,7 @@ import torch
 
 from dperm.torch import PrivateTrainer
 from dperm.torch.ranks import Ranks
-from dperm.torch.source import TorchSource
+from dperm.torch.ranks.tensor_noise import TorchSource
 from helpers.oracle import cross_entropy
 from helpers.rank_runs import N, records
 from helpers.shard_runs import net, spread

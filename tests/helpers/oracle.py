@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from dperm.torch import ModuleObjective
-from dperm.torch.structure import call_model, take
+from dperm.torch.tensors.nested import call_model, take
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:

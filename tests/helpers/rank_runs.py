@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-import dperm.torch.run as run_module
+import dperm.torch.training.training_run as run_module
 from dperm._random import NoiseStream, Randomness
 from dperm.audit.white_box import white_box
 from dperm.gradient import (
@@ -41,8 +41,8 @@ from dperm.privacy import Certificate, Gaussian, Relation
 from dperm.release import Source
 from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TorchRecords, private_channel_statistics
 from dperm.torch.ranks import RankError, Ranks, RankSource, Share
-from dperm.torch.ranks.sharing import share_of
-from dperm.torch.source import TorchSource
+from dperm.torch.ranks.rank_records import share_of
+from dperm.torch.ranks.tensor_noise import TorchSource
 from helpers.oracle import cross_entropy
 
 __all__ = ["ERRORS", "SCENARIOS", "WORKS", "individual", "launched", "main", "records"]

@@ -23,9 +23,9 @@ from dperm.gradient import AdaptiveClip, LaplacianSmoothing, PerLayer, Poisson
 from dperm.gradient.recipes import dpis
 from dperm.privacy import Relation
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
+from dperm.torch.parameters.fully_sharded import ShardedParameters
 from dperm.torch.ranks import Ranks, ShardSource
-from dperm.torch.ranks.sharing import share_of
-from dperm.torch.sharded import ShardedParameters
+from dperm.torch.ranks.rank_records import share_of
 from helpers import rank_runs
 from helpers.oracle import cross_entropy
 from helpers.rank_runs import N, Seen, noises, of_rank, plan_of, records

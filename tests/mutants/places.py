@@ -64,12 +64,11 @@ SCOPE = (
     ("estimators/search.py", "_planned|_score|_certificate"),
     ("report/released.py", "release|_numbers|_counted"),
     ("report/card.py", "_charged|_not_added_up|_up$"),
-    ("torch/normalisation.py", f"{_PAYS}|normalise"),
-    ("torch/source.py", "gaussian|tails"),
-    ("torch/engine/passes.py", "weighted_sum|norms|collected|_picked"),
-    ("torch/planning.py", _PAYS),
-    ("torch/persons.py", "_weighed"),
-    ("torch/ranks/*source.py", _PAYS),
+    ("torch/features/channel_normalisation.py", f"{_PAYS}|normalise"),
+    ("torch/engine/gradient_pass.py", "weighted_sum|norms|collected|_picked"),
+    ("torch/training/plan_settings.py", _PAYS),
+    ("torch/data/units.py", "_weighed"),
+    ("torch/ranks/*_noise.py", _PAYS),
     ("torch/engine/rules/patches.py", "^$"),
 )
 

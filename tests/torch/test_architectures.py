@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dperm.torch import ModuleObjective
-from dperm.torch.structure import map_tensors
+from dperm.torch.tensors.nested import map_tensors
 from helpers.architectures import Architecture, Case, every, versions
 from helpers.oracle import by_autograd
 

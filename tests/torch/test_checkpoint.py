@@ -27,7 +27,8 @@ from dperm.privacy.events import leaves
 from dperm.privacy.filters import filter_of
 from dperm.release import Channel, SpendLog, UnpaidReleaseError
 from dperm.release.ledger import Charge
-from dperm.torch import Callback, PrivateTrainer, checkpoint
+from dperm.torch import Callback, PrivateTrainer
+from dperm.torch.training import checkpoint
 from helpers import killed
 from helpers.ledgers import without_parts
 from helpers.oracle import cross_entropy

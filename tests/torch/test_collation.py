@@ -16,7 +16,7 @@ from dperm.gradient import SGD, AdaptiveClip, Constant, FullBatch, Plan
 from dperm.gradient.recipes import dp_sgd, dpis, full_batch_descent
 from dperm.release import Channel, SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
-from dperm.torch.flat import FlatParameters
+from dperm.torch.parameters.flat_parameters import FlatParameters
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 WORDS, N = 20, 40

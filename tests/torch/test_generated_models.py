@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dperm.torch import ModuleObjective
-from dperm.torch.structure import call_model
+from dperm.torch.tensors.nested import call_model
 from helpers.generated_models import (
     RECORDS,
     Case,

@@ -10,7 +10,7 @@ from torch.autograd.functional import hessian
 from torch.func import functional_call
 
 from dperm.torch import per_example
-from dperm.torch.records import TorchRecords
+from dperm.torch.data.records import TorchRecords
 
 
 @pytest.mark.parametrize("layers", [[nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)], [nn.Linear(3, 2)]], ids=["hidden", "linear"])

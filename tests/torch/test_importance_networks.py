@@ -22,8 +22,9 @@ from dperm.privacy import BudgetExceeded, FilteredRdp, Gaussian, PoissonSampled,
 from dperm.privacy.events import leaves
 from dperm.privacy.filters import excess
 from dperm.release import Channel, SpendLog
-from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TemperedSigmoid, TorchRecords, checkpoint
-from dperm.torch.source import TorchSource
+from dperm.torch import Callback, ModuleObjective, PrivateTrainer, TemperedSigmoid, TorchRecords
+from dperm.torch.ranks.tensor_noise import TorchSource
+from dperm.torch.training import checkpoint
 from helpers.ledgers import without_parts
 from helpers.oracle import cross_entropy
 from helpers.told import Told

@@ -19,8 +19,8 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from dperm.release.alignment import aligned
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
-from dperm.torch.collation import Ragged, joined
-from dperm.torch.engine.runs import RefusedError
+from dperm.torch.data.collation import Ragged, joined
+from dperm.torch.engine.tracing import RefusedError
 
 N, WIDTH = 6, 5
 BOUND = 1.0
@@ -270,7 +270,7 @@ def test_43_2_a_record_is_collated_the_same_whoever_is_beside_it(collate: Any, s
 
 
 def _groups(batch: Any) -> Any:
-    from dperm.torch.collation import Ragged
+    from dperm.torch.data.collation import Ragged
 
     return batch if isinstance(batch, Ragged) else [(torch.arange(len(batch[1])), *batch)]
 
@@ -298,7 +298,7 @@ def test_43_2_a_collation_that_computes_across_records_is_refused_before_the_cha
 
 @pytest.mark.parametrize("people", [3, 40])
 def test_43_persons_are_as_wide_as_their_own_rows(people: int) -> None:
-    from dperm.torch.persons import PersonRecords
+    from dperm.torch.data.units import PersonRecords
 
     rows = torch.arange(60.0)[:, None]
     groups = np.minimum(np.arange(60) // 2, people)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import helpers.counters
 from dperm.torch import ModuleObjective
-from dperm.torch.state import Snapshot
+from dperm.torch.engine.model_state import Snapshot
 from helpers import counters, logging_counts
 
 WIDTH, N, BATCH = 4, 41, 10

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dperm.release import SpendLog
 from dperm.torch import PrivateTrainer
-from dperm.torch.records import TorchRecords
+from dperm.torch.data.records import TorchRecords
 
 N = 40
 

@@ -19,8 +19,8 @@ from dperm.mechanisms import Gradient
 from dperm.privacy import Certificate
 from dperm.release import SpendLog
 from dperm.torch import ModuleObjective, PrivateTrainer, TorchRecords
-from dperm.torch.collation import Ragged
-from dperm.torch.persons import MeanLoss, OfPersons, PersonRecords
+from dperm.torch.data.collation import Ragged
+from dperm.torch.data.units import MeanLoss, OfPersons, PersonRecords
 
 RNG = np.random.default_rng(0)
 PERSONS, MOST = 200, 4

@@ -131,7 +131,7 @@ def test_issue_9_half_of_the_sensitivity_is_refuted(relation: Relation, size: in
     data[-1] = torch.zeros(K, 4, 5).index_fill(0, torch.tensor([0]), 1e4)
     other = torch.zeros(K, 4, 5).index_fill(0, torch.tensor([1]), 1e4).double()
     pair = Pair.neighbour(relation, "another channel", (data, torch.zeros(N)), other, 0.0)
-    (place,) = places_in("torch/normalisation.py")
+    (place,) = places_in("torch/features/channel_normalisation.py")
     assert is_found(replace(training({"relation": relation, "public_size": size}), replay_pairs=[pair]), place)
 
 

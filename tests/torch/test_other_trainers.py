@@ -55,7 +55,7 @@ def lightning_trainer(folder: Path, **given: Any) -> Any:
 
 def test_lightning_runs_the_private_steps(tmp_path: Path) -> None:
     trainer = lightning_trainer(tmp_path)
-    from dperm.torch.lightning import PrivateModule
+    from dperm.torch.integrations.lightning_trainer import PrivateModule
 
     run, data = private()
     with spend_log(tmp_path / "log.db") as log:
@@ -70,7 +70,7 @@ def test_lightning_runs_the_private_steps(tmp_path: Path) -> None:
 
 def test_lightning_may_stop_early_and_the_charge_stands(tmp_path: Path) -> None:
     trainer = lightning_trainer(tmp_path, max_steps=3)
-    from dperm.torch.lightning import PrivateModule
+    from dperm.torch.integrations.lightning_trainer import PrivateModule
 
     run, data = private()
     with spend_log(tmp_path / "log.db") as log:
@@ -92,7 +92,7 @@ def test_lightning_may_stop_early_and_the_charge_stands(tmp_path: Path) -> None:
 )
 def test_settings_of_lightning_that_change_a_run_are_refused(given: Any, message: str, tmp_path: Path) -> None:
     trainer = lightning_trainer(tmp_path, **given)
-    from dperm.torch.lightning import PrivateModule
+    from dperm.torch.integrations.lightning_trainer import PrivateModule
 
     run, data = private()
     module = PrivateModule(run, data)
@@ -105,7 +105,7 @@ def test_settings_of_lightning_that_change_a_run_are_refused(given: Any, message
 
 def test_lightning_continues_no_run_from_weights_alone(tmp_path: Path) -> None:
     trainer = lightning_trainer(tmp_path, max_steps=3)
-    from dperm.torch.lightning import PrivateModule
+    from dperm.torch.integrations.lightning_trainer import PrivateModule
 
     run, data = private()
     trainer.fit(PrivateModule(run, data))
@@ -119,7 +119,7 @@ def test_lightning_continues_no_run_from_weights_alone(tmp_path: Path) -> None:
 
 def test_lightning_with_a_loader_of_data_says_what_to_do(tmp_path: Path) -> None:
     trainer = lightning_trainer(tmp_path)
-    from dperm.torch.lightning import PrivateModule
+    from dperm.torch.integrations.lightning_trainer import PrivateModule
 
     run, data = private()
     with pytest.raises(RuntimeError, match="without a loader of data"):
@@ -153,7 +153,7 @@ class Named(nn.Module):
 
 def hugging_face(folder: Path, **given: Any) -> tuple[Any, PrivateTrainer]:
     transformers = pytest.importorskip("transformers", reason="needs transformers: make zoo")
-    from dperm.torch.hugging_face import PrivateHuggingFaceTrainer
+    from dperm.torch.integrations.hugging_face_trainer import PrivateHuggingFaceTrainer
 
     _, data = private()
     model = Named()
@@ -214,7 +214,7 @@ def test_hugging_face_takes_the_private_optimizer(tmp_path: Path) -> None:
     _, run = hugging_face(tmp_path)
     from transformers import TrainingArguments
 
-    from dperm.torch.hugging_face import PrivateHuggingFaceTrainer
+    from dperm.torch.integrations.hugging_face_trainer import PrivateHuggingFaceTrainer
 
     arguments = TrainingArguments(output_dir=str(tmp_path), num_train_epochs=1, max_grad_norm=0.0, use_cpu=True)
     with pytest.raises(TypeError, match="optimizer is the PrivateTrainer's"):

@@ -9,7 +9,7 @@ import pytest
 from dperm.gradient import SGD, Clip, Constant, Plan, Poisson, Policy
 from dperm.gradient.recipes import budgeted_recipe, dpis, pidp_sgd
 from dperm.privacy import Composed, Event, FilteredRdp, Gaussian, Relation, Risk, delta, epsilon
-from dperm.torch.planning import Planner
+from dperm.torch.training.plan_settings import Planner
 
 ADD, SIZE, DELTA = Relation.ADD_OR_REMOVE_ONE, 500, 1e-5
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from dperm.release import SpendLog
-from dperm.torch.ranks import Share, sharing
+from dperm.torch.ranks import Share
+from dperm.torch.ranks import rank_records as sharing
 from helpers.killed_ranks import steps_for
 from helpers.rank_runs import ERRORS, SCENARIOS, WORKS, individual, launched, records, remembered
 
@@ -57,7 +58,7 @@ _SAID = {
     "statistics": "Expected the same features on every rank",
     "seeded statistics": "random_state is None on rank 0 and 3 on rank 1",
     "seeded by a word": "random_state is None on rank 0 and 'None' on rank 1",
-    "seeded source": "random_state is (<class 'dperm.torch.source.TorchSource'>, Provenance(",
+    "seeded source": "random_state is (<class 'dperm.torch.ranks.tensor_noise.TorchSource'>, Provenance(",
     "twice": "ranks 0 and 1 hold the same: of their records about 100% are equal",
     "groups": "Expected the same groups on every rank",
     "parts of persons": "all records on every rank with person_rows",

@@ -19,8 +19,8 @@ from dperm.privacy import Composed, Event, FilteredRdp, Gaussian, PoissonSampled
 from dperm.release import SystemSource
 from dperm.release.source import in_earnest
 from dperm.torch.ranks import Ranks, RankSource, ShardSource
-from dperm.torch.ranks.shard_source import Lengthened
-from dperm.torch.source import TorchSource, admit_tails
+from dperm.torch.ranks.shard_noise import Lengthened
+from dperm.torch.ranks.tensor_noise import TorchSource, admit_tails
 
 T = TypeVar("T")
 SIZE = 4000

@@ -20,8 +20,8 @@ from dperm.privacy import Composed, Gaussian, PoissonSampled, Relation, SelfComp
 from dperm.privacy.events import leaves
 from dperm.release import Channel, SpendLog
 from dperm.torch import Callback, ModuleObjective, PrivateStep, PrivateTrainer, TensorBoard, TorchRecords
-from dperm.torch.memory import physical_batch_size
-from dperm.torch.source import TorchSource
+from dperm.torch.ranks.tensor_noise import TorchSource
+from dperm.torch.training.physical_batch import physical_batch_size
 from helpers.oracle import cross_entropy
 from helpers.told import Told
 

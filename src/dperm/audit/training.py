@@ -235,7 +235,7 @@ def open_for(theta: Any, source: Source, shards: Any = None, more: int = 0) -> C
     """A channel for vectors like θ; with `shards`, this rank's numbers and `more` that all ranks add up."""
     if is_torch_array(theta):
         from dperm.torch.ranks import Lengthened
-        from dperm.torch.source import open_channel
+        from dperm.torch.ranks.tensor_noise import open_channel
 
         return open_channel(source, theta.device, shards=shards and Lengthened(shards, more))
     return Channel.open(source)

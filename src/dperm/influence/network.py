@@ -23,9 +23,9 @@ from torch.func import functional_call, jvp, vjp
 
 from dperm import _validate as check
 from dperm.influence.chosen import admit_indices
-from dperm.torch.evaluating import evaluating
-from dperm.torch.records import TorchRecords
-from dperm.torch.structure import FAILURES, batch_size, call_model, tensors
+from dperm.torch.data.records import TorchRecords
+from dperm.torch.engine.evaluation_mode import evaluating
+from dperm.torch.tensors.nested import FAILURES, batch_size, call_model, tensors
 
 __all__ = ["NetworkInfluence"]
 

@@ -1,15 +1,15 @@
 """Networks: exact per-example gradients for PyTorch models, and private training with them."""
 
-from dperm.torch.callbacks import Callback, PrivateStep, ProgressBar, TensorBoard
+from dperm.torch.data.records import TorchRecords
 from dperm.torch.engine import TorchPass
-from dperm.torch.normalisation import ChannelStatistics, private_channel_statistics
-from dperm.torch.objective import ModuleObjective, per_example
-from dperm.torch.records import TorchRecords
-from dperm.torch.scattering import Scattering2D, scattering_features, scattering_scale
-from dperm.torch.search import Candidate, SearchedRun, search_runs
-from dperm.torch.tempered import TemperedSigmoid
-from dperm.torch.trainer import PrivateTrainer
-from dperm.torch.update import TorchOptimizer
+from dperm.torch.features.channel_normalisation import ChannelStatistics, private_channel_statistics
+from dperm.torch.features.scattering import Scattering2D, scattering_features, scattering_scale
+from dperm.torch.features.tempered_sigmoid import TemperedSigmoid
+from dperm.torch.module_objective import ModuleObjective, per_example
+from dperm.torch.parameters.optimizer import TorchOptimizer
+from dperm.torch.training.callbacks import Callback, PrivateStep, ProgressBar, TensorBoard
+from dperm.torch.training.search import Candidate, SearchedRun, search_runs
+from dperm.torch.training.trainer import PrivateTrainer
 
 __all__ = [
     "Callback",

@@ -1,13 +1,14 @@
 """The engine: exact gradients of each record by itself, of any model, by running it so that it sees one record.
 
-`apart` runs a batch; `runs` has what a run does with each call of torch's functions, `special` the functions that read, draw
-or look around, `rules` those that have per-example gradients in a cheap form; `reads` and `draws` say what becomes of values
-that Python reads and of randomness; `passes` is what is left. Before a charge `agreement` compares a model with itself in an
-ordinary batch, and `calls` looks for clocks and the like; `beside` and `tested` are for models whose independence is only tested.
+`isolated` runs a batch. `tracing` says what a run does with each call of torch's functions; `special_functions` handles those
+that read, draw or look around, and `rules` those whose per-example gradients have a cheap form (`gradient_forms`).
+`scalar_reads` and `randomness` handle values that Python reads and random draws; `model_state` puts back what a pass changed;
+`gradient_pass` is the result. `whole_batch` is for models whose independence is only tested (`dperm.torch.independence`).
 """
 
-from dperm.torch.engine import rules, special
-from dperm.torch.engine.apart import Apart
-from dperm.torch.engine.passes import TorchPass
+from dperm.torch.engine import rules
+from dperm.torch.engine import special_functions as special
+from dperm.torch.engine.gradient_pass import TorchPass
+from dperm.torch.engine.isolated import Apart
 
 __all__ = ["Apart", "TorchPass", "rules", "special"]

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dperm.torch.engine.gradient_forms import Block, Dense, Form, Outer
 from dperm.torch.engine.rules.linear import affine
 from dperm.torch.engine.rules.registry import rule_for
-from dperm.torch.engine.runs import SPECIAL, Alone, Run, detached
-from dperm.torch.forms import Block, Dense, Form, Outer
+from dperm.torch.engine.tracing import SPECIAL, Alone, Run, detached
 
 __all__ = ["attention"]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dperm.torch.scratch import Scratch
+from dperm.torch.tensors.buffers import Scratch
 
 __all__ = ["CELLS", "Backward", "Cell", "Forward", "Gates", "Incoming", "Weights"]
 

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 import torch.nn.grad
 from torch import Tensor, nn
 
+from dperm.torch.engine.gradient_forms import Dense, Form, Outer, wide
 from dperm.torch.engine.rules.patches import Geometry, patch_gram, patches
 from dperm.torch.engine.rules.registry import rule_for
-from dperm.torch.engine.runs import Run, detached
-from dperm.torch.forms import Dense, Form, Outer, wide
-from dperm.torch.norms import ghost_squares
-from dperm.torch.scratch import Scratch, record_chunks
+from dperm.torch.engine.tracing import Run, detached
+from dperm.torch.tensors.buffers import Scratch, record_chunks
+from dperm.torch.tensors.norms import ghost_squares
 
 __all__ = ["ConvGradient", "convolution", "kernel", "per_axis", "per_channel"]
 
@@ -148,7 +148,7 @@ class ConvGradient(Form):
         return _WORTH_IT * products < positions * cells * inner * outer
 
     def _squares_by_pixels(self) -> Tensor:
-        """Ghost norms (see `dperm.torch.norms`) with inner products of patches from those of pixels."""
+        """Ghost norms (see `dperm.torch.tensors.norms`) with inner products of patches from those of pixels."""
         groups, images = self.geometry.groups, self.multiple
         sizes, positions = self.input.shape[2:], self.gradient.shape[2:]
         right_gram = functools.partial(

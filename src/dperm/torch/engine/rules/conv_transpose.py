@@ -12,11 +12,11 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dperm.torch.engine.gradient_forms import Dense, Form
 from dperm.torch.engine.rules.conv import ConvGradient, kernel, per_axis, per_channel
 from dperm.torch.engine.rules.patches import Geometry
 from dperm.torch.engine.rules.registry import rule_for
-from dperm.torch.engine.runs import Run, detached
-from dperm.torch.forms import Dense, Form
+from dperm.torch.engine.tracing import Run, detached
 
 __all__ = ["transposed_convolution"]
 

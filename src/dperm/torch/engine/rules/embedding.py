@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dperm.torch.engine.gradient_forms import Form, Rows
 from dperm.torch.engine.rules.registry import rule_for
-from dperm.torch.engine.runs import RefusedError, Run, detached
-from dperm.torch.forms import Form, Rows
+from dperm.torch.engine.tracing import RefusedError, Run, detached
 
 __all__ = ["embedding", "embedding_bag"]
 

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dperm.torch.engine.gradient_forms import Dense, Form, Outer
 from dperm.torch.engine.rules.registry import rule_for
-from dperm.torch.engine.runs import Run, detached
-from dperm.torch.forms import Dense, Form, Outer
+from dperm.torch.engine.tracing import Run, detached
 
 __all__ = ["affine", "linear"]
 

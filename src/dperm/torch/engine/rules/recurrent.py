@@ -21,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dperm.torch.engine.gradient_forms import Dense, Form, Outer
+from dperm.torch.engine.layer_taps import Tape
 from dperm.torch.engine.rules.cells import CELLS, Backward, Cell, Forward, Incoming, Weights
 from dperm.torch.engine.rules.registry import rule_for
-from dperm.torch.engine.runs import SPECIAL, Alone, Run, detached
-from dperm.torch.forms import Dense, Form, Outer
-from dperm.torch.tape import Tape
+from dperm.torch.engine.tracing import SPECIAL, Alone, Run, detached
 
 __all__ = ["recurrent"]
 

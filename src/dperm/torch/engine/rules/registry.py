@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dperm.torch.engine.runs import RULES
+from dperm.torch.engine.tracing import RULES
 
 __all__ = ["Rule", "rule_for"]
 

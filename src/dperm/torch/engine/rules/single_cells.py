@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dperm.torch.engine.rules.linear import affine
 from dperm.torch.engine.rules.registry import rule_for
-from dperm.torch.engine.runs import Run
+from dperm.torch.engine.tracing import Run
 
 __all__: list[str] = []
 

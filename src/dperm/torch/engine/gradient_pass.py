@@ -1,0 +1,144 @@
+"""What a pass over some records leaves: losses, norms, and the sum of gradients by any weights."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dperm.objectives.per_example import Pass
+from dperm.torch.engine.gradient_forms import Form
+from dperm.torch.engine.layer_taps import Tape
+from dperm.torch.parameters.flat_parameters import FlatParameters
+from dperm.torch.tensors.buffers import Leases
+
+__all__ = ["Part", "Partial", "TorchPass", "collected", "nobody"]
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What one run leaves, of all its records: `losses` (k,), squared norms `squares` (k, groups), and the forms of
+    gradients."""
+
+    losses: Tensor
+    squares: Tensor
+    forms: Sequence[Form | None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run of the records `records` (k,), numbers in the batch."""
+
+    records: Tensor
+    run: Partial
+
+
+class TorchPass(Pass):
+    """Per-example quantities of b records at the model's parameters; tensors on the model's device, without a graph."""
+
+    __slots__ = ("_flat", "_leases", "_losses", "_parts", "_squares")
+
+    def __init__(self, size: int, parts: Sequence[Part], flat: FlatParameters, leases: Sequence[Leases]) -> None:
+        self._parts = parts
+        self._flat = flat
+        self._leases = leases  # the forms' memory is used again when the pass is gone
+        self._losses = _picked(size, [(part, part.run.losses) for part in parts])
+        self._squares = _picked(size, [(part, part.run.squares) for part in parts])
+
+    @property
+    def losses(self) -> Tensor:
+        return self._losses
+
+    @property
+    def norms(self) -> Tensor:
+        return self._squares.sum(1).sqrt()
+
+    @property
+    def group_norms(self) -> Tensor:
+        """(b, groups): norms of the parts of the gradient that belong to each module, see `ModuleObjective.groups`."""
+        return self._squares.sqrt()
+
+    @property
+    def bytes_held(self) -> int:
+        """Memory that lasts as long as the pass."""
+        return sum(lease.bytes_held for lease in self._leases)
+
+    @property
+    def untouched(self) -> list[str]:
+        """Names of trained parameters that no loss depends on."""
+        runs = [part.run.forms for part in self._parts]
+        return [name for number, name in enumerate(self._flat.names) if all(forms[number] is None for forms in runs)]
+
+    def of_nobody(self) -> TorchPass:
+        """The pass without its records, whose sums are zero here."""
+        return TorchPass(0, [nobody(self._flat)], self._flat, self._leases)
+
+    def weighted_sum(self, factors: Any, bound: float | None = None) -> Tensor:
+        """Σ_i factors_i·∇ℓ_i (p,); factors (b,), or (b, groups) to weigh each module's part by itself."""
+        if not all(part.run.forms for part in self._parts):
+            raise ValueError("A pass for norms only keeps no gradients.")
+        factors = torch.as_tensor(factors, dtype=self._squares.dtype, device=self._squares.device)
+        if bound is not None:
+            lengths = (self._squares if factors.dim() > 1 else self._squares.sum(1, keepdim=True)).sqrt()
+            lengths = torch.linalg.vector_norm(lengths * (factors if factors.dim() > 1 else factors[:, None]), dim=1)
+            share = (bound / lengths).clamp(max=1.0)
+            factors = factors * (share if factors.dim() == 1 else share[:, None])
+        # factors that are no normal numbers have lost digits, or are none
+        usual = factors.isfinite() & (factors.abs() >= torch.finfo(factors.dtype).tiny)
+        factors = torch.where(usual, factors, torch.zeros_like(factors))
+        weights = [factors if len(part.records) == len(factors) else factors[part.records] for part in self._parts]
+        fills = [functools.partial(self._add, number, group, weights) for number, group in enumerate(self._flat.group_index)]
+        return self._flat.filled(fills, self._squares.device)
+
+    def _add(self, number: int, group: int, weights: Sequence[Tensor], out: Tensor) -> None:
+        for part, factors in zip(self._parts, weights, strict=True):
+            form = part.run.forms[number]
+            if form is not None:
+                form.add_weighted(factors if factors.dim() == 1 else factors[:, group], out)
+
+
+def nobody(flat: FlatParameters) -> Part:
+    """A run without records."""
+    none = torch.zeros(0, dtype=torch.long, device=flat.device)
+    losses = torch.zeros(0, dtype=flat.dtype, device=flat.device)
+    return Part(none, Partial(losses, losses.new_zeros(0, len(flat.groups)), [None] * len(flat.parameters)))
+
+
+def _picked(size: int, parts: Sequence[tuple[Part, Tensor]]) -> Tensor:
+    """(b, ...) values of records, from their runs; zero for records that had none."""
+    (first, values), *others = parts
+    if not others and len(first.records) == size:
+        return values
+    whole = values.new_zeros(size, *values.shape[1:])
+    for part, values in parts:
+        whole[part.records] = values
+    return whole
+
+
+def collected(tape: Tape, flat: FlatParameters, losses: Tensor, norms_only: bool) -> Partial:
+    """What the tape of one run holds, once its backward has run."""
+    tape.finish()
+    squares = torch.zeros(tape.size, len(flat.groups), dtype=torch.float64, device=losses.device)
+    for group, values in tape.squares:
+        squares[:, group] += values
+    squares = squares.to(losses.dtype)
+    # squares below the smallest normal number may be gone, one for each parameter: norms are never understated
+    squares += torch.tensor(_tiny(flat), dtype=squares.dtype, device=squares.device)
+    # a record whose gradient is not finite contributes zero; so does one whose norm overflows
+    bad = ~torch.isfinite(squares.sum(1))
+    if bool(bad.any()):
+        tape.drop(bad)
+        squares[bad] = 0.0
+    return Partial(losses, squares, [] if norms_only else [tape.forms.get(parameter) for parameter in flat.leaves])
+
+
+def _tiny(flat: FlatParameters) -> list[float]:
+    """By group, what squares of its parameters may lose to underflow."""
+    sizes = [0] * len(flat.groups)
+    for parameter, group in zip(flat.parameters, flat.group_index, strict=True):
+        sizes[group] += parameter.numel()
+    return [4 * size * torch.finfo(flat.dtype).tiny for size in sizes]

@@ -1,0 +1,364 @@
+"""Gradients of each record by itself, of a model that never sees two: by construction, and not by looking for records that
+mix."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import disable_saved_tensors_hooks
+
+from dperm.release import alignment
+from dperm.torch.data.collation import grouped
+from dperm.torch.engine.backward import slopes
+from dperm.torch.engine.gradient_forms import Dense
+from dperm.torch.engine.gradient_pass import Part, Partial, TorchPass, collected, nobody
+from dperm.torch.engine.layer_taps import Tape
+from dperm.torch.engine.model_state import Snapshot
+from dperm.torch.engine.randomness import Draws
+from dperm.torch.engine.scalar_reads import Parting, Way
+from dperm.torch.engine.tracing import Alone, InStep, OutsideError, RefusedError, Run
+from dperm.torch.engine.whole_batch import Beside
+from dperm.torch.parameters.flat_parameters import FlatParameters
+from dperm.torch.tensors.buffers import Leases, Pool
+from dperm.torch.tensors.nested import FAILURES, map_tensors, padded, tensors
+from dperm.torch.tensors.user_code_errors import in_short
+
+__all__ = ["Apart"]
+
+
+@dataclass
+class _Batch:
+    """Records that run together: their numbers in the whole batch, inputs and targets; in a replay their names, too. `by_record`
+    says of each tensor whether its first axis counts the records."""
+
+    records: Tensor
+    inputs: Any
+    targets: Any
+    by_record: Sequence[bool]
+    names: Sequence[object] | None = None
+
+    @classmethod
+    def whole(cls, records: Tensor, inputs: Any, targets: Any, names: Sequence[object] | None) -> _Batch:
+        counted = [bool(item.dim()) and item.shape[0] == len(records) for item in tensors((inputs, targets))]
+        return cls(records, inputs, targets, counted, names)
+
+    @property
+    def size(self) -> int:
+        return len(self.records)
+
+    def of(self, places: Tensor) -> _Batch:
+        """Those of the records at these places."""
+        names = None if self.names is None else [self.names[place] for place in places.tolist()]
+        counted = iter(self.by_record)
+
+        def chosen(item: Tensor) -> Tensor:
+            return item[places.to(item.device)] if next(counted) else item
+
+        inputs, targets = map_tensors(chosen, (self.inputs, self.targets))
+        return _Batch(self.records[places], inputs, targets, self.by_record, names)
+
+
+class Apart:
+    """Runs a model and its loss on one record at a time, all records of a batch in step where `torch.vmap` can.
+
+    `losses(inputs, targets) -> (b,)` calls both, and `roots` have all that they keep, the model first. `one_by_one` says why the
+    model runs one record after the other, or is None; `copied` has the trained parameters that went to a function without a
+    rule: each record gets a copy of its own there.
+    """
+
+    def __init__(self, roots: Sequence[Any], losses: Callable[[Any, Any], Tensor], flat: FlatParameters) -> None:
+        self.draws = Draws(flat.device)
+        self.one_by_one: str | None = None
+        self.copied: dict[nn.Parameter, None] = {}
+        self.rules: dict[Any, None] = {}
+        self.charged = False
+        #: names of trained parameters that no loss depends on, known after the first look
+        self.untouched: list[str] = []
+        #: code of installed packages that ran when the model was looked at
+        self.ran = set[CodeType]()
+        #: whether dperm itself has a hook on what is saved for the way back
+        self.hooked = False
+        self.roots, self.losses, self.flat, self.pool = roots, losses, flat, Pool()
+        self.own_tensors = False
+
+    def evaluate(self, batch: Any, size: int, *, norms_only: bool = False, beside: bool = False) -> TorchPass:
+        """The pass over `size` records, (inputs, targets) or `Ragged`. The model's state, and the global generators, are as they
+        were when it ends. With `beside` records of one shape run in one ordinary batch: that none influences another is the
+        caller's assumption then."""
+        kept = self.snapshot()
+        one = _Evaluation(self, kept, norms_only)
+        replayed = alignment.current()
+        with self.draws.kept(), _without_fast_paths(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # of torch.vmap, to people who build PyTorch
+            if self.charged:  # what a record makes the model say would be an output
+                warnings.simplefilter("ignore")
+            try:
+                for records, inputs, targets in grouped(batch, size):
+                    names = None if replayed is None else replayed.names_of(inputs) or range(size)
+                    if beside:
+                        one.beside(_Batch.whole(records, inputs, targets, names))
+                    else:
+                        one.batch(_Batch.whole(records, padded(inputs), padded(targets), names))
+            finally:
+                self.flat.rest()
+                kept.restore()
+        if not self.charged and not beside:
+            one.refuse_kept()
+        return TorchPass(size, one.parts or [nobody(self.flat)], self.flat, one.leases)
+
+    def snapshot(self) -> Snapshot:
+        """What the model and the loss keep besides the trained parameters; where these are sharded, besides all parameters."""
+        left_out = self.model.parameters() if self.flat.sharded else self.flat.parameters
+        return Snapshot(self.roots, without=left_out, ran=self.ran)
+
+    @property
+    def model(self) -> nn.Module:
+        return self.roots[0]
+
+    def watching(self) -> contextlib.AbstractContextManager[Any]:
+        """Within the block a batch runs as it is, but what is refused in a run of records is refused."""
+        if self.flat.sharded:
+            return contextlib.nullcontext()
+        fixed = self.snapshot().left_out | {leaf.untyped_storage().data_ptr() for leaf in self.flat.leaves}
+        tape = Tape(1, self.flat, True, self.pool)
+        return Alone(None, tape, self.flat.leaves, Way(torch.arange(1)), self.draws, fixed=fixed)
+
+    @contextlib.contextmanager
+    def as_it_was(self) -> Iterator[None]:
+        """How the model has to run in the block says nothing of how it runs afterwards, in another mode."""
+        before = self.one_by_one, self.own_tensors
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            yield
+        self.one_by_one, self.own_tensors = before
+
+    def slower(self, reason: str) -> None:
+        """Run one record after the other from now on."""
+        if self.one_by_one is None:
+            self.one_by_one = reason
+            warnings.warn(f"The model runs one record at a time: exact, but slower. {reason}", UserWarning, stacklevel=6)
+
+
+@contextlib.contextmanager
+def _without_fast_paths() -> Iterator[None]:
+    """Within the block transformers' layers run as they do in training: PyTorch's short cuts for evaluation pack all records into
+    one tensor, which `torch.vmap` cannot follow."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+class _Evaluation:
+    """One evaluation of all records of a batch, in as many runs as it takes."""
+
+    def __init__(self, engine: Apart, kept: Snapshot, norms_only: bool) -> None:
+        self.parts: list[Part] = []
+        self.leases: list[Leases] = []
+        self._engine, self._kept, self._norms_only, self._begun = engine, kept, norms_only, False
+        trained = {leaf.untyped_storage().data_ptr() for leaf in engine.flat.leaves}
+        self._fixed = kept.left_out | trained
+        self._survivors: list[weakref.ref[Tensor]] = []
+
+    def _begin(self) -> None:
+        """Put back what the last run has changed."""
+        if self._begun:
+            self._kept.restore()
+        self._begun = True
+
+    def batch(self, batch: _Batch) -> None:
+        """Run all records, on whatever ways they go, in as many runs as there are ways. Once the run is charged, a record that
+        fails changes nothing for the others: it is found by halves, and runs by itself."""
+        engine, seed = self._engine, self._engine.draws.seed()
+        waiting = [Way(torch.arange(batch.size))]
+        while waiting:
+            way = waiting.pop()
+            mine = batch.of(way.records) if len(way.records) < batch.size else batch
+            if engine.one_by_one is not None:
+                self._one_by_one(mine)
+                continue
+            self._begin()
+            engine.draws.start(seed)
+            try:
+                partial = self._in_step(way, mine, batch.size)
+            except Parting as parting:
+                waiting += way.parted(parting.groups)
+            except Exception as error:
+                waiting += self._after(error, way, mine, batch.size, seed)
+            else:
+                if mine.names is not None and engine.draws.drawn:
+                    self._one_by_one(mine)  # each must draw what it draws in the run that is compared
+                else:
+                    self.parts.append(Part(mine.records, partial))
+
+    def beside(self, batch: _Batch) -> None:
+        """Run all records in one ordinary batch."""
+        self._begin()
+        try:
+            partial = self._in_one_batch(batch)
+        except Exception:
+            if not self._engine.charged or self._engine.flat.sharded:
+                raise
+            self._one_by_one(batch)
+            return
+        self.parts.append(Part(batch.records, partial))
+
+    def _in_one_batch(self, batch: _Batch) -> Partial:
+        engine, tape = self._engine, self._tape(batch.size)
+        engine.draws.start(engine.draws.seed())
+        run = Beside(tape, engine.flat.leaves, Way(torch.arange(batch.size)), engine.draws, fixed=self._kept.left_out)
+        run.mark((batch.inputs, batch.targets))
+        with torch.enable_grad(), run:
+            losses = engine.losses(batch.inputs, batch.targets)
+        engine.copied |= run.copied
+        engine.rules |= run.rules
+        return self._collected(tape, losses)
+
+    def _one_by_one(self, batch: _Batch) -> None:
+        for place in range(batch.size):
+            self._alone(batch.of(torch.tensor([place])))
+
+    def _after(self, error: Exception, way: Way, mine: _Batch, physical_size: int, seed: int) -> list[Way]:
+        """The ways that are left after a run that failed. Before the charge, raises what is wrong with the model itself; else
+        tensors that the model makes belong to records from now on, and where that is not it, records run one after the other."""
+        engine = self._engine
+        if engine.charged:
+            if mine.size > 1:
+                return way.halves()
+            if mine.names is None:
+                self._alone(mine, way, physical_size, seed)  # which draws what it would have drawn with the others
+            else:
+                self._alone(mine)  # by its name, as in the run that is compared
+            return []
+        if isinstance(error, RefusedError) or not isinstance(error, FAILURES):
+            raise error
+        if not engine.own_tensors and not isinstance(error, OutsideError):
+            engine.own_tensors = True
+            return [Way(way.records)]
+        try:
+            self._one_by_one(mine)
+        except RefusedError:
+            raise
+        except ValueError as alone:
+            raise ValueError(f"The model or the loss does not run on each record by itself: {in_short(alone)}") from alone
+        engine.slower(in_short(error))
+        return []
+
+    def _in_step(self, way: Way, batch: _Batch, physical_size: int) -> Partial:
+        engine, tape = self._engine, self._tape(batch.size)
+        given = tensors((batch.inputs, batch.targets))
+        axes = [0 if counted else None for counted in batch.by_record]
+
+        def one(record: Tensor, *mine: Tensor) -> Tensor:
+            run = InStep(
+                record,
+                physical_size,
+                tape,
+                engine.flat.leaves,
+                way,
+                engine.draws,
+                own_tensors=engine.own_tensors,
+                fixed=self._fixed,
+            )
+            if engine.own_tensors:
+                self._own_buffers(run)
+            own = [tensor if axis is None else tensor.clone()[None] for tensor, axis in zip(mine, axes, strict=True)]
+            return self._loss(run, batch, own)
+
+        hooked = "A hook on saved tensors would see all records."
+        no_hooks = contextlib.nullcontext() if engine.hooked else disable_saved_tensors_hooks(hooked)
+        with torch.enable_grad(), no_hooks:
+            # the tensor in front belongs to records, whatever else does
+            losses = torch.vmap(one, in_dims=(0, *axes), randomness="different")(torch.zeros(batch.size), *given)
+        if engine.draws.strayed:
+            raise OutsideError("The model draws by a function that dperm does not know.")
+        return self._collected(tape, losses)
+
+    def _collected(self, tape: Tape, losses: Tensor) -> Partial:
+        """Run the way back, and take what the taps read. OutsideError where autograd still finds a trained parameter, which has
+        gone to a function that nobody saw."""
+        flat = self._engine.flat
+        with torch.enable_grad():
+            stray = slopes(losses, [tape.anchor, *flat.leaves])[1:]
+        if outside := [name for name, slope in zip(flat.names, stray, strict=True) if slope is not None]:
+            raise OutsideError(f"{', '.join(outside[:3])}: used where torch's functions do not see it.")
+        with torch.no_grad():
+            return collected(tape, flat, losses.detach(), self._norms_only)
+
+    def _own_buffers(self, run: Run) -> None:
+        """Buffers of each record's own, for models that write into them; they are put back with all else that the model keeps."""
+        for root in self._engine.roots:
+            for module in root.modules() if isinstance(root, nn.Module) else ():
+                for name, buffer in list(module.named_buffers(recurse=False)):
+                    setattr(module, name, run.each(buffer))
+
+    def _alone(self, batch: _Batch, way: Way | None = None, physical_size: int | None = None, seed: int | None = None) -> None:
+        """Run one record by itself; with a `way`, the one on it, which draws what it draws in its physical batch from `seed`.
+
+        Once the run is charged an error would be an output: a record that fails contributes zero.
+        """
+        self._begin()
+        engine, flat = self._engine, self._engine.flat
+        own = engine.draws.seed() if batch.names is None else engine.draws.seed_of_record(batch.names[0])
+        engine.draws.start(own if seed is None else seed, own)
+        try:
+            tape, losses = self._slopes_alone(batch, way or Way(torch.arange(1)), physical_size)
+        except Exception:
+            if not engine.charged:
+                raise
+            tape, losses = self._tape(1), torch.zeros(1, dtype=flat.dtype, device=flat.device)
+        with torch.no_grad():
+            partial = collected(tape, flat, losses.detach(), self._norms_only)
+        self.parts.append(Part(batch.records, partial))
+
+    def _slopes_alone(self, batch: _Batch, way: Way, physical_size: int | None) -> tuple[Tape, Tensor]:
+        tape, flat = self._tape(1), self._engine.flat
+        with torch.enable_grad():
+            run = Alone(physical_size, tape, flat.leaves, way, self._engine.draws, fixed=self._fixed)
+            losses = self._loss(run, batch, [tensor.clone() for tensor in tensors((batch.inputs, batch.targets))])[None]
+            for parameter, slope in zip(flat.leaves, slopes(losses, flat.leaves), strict=True):
+                if slope is not None:
+                    tape.expect([parameter])
+                    tape.add([(parameter, Dense((slope.to_dense() if slope.is_sparse else slope)[None]))])
+        return tape, losses
+
+    def _tape(self, size: int) -> Tape:
+        tape = Tape(size, self._engine.flat, self._norms_only, self._engine.pool)
+        self.leases.append(tape.scratch)
+        return tape
+
+    def _loss(self, run: Run, batch: _Batch, mine: list[Tensor]) -> Tensor:
+        """The loss of one record (), as a batch of which `mine` are the tensors; the list is emptied."""
+        run.way.begin()
+        run.watch(mine)
+        inputs, targets = map_tensors(lambda _: mine.pop(0), (batch.inputs, batch.targets))
+        with run:
+            loss = self._engine.losses(inputs, targets)[0]
+        del inputs, targets
+        self._engine.copied |= run.copied
+        self._engine.rules |= run.rules
+        if run.stopped is not None:
+            raise run.stopped
+        self._survivors += [made for made in run.kept([loss]) if not self._kept.holds(made())]
+        return loss
+
+    def refuse_kept(self) -> None:
+        """RefusedError where somebody outside of the model and the loss still holds what a run in step made of records."""
+        if any(kept() is not None for kept in self._survivors):
+            gc.collect()  # cycles, such as those of frames, hold tensors a while
+        if left := sum(kept() is not None for kept in self._survivors):
+            raise RefusedError(
+                f"Something outside of the model and the loss keeps {left} tensors of records, such as a global list or a "
+                "closure: what it holds would leave the run without noise."
+            )

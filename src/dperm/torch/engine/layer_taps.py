@@ -1,0 +1,102 @@
+"""One pass: layers tap their outputs on the way forward; gradients become per-example forms on the way back.
+
+A tap is an identity in the graph of activations. Functions run with detached parameters, so autograd computes gradients of
+their outputs only; every tap hands its output gradient G to the function's rule as soon as it is known, and G and the
+layer's input are freed with the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dperm.torch.engine.gradient_forms import Form, total
+from dperm.torch.parameters.flat_parameters import FlatParameters
+from dperm.torch.tensors.buffers import Pool
+
+__all__ = ["Reader", "Tape"]
+
+#: (output gradient, *saved) → (parameter, form) pairs
+Reader = Callable[..., Iterable[tuple[nn.Parameter, Form]]]
+
+
+class Tape:
+    """What one forward and one backward of `size` records at the parameters of `flat` leave behind.
+
+    Memory for the forms comes from `pool`. With `norms_only`, forms are dropped as soon as their norms are known.
+    """
+
+    def __init__(self, size: int, flat: FlatParameters, norms_only: bool, pool: Pool) -> None:
+        self.size = size
+        self.flat = flat
+        self.scratch = pool.lease()
+        self._pool = pool
+        self.norms_only = norms_only
+        self.forms: dict[nn.Parameter, Form] = {}
+        self.squares: list[tuple[int, Tensor]] = []
+        self._uses: dict[nn.Parameter, int] = {}
+        self._pending: dict[nn.Parameter, list[Form]] = {}
+        self.anchor = torch.zeros((), dtype=flat.dtype, device=flat.device, requires_grad=True)
+
+    def tap(self, output: Tensor, parameters: Iterable[nn.Parameter], reader: Reader, saved: tuple[Tensor, ...]) -> Tensor:
+        """`output`, whose gradient will be read; `parameters` are those that the reader will speak of."""
+        self.expect(parameters)
+        return _Tap.apply(output, self.anchor, self, reader, *saved)  # type: ignore[no-any-return]
+
+    def expect(self, parameters: Iterable[nn.Parameter]) -> None:
+        """One more use of each of `parameters` is on its way forward."""
+        for parameter in parameters:
+            self._uses[parameter] = self._uses.get(parameter, 0) + 1
+
+    def add(self, forms: Iterable[tuple[nn.Parameter, Form]]) -> None:
+        """Take forms in; a parameter's norm is computed when its last use has arrived."""
+        for parameter, form in forms:
+            pending = self._pending.setdefault(parameter, [])
+            pending.append(form)
+            if len(pending) == self._uses[parameter]:
+                self._finish(parameter, self._pending.pop(parameter))
+
+    def finish(self) -> None:
+        """Parameters with uses that no loss depends on."""
+        for parameter, pending in self._pending.items():
+            self._finish(parameter, pending)
+        self._pending.clear()
+
+    def _finish(self, parameter: nn.Parameter, pending: list[Form]) -> None:
+        form = total(pending)
+        if self.norms_only:
+            lease = self._pool.lease()  # of its own: used again by the next parameter
+            settled = form.settled(lease)
+        else:
+            settled = self.forms[parameter] = form.settled(self.scratch)
+        self.squares.append((self.flat.group_of[parameter], settled.squares()))
+
+    def drop(self, bad: Tensor) -> None:
+        """Zero the contributions of the records in `bad` (b,): 0·nan is nan, so a factor of 0 is not enough."""
+        for parameter, form in self.forms.items():
+            self.forms[parameter] = form.without(bad)
+
+
+class _Tap(torch.autograd.Function):
+    """The identity. In place, so that layers that overwrite their input (ReLU(inplace=True)) may follow."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, anchor: Tensor, tape: Tape, reader: Reader, *saved: Tensor) -> Tensor:
+        ctx.tape, ctx.reader = tape, reader
+        ctx.save_for_backward(*saved)
+        ctx.count = len(saved)
+        if 0 in output.stride():  # copies that share memory cannot be overwritten
+            return output.view_as(output)
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        gradient = gradients[0]
+        with torch.autocast(gradient.device.type, enabled=False):
+            # detached: a view of a saved output would hold the graph, and the graph holds this tape
+            ctx.tape.add(ctx.reader(gradient.detach(), *(tensor.detach() for tensor in ctx.saved_tensors)))
+        return gradient, None, None, None, *[None] * ctx.count

@@ -1,0 +1,370 @@
+"""What a model keeps besides its trained parameters, to be put back: what a run leaves there would leave it without noise, and
+would tell later runs of earlier records."""
+
+from __future__ import annotations
+
+import array
+import contextvars
+import ctypes
+import functools
+import io
+import itertools
+import queue
+import random
+import sys
+import sysconfig
+import types
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from dperm.torch.data.dataset_generators import is_filled
+from dperm.torch.tensors.nested import local
+
+__all__ = ["INSTALLED", "Snapshot", "is_library"]
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_COPIED = 1 << 20  # numbers of a tensor
+_MOST = 200_000  # objects: what hangs on a function may be anything
+#: modules whose objects and functions keep nothing of a model's records, or are put back by their owners
+_LEFT = ("dperm", "torch", "numpy", "lightning", "pytorch_lightning")
+#: whose objects lead to all of a program, to data, or to what is none of Python's
+_LEFT_OBJECTS = ("dperm", "lightning", "pytorch_lightning", "logging", "torch")
+#: but for these
+_KEPT_OBJECTS = ("torch.nn", "torch.distributions", "torch.optim", "dperm.torch.data.units")
+#: they are another at each use, and nobody can put them back so that each step has numbers of its own
+_MOVING = (
+    types.GeneratorType, random.Random, np.random.Generator, np.random.RandomState, torch.Generator, io.StringIO, io.BytesIO,
+    queue.SimpleQueue, ctypes.Array, ctypes.Structure,
+)  # fmt: skip
+#: where packages are installed
+INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+#: the type of functions that remember what they gave
+_CACHED: Any = type(functools.cache(lambda: None))
+#: methods that nobody calls of an object that is there
+_UNCALLED = frozenset(
+    {"__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__reduce__", "__reduce_ex__", "__getstate__",
+     "__setstate__", "__deepcopy__", "__copy__", "__repr__", "__str__", "__del__"}
+)  # fmt: skip
+#: whose states are put back by themselves
+_GLOBAL_GENERATORS = {id(method.__self__) for method in (random.random, np.random.rand)}
+_UNSET = object()
+#: functions of a class
+_CODE = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property)
+
+
+class Snapshot:
+    """The state reachable from `roots` as it is now: modules, losses and whatever they hold.
+
+    That is attributes, slots, lists, dicts, sets, arrays, tensors, hooks, what closures, default arguments and the global names
+    of functions hold, and what hangs on classes. Global names are those of code that may be called, by its name, from `forward`
+    or the loss; of packages that are installed, those of code that is in `ran`. What belongs to PyTorch or dperm is left out, but
+    for modules. Tensors in `without` stay as they are, and so do tensors of more than a million numbers: `left_out` says where
+    the latter are. `uncopied` names what cannot be put back: iterators, and generators of random numbers.
+
+    Raises ValueError for more than 200,000 objects.
+    """
+
+    def __init__(self, roots: Iterable[Any], *, without: Iterable[Tensor] = (), ran: Collection[types.CodeType] = ()) -> None:
+        #: where the numbers of tensors are that are too large to be put back
+        self.left_out: set[int] = set()
+        self.uncopied: list[str] = []
+        self._back: list[tuple[Callable[[Any, Any], None], Any, Any]] = []
+        self._ran = ran
+        self._without = {id(tensor) for tensor in without}
+        self._seen = set[int]()
+        #: names that code uses which may be called, and methods that are called when one of them is theirs
+        self._names = {"forward"}
+        self._methods: dict[str, list[Any]] = {}
+        self._alive: list[Any] = []  # identities stay theirs as long as this does
+        waiting = list(roots)
+        while waiting:
+            item = waiting.pop()
+            if type(item) not in _PLAIN and id(item) not in self._seen:
+                waiting.extend(self._visit(item))
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put everything back, in place."""
+        for back, item, held in self._back:
+            back(item, held)
+
+    def holds(self, item: Any) -> bool:
+        """Whether the object was there, and is put back, or was left out on purpose."""
+        return id(item) in self._seen
+
+    def _visit(self, item: Any) -> Iterable[Any]:
+        """Hold what is kept in `item` itself, and name what hangs on it."""
+        if len(self._seen) > _MOST:
+            raise ValueError(
+                f"Expected a model and a loss that hold at most {_MOST:,} objects, which are put back after each pass: keep data "
+                "sets and logs elsewhere."
+            )
+        self._seen.add(id(item))
+        self._alive.append(item)
+        if isinstance(item, Tensor):
+            return self._tensor(item)
+        if isinstance(item, nn.Module):
+            return (*self._attributes(item), type(item))
+        if isinstance(item, dict):
+            kind = _kind_of_dict(item)
+            self._hold(_dict_back, item, dict(kind.items(item)))
+            return (*kind.keys(item), *kind.values(item), *self._attributes(item))
+        if isinstance(item, (list, deque)):
+            self._hold(_list_back, item, list(item))
+            return (*item, *self._attributes(item))
+        if isinstance(item, (tuple, frozenset)):
+            return item
+        if isinstance(item, set):
+            self._hold(_set_back, item, set(item))
+            return (*item, *self._attributes(item))
+        if isinstance(item, np.ndarray):
+            if item.flags.writeable:
+                self._hold(_array_back, item, item.copy())
+            return item.flat if item.dtype.hasobject else ()
+        if isinstance(item, (array.array, bytearray)):
+            self._hold(_bytes_back, item, item[:])
+            return ()
+        if isinstance(item, (types.FunctionType, types.MethodType, functools.partial)):
+            return self._function(item)
+        if isinstance(item, (staticmethod, classmethod, property, functools.cached_property)):
+            return _behind(item)
+        if isinstance(item, types.BuiltinMethodType):
+            return (item.__self__,)
+        if isinstance(item, _CACHED):
+            self._hold(_cache_back, item, None)
+            return (item.__wrapped__,)
+        if isinstance(item, type):
+            return self._class(item)
+        if isinstance(item, contextvars.ContextVar):
+            self._hold(_variable_back, item, item.get(_UNSET))
+            return ()
+        if id(item) in _GLOBAL_GENERATORS:
+            return ()
+        if isinstance(item, _MOVING) or (isinstance(item, Iterator) and type(item).__module__ in ("builtins", "itertools")):
+            self.uncopied.append(type(item).__name__)
+            return ()
+        if _left(type(item)) or isinstance(item, (Dataset, types.ModuleType)):
+            return ()
+        return (*self._attributes(item), type(item))
+
+    def _hold(self, back: Callable[[Any, Any], None], item: Any, held: Any) -> None:
+        self._back.append((back, item, held))
+
+    def _tensor(self, tensor: Tensor) -> Iterable[Any]:
+        named = vars(tensor)
+        if named or isinstance(tensor, nn.Parameter):
+            self._hold(_dict_back, named, dict(named))
+        if id(tensor) not in self._without:
+            mine = local(tensor)
+            if mine.numel() <= _COPIED and not mine.is_meta:
+                self._hold(_tensor_back, mine, mine.detach().clone())
+            elif mine.layout is torch.strided and not mine.is_meta:
+                self.left_out.add(mine.untyped_storage().data_ptr())
+            if mine.is_leaf and mine.grad is None:
+                self._hold(_no_gradient_back, mine, None)
+        return named.values()
+
+    def _attributes(self, item: Any) -> Iterable[Any]:
+        named: Any = getattr(item, "__dict__", None)
+        held: dict[str, Any] = {}
+        if isinstance(named, dict):
+            self._hold(_dict_back, named, dict(named))
+            held.update(named)
+        if slots := {name: getattr(item, name) for name in _slots(type(item)) if hasattr(item, name)}:
+            self._hold(_slots_back, item, slots)
+        return (*held.values(), *slots.values())
+
+    def _function(self, function: Any) -> Iterable[Any]:
+        if isinstance(function, functools.partial):
+            return (function.func, function.args, function.keywords)
+        if isinstance(function, types.MethodType):
+            return (function.__self__, function.__func__)
+        if is_library(function.__module__ or ""):
+            return ()
+        code = function.__code__
+        cells = [cell for cell in function.__closure__ or () if is_filled(cell)]
+        for cell in cells:
+            self._hold(_cell_back, cell, cell.cell_contents)
+        hanging = (function.__defaults__, function.__kwdefaults__, vars(function), *(cell.cell_contents for cell in cells))
+        if code.co_filename.startswith(INSTALLED) and code not in self._ran:
+            return hanging
+        names = _names(code)
+        called = [method for name in names - self._names for method in self._methods.pop(name, ())]
+        self._names |= names
+        held = self._named(function.__globals__, names)
+        held += [sys.modules[name] for name in names if name in sys.modules]  # imported where it is called
+        modules = [module for module in held if isinstance(module, types.ModuleType)]
+        for module in modules:  # a module may name another
+            if not is_library(module.__name__):
+                found = self._named(vars(module), names)
+                modules += [other for other in found if isinstance(other, types.ModuleType) and other not in modules]
+                held += found
+        return (*hanging, *called, *held)
+
+    def _named(self, named: dict[str, Any], names: Iterable[str]) -> list[Any]:
+        held = {name: named[name] for name in names if name in named}
+        self._hold(_names_back, named, held)
+        return list(held.values())
+
+    def _class(self, kind: type) -> Iterable[Any]:
+        hanging: list[Any] = []
+        for each in kind.__mro__:
+            if not is_library(each.__module__):
+                held = {name: value for name, value in vars(each).items() if not _of_every_class(name, value)}
+                self._hold(_class_back, each, held)
+                hanging += held.values()
+                for name, value in vars(each).items():
+                    if isinstance(value, _CODE):
+                        if name in self._names or (name not in _UNCALLED and name.startswith("__")):
+                            hanging.append(value)
+                        else:
+                            self._methods.setdefault(name, []).append(value)
+        return hanging
+
+
+def is_library(module: str) -> bool:
+    """Whether code of this module keeps nothing of a model's."""
+    package = module.partition(".")[0]
+    return package in _LEFT or package in sys.stdlib_module_names
+
+
+def _left(kind: type) -> bool:
+    """Whether what its objects hold is none of a model's."""
+    module = f"{kind.__module__}."
+    return module.startswith(tuple(f"{left}." for left in _LEFT_OBJECTS)) and not module.startswith(
+        tuple(f"{kept}." for kept in _KEPT_OBJECTS)
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots(kind: type) -> tuple[str, ...]:
+    """The attributes of its objects that are in no dict."""
+    found: list[str] = []
+    for each in kind.__mro__:
+        slots: Any = vars(each).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__"):
+                private = name.startswith("__") and not name.endswith("__")
+                found.append(f"_{each.__name__.lstrip('_')}{name}" if private else name)
+    return tuple(found)
+
+
+def _of_every_class(name: str, value: Any) -> bool:
+    return (name.startswith("__") and name.endswith("__")) or isinstance(
+        value, (*_CODE, types.MemberDescriptorType, types.GetSetDescriptorType)
+    )
+
+
+def _behind(item: Any) -> Iterable[Any]:
+    """The functions that a class calls by this attribute."""
+    if isinstance(item, property):
+        return (item.fget, item.fset, item.fdel)
+    return (item.func if isinstance(item, functools.cached_property) else item.__func__,)
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> frozenset[str]:
+    """The global names and attributes that a function's code uses, and that of functions within it."""
+    inner = [_names(part) for part in code.co_consts if isinstance(part, types.CodeType)]
+    return frozenset(code.co_names).union(*inner)
+
+
+# How each kind of thing is put back
+
+
+def _tensor_back(tensor: Tensor, held: Tensor) -> None:
+    if tensor.shape != held.shape or tensor.dtype != held.dtype:
+        tensor.data = held.clone()
+    elif not _same(tensor, held):
+        tensor.copy_(held)
+
+
+def _no_gradient_back(tensor: Tensor, held: None) -> None:
+    tensor.grad = None
+
+
+def _variable_back(item: Any, held: Any) -> None:
+    if held is not _UNSET and item.get(_UNSET) is not held:
+        item.set(held)
+
+
+def _bytes_back(item: Any, held: Any) -> None:
+    item[:] = held
+
+
+def _array_back(array: Any, held: Any) -> None:
+    array.setflags(write=True)
+    if array.shape != held.shape:
+        array.resize(held.shape, refcheck=False)
+    array[...] = held
+
+
+def _dict_back(item: dict[Any, Any], held: dict[Any, Any]) -> None:
+    if not held and not item:
+        return
+    kind = _kind_of_dict(item)
+    now = itertools.chain.from_iterable(kind.items(item))
+    if kind.__len__(item) != len(held) or any(a is not b for a, b in zip(now, itertools.chain(*held.items()), strict=True)):
+        kind.clear(item)
+        kind.update(item, held)
+
+
+def _kind_of_dict(item: dict[Any, Any]) -> type[dict[Any, Any]]:
+    """Whose methods to use, whatever a subclass makes of them."""
+    return OrderedDict if isinstance(item, OrderedDict) else dict
+
+
+def _list_back(item: Any, held: list[Any]) -> None:
+    if len(item) != len(held) or any(a is not b for a, b in zip(item, held, strict=True)):
+        item.clear()
+        item.extend(held)
+
+
+def _set_back(item: set[Any], held: set[Any]) -> None:
+    if item != held:
+        item.clear()
+        item.update(held)
+
+
+def _slots_back(item: Any, held: dict[str, Any]) -> None:
+    for name, value in held.items():
+        if getattr(item, name, None) is not value:
+            object.__setattr__(item, name, value)
+
+
+def _cache_back(function: Any, held: None) -> None:
+    """What it remembers cannot be put back, and is found out again."""
+    function.cache_clear()
+
+
+def _cell_back(cell: types.CellType, held: Any) -> None:
+    cell.cell_contents = held
+
+
+def _names_back(named: dict[str, Any], held: dict[str, Any]) -> None:
+    for name, value in held.items():
+        if named.get(name) is not value:
+            named[name] = value
+
+
+def _class_back(kind: type, held: dict[str, Any]) -> None:
+    now = {name for name, value in vars(kind).items() if not _of_every_class(name, value)}
+    for name in now - held.keys():
+        delattr(kind, name)
+    for name, value in held.items():
+        if vars(kind).get(name) is not value:
+            setattr(kind, name, value)
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    if first.is_quantized:
+        return torch.equal(first.dequantize(), second.dequantize())
+    if first.layout is not torch.strided or first.is_nested:
+        return False
+    return torch.equal(first, second)

@@ -1,0 +1,73 @@
+"""Numbers that Python reads of a tensor: constants where all records agree on them; else records part, and each goes its own
+way. What a record draws is a function of its own way (`dperm.torch.engine.randomness`): it draws the same again where a run is
+repeated for those that go on together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Parting", "Way", "constants"]
+
+
+class Parting(Exception):
+    """Records of a run differ in what the model reads of them. `groups` (k,) numbers those that agree."""
+
+    def __init__(self, groups: Tensor) -> None:
+        super().__init__("Records differ in what the model reads of them.")
+        self.groups = groups
+
+
+class Way:
+    """What a model read of the records `records` (k,), numbers within a physical batch, all of whom agree on it."""
+
+    def __init__(self, records: Tensor, answers: Sequence[Tensor] = ()) -> None:
+        self.records = records
+        self.answers = list(answers)
+        self.path = b""
+        self._asked = 0
+
+    def begin(self) -> None:
+        """Before each run: the first read comes first again."""
+        self._asked, self.path = 0, b""
+
+    def parted(self, groups: Tensor) -> list[Way]:
+        """One way for each group of the records, all as far as this one came."""
+        return [Way(self.records[groups == group], self.answers) for group in range(int(groups.max()) + 1)]
+
+    def halves(self) -> list[Way]:
+        """The same way for the first half of the records, and for the others."""
+        return [Way(part, self.answers) for part in self.records.chunk(2)]
+
+    def agreed(self, tensor: Tensor, rows: Callable[[Tensor], Tensor | None]) -> Tensor:
+        """The numbers of a tensor as a constant. Raises `Parting` where records do not agree on them, bit for bit."""
+        numbers = rows(tensor)
+        if numbers is None:
+            return tensor
+        self._asked += 1
+        if self._asked > len(self.answers):
+            self.answers.append(_common(numbers))
+        answer = self.answers[self._asked - 1]
+        self.path = hashlib.sha256(self.path + answer.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).digest()
+        return answer
+
+
+def _common(rows: Tensor) -> Tensor:
+    rows = rows.contiguous()
+    if len(rows) > 1 and rows.numel():
+        bits = rows.reshape(len(rows), -1).view(torch.uint8)
+        if not bool((bits == bits[:1]).all()):
+            raise Parting(torch.unique(bits, dim=0, return_inverse=True)[1].cpu())
+    return rows[0].clone()
+
+
+def constants(run: Any, value: Any) -> Any:
+    """`value` with the tensors in it as constants of the way."""
+    if isinstance(value, Tensor):
+        return run.agreed(value)
+    return type(value)(constants(run, item) for item in value) if type(value) in (tuple, list) else value

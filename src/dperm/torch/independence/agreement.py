@@ -1,0 +1,167 @@
+"""Whether a model gives its records the losses and gradients that it gives them in one ordinary batch.
+
+No privacy rests on it: the engine's gradients are those of records by themselves. A model that was written to compare
+records, such as one with batch statistics, would silently become another one; and PyTorch's own batching rules may have
+faults.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dperm.torch.engine.backward import slopes
+from dperm.torch.engine.gradient_pass import TorchPass
+from dperm.torch.engine.isolated import Apart
+from dperm.torch.engine.tracing import RefusedError
+from dperm.torch.independence.shared_results import refusing_shared_calls
+from dperm.torch.parameters.flat_parameters import FlatParameters
+from dperm.torch.tensors.global_randomness import global_states, kept_states
+from dperm.torch.tensors.nested import FAILURES, map_tensors
+from dperm.torch.tensors.user_code_errors import in_short
+
+__all__ = ["disagreement"]
+
+_NORMS = 2  # records whose gradients are compared by themselves
+
+_MIXES = (
+    "One record's loss depends on another record: the model and the loss give it another loss in a batch than alone. A layer or "
+    "the loss mixes records, or depends on how many records there are. Look for normalisation over the batch, losses that "
+    "compare records or divide by their number, and padding that counts."
+)
+_GRADIENTS = (
+    "Per-example gradients do not agree with autograd's: a layer or the loss mixes, reorders or drops records on the way "
+    "back, hooks gradients, or has a batching rule with a fault."
+)
+
+
+def disagreement(engine: Apart, inputs: Any, targets: Any, size: int, *, beside: bool) -> str | None:
+    """What is wrong with the gradients of these records, or None. Parameters are moved a little meanwhile, so that layers
+    that start at zero hide nothing; layers are in evaluation mode where the model draws, and nothing is compared where it
+    draws still.
+    """
+    model, flat = engine.model, engine.flat
+    kept, asleep = engine.snapshot(), False
+    modes = {module: module.training for module in model.modules()}
+    with kept_states(flat.device), _moved(flat):
+        try:
+            plain = _ordinary(engine, *_copied(inputs, targets))
+            kept.restore()
+            if plain is None:
+                asleep = True
+                for module in modes:
+                    module.training = False
+                plain = _ordinary(engine, *_copied(inputs, targets))
+                kept.restore()
+                for module in modes:
+                    module.training = modes[module] if plain is None else False
+                asleep = plain is not None
+            try:
+                looked = contextlib.nullcontext(set[Any]()) if beside else refusing_shared_calls()
+                with looked as ran, engine.as_it_was() if asleep else contextlib.nullcontext():
+                    mine = engine.evaluate((inputs, targets), size, beside=beside)
+                engine.ran |= ran
+            except RefusedError:
+                raise
+            except FAILURES as error:
+                if size == 1:
+                    raise
+                return f"The model or the loss runs on a batch of {size} records and not on each by itself: {in_short(error)}"
+        finally:
+            kept.restore()
+            for module, mode in modes.items():
+                module.training = mode
+    if plain is None:
+        return None
+    if not plain.trains:
+        return "The losses do not depend on the trainable parameters: there is nothing to train."
+    engine.untouched = mine.untouched
+    return _apart(mine, plain, flat)
+
+
+def _copied(*batch: Any) -> Any:
+    """The batch in tensors that the model may overwrite."""
+    return map_tensors(Tensor.clone, batch)
+
+
+@dataclass(frozen=True)
+class _Ordinary:
+    """Of one ordinary batch: its losses (b,), weights (b,), the gradient (p,) of the weighted losses, the norms of the gradients
+    of some records by their numbers, and whether there is a gradient at all."""
+
+    losses: Tensor
+    weights: Tensor
+    gradient: Tensor
+    norms: dict[int, Tensor]
+    trains: bool
+
+
+def _ordinary(engine: Apart, inputs: Any, targets: Any) -> _Ordinary | None:
+    """None where the model draws."""
+    flat, draws = engine.flat, engine.draws
+    before = global_states(flat.device), draws.of_step.get_state().numpy().tobytes()
+    with torch.enable_grad(), engine.watching():
+        losses = engine.losses(inputs, targets)
+        weights = torch.linspace(0.5, 1.5, len(losses), dtype=losses.dtype, device=losses.device)
+        weights[1::2] *= -1
+        usable = torch.where(torch.isfinite(losses), losses, 0.0)
+        norms: dict[int, Tensor] = {}
+        for number in range(0, len(losses), max(1, len(losses) // _NORMS)):
+            only = torch.zeros_like(weights).index_fill_(0, torch.tensor([number], device=losses.device), 1.0)
+            norms[number] = flat.length(_gradient(usable, flat, only, keep=True))
+        gradient = _gradient(usable, flat, weights)
+    after = global_states(flat.device), draws.of_step.get_state().numpy().tobytes()
+    if flat.everywhere(after != before):
+        return None
+    return _Ordinary(losses.detach(), weights, gradient, norms, losses.requires_grad)
+
+
+def _gradient(losses: Tensor, flat: FlatParameters, weights: Tensor, *, keep: bool = False) -> Tensor:
+    """(p,) the gradient of Σ weights·losses by autograd."""
+    found = slopes(losses, flat.leaves, weights, keep=keep)
+    parts: list[Tensor] = []
+    for number, (leaf, slope) in enumerate(zip(flat.leaves, found, strict=True)):
+        whole = torch.zeros_like(leaf) if slope is None else slope
+        parts.append(flat.own(number, whole.to_dense() if whole.is_sparse else whole).flatten())
+    return torch.cat(parts)
+
+
+def _apart(mine: TorchPass, plain: _Ordinary, flat: FlatParameters) -> str | None:
+    losses = plain.losses
+    coarse = 1e-2 if losses.dtype == torch.float32 else 1e-6
+    size = float(torch.where(torch.isfinite(losses), losses, 0.0).abs().mean())
+    if not torch.allclose(mine.losses, losses, rtol=coarse, atol=coarse * size, equal_nan=True):
+        return _MIXES
+    if not flat.everywhere(bool(torch.isfinite(plain.gradient).all() and torch.isfinite(losses).all())):
+        return None  # records without a finite gradient count nothing here, and everything there
+    size = mine.norms.norm()
+    apart = flat.length(mine.weighted_sum(plain.weights) - plain.gradient * flat.summands)
+    wrong = bool(apart > coarse * size * flat.summands + 1e-9)
+    for number, norm in plain.norms.items():
+        # longer ones are sound: they hold what sums may add in rounding
+        wrong = wrong or bool(norm - mine.norms[number] > coarse * (norm + 1e-3 * size) + 1e-9)
+    return _GRADIENTS if wrong else None
+
+
+@contextlib.contextmanager
+def _moved(flat: FlatParameters, share: float = 0.1) -> Iterator[None]:
+    """Within the block the trainable parameters are elsewhere by a share of their size; rows of padding stay."""
+    stored = flat.stored()
+    kept = [parameter.clone() for parameter in stored]
+    try:
+        with torch.no_grad():
+            for number, (parameter, before) in enumerate(zip(stored, kept, strict=True)):
+                size = float(before.square().sum().sqrt()) / max(1, before.numel()) ** 0.5 or 0.1
+                parameter.add_(torch.randn_like(before), alpha=share * size)
+                if number in flat.padding:
+                    parameter[flat.padding[number]] = before[flat.padding[number]]
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, before in zip(stored, kept, strict=True):
+                parameter.copy_(before)

@@ -1,0 +1,99 @@
+"""Scores of a model on held-out records, without noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dperm.torch.tensors.nested import batch_size, call_model, take, tensors
+
+__all__ = ["mean_scores", "refuse_mixed_scores"]
+
+
+@torch.no_grad()
+def mean_scores(
+    model: nn.Module,
+    loss_fn: Callable[[Any, Any], Tensor],
+    metrics: dict[str, Callable[[Any, Any], Tensor]] | None,
+    batches: Iterable[Any],
+) -> dict[str, float]:
+    """Means over the batches (inputs, targets), in eval mode, of the loss and of `metrics`; without metrics, of the
+    accuracy where targets are classes.
+
+    ValueError for a metric that does not give one number per record.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    totals: dict[str, float] = {}
+    count = 0
+    try:
+        for inputs, targets in batches:
+            outputs = call_model(model, inputs)
+            losses = loss_fn(outputs, targets)
+            values = {"loss": losses}
+            if metrics is not None:
+                values |= {name: metric(outputs, targets) for name, metric in metrics.items()}
+            elif _classifies(outputs, targets):
+                values["accuracy"] = (outputs.argmax(1) == targets).float()
+            for name, value in values.items():
+                if tuple(getattr(value, "shape", ())) != (batch_size(inputs),):
+                    raise ValueError(f"Expected the metric {name!r} to give one number per record, not a mean.")
+                totals[name] = totals.get(name, 0.0) + float(value.sum())
+            count += len(losses)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    return {name: total / count for name, total in totals.items()}
+
+
+@torch.no_grad()
+def refuse_mixed_scores(
+    model: nn.Module,
+    loss_fn: Callable[[Any, Any], Tensor],
+    metrics: dict[str, Callable[[Any, Any], Tensor]] | None,
+    batch: Any,
+) -> None:
+    """ValueError where the loss, or a metric, does not run on this batch (inputs, targets), or has another value for the first of
+    its records beside the others than for that record alone: targets (b,) beside outputs (b, 1) are broadcast to a table.
+    """
+    inputs, targets = batch
+    size = batch_size(inputs) or 0
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        outputs = call_model(model, inputs)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    first = torch.tensor([0])
+    alone = take(outputs, first, size), take(targets, first, size)
+    for name, value_of in {"loss": loss_fn, **(metrics or {})}.items():
+        try:
+            together, single = value_of(outputs, targets), value_of(*alone)
+        except (RuntimeError, IndexError, KeyError, AttributeError) as error:
+            shapes = [", ".join(str(tuple(tensor.shape)) for tensor in tensors(part)) for part in (outputs, targets)]
+            raise ValueError(
+                f"The {name} does not run on the records to validate on (outputs {shapes[0]}, targets {shapes[1]}): {error}"
+            ) from error
+        if tuple(getattr(together, "shape", ())) != (size,) or tuple(getattr(single, "shape", ())) != (1,):
+            raise ValueError(f"Expected the metric {name!r} to give one number per record, not a mean.")
+        if not torch.allclose(together[:1].double(), single.double(), rtol=1e-3, atol=1e-5, equal_nan=True):
+            raise ValueError(
+                f"Expected the metric {name!r} to be of each record by itself, got {float(together[0]):.4g} for a record beside "
+                f"others and {float(single[0]):.4g} for it alone: look at the shapes of outputs and targets."
+            )
+
+
+def _classifies(outputs: Any, targets: Any) -> bool:
+    return (
+        isinstance(outputs, Tensor)
+        and isinstance(targets, Tensor)
+        and outputs.dim() == 2
+        and targets.dim() == 1
+        and not targets.is_floating_point()
+        and math.prod(targets.shape) == outputs.shape[0]
+    )

@@ -1,0 +1,165 @@
+"""The mutable side of a private training run: what is charged, which step comes next, what a checkpoint holds."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dperm.gradient import Gradients, Policy
+from dperm.objectives.per_example import Pass
+from dperm.privacy import Certificate, Composed, Event, Relation
+from dperm.privacy.accounting import best_epsilon
+from dperm.privacy.events import chosen_on_the_way
+from dperm.release import Channel
+from dperm.torch.data.records import TorchRecords
+from dperm.torch.module_objective import ModuleObjective
+from dperm.torch.training import checkpoint
+
+__all__ = ["Charged", "PrivateRun"]
+
+_COARSE = 1e-2  # grid of ε so far: an upper bound, and quick where ε is large
+_SECONDS_AT_ONCE = 10.0  # about how much training is lost, of what was paid for, when a run is killed
+
+
+@dataclass(frozen=True)
+class Charged:
+    """What a run has paid: the events of all its charges, the last charge's id, and the step that charge starts at."""
+
+    events: tuple[Event, ...]
+    charge_id: str
+    first: int = 0
+
+
+@dataclass
+class PrivateRun:
+    """One plan in progress on one model. `next` gives the next noisy gradient, or None after the last step.
+
+    With a `folder`, steps are reserved in the spend log before they are drawn: whoever continues the run starts after
+    everything that may have been drawn, with fresh noise.
+    """
+
+    plan: Policy
+    objective: ModuleObjective
+    channel: Channel
+    certificate: Certificate
+    charged: Charged
+    gradients: Gradients[Policy]
+    folder: Path | None = None
+    lost: int = 0
+    _reserved: int = 0
+    _block: int = 1
+    _since: float = field(default_factory=time.monotonic)
+    _seen: list[tuple[Tensor, Tensor]] = field(default_factory=list[tuple[Tensor, Tensor]])
+
+    @classmethod
+    def start(
+        cls,
+        plan: Policy,
+        objective: ModuleObjective,
+        records: TorchRecords,
+        channel: Channel,
+        certificate: Certificate,
+        charged: Charged,
+        *,
+        folder: Path | None = None,
+        first: int = 0,
+        observe: bool = False,
+    ) -> PrivateRun:
+        """A run from step `first` on; the channel is open for the plan's steps."""
+        seen: list[tuple[Tensor, Tensor]] = []
+
+        def note(at_theta: Pass) -> None:
+            seen.append((at_theta.losses, at_theta.norms))  # not the pass: it holds gradients
+
+        gradients = plan.gradients(objective, records, channel, first=first, observe=note if observe else None)
+        lost = gradients.step - first
+        if lost:
+            warnings.warn(
+                f"{lost} of {plan.steps} steps are passed over: they are paid for, but their records were drawn together with "
+                "those of steps before the interruption.",
+                stacklevel=6,
+            )
+        return cls(plan, objective, channel, certificate, charged, gradients, folder, lost, _seen=seen, _reserved=first)
+
+    @property
+    def step(self) -> int:
+        """Steps done or lost."""
+        return self.gradients.step
+
+    def next(self) -> Tensor | None:
+        self._seen.clear()
+        if self.folder is not None:
+            self._reserve()
+        if self.step >= self.plan.steps:
+            return None
+        self.objective.engine.draws.next_step()
+        return self.objective.flat.without_padding(self.gradients(self.objective.theta))
+
+    def _reserve(self) -> None:
+        if self.step < self._reserved or self.step >= self.plan.steps:
+            return
+        now = time.monotonic()
+        if self.step and now - self._since < _SECONDS_AT_ONCE:
+            self._block *= 2
+        self._since = now
+        first, before = self.charged.first, self.step
+        while self._reserved <= self.step < self.plan.steps:  # where steps are drawn together, more are skipped than were taken
+            start, stop = self.channel.reserve(self._block, self.plan.steps - first, self.step - first)
+            self.gradients.skip(first + start - self.step)
+            self._reserved = first + stop
+        skipped = self.step - before
+        self.lost += skipped
+        if skipped:
+            warnings.warn(
+                f"{skipped} of {self.plan.steps} steps were reserved before an interruption, or by a copy of this run, or drawn "
+                "together with some that were, and are in no checkpoint: they are paid for and skipped, not drawn again.",
+                stacklevel=6,
+            )
+
+    def observed(self) -> tuple[float, float]:
+        """Mean loss and share of bounded records of the last step's batch. Not private."""
+        bound = self.gradients.clipping_norm
+        count = max(1, sum(len(losses) for losses, _ in self._seen))
+        loss = sum(float(losses.sum()) for losses, _ in self._seen)
+        longer = sum(int((norms > bound).sum()) for _, norms in self._seen)
+        return loss / count, longer / count
+
+    def epsilon(self, relation: Relation, delta: float) -> float:
+        """ε of everything so far: the steps, what was spent on the number of records, and earlier charges of the run. inf where
+        the algorithm is only claimed."""
+        if self.plan.claim is not None:
+            return math.inf
+        spent: list[Event] = list(self.charged.events[:-1])
+        last = self.charged.events[-1]
+        if chosen_on_the_way(last) and self.plan.budgeted is None:
+            spent.append(last)  # the steps were chosen by the size that was released: the filter vouches for no less
+        elif steps := self.gradients.spent(relation, self.charged.first):
+            spent.append(steps)
+        if not spent:
+            return 0.0
+        return min(best_epsilon(Composed(tuple(spent)), delta, _COARSE)[0], self.certificate.epsilon or math.inf)
+
+    def save(self, state: Mapping[str, Any], parts: Path | None = None) -> None:
+        """A checkpoint of this moment; `state` is what the run does not know: model, updates, optimiser, settings. `parts`: what
+        the ranks have written of it, where each has a part."""
+        assert self.folder is not None
+        run = {
+            "step": self.step,
+            "lost": self.lost,
+            "charge_id": self.charged.charge_id,
+            "first": self.charged.first,
+            "events": [event.to_dict() for event in self.charged.events],
+            "private": self.channel.private,
+            "gradients": self.gradients.public(),
+            "private state": {name: torch.from_numpy(values) for name, values in self.gradients.private().items()},
+            "plan": {name: str(value) for name, value in self.plan.describe().items() if name != "update"},
+        }
+        checkpoint.save(self.folder, self.step, {"run": run, **state}, parts=parts)
