@@ -409,7 +409,8 @@ def public() -> Iterator[tuple[str, Any]]:
     modules = [module for module in pkgutil.walk_packages(dperm.__path__, "dperm.") if "__main__" not in module.name]
     for package in (module.name for module in modules if module.ispkg or module.name.startswith("dperm.report.")):
         module = importlib.import_module(package)
-        for name in getattr(module, "__all__", ()):
+        own = [name for name, item in vars(module).items() if getattr(item, "__module__", None) == package and name[0] != "_"]
+        for name in getattr(module, "__all__", own):
             item = getattr(module, name)
             if inspect.isfunction(item):
                 yield name, item

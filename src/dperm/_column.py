@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["agreement", "column", "refuse_masked", "refuse_other_than_numbers"]
-
 _PLAIN = (str, bytes, numbers.Number, datetime.date, type(None))  # entries that are looked at no further
 
 

@@ -14,8 +14,6 @@ from fractions import Fraction
 from math import floor
 from typing import Any
 
-__all__ = ["Digits", "direction_times_length", "failures", "largest", "normals", "rounded", "stretched"]
-
 _STEP = 64  # binary digits drawn at once
 _GUARD = 40  # binary digits that rounding inside the intervals may cost
 

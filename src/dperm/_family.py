@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import Any, TypeVar
 
-__all__ = ["members", "ours", "states", "written_here"]
-
 T = TypeVar("T")
 
 

@@ -30,20 +30,6 @@ from typing import IO
 
 from dperm._json import on_one_line
 
-__all__ = [
-    "HeldError",
-    "Lock",
-    "Reserved",
-    "make_new",
-    "nameless",
-    "open_to_append",
-    "replace_own",
-    "rescue",
-    "scratch_folder",
-    "this_process",
-    "write_new",
-]
-
 _NO_LINKS = os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _WRITING, _WHOLE = ".writing", ".whole"
 _PATIENCE = 60.0  # seconds that a writer waits for its turn: one takes milliseconds

@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-__all__ = ["JsonTooLargeError", "bounded_table", "bounded_value", "foreign", "on_one_line", "unique_names"]
-
 _MOST_CHARACTERS = 4_000_000
 _MOST_VALUES = 100_000  # names included
 _DEEPEST = 256

@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-__all__ = ["free_memory"]
-
 #: Files of a control group: its limit, what it uses, and the name in `memory.stat` of what the kernel would give back.
 _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 _VERSION_2 = ("memory.max", "memory.current", "inactive_file")

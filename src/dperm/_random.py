@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from dperm._exact import Digits, direction_times_length, failures, largest, normals, rounded, stretched
 
-__all__ = ["LARGEST_SCALE", "NORMAL_ERROR", "NoiseStream", "Randomness"]
-
 Array = NDArray[np.float64]
 Words = NDArray[np.uint64]
 _Pairs = list[tuple[Digits, Digits]]

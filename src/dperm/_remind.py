@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["remind_of_budget", "remind_of_delta", "remind_of_persons", "remind_of_scaling", "remind_of_size", "weakness"]
-
 _MUCH = 100.0  # of ε: odds of 1e-43 may become even
 _LIKELY = 0.25  # of δ
 _ROWS, _COLUMNS, _BLOCK, _CLOSE = 20, 50, 8192, 1e-5

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
-__all__ = ["downward", "upward"]
-
 _NEGLIGIBLE = 1e-9  # of a number: what accounting may be off by, and calibration aims below
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["at_least", "choice", "finite", "fraction", "integer", "non_negative", "plain_numbers", "positive", "scale"]
-
 
 def _number(name: str, value: Any) -> float:
     try:

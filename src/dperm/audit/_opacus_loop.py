@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-__all__ = ["Seen", "WithCanaries", "watch"]
-
 _LONG = 1e6  # length of a canary's gradient: far beyond any clipping norm
 
 

@@ -18,8 +18,6 @@ from dperm.gradient.policy import BatchSource
 from dperm.objectives import PublicFacts
 from dperm.objectives.per_example import Objective, Pass
 
-__all__ = ["CanaryObjective", "CanaryRecords", "with_canaries"]
-
 Array = NDArray[np.float64]
 
 _LONG = 1e6  # length of a canary's gradient: far beyond any clipping norm

@@ -27,8 +27,6 @@ from dperm.audit.statistics import (
 from dperm.privacy import ApproximateDP, Certificate, Event, Relation, epsilon
 from dperm.privacy.events import relation_of
 
-__all__ = ["Score", "Train", "compare_scores", "distinguish", "learned_score", "roc_points", "same_relation", "split_claim"]
-
 Array = NDArray[np.float64]
 
 #: (data, m) → outputs of m independent trainings, shape (m, …); a third parameter `progress(done, m)` is used if there is one

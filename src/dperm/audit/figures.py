@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from dperm.audit.result import AuditResult
 
-__all__ = ["curve_figure", "draw_curve"]
-
 _ATTACK, _CLAIM = "#0072B2", "#D55E00"
 
 

@@ -23,8 +23,6 @@ from dperm.audit.noise import FALSE_ALARM, Finding
 from dperm.audit.recording import DrawRecord
 from dperm.gradient.sampling import FixedSize, PoissonUpTo
 
-__all__ = ["DrawsTested"]
-
 Array = NDArray[np.float64]
 Table = NDArray[np.float64]  # of zeros and ones
 

@@ -17,8 +17,6 @@ from dperm.mechanisms import ByPart, Mechanism, Stage
 from dperm.objectives import LinearObjective
 from dperm.release import Source
 
-__all__ = ["likelihood_ratio_of", "minimisations_of", "trained_at_once"]
-
 Array = NDArray[np.float64]
 
 _AT_ONCE = 1 << 17  # numbers in the largest array of trainings run at once: it is to stay in cache

@@ -16,8 +16,6 @@ from dperm.audit.distinguish import compare_scores
 from dperm.audit.result import AuditResult
 from dperm.privacy import Event
 
-__all__ = ["inversion", "low_bits", "normal_pairs", "precision"]
-
 Array = NDArray[np.float64]
 
 #: (release (p,), query (p,), scale of the noise) → how well they fit

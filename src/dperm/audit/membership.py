@@ -18,8 +18,6 @@ from dperm.audit.result import MEMBERSHIP, AuditResult
 from dperm.audit.statistics import area_under_curve, upper_bound
 from dperm.privacy import Certificate, Event
 
-__all__ = ["member_scores", "membership", "record_losses"]
-
 Array = NDArray[np.float64]
 
 Losses = Callable[[Any, Data], Array]

@@ -12,8 +12,6 @@ from dperm.mechanisms import Stage
 from dperm.objectives import RegularisedSum
 from dperm.privacy import Relation
 
-__all__ = ["GRADIENT", "LOG_DETERMINANT", "SOLVER", "minimiser_findings"]
-
 Array = NDArray[np.float64]
 
 #: kinds of movement of objective perturbation

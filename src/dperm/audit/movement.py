@@ -12,8 +12,6 @@ from dperm.audit.recording import Recording, ReleaseRecord
 from dperm.privacy import Event, Relation
 from dperm.privacy.events import HiddenIterates, IndividualGaussian, RandomStop, leaves, relation_of
 
-__all__ = ["ROUNDING", "in_several_parts", "moved_undrawn", "movements", "overspent", "raise_to", "used_more_often"]
-
 ROUNDING = 1e-7  # relative: queries are sums in floating point
 
 

@@ -20,8 +20,6 @@ from dperm.audit.white_box import white_box
 from dperm.privacy import Event, Relation
 from dperm.release import Source
 
-__all__ = ["RECORDS", "attack_network", "event_of_network", "expected_seconds"]
-
 #: made-up ones: what a step does to a record does not depend on how many others there are
 RECORDS = 200
 _RUNS = 4  # with canaries and without, each a trial for each of 500 canaries

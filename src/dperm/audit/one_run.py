@@ -20,8 +20,6 @@ from dperm.privacy import Certificate, Event, Relation
 from dperm.privacy import delta as profile
 from dperm.privacy.gaussian import gaussian_mu
 
-__all__ = ["guess", "guesses_for", "one_run"]
-
 Array = NDArray[np.float64]
 
 _EPSILONS = np.linspace(0.0, 1.0, 33) ** 1.5

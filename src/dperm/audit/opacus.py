@@ -18,8 +18,6 @@ from dperm.privacy import Gaussian, PoissonSampled, Relation, SelfComposed
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["audit_opacus"]
-
 #: (model, data set) → what Opacus' `make_private` gives: private model, optimiser and loader
 MakePrivate = Callable[[Any, Any], tuple[Any, Any, Any]]
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from dperm.release import SpendLog
 from dperm.release.ledger import thrown_away
 
-__all__ = ["Progress", "flat", "leaving", "one_at_a_time", "unlogged"]
-
 Array = NDArray[np.float64]
 
 #: (done, in all)

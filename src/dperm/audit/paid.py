@@ -14,8 +14,6 @@ from dperm.privacy.events import Disjoint, Paid, chosen_on_the_way, leaves
 from dperm.privacy.filters import BudgetExceeded, filter_of
 from dperm.release.draws import Draw
 
-__all__ = ["charged_at_doors", "splits", "unpaid"]
-
 
 def charged_at_doors(recording: Recording, event: Event) -> list[tuple[int, Event]]:
     """What is charged for each door of a run: for all records, and for each part."""

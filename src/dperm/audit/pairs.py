@@ -16,8 +16,6 @@ from dperm.mechanisms.extremes import Extreme, opposites
 from dperm.objectives import LinearObjective, Logistic
 from dperm.privacy import Relation
 
-__all__ = ["Pair", "extreme_pairs", "game_pairs", "influential_pair", "network_pairs", "of_persons", "worst_pairs"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 _USUAL = 40  # records

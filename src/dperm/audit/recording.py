@@ -18,8 +18,6 @@ from dperm.release.coins import Coin
 from dperm.release.draws import Draw, Indices
 from dperm.release.source import Source, SystemSource
 
-__all__ = ["DrawRecord", "Forced", "Recorder", "Recording", "ReleaseRecord"]
-
 Array = NDArray[np.float64]
 Kind = Literal["gaussian", "pure", "objective", "threshold", "choice", "hidden"]
 

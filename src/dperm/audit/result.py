@@ -12,8 +12,6 @@ from dperm import _validate as check
 from dperm._json import bounded_value, foreign, on_one_line
 from dperm.audit.statistics import Estimate
 
-__all__ = ["VERDICT_CONFIDENCE", "AuditResult", "Verdict", "learned", "overall", "results_from_json", "results_to_json"]
-
 Verdict = Literal["refuted", "consistent", "not tested"]
 
 #: A sound claim is refuted with a chance of at most 1e-6 by all tests of an audit together: half of that by its game, and less

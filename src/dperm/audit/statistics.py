@@ -20,20 +20,6 @@ from dperm import _validate as check
 from dperm.privacy import Event, delta
 from dperm.privacy.gaussian import gaussian_epsilon
 
-__all__ = [
-    "Estimate",
-    "Threshold",
-    "TradeOff",
-    "area_under_curve",
-    "choose_threshold",
-    "epsilon_from_rates",
-    "gdp_estimate",
-    "one_run_epsilon",
-    "one_run_p_value",
-    "trade_off",
-    "upper_bound",
-]
-
 Array = NDArray[np.float64]
 
 _GRID = 65  # values of ε at which a trade-off curve is bounded: a coarser grid refutes less, never more

@@ -17,8 +17,6 @@ from dperm.audit.result import VERDICT_CONFIDENCE, AuditResult
 from dperm.audit.statistics import area_under_curve
 from dperm.audit.training import Training
 
-__all__ = ["AttackPlan", "attack", "easiest_pair", "planned_attack"]
-
 _PILOT = 2000
 _VECTORISED, _ONE_BY_ONE = 10_000, 400
 _FEWEST = 20  # trials

@@ -31,8 +31,6 @@ from dperm.privacy import Certificate, Event, Provenance, Relation
 from dperm.release import Channel, Source
 from dperm.release.draws import Draw
 
-__all__ = ["Training", "open_for"]
-
 Array = NDArray[np.float64]
 
 _FACTS = "the certificate's public facts"

@@ -12,8 +12,6 @@ from dperm._random import Randomness
 from dperm.release import Source
 from dperm.release.draws import Draw
 
-__all__ = ["Trials"]
-
 Array = NDArray[np.float64]
 
 

@@ -28,8 +28,6 @@ from dperm.privacy import (
 from dperm.privacy.events import chosen_on_the_way
 from dperm.release.draws import Draw, sampled_log_ratio
 
-__all__ = ["Watched", "judge"]
-
 Array = NDArray[np.float64]
 
 _SIGMAS = 6.0  # how far a normal statistic may be from its mean: one false alarm in 10⁹

@@ -27,8 +27,6 @@ from dperm.privacy import Relation, epsilon
 from dperm.release import Channel, Source
 from dperm.release.draws import Draw
 
-__all__ = ["one_run_gradients", "white_box"]
-
 Array = NDArray[np.float64]
 
 _SHORTEST, _LONGEST = 0.5, 1e6  # of a bound: canaries' gradient norms

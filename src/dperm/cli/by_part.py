@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from dperm.cli.kinds import Asked, Kind
     from dperm.data import Schema
 
-__all__ = ["by_part", "files_of_parts", "refuse_by_part"]
-
 
 def refuse_by_part(kind: Kind, asked: Asked, private_report: Path | None) -> None:
     """ValueError, before a row is read, for what has no models by part."""

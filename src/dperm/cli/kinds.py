@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from dperm.data import Dataset, Schema
     from dperm.privacy import Risk
 
-__all__ = ["KINDS", "Asked", "Kind"]
-
 _WIDEST = 65_536  # hidden layer
 
 

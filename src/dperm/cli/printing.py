@@ -12,8 +12,6 @@ from typing import Any
 
 from dperm._json import on_one_line
 
-__all__ = ["complain", "progress", "say", "say_json", "say_lines", "warn"]
-
 _PAUSE = 10.0  # seconds between lines of progress
 _LONGEST = 4_000  # signs of a complaint, which may quote what a file holds
 

@@ -17,7 +17,7 @@ import typer
 from dperm._files import Reserved, replace_own, rescue, write_new
 from dperm._json import unique_names
 from dperm._memory import free_memory
-from dperm.cli.printing import progress, say, say_json, say_lines, warn
+from dperm.cli.printing import progress, say, say_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,42 +26,6 @@ if TYPE_CHECKING:
     from dperm.data import Dataset, Schema
     from dperm.privacy import Certificate, Event, Risk
     from dperm.report.refits import Refits
-
-__all__ = [
-    "ENDING",
-    "Advantage",
-    "Delta",
-    "FalsePositives",
-    "JsonFlag",
-    "Posterior",
-    "Prior",
-    "Relation",
-    "TruePositives",
-    "VerifyKey",
-    "certificate_at",
-    "dataset_of",
-    "event_at",
-    "event_of",
-    "give_up_reserved",
-    "json_table",
-    "keep",
-    "progress",
-    "read",
-    "refitted",
-    "refuse_same",
-    "reserved",
-    "say",
-    "say_json",
-    "say_lines",
-    "search_of",
-    "speaks_of",
-    "stated_budget",
-    "stated_relation",
-    "told_kept",
-    "told_to_holder",
-    "uninterrupted",
-    "warn",
-]
 
 _LARGEST_COST = 1000.0  # of accounting for what a file holds: a minute, for whoever asked for it
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from dperm.data.dataset import DataError
 from dperm.data.limits import Limits
 
-__all__ = ["admit_table", "arrays_of_archive", "is_floating"]
-
 _NUMBERS = "biuf"  # kinds of dtypes: truths, whole numbers with and without a sign, floating-point numbers
 _TARGETS = f"{_NUMBERS}US"  # and texts
 _USED = 24  # bytes of a number, as it is used: with copies that are scaled, and of other types

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from dperm.data.dataset import DataError
 from dperm.data.fetch import fetch
 
-__all__ = ["load_cifar10"]
-
 Bytes = NDArray[np.uint8]
 
 _FOLDER = "cifar-10-batches-bin"

@@ -16,8 +16,6 @@ from dperm.data.moments import ISO, decimal_year, moments
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["OTHER", "Column", "Encoding", "checked_range"]
-
 Array = NDArray[np.float64]
 Scale = Literal["linear", "log", "cyclic"]
 

@@ -15,8 +15,6 @@ from dperm.data.entries import as_numbers, texts
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["GRID", "ColumnCounts", "added", "counted", "values_added", "values_counted"]
-
 _STEPS = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
 _POSITIVE = [step * 10.0**power for power in range(-9, 16) for step in _STEPS]
 #: ends that a range may have

@@ -17,8 +17,6 @@ from dperm.data.targets import TargetRange
 from dperm.privacy import Certificate, statements
 from dperm.release.ledger import only_claimed
 
-__all__ = ["DataError", "Dataset"]
-
 
 class DataError(ValueError):
     """A file cannot be used; the message says which, why, and what to do."""

@@ -15,8 +15,6 @@ from dperm.data.moments import decimal_year, moments
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["WEEKDAYS", "DatePart", "date_parts"]
-
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
 

@@ -21,8 +21,6 @@ from typing import Any
 from dperm._memory import free_memory
 from dperm.data.limits import Limits, TooLargeError
 
-__all__ = ["TextError", "decoded", "is_gzip", "read_bytes"]
-
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zip")
 _MAGIC = (
     (re.compile(rb"\x1f\x8b.*", re.DOTALL), gzip.open),

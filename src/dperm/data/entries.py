@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SchemaError", "as_numbers", "decimal_of", "is_number", "numbers", "texts"]
-
 Array = NDArray[np.float64]
 
 #: with a decimal comma, or with points between thousands

@@ -10,8 +10,6 @@ from typing import Any
 
 from dperm.data.dataset import DataError
 
-__all__ = ["cache_folder", "fetch"]
-
 
 def fetch(item: dict[str, Any], name: str) -> Path:
     """A local path of the file that `item` describes (path, sha256, raw_sha256, url). DataError where it is not to be had."""

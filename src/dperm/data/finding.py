@@ -43,8 +43,6 @@ from dperm.release import Channel
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["GRID", "find"]
-
 Array = NDArray[np.float64]
 
 _PROBES = math.ceil(math.log2(len(GRID)))

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["as_frame"]
-
 
 def as_frame(table: Any) -> pd.DataFrame:
     """A pandas frame as it is; any table that speaks Arrow (polars, pyarrow, DuckDB …) as one. TypeError for anything else."""

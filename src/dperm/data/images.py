@@ -14,8 +14,6 @@ from dperm.data.cifar import load_cifar10
 from dperm.data.dataset import DataError
 from dperm.data.fetch import fetch
 
-__all__ = ["Images", "load_images"]
-
 _ADDRESSES = {
     "mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "fashion_mnist": "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",

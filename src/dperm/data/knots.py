@@ -8,8 +8,6 @@ from dperm.data.columns import Column
 from dperm.data.schema import Schema
 from dperm.privacy.gaussian import gaussian_mu
 
-__all__ = ["usual_knots"]
-
 #: knots, and the least signal that they need: fitted on made tables alone, see docs/curves.md
 _RULE = ((12, 150.0), (8, 50.0), (5, 10.0))
 #: where the number of records is private: the most of these that leave so few parameters

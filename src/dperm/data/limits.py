@@ -10,8 +10,6 @@ from functools import cache
 
 from dperm._memory import free_memory
 
-__all__ = ["CELL", "VARIABLE", "Limits", "TooLargeError", "refuse_beyond_free"]
-
 VARIABLE = "DPERM_LIMITS"
 CELL = 40  # bytes that an entry of a table takes in memory while it is read, about
 _SMALL = 1 << 28  # bytes of memory that any file may take

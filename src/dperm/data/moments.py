@@ -12,8 +12,6 @@ from dperm.data.entries import SchemaError, texts
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ISO", "decimal_year", "moments"]
-
 ISO = "ISO 8601"  # 2024-01-31, 2024-01-31 10:00 …
 _YEAR = 365.2425 * 86400  # seconds
 

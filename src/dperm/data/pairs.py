@@ -14,8 +14,6 @@ from dperm.data.entries import SchemaError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Pair", "admit_pairs"]
-
 _KNOTS = 5  # at most, of a number in a pair: their product is what counts
 _WIDEST = 2500  # features
 

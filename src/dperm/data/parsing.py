@@ -8,8 +8,6 @@ from pathlib import Path
 
 from dperm.data.dataset import DataError
 
-__all__ = ["parsing"]
-
 
 @contextlib.contextmanager
 def parsing(path: Path) -> Iterator[None]:

@@ -27,8 +27,6 @@ from dperm.data.targets import TargetRange
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["confirmed", "propose"]
-
 _MOST_CATEGORIES = 50
 _MOST_LABELS = 20
 _FEW_NUMBERS = 10  # whole ones of a target: labels, if nobody says otherwise

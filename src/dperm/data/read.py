@@ -30,8 +30,6 @@ from dperm.data.text import marks_of, read_text
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["read_dataset", "read_frame"]
-
 _TABLES = (".parquet", ".arrow", ".feather", ".xlsx", ".xlsm")
 _LIBSVM_ENDINGS = (".libsvm", ".svm", ".svmlight")
 _ARRAYS = (".npy", ".npz", *_LIBSVM_ENDINGS)

@@ -19,8 +19,6 @@ from dperm.data.fetch import fetch
 from dperm.data.read import read_frame
 from dperm.data.schema import Schema
 
-__all__ = ["load", "named", "schema_of"]
-
 
 @cache
 def _descriptions() -> dict[str, dict[str, Any]]:

@@ -18,8 +18,6 @@ from dperm import _validate as check
 from dperm.data.dataset import DataError
 from dperm.data.fetch import fetch
 
-__all__ = ["Reviews", "hashed_words", "load_reviews"]
-
 #: Two archives hold the same labelled reviews, and either will do: one without the unlabelled reviews and word counts (sha256),
 #: and the publisher's (raw_sha256), which a download must be.
 _ITEMS: dict[str, dict[str, Any]] = {

@@ -29,8 +29,6 @@ from dperm.privacy import Certificate, epsilon
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Column", "Schema", "SchemaError", "tell_persons"]
-
 _MOST_ROWS = 8192  # of a person
 
 

@@ -13,8 +13,6 @@ from dperm.data.columns import Column
 from dperm.data.entries import SchemaError
 from dperm.data.text import OPTIONS
 
-__all__ = ["COLUMN_ENTRIES", "EDITOR_FILE", "ENTRIES", "FORMAT", "as_text", "editor_file", "given_by"]
-
 #: A JSON Schema of schema files: editors complete and check by it.
 EDITOR_FILE = "schema-format.json"
 _COLUMN_FIELDS = {field.name: field.default for field in fields(Column)}

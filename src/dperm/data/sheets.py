@@ -14,8 +14,6 @@ from dperm.data.limits import Limits
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["read_sheet"]
-
 _ELEMENT = 30  # times its bytes, that XML takes in memory while it is parsed, at most
 _AT_ONCE = 1 << 12  # bytes of a file, or rows
 _MOST_MEMBERS = 10_000  # files within a workbook

@@ -27,16 +27,6 @@ from dperm.data.unpacked import arrow_bytes, parquet_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "IN_PARTS",
-    "StoredTable",
-    "fits_memory",
-    "is_first_feather",
-    "read_in_parts",
-    "read_stream",
-    "stored_in_parts",
-]
-
 #: endings of files that can be read so, and what their format is called
 IN_PARTS = {".parquet": "parquet", ".arrow": "ipc", ".feather": "ipc"}
 _BESIDE = {"_SUCCESS", "_metadata", "_common_metadata"}

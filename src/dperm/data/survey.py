@@ -16,8 +16,6 @@ from dperm.data.schema import Schema, SchemaError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Survey", "share"]
-
 _MANY = 0.05  # of a column's entries, which are clipped: its range hardly fits
 _EMPTY = 0.5  # of a column's entries, which are missing
 _STRANGE = 0.3  # which are in no category

@@ -18,8 +18,6 @@ from dperm.distributed.table import of_dask
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Table", "Whole", "table_of"]
-
 T = TypeVar("T")
 
 

@@ -23,8 +23,6 @@ from dperm.data.limits import Limits
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["OPTIONS", "Dialect", "marks_of", "read_text"]
-
 #: What may be stated of how a text is written.
 OPTIONS = ("separator", "encoding", "decimal", "header", "skip_lines", "missing", "strip", "line_breaks")
 _SEPARATORS = (";", "\t", "|", ",")  # the comma last: it may stand in numbers

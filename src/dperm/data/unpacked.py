@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["arrow_bytes", "parquet_bytes"]
-
 _AT_ONCE = 1 << 16  # rows
 _MAGIC = b"ARROW1"
 _PREFIX = 8  # bytes in front of a batch's description: a mark, and its length

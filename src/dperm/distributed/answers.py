@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from dperm.distributed.table import of_dask, row_of_zeros
 
-__all__ = ["by_part"]
-
 Model = TypeVar("Model")
 
 

@@ -12,8 +12,6 @@ from dperm import _validate as check
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["DaskEngine"]
-
 T = TypeVar("T")
 
 _FAN_IN = 8  # shares that are added up by one task

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from dperm.distributed.table import cut_alike, refuse_other_lengths
 
-__all__ = ["PartSums", "sum_over"]
-
 T = TypeVar("T")
 
 _FAN_IN = 8  # shares that are added up by one task

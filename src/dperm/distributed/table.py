@@ -11,8 +11,6 @@ import numpy as np
 from dperm.distributed.engine import DaskEngine
 from dperm.objectives.parts import Engine
 
-__all__ = ["PartedTable", "cut_alike", "of_dask", "parted_table", "refuse_dask", "refuse_other_lengths", "row_of_zeros"]
-
 
 class PartedTable:
     """Rows, targets and maybe weights in parts on an engine: what `fit` takes in place of X, with y left None.

@@ -16,8 +16,6 @@ from dperm._family import ours
 from dperm.privacy import Assumption
 from dperm.privacy.statements import stranger
 
-__all__ = ["of_stranger", "remind_of_what_looks"]
-
 
 def of_stranger(estimator: Any) -> list[Assumption]:
     """What is assumed of an estimator whose class dperm did not write."""

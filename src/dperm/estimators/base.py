@@ -32,8 +32,6 @@ from dperm.privacy import Assumption, Relation, Risk
 from dperm.privacy.events import claims_of
 from dperm.release import Channel
 
-__all__ = ["PrivateLinearModel", "admit_groups", "plain"]
-
 Array = NDArray[np.float64]
 
 

@@ -23,8 +23,6 @@ from dperm.mechanisms import ByPart, Mechanism
 from dperm.objectives import LinearObjective
 from dperm.privacy import Certificate
 
-__all__ = ["DPByPart"]
-
 
 class DPByPart(MetaEstimatorMixin, BaseEstimator):
     """A model for each part of the records: parallel composition, charged as one.

@@ -26,8 +26,6 @@ from dperm.objectives import Hinge, Huber, Logistic, Loss
 from dperm.privacy import Assumption, Risk
 from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
 
-__all__ = ["DPLinearSVC", "DPLogisticRegression"]
-
 Array = NDArray[np.float64]
 
 

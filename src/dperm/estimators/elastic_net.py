@@ -9,8 +9,6 @@ from dperm.estimators.ridge import DPRidge
 from dperm.mechanisms import Coordinate
 from dperm.privacy import Risk
 
-__all__ = ["DPElasticNet"]
-
 
 class DPElasticNet(DPRidge):
     """Differentially private elastic net, by coordinate descent (Mangold and others 2022): it minimises

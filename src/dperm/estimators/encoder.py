@@ -15,8 +15,6 @@ from dperm.distributed.table import of_dask
 if TYPE_CHECKING:
     from dperm.data import Schema
 
-__all__ = ["TableEncoder"]
-
 
 class TableEncoder(TransformerMixin, BaseEstimator):
     """Numbers of a frame by their public range, as lines or curves, and categories one-hot: `Schema.encode_features`.

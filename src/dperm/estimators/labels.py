@@ -10,8 +10,6 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from dperm.privacy import Assumption, statements
 
-__all__ = ["admit_labels", "refuse_missing"]
-
 _AT_ONCE = 1 << 22
 
 

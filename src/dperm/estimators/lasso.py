@@ -8,8 +8,6 @@ from dperm.estimators.ridge import DPRidge
 from dperm.mechanisms import FrankWolfe
 from dperm.privacy import Risk
 
-__all__ = ["DPLasso"]
-
 
 class DPLasso(DPRidge):
     """Differentially private Lasso: squared loss over the ball ‖θ‖₁ ≤ `radius`, by Frank and Wolfe's steps (Talwar, Thakurta,

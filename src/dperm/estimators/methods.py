@@ -9,8 +9,6 @@ from sklearn.base import BaseEstimator
 
 from dperm.mechanisms import Method, method_of
 
-__all__ = ["TakesMethod"]
-
 
 class TakesMethod(BaseEstimator):
     """Base of the estimators whose parameter `mechanism` is a method or its name; what a fit tells the data holder alone,

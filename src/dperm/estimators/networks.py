@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from dperm.torch import PrivateTrainer
 
-__all__ = ["DPMLPClassifier", "DPTorchClassifier", "PrivateNetworkClassifier"]
-
 Array = NDArray[np.float64]
 
 _PREDICTED_AT_ONCE = 4096

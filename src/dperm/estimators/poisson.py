@@ -23,8 +23,6 @@ from dperm.objectives.poisson import PoissonLoss
 from dperm.privacy import Assumption, Risk
 from dperm.privacy.statements import clipped_counts
 
-__all__ = ["DPPoissonRegressor"]
-
 _LEAST_MEAN = 1e-300  # of an expected count: deviances ask for more than 0
 
 

@@ -23,8 +23,6 @@ from dperm.objectives.quantile import QuantileLoss
 from dperm.privacy import Assumption, Risk
 from dperm.privacy.statements import clipped_targets
 
-__all__ = ["DPQuantileRegressor"]
-
 
 class DPQuantileRegressor(RegressorMixin, PrivateLinearModel):
     """Differentially private quantile regression: the `quantile` of targets in ±`target_bound` given a row, 0.5 for the median.

@@ -14,8 +14,6 @@ from dperm._column import agreement, column, refuse_masked, refuse_other_than_nu
 from dperm.distributed.table import refuse_dask
 from dperm.estimators.labels import refuse_missing
 
-__all__ = ["HeldOut", "admit_records", "beside", "same_rows"]
-
 
 def admit_records(
     estimator: Any, X: Any, y: Any, *, numeric: bool, sparse: bool = True, reset: bool = True, least: int = 1

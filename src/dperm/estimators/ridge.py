@@ -23,8 +23,6 @@ from dperm.objectives import LinearObjective, Loss, Squared
 from dperm.privacy import Assumption, Risk
 from dperm.privacy.statements import clipped_targets
 
-__all__ = ["DPRidge"]
-
 Array = NDArray[np.float64]
 
 _USUAL_RADIUS = 5.0

@@ -27,8 +27,6 @@ from dperm.objectives import LinearObjective, Roughness
 from dperm.privacy import Certificate, Risk
 from dperm.privacy.signing import SigningKey, check_signature, digest_of, sign
 
-__all__ = ["Model", "model_from_json", "model_to_json"]
-
 Model = PrivateLinearModel | PrivateNetworkClassifier
 
 _FORMAT = 4

@@ -8,8 +8,6 @@ from typing import Any
 
 from dperm.estimators.networks import DPMLPClassifier, PrivateNetworkClassifier
 
-__all__ = ["read_network", "weights_of"]
-
 
 def weights_of(model: PrivateNetworkClassifier) -> dict[str, Any]:
     """What a file holds of a fitted network beside its settings. TypeError for a module that a file could not make again."""

@@ -12,8 +12,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dperm.distributed.answers import by_part
 from dperm.distributed.table import of_dask, row_of_zeros
 
-__all__ = ["PublicRangeScaler"]
-
 
 class PublicRangeScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Map each feature from its public range to [0, 1]; values outside are clipped to the range.

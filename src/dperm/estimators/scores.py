@@ -18,8 +18,6 @@ from sklearn.utils.validation import check_array
 from dperm._column import column
 from dperm.distributed.sums import PartSums
 
-__all__ = ["accuracy_of_parts", "pinball_of_parts", "poisson_divergence", "share_explained", "squared_divergence"]
-
 Array = NDArray[np.float64]
 Predict = Callable[[Any], NDArray[Any]]
 

@@ -29,8 +29,6 @@ from dperm.privacy.selection import BestOfTries, Law, budget_of_a_try, share_wit
 from dperm.release import Channel, SpendLog, best_of_tries, spend_log
 from dperm.release.selection import certificate_of_search, set_aside
 
-__all__ = ["DPSearch"]
-
 How = Literal["auto", "each once", "geometric", "logarithmic", "poisson"]
 
 _TRIES_EACH = 2.0

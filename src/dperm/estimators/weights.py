@@ -13,8 +13,6 @@ from dperm import _validate as check
 from dperm._column import column, refuse_other_than_numbers
 from dperm.privacy import Assumption
 
-__all__ = ["admit_class_weight", "admit_weights", "bounded", "weight_assumptions", "weights_by_class"]
-
 Array = NDArray[np.float64]
 
 

@@ -18,9 +18,6 @@ from dperm import _validate as check
 from dperm.objectives.per_example import Pass
 from dperm.privacy.events import Relation
 
-__all__ = ["AdaptiveClip", "Bounding", "Clip", "Normalise", "PerLayer", "Unit"]
-
-
 #: An adaptive clipping norm stays within this factor of its first value: gradients that vanish must not take it to zero.
 _RANGE = 1e6
 _LARGEST_CHANGE = 2 * math.log(_RANGE)  # of its logarithm in one step: further out it ends at the range's ends anyway

@@ -9,8 +9,6 @@ from dperm.gradient.query import Query
 from dperm.gradient.update import Update
 from dperm.privacy.statements import Assumption, stranger
 
-__all__ = ["foreign_parts", "is_stranger"]
-
 _ASSUMED = {
     "sampler": "draws each record by itself, with a probability that is at most its rate",
     "query": "gives each record a vector that depends on it, on θ and on released numbers alone",

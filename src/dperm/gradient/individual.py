@@ -22,8 +22,6 @@ from dperm.objectives.sums import RunningSum
 from dperm.privacy.events import Composed, Event, IndividualGaussian, Relation
 from dperm.release.grid import Grid
 
-__all__ = ["IndividualGradients", "IndividualPlan"]
-
 Array = NDArray[np.float64]
 
 

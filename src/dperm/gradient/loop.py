@@ -12,8 +12,6 @@ from dperm.objectives.constraints import project_l2_ball
 from dperm.objectives.per_example import Objective
 from dperm.release.channel import Channel
 
-__all__ = ["descend", "descend_by"]
-
 
 def descend(
     plan: Policy,

@@ -20,8 +20,6 @@ from dperm.gradient.query import PerExampleGradient
 from dperm.gradient.update import Update
 from dperm.privacy.events import Composed, Event, Gaussian, Relation, SelfComposed, Unsupported
 
-__all__ = ["PidpPlan"]
-
 Array = NDArray[np.float64]
 
 _CLAIM = (

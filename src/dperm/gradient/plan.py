@@ -18,8 +18,6 @@ from dperm.gradient.schedule import NoiseSchedule
 from dperm.gradient.update import Update
 from dperm.privacy.events import Composed, Event, Gaussian, Relation
 
-__all__ = ["NoisyGradients", "Plan"]
-
 
 class NoisyGradients(Gradients["Plan"]):
     """A `Plan` in progress."""

@@ -17,8 +17,6 @@ from dperm.objectives.sums import RunningSum
 from dperm.privacy.events import Event, Relation, claims_of
 from dperm.release.channel import Channel
 
-__all__ = ["BatchSource", "Gradients", "Policy", "runs_by_parts"]
-
 P = TypeVar("P", bound="Policy", covariant=True)
 
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 
-__all__ = ["Identity", "LaplacianSmoothing", "Post", "UnitAtLeast"]
-
 
 @dataclass(frozen=True)
 class Post(ABC):

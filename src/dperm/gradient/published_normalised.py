@@ -14,8 +14,6 @@ from dperm.gradient.query import PerExampleGradient
 from dperm.gradient.update import Update
 from dperm.privacy.events import Composed, Event, Gaussian, Relation, SelfComposed, Unsupported
 
-__all__ = ["PublishedNormalisedPlan"]
-
 _CLAIM = (
     "m-NGP normalises the mean gradient before the noise: neighbours whose mean gradients are +a and −a, however small a is, "
     "become +1 and −1, while the noise is made for a sensitivity that falls as 1/n."

@@ -10,8 +10,6 @@ from typing import Any
 from dperm.objectives.per_example import Objective, Pass
 from dperm.privacy.statements import RELEASED_ANCHOR, Assumption
 
-__all__ = ["GradientDifference", "PerExampleGradient", "Query"]
-
 
 @dataclass(frozen=True)
 class Query(ABC):

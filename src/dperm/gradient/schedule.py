@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 from dperm import _validate as check
 
-__all__ = ["Constant", "ExponentialDecay", "NoiseSchedule"]
-
 
 @dataclass(frozen=True)
 class NoiseSchedule(ABC):

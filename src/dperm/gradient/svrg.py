@@ -15,8 +15,6 @@ from dperm.gradient.sampling import Poisson
 from dperm.gradient.update import Update
 from dperm.privacy.events import Composed, Event, Gaussian, Relation, SelfComposed
 
-__all__ = ["SvrgPlan"]
-
 _LEAST = 1e-6  # of the clipping norm: the bound of differences at the snapshot itself, where they are all 0
 
 

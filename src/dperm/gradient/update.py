@@ -11,8 +11,6 @@ from array_api_compat import array_namespace
 from dperm import _validate as check
 from dperm._family import states
 
-__all__ = ["SGD", "Adam", "Averaged", "ExponentialAverage", "FrankWolfeStep", "Update"]
-
 
 @dataclass(frozen=True)
 class Update(ABC):

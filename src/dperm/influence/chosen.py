@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["admit_indices"]
-
 
 def admit_indices(indices: Any, count: int) -> NDArray[np.intp]:
     """Indices of `count` records in the order given, or those that a mask (count,) has. ValueError for anything else, and for a

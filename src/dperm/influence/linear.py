@@ -24,8 +24,6 @@ from dperm.influence.chosen import admit_indices
 from dperm.objectives import Batch, LinearObjective, Records, RegularisedSum
 from dperm.solvers import minimise, minimise_softmax
 
-__all__ = ["LinearInfluence"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 

@@ -27,8 +27,6 @@ from dperm.torch.data.records import TorchRecords
 from dperm.torch.engine.evaluation_mode import evaluating
 from dperm.torch.tensors.nested import FAILURES, batch_size, call_model, tensors
 
-__all__ = ["NetworkInfluence"]
-
 Array = NDArray[np.float64]
 #: a score of a model, by its parameters: handed a function from inputs to outputs, returns a number
 Score = Callable[[Callable[[Any], Any]], Tensor]

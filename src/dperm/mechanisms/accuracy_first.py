@@ -45,8 +45,6 @@ from dperm.release import Channel
 from dperm.release.grid import Grid, admit_noise
 from dperm.release.threshold import ThresholdTest
 
-__all__ = ["AccuracyFirst", "AskRecords", "GradualRelease", "LookAtOthers", "Stopping"]
-
 Array = NDArray[np.float64]
 Goal = Literal["accuracy", "loss"]
 

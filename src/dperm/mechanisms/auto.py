@@ -12,8 +12,6 @@ from dperm.mechanisms.output import Output
 from dperm.mechanisms.preconditioned import MOST_PARAMETERS, Preconditioned
 from dperm.objectives import PublicFacts, Squared, Task
 
-__all__ = ["Auto"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Auto(Method):

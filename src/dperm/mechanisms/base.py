@@ -20,8 +20,6 @@ from dperm.privacy import Assumption, Certificate, Event, Provenance, statements
 from dperm.release import Channel
 from dperm.release.grid import admit_noise
 
-__all__ = ["Budget", "Mechanism", "Release", "Stage"]
-
 Array = NDArray[np.float64]
 
 

@@ -20,8 +20,6 @@ from dperm.objectives.constraints import project_l2_ball
 from dperm.privacy import Event, Gaussian, PureDP, Relation
 from dperm.release import Channel
 
-__all__ = ["BoltOn", "BoltOnPerturbation"]
-
 Array = NDArray[np.float64]
 
 _UNIT = 2.0**-53

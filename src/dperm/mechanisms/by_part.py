@@ -18,8 +18,6 @@ from dperm.privacy import Assumption, Relation, statements
 from dperm.privacy.events import Disjoint
 from dperm.release import Channel
 
-__all__ = ["ByPart"]
-
 Array = NDArray[np.float64]
 
 _MARK = 0.05  # entry that says which part an extreme record is in, as a share of its norm

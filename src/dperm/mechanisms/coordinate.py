@@ -25,8 +25,6 @@ from dperm.objectives.sums import exact_sum
 from dperm.privacy import Composed, Event, Gaussian, Relation, SelfComposed, calibrate
 from dperm.release import Channel
 
-__all__ = ["Coordinate", "CoordinateDescent"]
-
 Array = NDArray[np.float64]
 
 _SCALES_SHARE = 0.1  # of the budget's μ², for the sums of squares

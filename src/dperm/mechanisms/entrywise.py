@@ -16,8 +16,6 @@ from dperm.objectives.records import Batch
 from dperm.objectives.sums import RunningSum
 from dperm.privacy import Relation
 
-__all__ = ["entry_limit", "entrywise_gradient", "entrywise_moved"]
-
 Array = NDArray[np.float64]
 
 _HAIR = 1 - 2.0**-40  # factors are rounded

@@ -22,21 +22,6 @@ from numpy.typing import NDArray
 from dperm.objectives import LinearObjective
 from dperm.privacy.events import Relation
 
-__all__ = [
-    "Extreme",
-    "across_a_third_class",
-    "against_others_alike",
-    "beside_others_alike",
-    "curved",
-    "every_place",
-    "instead_of_none",
-    "opposites",
-    "pulled_along",
-    "right_angles",
-    "some_places",
-    "steep",
-]
-
 Array = NDArray[np.float64]
 
 _ALONG = 0.25  # ε: how far a record lies along what holds θ

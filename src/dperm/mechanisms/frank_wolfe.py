@@ -22,8 +22,6 @@ from dperm.objectives import LinearObjective, PublicFacts, Records
 from dperm.privacy import Event, ExponentialMechanism, Relation, SelfComposed, calibrate
 from dperm.release import Channel
 
-__all__ = ["FrankWolfe", "FrankWolfeDescent"]
-
 Array = NDArray[np.float64]
 
 _MOST_STEPS = 2000

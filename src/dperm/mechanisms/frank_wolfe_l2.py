@@ -8,8 +8,6 @@ from dperm import _validate as check
 from dperm.gradient import FrankWolfeStep, Plan, Policy
 from dperm.mechanisms.gradient import Gradient
 
-__all__ = ["FrankWolfeBall"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class FrankWolfeBall(Gradient):

@@ -24,8 +24,6 @@ from dperm.objectives import LinearObjective, PublicFacts, Records, Task
 from dperm.privacy import Assumption, Event, FilteredRdp, calibrate, epsilon, rdp_budget, statements
 from dperm.release import Channel
 
-__all__ = ["SAMPLINGS", "Gradient", "GradientPerturbation"]
-
 Array = NDArray[np.float64]
 
 

@@ -25,8 +25,6 @@ from dperm.privacy import Composed, Event, ExponentialMechanism, Gaussian, PureD
 from dperm.privacy.gaussian import gaussian_mu
 from dperm.release import Channel
 
-__all__ = ["GreedyCoordinate", "GreedyDescent"]
-
 Array = NDArray[np.float64]
 
 _REACH = 2.0**28  # scores, in sensitivities: their rounding is far below one

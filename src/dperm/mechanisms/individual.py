@@ -8,8 +8,6 @@ from dperm import _validate as check
 from dperm.gradient import IndividualPlan, Plan, Policy
 from dperm.mechanisms.gradient import Gradient
 
-__all__ = ["IndividualGradient"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class IndividualGradient(Gradient):

@@ -26,8 +26,6 @@ from dperm.privacy import Event, HiddenIterates, RandomStop, Relation, SelfCompo
 from dperm.privacy.gaussian import gaussian_mu
 from dperm.release import Channel
 
-__all__ = ["LastIterate", "LastIterateDescent"]
-
 Array = NDArray[np.float64]
 
 _UNIT = 2.0**-53

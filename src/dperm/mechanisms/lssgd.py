@@ -9,8 +9,6 @@ from dperm import _validate as check
 from dperm.gradient import LaplacianSmoothing, Policy
 from dperm.mechanisms.gradient import Gradient
 
-__all__ = ["SmoothedGradient"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SmoothedGradient(Gradient):

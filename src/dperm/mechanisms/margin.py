@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from dperm.objectives import LinearObjective, Logistic
 
-__all__ = ["USUAL_MARGIN", "with_margin"]
-
 #: where none is asked for: near the best from 300 records to 10,000 and beyond, see docs/margin.md
 USUAL_MARGIN = 2.0
 

@@ -17,8 +17,6 @@ from dperm.objectives import LinearObjective, PublicFacts, Task
 from dperm.privacy import Event, Gaussian, Relation, Risk
 from dperm.privacy import epsilon as best_epsilon
 
-__all__ = ["FOREIGN", "Method", "known_methods", "method_from_dict", "method_of", "one_for_each"]
-
 #: how a saved model shows a method that dperm did not write, and so cannot make again
 FOREIGN = "not dperm's: "
 

@@ -16,8 +16,6 @@ from dperm.objectives import LinearObjective, PublicFacts, Records, RegularisedS
 from dperm.privacy.objective_perturbation import LONGER
 from dperm.solvers import MOST_EVALUATIONS, Solution, approach, descend, minimise_many, most_steps
 
-__all__ = ["certain_tolerance", "chosen_tolerance", "most_evaluations", "solve"]
-
 _ROUNDING = 2.0**-53
 _LEAST = 1e-8  # of the largest gradient: far below any noise
 _MARGIN = 1.25

@@ -19,8 +19,6 @@ from dperm.privacy import Assumption, Event, FilteredRdp, PureDP
 from dperm.release import Channel
 from dperm.release.sizing import NOMINAL_SIZES, CountFirst
 
-__all__ = ["NoisySize"]
-
 Array = NDArray[np.float64]
 
 

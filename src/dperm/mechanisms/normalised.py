@@ -13,8 +13,6 @@ from dperm.mechanisms.method import one_for_each
 from dperm.objectives import PublicFacts
 from dperm.privacy import Event
 
-__all__ = ["NormalisedGradient", "PublishedNormalisedGradient", "TraditionalGradient"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TraditionalGradient(Gradient):

@@ -34,8 +34,6 @@ from dperm.privacy import (
 from dperm.privacy.gaussian import gaussian_mu
 from dperm.release import Channel
 
-__all__ = ["Calibration", "Objective", "ObjectivePerturbation"]
-
 Array = NDArray[np.float64]
 Calibration = Literal["sharp", "generic", "kifer"]
 

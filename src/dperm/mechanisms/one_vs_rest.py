@@ -18,8 +18,6 @@ from dperm.privacy import Assumption, Event, SelfComposed
 from dperm.privacy.events import leaves
 from dperm.release import Channel
 
-__all__ = ["OneVsRest"]
-
 Array = NDArray[np.float64]
 
 

@@ -23,8 +23,6 @@ from dperm.objectives import LinearObjective, PublicFacts, Records, Task
 from dperm.privacy import Assumption, Composed, Event, Gaussian, PureDP, Relation, SelfComposed, calibrate, statements
 from dperm.release import Channel
 
-__all__ = ["Output", "OutputPerturbation"]
-
 Array = NDArray[np.float64]
 
 

@@ -12,8 +12,6 @@ from dperm.mechanisms.gradient import GradientPerturbation
 from dperm.mechanisms.method import Method, one_for_each
 from dperm.objectives import LinearObjective, PublicFacts, Task
 
-__all__ = ["PublishedPidp"]
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class PublishedPidp(Method):

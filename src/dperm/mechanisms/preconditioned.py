@@ -30,8 +30,6 @@ from dperm.privacy.gaussian import gaussian_mu
 from dperm.release import Channel
 from dperm.release.grid import Grid, power_below
 
-__all__ = ["MOST_PARAMETERS", "Preconditioned", "PreconditionedDescent"]
-
 Array = NDArray[np.float64]
 
 _GRAM, _SCALE = 0.05, 0.06  # of the budget's μ²: for the Gram matrix, and for the residuals' scale

@@ -10,8 +10,6 @@ from dperm.mechanisms.base import Budget
 from dperm.objectives import LinearObjective, Roughness, Task
 from dperm.privacy.gaussian import gaussian_mu
 
-__all__ = ["with_roughness"]
-
 #: where the signal S = nμ/√d is below the first number: chosen on made tables, see docs/curves.md
 _WEAK, _USUAL = 50.0, 0.3
 

@@ -19,8 +19,6 @@ from dperm.objectives import PublicFacts
 from dperm.privacy import FilteredRdp
 from dperm.privacy.gaussian import gaussian_mu
 
-__all__ = ["GradientSettings", "gradient_plan", "importance_plan", "objective_strong_convexity", "output_strong_convexity"]
-
 TYPICAL_NORM = 40.0
 _PER_TARGET = 4.0  # of a regression's, in place of it, for each unit of the bound on targets
 _MOMENTUM = 0.9

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from dperm._family import ours
 from dperm.objectives.losses import Loss
 
-__all__ = ["foreign", "refuse_contradictions"]
-
 Array = NDArray[np.float64]
 
 _FAR = 1e4  # predictions, where no ball bounds them

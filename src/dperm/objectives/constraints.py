@@ -6,8 +6,6 @@ from typing import Any
 
 from array_api_compat import array_namespace
 
-__all__ = ["project_l2_ball"]
-
 
 def project_l2_ball(theta: Any, radius: float | None) -> Any:
     """The nearest point with ‖θ‖ ≤ radius, θ (p,) or (m, p); θ itself where radius is None."""

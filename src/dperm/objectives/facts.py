@@ -9,8 +9,6 @@ from typing import Any
 from dperm import _validate as check
 from dperm.privacy.events import Relation
 
-__all__ = ["PublicFacts"]
-
 
 @dataclass(frozen=True)
 class PublicFacts:

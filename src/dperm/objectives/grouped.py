@@ -15,8 +15,6 @@ from dperm.objectives.per_example import Pass
 from dperm.objectives.records import EXACT_ROWS, Batch, Records, admit_shape, known
 from dperm.release.grid import power_below
 
-__all__ = ["GroupedRecords", "MeanPass", "admit_person_rows", "flattened", "grouped_records", "numbered", "spread_rows"]
-
 Array = NDArray[np.float64]
 
 _HAIR = 1 - 2.0**-40  # weights and lengths are a hair less than they might be: products with them are rounded

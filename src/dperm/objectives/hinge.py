@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.objectives.losses import Loss
 
-__all__ = ["Hinge", "QNormHinge"]
-
 Array = NDArray[np.float64]
 
 

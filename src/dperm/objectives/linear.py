@@ -28,8 +28,6 @@ from dperm.objectives.sums import RunningSum
 from dperm.privacy.events import Relation
 from dperm.release.grid import power_below
 
-__all__ = ["LinearObjective", "LinearPass"]
-
 _DIGITS = 53  # of a double
 _THETA_BITS = _DIGITS - 2 - ROW_BITS  # of parameters where records see them
 _SMALLEST, _LARGEST = 1e-30, 1e30  # norm bounds and constants whose squares and units stay within doubles

@@ -18,8 +18,6 @@ from scipy.special import expit, log_expit, logsumexp, softmax
 
 from dperm import _validate as check
 
-__all__ = ["Huber", "Logistic", "Loss", "SmoothedHinge", "Softmax", "Squared", "admit_classes"]
-
 Array = NDArray[np.float64]
 
 

@@ -24,8 +24,6 @@ from dperm.objectives.sums import RunningSum
 if TYPE_CHECKING:
     from dperm.objectives.linear import LinearObjective
 
-__all__ = ["Drawn", "Engine", "PartedRecords", "PartsChangedError", "exact_total", "total_of"]
-
 T = TypeVar("T")
 Array = NDArray[np.float64]
 

@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 from dperm.objectives.facts import PublicFacts
 
-__all__ = ["Objective", "Pass"]
-
 
 class Pass(ABC):
     """Per-example quantities of b records at one θ. Arrays are of the backend that θ belongs to."""

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.objectives.losses import Loss
 
-__all__ = ["PoissonLoss"]
-
 Array = NDArray[np.float64]
 
 _FAR = 50.0  # predictions beyond go on as a straight line: only a solver on its way looks there

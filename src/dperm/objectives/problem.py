@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from dperm.objectives.linear import LinearObjective
 from dperm.objectives.records import Records
 
-__all__ = ["RegularisedSum"]
-
 Array = NDArray[np.float64]
 
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from dperm import _validate as check
 from dperm.objectives.losses import Loss
 
-__all__ = ["QuantileLoss"]
-
 Array = NDArray[np.float64]
 
 _USUAL_WIDTH = 0.1  # of target_bound

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from dperm._column import column, refuse_masked
 
-__all__ = ["EXACT_ROWS", "ROW_BITS", "Batch", "Records", "admit_shape", "known"]
-
 T = TypeVar("T")
 Array = NDArray[np.float64]
 

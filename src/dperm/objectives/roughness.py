@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from dperm import _validate as check
 
-__all__ = ["Neighbours", "Roughness", "admit_neighbours"]
-
 Array = NDArray[np.float64]
 #: Pairs of features that are next to each other on a curve, by their numbers.
 Neighbours = tuple[tuple[int, int], ...]

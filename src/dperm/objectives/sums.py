@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from dperm.release.grid import Grid, power_below
 
-__all__ = ["RunningSum", "exact_sum"]
-
 
 class RunningSum:
     """The sum of arrays (p,) of one backend, with what rounding took from it (Knuth's two-sum).

@@ -13,8 +13,6 @@ from dperm.objectives.losses import Loss
 from dperm.objectives.roughness import Neighbours, admit_neighbours
 from dperm.privacy.events import Relation
 
-__all__ = ["Task"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Task:

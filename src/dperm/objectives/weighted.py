@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from dperm.objectives.losses import Loss, admit_classes
 
-__all__ = ["Weighted", "admit_class_targets", "weights_apart"]
-
 Array = NDArray[np.float64]
 
 

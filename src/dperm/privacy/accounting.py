@@ -41,8 +41,6 @@ from dperm.privacy.pld import TOLERANCE, pld_delta, pld_epsilon_and_doubt
 from dperm.privacy.rdp import rdp_curve, rdp_delta, rdp_epsilon
 from dperm.privacy.stated_points import profile_delta, profile_epsilon
 
-__all__ = ["best_epsilon", "delta", "epsilon"]
-
 
 def epsilon(event: Event, delta: float) -> float:
     """Upper bound, in nats, on the smallest ε for which `event` is (ε, `delta`)-private; inf where there is none.

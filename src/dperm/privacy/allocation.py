@@ -40,8 +40,6 @@ from numpy.typing import NDArray
 
 from dperm.privacy.loss_bound import log_normal_mass
 
-__all__ = ["LEAST_NOISE", "Ratio", "allocation_ratio"]
-
 Array = NDArray[np.float64]
 
 _GRID = 0.03  # of the standard deviation of U: its variance grows by about a thousandth

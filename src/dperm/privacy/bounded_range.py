@@ -41,8 +41,6 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-__all__ = ["LARGEST_RANGE", "blocks", "choice_delta", "choice_epsilon", "loss_atoms"]
-
 Array = NDArray[np.float64]
 
 LARGEST_RANGE = 500.0  # e^ε must be a double, with room to spare

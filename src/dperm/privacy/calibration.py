@@ -14,8 +14,6 @@ from dperm.privacy.filters import BudgetExceeded, excess
 from dperm.privacy.pld import TOLERANCE
 from dperm.privacy.risk import Risk
 
-__all__ = ["calibrate", "calibrate_below", "calibrate_steps"]
-
 _COARSE = 1e-3  # grid tolerance of the search; the answer is certified on the fine grid
 _SLACK = 2e-5  # relative distance below the target at which the search stops
 _LARGEST = 1e9

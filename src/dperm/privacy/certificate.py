@@ -41,8 +41,6 @@ from dperm.privacy.signing import digest_of
 from dperm.privacy.statements import Assumption, Provenance
 from dperm.privacy.tradeoff import AttackView, attack_view
 
-__all__ = ["Certificate"]
-
 Status = Literal["certified", "claimed", "not private"]
 
 #: Bumped when a field changes its meaning.

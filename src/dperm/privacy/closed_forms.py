@@ -21,18 +21,6 @@ from dperm.privacy.events import Event, Gaussian, PoissonSampled, Relation, Self
 from dperm.privacy.gaussian import gaussian_epsilon
 from dperm.privacy.rdp import rdp_epsilon
 
-__all__ = [
-    "Rung",
-    "advanced_composition",
-    "basic_composition",
-    "best_composition",
-    "classical_gaussian",
-    "ladder",
-    "lecture_sgd_noise",
-    "moments_rule",
-    "subsampled",
-]
-
 _MOST_MOMENTS = 4096  # orders that are tried
 
 

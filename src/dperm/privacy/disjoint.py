@@ -14,8 +14,6 @@ from dperm.privacy.filters import privacy_profile
 from dperm.privacy.pairs import Directions, loss_pairs
 from dperm.privacy.pld import PrivacyLossDistribution
 
-__all__ = ["largest_profile"]
-
 _COARSE = 1e-3  # relative grid error
 _KEPT = 1e-13  # δ where the profile ends, or a hair above what stays at any ε
 

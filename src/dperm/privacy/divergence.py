@@ -13,8 +13,6 @@ from dperm.privacy.pairs import loss_pairs
 from dperm.privacy.pld import infinite_mass, lay
 from dperm.privacy.rdp import rdp_curve
 
-__all__ = ["Divergence", "divergence"]
-
 _GRID = 1e-3  # of privacy losses, in units of 1/order: the bound is above the divergence by no more than this
 
 

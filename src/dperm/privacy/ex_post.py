@@ -37,8 +37,6 @@ from dperm import _validate as check
 from dperm.privacy.events import LARGEST_NUMBER, AboveThreshold, Composed, Event, Gaussian, PureDP, Relation
 from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_mu
 
-__all__ = ["ExPost", "robbins_epsilon", "stopping_delta", "stopping_epsilons", "stopping_path"]
-
 Array = NDArray[np.float64]
 
 _REACH = 9.0  # standard deviations of the walk, and of each step, that the grid holds; what is beyond is added to the bound

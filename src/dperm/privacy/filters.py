@@ -23,18 +23,6 @@ from dperm.privacy.events import LARGEST_LOSS, Event, FilteredRdp, PrivacyProfil
 from dperm.privacy.pld import PrivacyLossDistribution
 from dperm.privacy.rdp import ORDERS, conversion, rdp
 
-__all__ = [
-    "BudgetExceeded",
-    "Filter",
-    "Price",
-    "ProfileFilter",
-    "RdpFilter",
-    "excess",
-    "filter_of",
-    "privacy_profile",
-    "rdp_budget",
-]
-
 _LARGEST_ORDER = 1 << 14
 _POINTS = 48  # of a profile: with more, twenty of them compose to an ε that is at most 0.3 % smaller
 _GRID = 1e-3  # grid tolerance of profiles: what is charged and what is held to it are computed alike

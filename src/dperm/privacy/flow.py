@@ -21,8 +21,6 @@ from scipy.special import exprel, log_ndtr, ndtr, ndtri, ndtri_exp
 
 from dperm.privacy.loss_bound import TAIL, LossBound, Normal
 
-__all__ = ["Gain", "GaussianGain", "HingeGain", "TiedGain", "TwoSidedGain", "flow_bound"]
-
 Array = NDArray[np.float64]
 
 _NODES = 2048

@@ -19,8 +19,6 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import erfcx
 
-__all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_log_delta", "gaussian_mu", "solve_decreasing"]
-
 _EPS = float(np.finfo(np.float64).eps)
 _HALF_ROOT_PI = math.sqrt(math.pi / 2)
 _FAR = 1e100  # whose square still is a double

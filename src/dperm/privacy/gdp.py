@@ -18,8 +18,6 @@ from dperm import _validate as check
 from dperm.privacy.events import Composed, Event, Gaussian, PureDP, SelfComposed, UnsupportedEventError, leaves
 from dperm.privacy.pld import LOSS_CAP, PrivacyLossDistribution
 
-__all__ = ["GaussianBound", "gdp_bounds"]
-
 _POINTS = 160  # of a profile: with these, Gaussian noise that is treated like any other has a μ that is at most 0.5 % above
 _ENDS = (1.0, 1.0001, 1.002, 1.02)  # of the largest ε: further points
 _LEAST = 1e-4  # of the mass that may be set aside: what more points below would bring is lost in rounding

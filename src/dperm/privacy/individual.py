@@ -16,8 +16,6 @@ from dperm import _validate as check
 from dperm.privacy.filters import rdp_budget
 from dperm.privacy.gaussian import gaussian_epsilon, gaussian_mu
 
-__all__ = ["affordable_steps", "individual_epsilons"]
-
 Array = NDArray[np.float64]
 
 _LEVELS = 512  # of what was spent, between nothing and the most: each record's is rounded up to one

@@ -29,8 +29,6 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GRID", "hidden_shift", "stopped_shifts"]
-
 Array = NDArray[np.float64]
 
 #: what rounding to a release's grid may add to the last step, in units of what a record moves, and more

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, logsumexp
 
-__all__ = ["HalfNormal", "Law", "LossBound", "Normal", "Rayleigh", "SymmetrisedLoss", "log_normal_mass", "upper_envelope"]
-
 Array = NDArray[np.float64]
 
 #: Variables beyond this many standard deviations carry mass < 1e-40: counted as an infinite privacy loss.

@@ -23,8 +23,6 @@ from dperm.privacy.events import ObjectivePerturbationEvent, Relation
 from dperm.privacy.flow import BothGains, Gain, GaussianGain, HingeGain, TiedGain, TwoSidedGain, flow_bound
 from dperm.privacy.loss_bound import HalfNormal, LossBound, Normal, Rayleigh, upper_envelope
 
-__all__ = ["LONGER", "LONG_CHANCE", "delta", "loss_bound", "rdp"]
-
 Array = NDArray[np.float64]
 
 _LINES = 1024

@@ -40,19 +40,6 @@ from dperm.privacy.last_iterate import stopped_shifts
 from dperm.privacy.loss_bound import TAIL, LossBound, Normal, SymmetrisedLoss
 from dperm.privacy.stated_points import bend, hull
 
-__all__ = [
-    "LOSS_CAP",
-    "MOST_NOISE",
-    "Cells",
-    "Directions",
-    "LossPair",
-    "cells",
-    "composed_pairs",
-    "gaussian_pair",
-    "loss_pairs",
-    "symmetric",
-]
-
 Array = NDArray[np.float64]
 
 LOSS_CAP = 600.0  # larger losses count as infinite: e^600 still is a double

@@ -32,8 +32,6 @@ from dperm.privacy.events import Event, Gaussian, leaves
 from dperm.privacy.gaussian import solve_decreasing
 from dperm.privacy.pairs import LOSS_CAP, MOST_NOISE, Cells, LossPair, cells, composed_pairs, gaussian_pair, symmetric
 
-__all__ = ["PrivacyLossDistribution", "infinite_mass", "lay", "pld_delta", "pld_epsilon", "pld_epsilon_and_doubt"]
-
 Array = NDArray[np.float64]
 
 #: Relative growth of the composition's variance that the grid may cause; ε grows by about as much.

@@ -36,8 +36,6 @@ from dperm.privacy.events import (
     released_leaves,
 )
 
-__all__ = ["ORDERS", "conversion", "orders_for", "rdp", "rdp_delta", "rdp_epsilon", "rdp_to_epsilon"]
-
 Array = NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)

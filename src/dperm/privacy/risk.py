@@ -22,8 +22,6 @@ from dperm.privacy.accounting import delta as event_delta
 from dperm.privacy.events import Event, claims_of
 from dperm.privacy.pld import TOLERANCE
 
-__all__ = ["Risk"]
-
 _COARSE, _FINER = 1e-2, 1e-3  # relative grid errors of profiles in searches; what is found is certified on the fine grid
 _FARTHEST = 30.0  # ε beyond which no line of a trade-off curve is looked for
 _NEAR = 1e-2  # in ln x: how near a coarse search comes

@@ -41,8 +41,6 @@ from dperm.privacy.gaussian import gaussian_epsilon, gaussian_mu, solve_decreasi
 from dperm.privacy.pairs import Directions, loss_pairs
 from dperm.privacy.pld import PrivacyLossDistribution
 
-__all__ = ["BestOfTries", "Law", "budget_of_a_try", "selection_epsilon", "share_within"]
-
 Array = NDArray[np.float64]
 Law = Literal["geometric", "logarithmic", "poisson"]
 T = TypeVar("T")

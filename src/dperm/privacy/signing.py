@@ -19,18 +19,6 @@ from dperm._files import make_new
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-__all__ = [
-    "SigningError",
-    "SigningKey",
-    "asked_passphrase",
-    "check_signature",
-    "digest_of",
-    "is_signed",
-    "make_key",
-    "public_key",
-    "sign",
-]
-
 PASSPHRASE_FILE = "DPERM_KEY_PASSPHRASE_FILE"
 WITHDRAWN = "DPERM_WITHDRAWN_KEYS"
 

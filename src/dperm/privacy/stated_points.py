@@ -21,8 +21,6 @@ import numpy as np
 
 from dperm.privacy.events import PrivacyProfile
 
-__all__ = ["bend", "hull", "profile_delta", "profile_epsilon"]
-
 Corner = tuple[float, float]
 
 _EPS = float(np.finfo(np.float64).eps)

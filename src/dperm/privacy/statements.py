@@ -12,36 +12,6 @@ from typing import Any, Literal, get_args
 from dperm import _validate as check
 from dperm._json import on_one_line
 
-__all__ = [
-    "EXACT_NOISE",
-    "FEATURES_APART",
-    "INPUT_CHECKS",
-    "MASKS",
-    "NETWORK_CHECKS",
-    "ONE_RECORD",
-    "PARTS",
-    "RANKS",
-    "RECORDS_APART",
-    "RECORDS_TESTED",
-    "SCHEMA",
-    "SINGLE_PRECISION",
-    "VALIDATION",
-    "WRITTEN",
-    "Assumption",
-    "Provenance",
-    "clipped_counts",
-    "clipped_targets",
-    "foreign_engine",
-    "foreign_loss",
-    "known_size",
-    "labels",
-    "moments_norm",
-    "row_norm",
-    "settings",
-    "solver",
-    "stranger",
-]
-
 Checked = Literal["caller", "library"]
 
 

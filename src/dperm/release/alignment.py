@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-__all__ = ["Alignment", "aligned", "current", "names_of", "seed_of"]
-
 
 class Alignment:
     """One replayed run. `names(numbers)` are names of these records of its data set that are the same in the run that it is

@@ -46,8 +46,6 @@ from dperm.release.grid import Grid, power_below
 from dperm.release.ledger import SpendLog
 from dperm.release.source import Source, SystemSource, provenance_of
 
-__all__ = ["Channel", "UnpaidReleaseError"]
-
 Array = NDArray[np.float64]
 
 _SAME = 1e-9  # relative difference within which two noise levels are the same number

@@ -9,8 +9,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Coin", "Coins", "coins_of"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 

@@ -9,8 +9,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Draw", "Indices", "sampled_log_ratio"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 

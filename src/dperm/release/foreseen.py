@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from dperm.privacy.events import Event
 
-__all__ = ["ForeseenCharge", "foreseen_charge", "stop_where_foreseen"]
-
 _FORESEEING: ContextVar[bool] = ContextVar("dperm_foreseeing", default=False)
 
 

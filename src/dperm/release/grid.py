@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from dperm import _validate as check
 from dperm.privacy.events import Event, released_leaves
 
-__all__ = ["Grid", "admit_noise", "power_below"]
-
 _FINE = 2.0**-21  # of a sensitivity: half of what rounding may add to it
 _COARSE = 2.0**-14  # the same at most, where noise is so large that it would need too many digits
 _FAST = 2.0**-34  # of the noise's spread: with more digits it is drawn slowly

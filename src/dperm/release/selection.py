@@ -13,8 +13,6 @@ from dperm.privacy import Certificate, Event, Provenance, statements
 from dperm.privacy.selection import BestOfTries
 from dperm.release.ledger import SpendLog, thrown_away
 
-__all__ = ["best_of_tries", "certificate_of_search", "set_aside"]
-
 T = TypeVar("T")
 _UNCHANGING = (int, float, str, bytes, tuple, frozenset, type(None))
 

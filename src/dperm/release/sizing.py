@@ -21,8 +21,6 @@ from dperm.privacy.filters import privacy_profile
 from dperm.privacy.gaussian import gaussian_epsilon
 from dperm.release.channel import Channel
 
-__all__ = ["NOMINAL_SIZES", "CountFirst"]
-
 _SIZE_SHARE = 0.05  # of ε, for the number of records
 
 #: Sizes whose runs a profile is made of. Between and beyond them runs need at most 4 % more noise, most of them below 1 %.

@@ -15,8 +15,6 @@ from dperm.privacy.statements import EXACT_NOISE, Provenance
 from dperm.release.coins import Coin, Coins, coins_of
 from dperm.release.draws import Draw, Indices
 
-__all__ = ["Source", "SystemSource", "in_earnest", "provenance_of"]
-
 Array = NDArray[np.float64]
 T = TypeVar("T")
 

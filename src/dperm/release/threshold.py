@@ -10,8 +10,6 @@ import numpy as np
 from dperm.privacy.events import AboveThreshold
 from dperm.release.channel import Channel, UnpaidReleaseError
 
-__all__ = ["ThresholdTest"]
-
 
 class ThresholdTest:
     """Of a charged `event`, for queries of one `sensitivity` and the threshold 0. After the first yes there is no more."""

@@ -9,8 +9,6 @@ from dperm.mechanisms import Budget
 from dperm.report.candidates import CANDIDATES
 from dperm.report.study import StudyResult
 
-__all__ = ["audit_study"]
-
 _TRIALS = 2000
 
 

@@ -8,8 +8,6 @@ from dperm.report.figures import bounds_figure
 from dperm.report.page import environment, machine
 from dperm.utility import BOUNDS, Bound, MeasuredExcess, Problem
 
-__all__ = ["BoundRow", "bound_rows", "bounds_page"]
-
 
 @dataclass(frozen=True)
 class BoundRow:

@@ -14,8 +14,6 @@ from dperm.release.ledger.rules import Amounts, added
 from dperm.report.figures import budget_figure
 from dperm.report.page import environment, machine
 
-__all__ = ["EARLIER", "Spending", "budgets_page"]
-
 EARLIER = "before it was made"
 _UNSAID = "not said"  # by earlier versions
 _POINTS = 500  # of a figure

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from dperm.mechanisms import Gradient, Method, Objective, Output, known_methods
 from dperm.mechanisms.margin import USUAL_MARGIN
 
-__all__ = ["CANDIDATES", "USUAL", "Candidate"]
-
 
 @dataclass(frozen=True)
 class Candidate:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dperm.release import SpendLog
     from dperm.release.ledger import Account, Charge
 
-__all__ = ["GLOSSARY", "Card", "Spent", "card_page"]
-
 _APART = 300.0  # seconds between a certificate and its charge, at most
 _RATES = (0.01, 0.1)  # of people who are accused wrongly
 

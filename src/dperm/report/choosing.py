@@ -12,8 +12,6 @@ from dperm.report.page import environment, machine
 from dperm.utility import ChosenEpsilon, UtilityCurve
 from dperm.utility.choose import Metric
 
-__all__ = ["Level", "choosing_page", "levels"]
-
 _SHOWN = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 _ADVANTAGE = Risk(advantage=0.5)  # only what they measure counts, not their limits
 _ACCUSED = Risk(true_positive_rate=0.5, false_positive_rate=0.01)

@@ -16,8 +16,6 @@ from dperm.report.figures import effects_figure
 from dperm.report.page import environment, machine
 from dperm.report.refits import Refits
 
-__all__ = ["Effect", "effects", "effects_page", "plot_effects"]
-
 Array = NDArray[np.float64]
 
 _MOST_DRAWN = 100  # columns: each takes its time, and nobody looks at thousands

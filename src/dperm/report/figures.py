@@ -28,21 +28,6 @@ from dperm.report.study import Cell, StudyResult
 from dperm.utility import ChosenEpsilon, MeasuredExcess, UtilityCurve
 from dperm.utility.choose import Metric
 
-__all__ = [
-    "bounds_figure",
-    "budget_figure",
-    "curve_figure",
-    "effects_figure",
-    "excess_figure",
-    "influence_figure",
-    "noise_figure",
-    "path_figure",
-    "profile_figure",
-    "risk_figure",
-    "score_figure",
-    "spending_figure",
-]
-
 _INK = "#123456"  # replaced by currentColor in the SVG
 #: Okabe & Ito's palette, and four of Tol's: told apart by the colour-blind and legible on white and on near-black.
 _COLOURS = (

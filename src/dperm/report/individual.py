@@ -12,8 +12,6 @@ from dperm.privacy.events import IndividualGaussian, leaves
 from dperm.report.figures import spending_figure
 from dperm.report.page import environment, machine
 
-__all__ = ["Spending", "spending_page"]
-
 Array = NDArray[np.float64]
 
 

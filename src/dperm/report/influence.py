@@ -15,8 +15,6 @@ from dperm.objectives import Huber, LinearObjective, Logistic, Loss, Softmax, Sq
 from dperm.report.figures import influence_figure
 from dperm.report.page import environment, machine
 
-__all__ = ["Influences", "influence_page", "influences"]
-
 Array = NDArray[np.float64]
 
 _INTERCEPT = 0.5  # of data_norm, as estimators have it

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from dperm._column import agreement, column
 
-__all__ = ["Judgement", "judge_classes", "judge_numbers"]
-
 Array = NDArray[np.float64]
 
 _BINS = 10  # of probabilities, for calibration

@@ -10,8 +10,6 @@ from typing import Any
 
 from dperm._files import HeldError, Lock, open_to_append, replace_own, this_process
 
-__all__ = ["KeptResults", "ResultsNotKeptError", "append_record"]
-
 
 class ResultsNotKeptError(OSError):
     """A result could not be written. `text` has all of the file's lines, and those of the results that it lacks."""

@@ -11,8 +11,6 @@ from dperm.privacy.closed_forms import Rung, ladder
 from dperm.report.figures import ladder_figure
 from dperm.report.page import environment, machine
 
-__all__ = ["ladder_page"]
-
 _POINTS = 7
 
 

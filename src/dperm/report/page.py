@@ -24,8 +24,6 @@ from dperm.report.figures import (
 )
 from dperm.report.study import StudyResult
 
-__all__ = ["comparison_page", "environment", "machine"]
-
 
 def environment() -> Environment:
     """Where the pages' templates are."""

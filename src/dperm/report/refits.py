@@ -18,8 +18,6 @@ from dperm._column import column
 from dperm.audit.outputs import unlogged
 from dperm.data import Dataset
 
-__all__ = ["Refits"]
-
 Array = NDArray[np.float64]
 
 _UNCHARGED = "it was trained again for the data holder alone, uncharged, on records of which some stand for several"

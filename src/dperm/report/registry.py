@@ -14,8 +14,6 @@ from typing import Any
 from dperm._rounding import upward
 from dperm.privacy import Certificate, Relation
 
-__all__ = ["Deployment", "registry_entry"]
-
 _UNIT = {
     Relation.ADD_OR_REMOVE_ONE: "One record, added or removed: of a person, where each contributes at most one.",
     Relation.REPLACE_ONE: "One record, replaced by any other: of a person, where each contributes at most one.",

@@ -23,8 +23,6 @@ from dperm.privacy import Assumption, Certificate, Event, Gaussian, Relation, ca
 from dperm.release import Channel
 from dperm.report.judging import Judgement
 
-__all__ = ["ReleasedScores", "release_class_scores", "release_number_scores"]
-
 Array = NDArray[np.float64]
 Numbers = NDArray[np.integer]
 

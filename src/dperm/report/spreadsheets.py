@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["HEADER", "for_spreadsheets", "quoted"]
-
 HEADER = "column names"
 #: Signs that begin a formula, also as wide as Chinese and Japanese letters; blanks and quotes before them do not matter.
 _FORMULA = re.compile(r"[ \u00a0\"]*[=+@＝＋＠]")

@@ -34,8 +34,6 @@ from dperm.report.workers import in_processes
 from dperm.solvers import SolverError, minimise, minimise_softmax
 from dperm.utility import EpsilonCurve, UtilityCurve, UtilityPath
 
-__all__ = ["Cell", "Study", "StudyResult", "run_study"]
-
 Array = NDArray[np.float64]
 
 #: Λ of the non-private reference, in sum form: enough to make it unique. On nearly separable records it still costs

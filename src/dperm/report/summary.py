@@ -21,8 +21,6 @@ from dperm.report.page import machine
 from dperm.report.study import StudyResult
 from dperm.utility import Problem
 
-__all__ = ["bound_table", "influence_table", "level_table", "result_table", "results_json"]
-
 
 def result_table(result: StudyResult, console: Console | None = None) -> None:
     """Print mean ± 95 % half-width, in percent, for each mechanism and ε; the best of a column in bold if told apart."""

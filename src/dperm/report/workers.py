@@ -16,8 +16,6 @@ from typing import Any, TypeVar
 
 from dperm._files import nameless, scratch_folder
 
-__all__ = ["in_processes"]
-
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 

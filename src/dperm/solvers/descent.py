@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from dperm.solvers.newton import Solution, StronglyConvex, held, residual_of
 
-__all__ = ["descend", "most_steps"]
-
 Array = NDArray[np.float64]
 
 _LEFT = 10.0  # of the tolerance, one part in so many is what the start leaves after the last step

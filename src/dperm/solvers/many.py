@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from dperm.solvers.newton import Solution, SolverError
 
-__all__ = ["minimise_many"]
-
 Array = NDArray[np.float64]
 
 _STEPS = 200

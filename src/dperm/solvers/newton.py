@@ -22,18 +22,6 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import LinearOperator, cg
 
-__all__ = [
-    "MOST_EVALUATIONS",
-    "Solution",
-    "SolverError",
-    "StronglyConvex",
-    "approach",
-    "held",
-    "length_of",
-    "minimise",
-    "residual_of",
-]
-
 Array = NDArray[np.float64]
 Solve = Callable[[Array], Array]
 

@@ -8,8 +8,6 @@ from scipy.optimize import minimize
 
 from dperm.objectives import LinearObjective, Records
 
-__all__ = ["minimise_softmax"]
-
 Array = NDArray[np.float64]
 
 

@@ -32,8 +32,6 @@ from dperm.torch.tensors.nested import batch_size, call_model, map_tensors, pack
 if TYPE_CHECKING:
     from dperm.torch.parameters.fully_sharded import ShardedParameters
 
-__all__ = ["Independence", "ModuleObjective", "per_example"]
-
 _COMPARED, _LOOKED_AT = 8, 16  # records on which gradients are compared with autograd's; where mixing is looked for
 _REMEMBERED = 256  # shapes whose check is not repeated
 

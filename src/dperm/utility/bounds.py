@@ -19,8 +19,6 @@ from scipy.optimize import minimize_scalar
 from dperm import _validate as check
 from dperm.objectives import LinearObjective, Records
 
-__all__ = ["BOUNDS", "Bound", "Problem", "measured_problem"]
-
 Array = NDArray[np.float64]
 Of = Literal["empirical", "population", "lower"]
 

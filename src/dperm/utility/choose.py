@@ -16,8 +16,6 @@ from dperm.objectives import LinearObjective
 from dperm.utility.curve import EpsilonCurve
 from dperm.utility.path import UtilityPath
 
-__all__ = ["ChosenEpsilon", "Metric", "UtilityCurve"]
-
 Array = NDArray[np.float64]
 Metric = Literal["accuracy", "auc", "loss", "training_loss"]
 

@@ -22,8 +22,6 @@ from dperm.privacy import ObjectivePerturbationEvent
 from dperm.privacy.gaussian import gaussian_mu
 from dperm.privacy.objective_perturbation import delta
 
-__all__ = ["EpsilonCurve"]
-
 Array = NDArray[np.float64]
 
 _DEGREES = (16, 32, 64, 128)

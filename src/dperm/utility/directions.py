@@ -10,8 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 from dperm import _validate as check
 from dperm.objectives import LinearObjective
 
-__all__ = ["admit_directions", "refuse_rough"]
-
 Array = NDArray[np.float64]
 
 

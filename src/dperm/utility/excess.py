@@ -14,8 +14,6 @@ from dperm.utility.bounds import Problem, measured_problem
 from dperm.utility.curve import EpsilonCurve
 from dperm.utility.path import UtilityPath
 
-__all__ = ["MeasuredExcess", "measured_excess"]
-
 Array = NDArray[np.float64]
 
 _POINTS = 13

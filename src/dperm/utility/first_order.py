@@ -19,8 +19,6 @@ from dperm.solvers import minimise
 from dperm.utility.curve import EpsilonCurve
 from dperm.utility.directions import admit_directions, refuse_rough
 
-__all__ = ["FirstOrder", "first_order"]
-
 Array = NDArray[np.float64]
 Variable = Literal["epsilon", "inverse", "log"]
 

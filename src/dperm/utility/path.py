@@ -26,8 +26,6 @@ from dperm.solvers import SolverError, minimise
 from dperm.utility.curve import EpsilonCurve
 from dperm.utility.directions import admit_directions, refuse_rough
 
-__all__ = ["UtilityPath"]
-
 Array = NDArray[np.float64]
 
 _DEGREES = (2, 4, 8, 16, 32, 64, 128, 256)  # of the rounds: the points of one are among those of the next

@@ -12,8 +12,6 @@ from scipy.special import ndtr
 from dperm.audit.noise.family import FALSE_ALARM, NoiseTest, of_the_least
 from dperm.audit.noise.summary import MOST, THIRD, NoiseSeen
 
-__all__ = ["correlations", "pairs_of_releases", "ranks", "repeats"]
-
 Array = NDArray[np.float64]
 
 _SAME = 1e-5  # two numbers that agree to this distance, in standard deviations, count as one number

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FALSE_ALARM", "Finding", "NoiseTest", "first_or_least", "of_the_least"]
-
 Array = NDArray[np.float64]
 
 FALSE_ALARM = 1e-9  # probability with which one family refutes sound noise, at most

@@ -13,18 +13,6 @@ from scipy.special import chdtr, gammainc, gammaincc, gammainccinv, gammaincinv,
 from dperm.audit.noise.family import FALSE_ALARM, NoiseTest, first_or_least, of_the_least
 from dperm.audit.noise.summary import SHARES, NoiseSeen, PathSeen, ReleaseSeen
 
-__all__ = [
-    "choices",
-    "coordinate_sizes",
-    "log_mean",
-    "path_sizes",
-    "pure_sizes",
-    "relative_variance",
-    "release_sizes",
-    "stated_square",
-    "visible_noise",
-]
-
 Array = NDArray[np.float64]
 
 _OFTEN = 0.95  # of audits see noise that is as small as `visible_noise` says

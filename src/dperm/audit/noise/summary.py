@@ -13,8 +13,6 @@ from scipy.special import gammainc, gammaincc, gammainccinv, gammaincinv
 
 from dperm.audit.recording import Recording, ReleaseRecord
 
-__all__ = ["COARSEST", "MOST", "SHARES", "THIRD", "ChoiceSeen", "NoiseSeen", "PathSeen", "ReleaseSeen", "by_size"]
-
 Array = NDArray[np.float64]
 
 COARSEST = 2.0**-6  # standard deviations: a grid with wider cells hides the noise's law

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, certificate_at, event_at, reserved, say, say_json, stated_relation
-
-__all__ = ["register"]
+from dperm.cli.printing import say, say_json
+from dperm.cli.shared import Delta, JsonFlag, Relation, certificate_at, event_at, reserved, stated_relation
 
 
 def account(

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, dataset_of, progress, read, reserved, say, say_json, say_lines, search_of
+from dperm.cli.printing import progress, say, say_json, say_lines
+from dperm.cli.shared import JsonFlag, VerifyKey, dataset_of, read, reserved, search_of
 
 if TYPE_CHECKING:
     from dperm.audit import AuditResult, Training
     from dperm.privacy import Certificate, Event
-
-__all__ = ["register"]
 
 _REFUTED = 3  # exit code
 _STAGES = {

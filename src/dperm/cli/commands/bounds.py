@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, refuse_same, reserved, say, say_json
-
-__all__ = ["register"]
+from dperm.cli.printing import say, say_json
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, refuse_same, reserved
 
 
 def bounds(

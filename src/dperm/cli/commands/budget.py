@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dperm.cli.printing import say, say_json, warn
 from dperm.cli.shared import (
     Delta,
     JsonFlag,
@@ -19,18 +20,13 @@ from dperm.cli.shared import (
     json_table,
     read,
     reserved,
-    say,
-    say_json,
     search_of,
     stated_relation,
-    warn,
 )
 
 if TYPE_CHECKING:
     from dperm.privacy.events import Event
     from dperm.release.ledger import Account, Rule
-
-__all__ = ["register"]
 
 Filter = Literal["renyi", "gdp"]
 

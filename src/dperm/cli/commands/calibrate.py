@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dperm.cli.printing import say, say_json
 from dperm.cli.shared import (
     Advantage,
     Delta,
@@ -16,13 +17,9 @@ from dperm.cli.shared import (
     Prior,
     Relation,
     TruePositives,
-    say,
-    say_json,
     stated_budget,
     stated_relation,
 )
-
-__all__ = ["register"]
 
 
 def calibrate(

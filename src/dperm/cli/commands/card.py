@@ -8,21 +8,8 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import (
-    JsonFlag,
-    VerifyKey,
-    certificate_at,
-    json_table,
-    read,
-    refuse_same,
-    reserved,
-    say,
-    say_json,
-    say_lines,
-    speaks_of,
-)
-
-__all__ = ["register"]
+from dperm.cli.printing import say, say_json, say_lines
+from dperm.cli.shared import JsonFlag, VerifyKey, certificate_at, json_table, read, refuse_same, reserved, speaks_of
 
 
 def card(

@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, refuse_same, reserved, say, say_json, say_lines, warn
-
-__all__ = ["register"]
+from dperm.cli.printing import say, say_json, say_lines, warn
+from dperm.cli.shared import Delta, JsonFlag, Relation, dataset_of, refuse_same, reserved
 
 
 def choose_epsilon(

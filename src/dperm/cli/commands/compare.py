@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dperm._files import rescue
+from dperm.cli.printing import progress, say, say_json, warn
 from dperm.cli.shared import (
     Delta,
     Indices,
@@ -18,24 +19,18 @@ from dperm.cli.shared import (
     Relation,
     dataset_of,
     keep,
-    progress,
     refuse_same,
     reserved,
-    say,
-    say_json,
     stated_indices,
     told_kept,
     told_to_holder,
     uninterrupted,
-    warn,
 )
 
 if TYPE_CHECKING:
     from dperm.data import Schema
     from dperm.report import StudyResult
     from dperm.report.kept import KeptResults
-
-__all__ = ["register"]
 
 _BUNDLED = ("breast_cancer", "digits")
 

@@ -8,24 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
+from dperm.cli.printing import progress, say, say_json
 from dperm.cli.shared import (
     Delta,
     JsonFlag,
     Relation,
     dataset_of,
     keep,
-    progress,
     refuse_same,
     reserved,
-    say,
-    say_json,
     told,
     told_kept,
     told_to_holder,
     uninterrupted,
 )
-
-__all__ = ["register"]
 
 _WORDS = {"number": "number", "category": "category", "date": "date", "ignore": "left out", "label": "target"}
 _ENTRIES = 40  # that are shown for confirmation

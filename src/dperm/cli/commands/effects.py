@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import JsonFlag, VerifyKey, read, refitted, refuse_same, reserved, say, say_json
-
-__all__ = ["register"]
+from dperm.cli.printing import say, say_json
+from dperm.cli.shared import JsonFlag, VerifyKey, read, refitted, refuse_same, reserved
 
 
 def effects(

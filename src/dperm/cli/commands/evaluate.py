@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dperm.cli.printing import say, say_json
 from dperm.cli.shared import (
     Delta,
     JsonFlag,
@@ -19,15 +20,11 @@ from dperm.cli.shared import (
     read,
     refuse_same,
     reserved,
-    say,
-    say_json,
     told_kept,
     told_of_rows,
     uninterrupted,
     wrong_rows,
 )
-
-__all__ = ["register"]
 
 _MODES = {
     "public": "The test records are public: these numbers may be shown.",

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import say
-
-__all__ = ["register"]
+from dperm.cli.printing import say
 
 
 def keygen(

@@ -8,22 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dperm.cli.shared import (
-    JsonFlag,
-    OnError,
-    VerifyKey,
-    read,
-    refitted,
-    refuse_same,
-    reserved,
-    say,
-    say_json,
-    told,
-    told_of_rows,
-    wrong_rows,
-)
-
-__all__ = ["register"]
+from dperm.cli.printing import say, say_json
+from dperm.cli.shared import JsonFlag, OnError, VerifyKey, read, refitted, refuse_same, reserved, told, told_of_rows, wrong_rows
 
 
 def predict(

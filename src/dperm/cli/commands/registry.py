@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from dperm.cli.shared import VerifyKey, certificate_at, refuse_same, reserved, say
-
-__all__ = ["register"]
+from dperm.cli.printing import say
+from dperm.cli.shared import VerifyKey, certificate_at, refuse_same, reserved
 
 
 def registry(

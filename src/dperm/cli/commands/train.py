@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dperm.cli.printing import say, say_json, say_lines
 from dperm.cli.shared import (
     Advantage,
     Delta,
@@ -22,9 +23,6 @@ from dperm.cli.shared import (
     keep,
     refuse_same,
     reserved,
-    say,
-    say_json,
-    say_lines,
     stated_budget,
     stated_indices,
     told_kept,
@@ -34,8 +32,6 @@ from dperm.cli.shared import (
 
 if TYPE_CHECKING:
     from dperm.data import Dataset
-
-__all__ = ["register"]
 
 _LOOKED = 10_000  # records
 

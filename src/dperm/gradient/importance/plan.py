@@ -13,8 +13,6 @@ from dperm.gradient.importance.settings import LARGEST_RATE, ImportanceSettings
 from dperm.privacy.events import Event, Gaussian, Relation
 from dperm.release.channel import Channel
 
-__all__ = ["ImportancePlan"]
-
 _DEVIATIONS = (
     "gradients enter as unit vectors: the published weight 1/(q·p) breaks the sensitivity where q is capped, and b divides twice",
     "K, K* and N are charged without amplification: they sum all records",

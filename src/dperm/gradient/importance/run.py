@@ -19,8 +19,6 @@ from dperm.objectives.sums import RunningSum, exact_sum
 from dperm.privacy.events import Event, Gaussian, PoissonSampled, Relation, SelfComposed
 from dperm.privacy.filters import BudgetExceeded
 
-__all__ = ["ImportanceEpoch", "ImportanceGradients"]
-
 Array = NDArray[np.float64]
 Indices = NDArray[np.intp]
 

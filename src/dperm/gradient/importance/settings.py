@@ -20,8 +20,6 @@ from dperm.gradient.update import Update
 from dperm.privacy.events import FilteredRdp, PrivacyProfile, Relation
 from dperm.privacy.filters import Filter
 
-__all__ = ["LARGEST_RATE", "AdaptiveNorm", "ImportanceSettings", "admit_batch"]
-
 #: No record is ever drawn with a larger probability: K̃ is kept above bC ÷ this.
 LARGEST_RATE = 0.8
 

@@ -14,8 +14,6 @@ from dperm.privacy.calibration import calibrate_below
 from dperm.privacy.events import Composed, Event, FilteredRdp, Gaussian, PoissonSampled, PrivacyProfile, SelfComposed, leaves
 from dperm.privacy.filters import BudgetExceeded, Filter, ProfileFilter, RdpFilter
 
-__all__ = ["ByProfile", "ByRenyi", "Schedule", "Spending", "epoch_event", "sum_noise_by_rule"]
-
 _WORST_CASE_SHARE = 0.8
 _SIZE_SHARE = 0.01  # of the budget, for N, where its noise is not stated
 _NORM_SHARE = 0.05  # of the budget, at most, for all K and K*, where their noise is not stated

@@ -14,8 +14,6 @@ from dperm.gradient.schedule import Constant, ExponentialDecay
 from dperm.gradient.update import SGD, Averaged, Update
 from dperm.privacy.events import TruncatedPoisson
 
-__all__ = ["SAMPLINGS", "capacity", "dp_sgd"]
-
 #: what `sampling` may be
 SAMPLINGS = ("poisson", "truncated_poisson", "balls_and_bins", "fixed_size", "rows")
 

@@ -26,9 +26,6 @@ from dperm.privacy.events import (
 from dperm.privacy.filters import privacy_profile, rdp_budget
 from dperm.privacy.gaussian import gaussian_mu
 
-__all__ = ["dpis"]
-
-
 #: K ÷ (N·C) at the start of training, and about where it falls to: a Rényi filter's order is to suit both.
 _RATIOS = (1.0, 0.2)
 #: Those whose profiles an epoch's lies above: between them others need no more noise, beyond them a little.

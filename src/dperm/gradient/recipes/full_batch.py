@@ -13,8 +13,6 @@ from dperm.gradient.sampling import FullBatch
 from dperm.gradient.schedule import Constant
 from dperm.gradient.update import SGD, Averaged, Update
 
-__all__ = ["full_batch_descent"]
-
 
 @recipe
 def full_batch_descent(

@@ -10,8 +10,6 @@ from dperm.gradient.post import Identity, Post
 from dperm.gradient.recipes.recipe import recipe
 from dperm.gradient.update import SGD, Averaged, Update
 
-__all__ = ["individual_descent"]
-
 
 @recipe
 def individual_descent(

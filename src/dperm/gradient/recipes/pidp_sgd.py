@@ -6,8 +6,6 @@ from dperm.gradient.pidp import PidpPlan
 from dperm.gradient.recipes.recipe import budgeted_recipe
 from dperm.gradient.update import SGD, Update
 
-__all__ = ["pidp_sgd"]
-
 
 @budgeted_recipe
 def pidp_sgd(

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from dperm.gradient.policy import Policy
 
-__all__ = ["RecipeKind", "budgeted_recipe", "kind_of", "recipe"]
-
 F = TypeVar("F", bound=Callable[..., Policy])
 
 _MARK = "dperm_recipe"

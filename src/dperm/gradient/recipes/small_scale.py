@@ -10,8 +10,6 @@ from dperm import _validate as check
 from dperm.gradient.plan import Plan
 from dperm.gradient.sampling import Poisson
 
-__all__ = ["small_scale"]
-
 
 def small_scale(plan: Plan, factor: float) -> Plan:
     """`plan` with batches and noise both `factor` times smaller, and as many steps: each step's noise ÷ batch is the same, and

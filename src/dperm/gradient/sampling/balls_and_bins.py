@@ -14,8 +14,6 @@ from dperm.gradient.sampling.sampler import Sampler
 from dperm.privacy.events import Event, Gaussian, RandomAllocation, SelfComposed
 from dperm.release.draws import Array, Draw, Indices
 
-__all__ = ["BallsAndBins"]
-
 
 @dataclass(frozen=True)
 class BallsAndBins(Sampler, Draw):

@@ -13,8 +13,6 @@ from dperm.gradient.sampling.sampler import Sampler
 from dperm.privacy.events import Event, Gaussian, Relation, SampledWithoutReplacement, SelfComposed
 from dperm.release.draws import Draw, Indices
 
-__all__ = ["FixedSize"]
-
 
 @dataclass(frozen=True)
 class FixedSize(Sampler, Draw):

@@ -14,8 +14,6 @@ from dperm.gradient.sampling.sampler import Sampler
 from dperm.privacy.events import Event, Gaussian, PoissonSampled, SelfComposed, TruncatedPoisson
 from dperm.release.draws import Draw, Indices
 
-__all__ = ["Poisson", "PoissonUpTo"]
-
 _SAMPLED_AT_ONCE = 1 << 16  # inclusions drawn per bulk call
 _LONGEST_GAP = 2.0**44  # between two of them, in records: more than any run has, and sums of them are whole
 

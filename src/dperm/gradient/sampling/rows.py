@@ -16,8 +16,6 @@ from dperm.privacy.events import Event, Gaussian, Relation, RowsSampled, SelfCom
 from dperm.release import Channel
 from dperm.release.draws import Draw, Indices
 
-__all__ = ["PoissonRows"]
-
 
 @dataclass(frozen=True)
 class PoissonRows(Sampler, Draw):

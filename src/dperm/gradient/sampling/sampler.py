@@ -12,8 +12,6 @@ from dperm.privacy.events import Event, Gaussian, SelfComposed
 from dperm.release import Channel
 from dperm.release.draws import Draw
 
-__all__ = ["FullBatch", "Sampler"]
-
 
 @dataclass(frozen=True)
 class Sampler(ABC):

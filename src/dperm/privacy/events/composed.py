@@ -12,11 +12,6 @@ from dataclasses import dataclass
 from dperm import _validate as check
 from dperm.privacy.events.event import LARGEST_COUNT, Event, leaves, relation_of, sub_event
 
-__all__ = [
-    "Composed",
-    "SelfComposed",
-]
-
 
 @dataclass(frozen=True)
 class Composed(Event):

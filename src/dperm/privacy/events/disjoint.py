@@ -15,8 +15,6 @@ from dperm.privacy.events.hidden import HiddenIterates, RandomStop
 from dperm.privacy.events.noise import Gaussian, IndividualGaussian, Laplace
 from dperm.privacy.events.sampled import SampledWithoutReplacement
 
-__all__ = ["Disjoint", "Side", "accounting_cost", "alternatives", "claims_of", "released_leaves"]
-
 #: How many compositions an accountant goes through one by one; beyond, it takes the largest profile of a `Disjoint` first.
 MOST_ALTERNATIVES = 256
 _EACH_WAY = 0.02  # of accounting, whatever was met

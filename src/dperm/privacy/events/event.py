@@ -11,24 +11,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from dperm._family import members, ours
 
-__all__ = [
-    "DEEPEST",
-    "LARGEST_COUNT",
-    "LARGEST_NUMBER",
-    "Event",
-    "Paid",
-    "Relation",
-    "UnsupportedEventError",
-    "chosen_on_the_way",
-    "event_from_dict",
-    "leaves",
-    "own_relation",
-    "plain_number",
-    "relation_of",
-    "sub_event",
-]
-
-
 #: Numbers of events lie between this and its inverse: their squares must be doubles.
 LARGEST_NUMBER = 1e60
 

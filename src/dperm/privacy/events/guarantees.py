@@ -9,18 +9,6 @@ from dataclasses import dataclass
 from dperm import _validate as check
 from dperm.privacy.events.event import Event, Paid, Relation, own_relation, plain_number
 
-__all__ = [
-    "LARGEST_LOSS",
-    "AboveThreshold",
-    "ApproximateDP",
-    "ExponentialMechanism",
-    "FilteredRdp",
-    "PrivacyProfile",
-    "PureDP",
-    "Unsupported",
-]
-
-
 #: The largest ε of a `PrivacyProfile`: e^ε must be a double.
 LARGEST_LOSS = 600.0
 

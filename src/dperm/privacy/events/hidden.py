@@ -10,11 +10,6 @@ from dperm.privacy.events.event import Event, Paid, Relation, own_relation, plai
 from dperm.privacy.events.noise import Gaussian
 from dperm.privacy.last_iterate import hidden_shift
 
-__all__ = [
-    "HiddenIterates",
-    "RandomStop",
-]
-
 
 @dataclass(frozen=True)
 class HiddenIterates(Event):

@@ -9,13 +9,6 @@ from typing import Any
 from dperm import _validate as check
 from dperm.privacy.events.event import Event, Paid, Relation, own_relation, plain_number
 
-__all__ = [
-    "Gaussian",
-    "IndividualGaussian",
-    "Laplace",
-    "gaussian_within",
-]
-
 
 @dataclass(frozen=True)
 class Gaussian(Event):

@@ -7,12 +7,6 @@ from dataclasses import dataclass
 from dperm import _validate as check
 from dperm.privacy.events.event import Event, Paid, Relation, own_relation, plain_number
 
-__all__ = [
-    "SHARP_LOSSES",
-    "ObjectivePerturbationEvent",
-]
-
-
 #: Losses whose slope and curvature are tied, so that the sharp bound of docs/objective-perturbation.md holds. The value
 #: is smoothness ÷ lipschitz², where the loss fixes it, or None where the loss has a free width.
 SHARP_LOSSES: dict[str, float | None] = {"logistic": 0.25, "smoothed_hinge": None, "huber": None}

@@ -11,15 +11,6 @@ from dperm import _validate as check
 from dperm.privacy.events.event import Event, Paid, Relation, leaves, plain_number, relation_of, sub_event
 from dperm.privacy.events.noise import Gaussian, gaussian_within
 
-__all__ = [
-    "PoissonSampled",
-    "RandomAllocation",
-    "RowsSampled",
-    "SampledWithoutReplacement",
-    "TruncatedPoisson",
-]
-
-
 #: Noise of sampled events beyond which accountants take their finest grids, and nobody trains.
 _LEAST_NOISE, _MOST_NOISE = 1e-2, 1e7
 

@@ -13,8 +13,6 @@ from dperm.privacy.events import Event, Relation, UnsupportedEventError, relatio
 from dperm.privacy.filters import BudgetExceeded
 from dperm.release.ledger.rules import Amounts, RenyiFilter, Rule, added, rule_from_dict
 
-__all__ = ["Account", "Budget"]
-
 
 @dataclass(frozen=True)
 class Budget:

@@ -10,8 +10,6 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-__all__ = ["SLACK", "agreed", "not_ahead", "text_of", "time_by_process"]
-
 _FORM = "%Y-%m-%dT%H:%M:%SZ"
 #: Seconds by which clocks that are set right may differ.
 SLACK = 600.0

@@ -18,8 +18,6 @@ from typing import Any
 
 from dperm.release.ledger.servers import Server
 
-__all__ = ["Database", "Memory", "Postgres", "Rows", "Sqlite", "database_at", "database_of"]
-
 VARIABLE = "DPERM_SPEND_LOG"
 #: Endings of the names of new spend logs.
 FILE_ENDINGS = (".db", ".sqlite", ".sqlite3")

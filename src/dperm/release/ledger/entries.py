@@ -16,24 +16,6 @@ from dperm.release.ledger.clocks import agreed, not_ahead
 from dperm.release.ledger.databases import Rows
 from dperm.release.ledger.rules import Amounts
 
-__all__ = [
-    "about",
-    "account_of",
-    "append",
-    "append_all",
-    "canonical",
-    "costs_of",
-    "damaged",
-    "events_of",
-    "flags_of",
-    "last_of",
-    "now_of",
-    "parsed",
-    "set_limits",
-    "set_spent",
-    "time_by_clocks",
-]
-
 _AT_ONCE = 50  # entries in one statement: early versions of SQLite take 999 values
 
 

@@ -17,8 +17,6 @@ from dperm.release.ledger.known import Known, Standing
 from dperm.release.ledger.ownership import CORRECTION, refuse_uncorrected, refuse_unsigned
 from dperm.release.ledger.rules import Amounts, added
 
-__all__ = ["followed", "refuse_other"]
-
 _AT_ONCE = 10_000  # entries that are read together
 _SAME = 1e-9  # relative difference of sums that were added up in another order
 

@@ -14,8 +14,6 @@ from dperm.privacy.events import Event, event_from_dict
 from dperm.release.ledger.entries import append_all, now_of
 from dperm.release.ledger.log import SpendLog
 
-__all__ = ["read_in"]
-
 #: What is kept of each kind of line, and its type; what has a default may be absent.
 _CHARGE = {"id": str, "time": str, "mechanism": str}
 _OF_CHARGES = {

@@ -9,8 +9,6 @@ from typing import Any
 
 from dperm.release.ledger.rules import Amounts
 
-__all__ = ["Known", "Standing", "refuse_forged"]
-
 
 @dataclass(frozen=True)
 class Standing:

@@ -48,8 +48,6 @@ from dperm.release.ledger.known import Known, refuse_forged
 from dperm.release.ledger.ownership import CORRECTION, corrected, owned
 from dperm.release.ledger.remembering import remember, remembered, state_folder
 
-__all__ = ["Charge", "SpendLog", "only_claimed", "spend_log"]
-
 USER = "DPERM_USER"
 NOT_REMEMBERED = (
     "nothing was remembered here of this spend log: whether it was set back to an earlier moment before now does not show. It is "

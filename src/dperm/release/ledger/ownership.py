@@ -12,8 +12,6 @@ from typing import Any
 from dperm.privacy.signing import SigningKey, digest_of, is_signed
 from dperm.release.ledger.known import Known, Standing
 
-__all__ = ["CORRECTION", "corrected", "owned", "refuse_uncorrected", "refuse_unsigned"]
-
 #: The kind of an entry that sets the log's time back to the right one.
 CORRECTION = "time"
 

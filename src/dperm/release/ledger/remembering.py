@@ -18,8 +18,6 @@ from pathlib import Path
 
 from dperm.release.ledger.known import Known
 
-__all__ = ["remember", "remembered", "state_folder"]
-
 _UNFINISHED = ".head-"
 _LONG = 3600.0  # seconds: writing a head takes less than one
 

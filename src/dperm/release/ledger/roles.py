@@ -15,8 +15,6 @@ from dperm.release.ledger.clocks import SLACK
 from dperm.release.ledger.databases import LOCK, Database, Postgres, Rows
 from dperm.release.ledger.entries import account_of, set_limits
 
-__all__ = ["Roles", "make_roles"]
-
 _TABLES = ("dperm_version", "dperm_events", "dperm_entries", "dperm_head", "dperm_budgets", "dperm_limits")
 _OF_OWNERS = {
     "dperm_events": "INSERT",

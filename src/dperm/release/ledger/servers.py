@@ -7,8 +7,6 @@ import os
 import re
 from dataclasses import dataclass
 
-__all__ = ["Server"]
-
 _EXPECTED = (
     "Expected the spend log's URL as postgresql://user@host/name, with %-codes for other characters than letters and digits in "
     "the user's name and the password (%40 for @, %25 for %, %20 for a blank)"

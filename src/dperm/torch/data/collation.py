@@ -21,8 +21,6 @@ from dperm.torch.data.labelled_items import Paired
 from dperm.torch.tensors.global_randomness import fresh_seed, seed_all
 from dperm.torch.tensors.nested import batch_size, map_tensors, padded, take, tensors, with_items
 
-__all__ = ["Collation", "Ragged", "grouped", "joined", "refuse_other_than_pairs"]
-
 
 class Ragged(list[tuple[Tensor, Any, Any]]):
     """A batch of `size` records whose tensors have several shapes: for each shape (places (m,) in the batch, inputs, targets).

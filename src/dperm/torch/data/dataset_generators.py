@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["refuse_generators"]
-
 _SHORT = 100  # entries of a collection that may be transforms; longer ones are data
 
 

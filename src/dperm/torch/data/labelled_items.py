@@ -12,8 +12,6 @@ from torch.utils.data import default_collate
 
 from dperm.torch.tensors.nested import tensors
 
-__all__ = ["Paired", "label_apart", "readable"]
-
 _LABELS = ("labels", "label")
 _COLLATORS = "or give a collate_fn that pads, such as transformers' DataCollatorWithPadding"
 

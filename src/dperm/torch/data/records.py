@@ -27,8 +27,6 @@ from dperm.torch.tensors.global_randomness import fresh_seed, kept_states, seed_
 from dperm.torch.tensors.nested import batch_size, map_tensors, on_device, take, tensors
 from dperm.torch.tensors.user_code_errors import in_short
 
-__all__ = ["NOBODY", "TorchRecords"]
-
 Indices = NDArray[np.intp]
 
 #: in place of a batch, where other ranks have one: see `TorchRecords.in_step`

@@ -21,8 +21,6 @@ from dperm.torch.data.collation import Ragged, grouped
 from dperm.torch.data.records import TorchRecords
 from dperm.torch.tensors.nested import map_tensors, tensors
 
-__all__ = ["MeanLoss", "OfPersons", "PersonRecords"]
-
 Indices = NDArray[np.intp]
 
 _HAIR = 1 - 2.0**-20

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["slopes"]
-
 
 def slopes(
     losses: Tensor, wanted: Sequence[Tensor], weights: Tensor | None = None, *, keep: bool = False

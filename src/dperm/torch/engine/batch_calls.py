@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["together"]
-
 
 def together(body: Callable[..., Any], record: Tensor, *tensors: Tensor | None) -> Any:
     """`body` on the numbers of all records, under `torch.vmap` over one record at a time.

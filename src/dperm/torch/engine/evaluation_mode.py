@@ -10,8 +10,6 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-__all__ = ["evaluating"]
-
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:

@@ -16,8 +16,6 @@ from torch import Tensor
 from dperm.torch.tensors.buffers import Scratch, record_chunks
 from dperm.torch.tensors.norms import ghost_squares, reordering, row_lengths, squared_lengths
 
-__all__ = ["Block", "Dense", "Form", "Outer", "Rows", "Total", "total", "wide"]
-
 
 def wide(tensor: Tensor) -> Tensor:
     """float32 for half precision; other types as they are."""

@@ -16,8 +16,6 @@ from dperm.torch.engine.layer_taps import Tape
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.buffers import Leases
 
-__all__ = ["Part", "Partial", "TorchPass", "collected", "nobody"]
-
 
 @dataclass(frozen=True)
 class Partial:

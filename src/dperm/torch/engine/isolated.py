@@ -32,8 +32,6 @@ from dperm.torch.tensors.buffers import Leases, Pool
 from dperm.torch.tensors.nested import FAILURES, map_tensors, padded, tensors
 from dperm.torch.tensors.user_code_errors import in_short
 
-__all__ = ["Apart"]
-
 
 @dataclass
 class _Batch:

@@ -17,8 +17,6 @@ from dperm.torch.engine.gradient_forms import Form, total
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.buffers import Pool
 
-__all__ = ["Reader", "Tape"]
-
 #: (output gradient, *saved) → (parameter, form) pairs
 Reader = Callable[..., Iterable[tuple[nn.Parameter, Form]]]
 

@@ -26,8 +26,6 @@ from torch.utils.data import Dataset
 from dperm.torch.data.dataset_generators import is_filled
 from dperm.torch.tensors.nested import local
 
-__all__ = ["INSTALLED", "Snapshot", "is_library"]
-
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _COPIED = 1 << 20  # numbers of a tensor
 _MOST = 200_000  # objects: what hangs on a function may be anything

@@ -22,8 +22,6 @@ from dperm.release import alignment
 from dperm.torch.tensors.global_randomness import fresh_seed, kept_states, seed_all
 from dperm.torch.tensors.nested import map_tensors
 
-__all__ = ["Draws", "draws_by_name"]
-
 #: parts of the names of torch's functions that draw
 _DRAW = (
     "rand",

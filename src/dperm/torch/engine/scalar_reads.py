@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Parting", "Way", "constants"]
-
 
 class Parting(Exception):
     """Records of a run differ in what the model reads of them. `groups` (k,) numbers those that agree."""

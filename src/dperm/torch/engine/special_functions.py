@@ -14,8 +14,6 @@ from torch import Tensor
 from dperm.torch.engine.scalar_reads import constants
 from dperm.torch.engine.tracing import SPECIAL, RefusedError, Run
 
-__all__: list[str] = []
-
 
 def _special(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def keep(special: Callable[..., Any]) -> Callable[..., Any]:

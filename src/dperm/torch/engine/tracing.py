@@ -30,8 +30,6 @@ from dperm.torch.engine.randomness import Draws, draws_by_name
 from dperm.torch.engine.scalar_reads import Way
 from dperm.torch.tensors.user_code_errors import line_of_model
 
-__all__ = ["RULES", "SPECIAL", "Alone", "InStep", "OutsideError", "RefusedError", "Run", "detached", "is_property"]
-
 
 class RefusedError(ValueError):
     """The model does what no record may do by itself. The message says what, and what to do instead."""

@@ -15,8 +15,6 @@ from torch import Tensor
 from dperm.torch.engine.tracing import RULES, RefusedError, Run, is_property
 from dperm.torch.tensors.nested import tensors
 
-__all__ = ["Beside"]
-
 
 class Beside(Run):
     """The records are along an axis of every tensor that was made of theirs, several entries a record where there are several."""

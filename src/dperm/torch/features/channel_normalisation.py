@@ -21,8 +21,6 @@ from dperm.privacy import Assumption, Certificate, Gaussian, Relation, statement
 from dperm.torch.ranks import RankError, Ranks
 from dperm.torch.ranks.tensor_noise import open_channel, told_of
 
-__all__ = ["ChannelStatistics", "private_channel_statistics"]
-
 _AT_ONCE = 1024  # records in double precision
 # A record's weight in the count ÷ clipping_norm: sensitivity grows by 3 %, and the count's noise is 4.1 times the multiplier.
 _COUNT_SHARE = 0.25

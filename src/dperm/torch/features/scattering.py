@@ -15,8 +15,6 @@ from torch import Tensor, nn
 
 from dperm import _validate as check
 
-__all__ = ["Scattering2D", "scattering_features", "scattering_scale"]
-
 Array = NDArray[np.float64]
 
 _WIDTH = 0.8  # the finest wavelet's envelope, in pixels

@@ -7,8 +7,6 @@ from torch import Tensor, nn
 
 from dperm import _validate as check
 
-__all__ = ["TemperedSigmoid"]
-
 
 class TemperedSigmoid(nn.Module):
     """scale·sigmoid(temperature·x) − offset; the defaults (2, 2, 1) are tanh."""

@@ -25,8 +25,6 @@ from dperm.torch.tensors.global_randomness import global_states, kept_states
 from dperm.torch.tensors.nested import FAILURES, map_tensors
 from dperm.torch.tensors.user_code_errors import in_short
 
-__all__ = ["disagreement"]
-
 _NORMS = 2  # records whose gradients are compared by themselves
 
 _MIXES = (

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-__all__ = ["reason_to_refuse"]
-
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 

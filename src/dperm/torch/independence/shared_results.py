@@ -19,8 +19,6 @@ from torch import nn
 from dperm.torch.engine.model_state import INSTALLED, is_library
 from dperm.torch.engine.tracing import RefusedError
 
-__all__ = ["refuse_hooks", "refusing_shared_calls"]
-
 #: Python's generators of the operating system's randomness all end in the first.
 _COINS = (
     os.urandom, getattr(os, "getrandom", os.urandom),

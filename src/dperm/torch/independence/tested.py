@@ -12,8 +12,6 @@ from dperm.torch.engine.isolated import Apart
 from dperm.torch.tensors.global_randomness import fresh_seed, kept_states, seed_all
 from dperm.torch.tensors.nested import take
 
-__all__ = ["mixing"]
-
 _EXCHANGED = 4  # records that are exchanged, one at a time
 
 

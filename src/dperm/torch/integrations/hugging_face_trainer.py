@@ -10,8 +10,6 @@ from torch import Tensor
 
 from dperm.torch.training.trainer import PrivateStep, PrivateTrainer
 
-__all__ = ["PrivateHuggingFaceTrainer"]
-
 
 class PrivateHuggingFaceTrainer(transformers.Trainer):
     """Trains a `PrivateTrainer`'s model by its steps on `train_dataset`; `given` is what `PrivateTrainer.steps` takes beside, and

@@ -8,8 +8,6 @@ import lightning  # pyright: ignore[reportMissingImports]
 
 from dperm.torch.training.trainer import PrivateStep, PrivateTrainer
 
-__all__ = ["PrivateModule"]
-
 
 class PrivateModule(lightning.LightningModule):
     """The model of a `PrivateTrainer`, trained by its steps on `dataset`; other arguments are those of `PrivateTrainer.steps`.

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from dperm.torch.ranks import Ranks
 from dperm.torch.tensors.nested import on_device
 
-__all__ = ["FlatParameters"]
-
 
 class FlatParameters:
     """Trainable parameters in `named_parameters()` order, tied ones once.

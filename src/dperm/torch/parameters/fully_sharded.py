@@ -25,8 +25,6 @@ from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.ranks import Ranks
 from dperm.torch.tensors.nested import local, map_tensors, tensors
 
-__all__ = ["ShardedParameters"]
-
 _TOGETHER = 1 << 22  # numbers of sums that are exchanged at once: fewer would wait for the network each time
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 from dperm.gradient import Update
 from dperm.torch.parameters.flat_parameters import FlatParameters
 
-__all__ = ["TorchOptimizer"]
-
 
 @dataclass(frozen=True, repr=False)
 class TorchOptimizer(Update):

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from dperm.torch.parameters.flat_parameters import FlatParameters
 from dperm.torch.tensors.nested import local
 
-__all__ = ["FirstStep"]
-
 _LOOKED = 10  # steps
 
 

@@ -18,8 +18,6 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-__all__ = ["RankError", "Ranks"]
-
 T = TypeVar("T")
 
 _TIME_LIMIT = timedelta(minutes=10)  # that a rank waits for another

@@ -12,8 +12,6 @@ from dperm.release import SpendLog
 from dperm.release.ledger import Charge
 from dperm.torch.ranks.group import Ranks
 
-__all__ = ["LogOfFirst"]
-
 
 class LogOfFirst(SpendLog):
     """Rank 0's log, for the channels of all ranks: what one of them asks, all ask, and it is asked once."""

@@ -16,8 +16,6 @@ from dperm.release.draws import Draw, Indices
 from dperm.release.source import in_earnest, provenance_of
 from dperm.torch.ranks.group import Ranks
 
-__all__ = ["RankSource"]
-
 Array = NDArray[np.float64]
 T = TypeVar("T")
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from dperm.torch.ranks.group import RankError, Ranks
 from dperm.torch.ranks.rank_share import Share
 
-__all__ = ["share_of"]
-
 _COMPARED = 1 << 13  # records of each rank
 _ALIKE = 0.8  # of two ranks' records, that are equal: then they were given the same ones
 _TWINS = 0.1  # of a rank's records, that are there several times: equal ones elsewhere say little then

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Share"]
-
 Indices = NDArray[np.intp]
 
 

@@ -14,8 +14,6 @@ from dperm.release.source import in_earnest
 from dperm.torch.ranks.group import Ranks
 from dperm.torch.ranks.rank_noise import RankSource
 
-__all__ = ["Lengthened", "ShardSource", "Shards"]
-
 
 class Shards(Protocol):
     """Which of a vector's numbers this rank has."""

@@ -17,8 +17,6 @@ from dperm.release import Channel, Source, SystemSource
 from dperm.release.source import in_earnest, provenance_of
 from dperm.torch.ranks import LogOfFirst, Ranks, RankSource, Shards, ShardSource
 
-__all__ = ["TorchSource", "admit_tails", "open_channel", "told_of"]
-
 _ENDS = 8.57  # standard deviations, where normals made of 53 bits end
 _STEPS, _NOISE = 100_000, 0.5  # of runs that choose theirs on the way: more steps and less noise than are usual
 _SHARE = 1e-2  # of δ: what ends of tails may cost

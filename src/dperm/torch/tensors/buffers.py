@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Leases", "Pool", "Scratch", "record_chunks"]
-
 #: (shape, a tensor of the wanted type and device) → an uninitialised tensor
 Scratch = Callable[[Sequence[int], Tensor], Tensor]
 

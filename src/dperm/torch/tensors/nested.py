@@ -10,21 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-__all__ = [
-    "FAILURES",
-    "batch_size",
-    "call_model",
-    "local",
-    "map_tensors",
-    "packed",
-    "padded",
-    "refuse_other_shapes",
-    "shapes",
-    "take",
-    "tensors",
-    "with_items",
-]
-
 #: What a model, or a loss, may raise on input that it was not written for
 FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 

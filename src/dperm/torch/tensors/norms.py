@@ -15,8 +15,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-__all__ = ["ghost_squares", "gram", "reordering", "row_lengths", "squared_lengths"]
-
 _RAISED = 2e-3  # squared norms that had to be raised by more are computed in double
 _TERMS = 128  # products that single precision adds up
 _SQUARES = 256  # and squares

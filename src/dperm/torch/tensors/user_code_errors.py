@@ -7,8 +7,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["in_short", "line_of_model"]
-
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from dperm.privacy import Certificate
 
-__all__ = ["Callback", "PrivateStep", "ProgressBar", "TensorBoard"]
-
 
 @dataclass(frozen=True)
 class PrivateStep:

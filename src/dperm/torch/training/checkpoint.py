@@ -18,8 +18,6 @@ from torch import Tensor
 
 from dperm._files import HeldError, Lock, this_process
 
-__all__ = ["PARTS", "hold", "latest", "load", "probe", "save"]
-
 _TENSORS, _STATE = "tensors.safetensors", "state.json"
 _PREFIX, _WRITING, _LOCK = "step-", ".writing-", ".lock"
 PARTS = "parts"  # the folder of what each rank wrote, where parameters are sharded

@@ -13,8 +13,6 @@ from torch import Tensor
 from dperm import _validate as check
 from dperm.torch.training.callbacks import Callback
 
-__all__ = ["Fitting"]
-
 
 @dataclass(frozen=True)
 class Fitting:

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 from dperm.torch.tensors.nested import batch_size, call_model, take, tensors
 
-__all__ = ["mean_scores", "refuse_mixed_scores"]
-
 
 @torch.no_grad()
 def mean_scores(

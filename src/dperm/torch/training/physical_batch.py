@@ -12,8 +12,6 @@ from dperm.torch.engine import TorchPass
 from dperm.torch.module_objective import ModuleObjective
 from dperm.torch.tensors.nested import batch_size, take
 
-__all__ = ["bytes_per_record", "physical_batch_size"]
-
 _CAP = 4096  # larger batches gain nothing
 _SHARE = 0.4  # of the memory that is free now
 _CPU_LIMIT = 4 << 30

@@ -13,8 +13,6 @@ from dperm.gradient.recipes import dp_sgd
 from dperm.gradient.recipes.recipe import kind_of
 from dperm.privacy import Composed, Event, Relation, Risk, calibrate
 
-__all__ = ["MakePlan", "Planner", "Recipe"]
-
 _EPOCHS, _BATCH, _CLIPPING_NORM = 20.0, 256.0, 1.0
 
 #: (noise_multiplier, public_size) → plan

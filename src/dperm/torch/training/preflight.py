@@ -15,8 +15,6 @@ from dperm.torch.tensors.nested import on_device, refuse_other_shapes, tensors
 from dperm.torch.tensors.user_code_errors import in_short
 from dperm.torch.training.physical_batch import physical_batch_size as measured_batch_size
 
-__all__ = ["PROBED", "look_at"]
-
 PROBED = 16  # records
 
 

@@ -12,8 +12,6 @@ from dperm.privacy import Relation
 from dperm.torch.module_objective import ModuleObjective
 from dperm.torch.training.plan_settings import Planner
 
-__all__ = ["remind"]
-
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 

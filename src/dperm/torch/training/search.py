@@ -21,8 +21,6 @@ from dperm.torch.ranks import Ranks
 from dperm.torch.ranks.tensor_noise import open_channel
 from dperm.torch.training.trainer import PrivateTrainer
 
-__all__ = ["Candidate", "SearchedRun", "search_runs"]
-
 _TRIES_EACH = 2.0
 
 

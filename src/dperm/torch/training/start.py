@@ -26,8 +26,6 @@ from dperm.torch.ranks.tensor_noise import admit_tails, open_channel
 from dperm.torch.training.plan_settings import Planner
 from dperm.torch.training.training_run import Charged, PrivateRun
 
-__all__ = ["Starter"]
-
 
 @dataclass
 class Starter:

@@ -42,8 +42,6 @@ from dperm.torch.training.reminders import remind
 from dperm.torch.training.start import Starter
 from dperm.torch.training.training_run import PrivateRun
 
-__all__ = ["PrivateTrainer"]
-
 
 class PrivateTrainer:
     """Trains `model` privately and certifies what it cost.

@@ -23,8 +23,6 @@ from dperm.torch.data.records import TorchRecords
 from dperm.torch.module_objective import ModuleObjective
 from dperm.torch.training import checkpoint
 
-__all__ = ["Charged", "PrivateRun"]
-
 _COARSE = 1e-2  # grid of ε so far: an upper bound, and quick where ε is large
 _SECONDS_AT_ONCE = 10.0  # about how much training is lost, of what was paid for, when a run is killed
 

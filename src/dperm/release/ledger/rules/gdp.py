@@ -14,8 +14,6 @@ from dperm.privacy.gaussian import gaussian_delta, gaussian_epsilon
 from dperm.privacy.gdp import GaussianBound, gdp_bounds
 from dperm.release.ledger.rules.rule import MASS, Amounts, Rule, mass_of
 
-__all__ = ["GdpFilter"]
-
 MU_SQUARED = "mu_squared"
 
 

@@ -24,8 +24,6 @@ from dperm.privacy.events import (
 )
 from dperm.release.ledger.rules.rule import Amounts, Rule
 
-__all__ = ["Plan"]
-
 
 @dataclass(frozen=True)
 class Plan(Rule):

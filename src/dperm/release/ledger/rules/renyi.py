@@ -14,8 +14,6 @@ from dperm.privacy.filters import rdp_budget
 from dperm.privacy.rdp import conversion
 from dperm.release.ledger.rules.rule import MASS, Amounts, Rule, mass_of
 
-__all__ = ["RenyiFilter"]
-
 DIVERGENCE = "divergence"
 
 

@@ -13,8 +13,6 @@ from dperm._family import members
 from dperm._rounding import upward
 from dperm.privacy.events import Event, Relation
 
-__all__ = ["MASS", "Amounts", "Rule", "added", "mass_of", "rule_from_dict"]
-
 #: How much of what: a divergence, a mass set aside, planned releases.
 Amounts = Mapping[str, float]
 

@@ -18,8 +18,6 @@ from dperm.torch.engine.rules.linear import affine
 from dperm.torch.engine.rules.registry import rule_for
 from dperm.torch.engine.tracing import SPECIAL, Alone, Run, detached
 
-__all__ = ["attention"]
-
 
 @rule_for(F.multi_head_attention_forward)
 def attention(

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from dperm.torch.tensors.buffers import Scratch
 
-__all__ = ["CELLS", "Backward", "Cell", "Forward", "Gates", "Incoming", "Weights"]
-
 _STEPS_AT_ONCE = 8
 
 

@@ -23,8 +23,6 @@ from dperm.torch.engine.tracing import Run, detached
 from dperm.torch.tensors.buffers import Scratch, record_chunks
 from dperm.torch.tensors.norms import ghost_squares
 
-__all__ = ["ConvGradient", "convolution", "kernel", "per_axis", "per_channel"]
-
 _FORWARD: list[Any] = [F.conv1d, F.conv2d, F.conv3d]
 _WORTH_IT = 2.0  # times fewer products: benchmarks/convolutions.py
 _WEIGHT: list[Any] = [torch.nn.grad.conv1d_weight, torch.nn.grad.conv2d_weight, torch.nn.grad.conv3d_weight]

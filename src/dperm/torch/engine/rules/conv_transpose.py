@@ -18,8 +18,6 @@ from dperm.torch.engine.rules.patches import Geometry
 from dperm.torch.engine.rules.registry import rule_for
 from dperm.torch.engine.tracing import Run, detached
 
-__all__ = ["transposed_convolution"]
-
 _FORWARD: list[Any] = [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d]
 
 

@@ -15,8 +15,6 @@ from dperm.torch.engine.gradient_forms import Form, Rows
 from dperm.torch.engine.rules.registry import rule_for
 from dperm.torch.engine.tracing import RefusedError, Run, detached
 
-__all__ = ["embedding", "embedding_bag"]
-
 
 @rule_for(F.embedding)
 def embedding(

@@ -16,8 +16,6 @@ from dperm.torch.engine.gradient_forms import Dense, Form, Outer
 from dperm.torch.engine.rules.registry import rule_for
 from dperm.torch.engine.tracing import Run, detached
 
-__all__ = ["affine", "linear"]
-
 
 @rule_for(F.linear)
 def linear(run: Run, input: Tensor, weight: Any, bias: Any = None) -> Any:

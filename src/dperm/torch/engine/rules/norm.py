@@ -16,8 +16,6 @@ from dperm.torch.engine.gradient_forms import Dense, Form, wide
 from dperm.torch.engine.rules.registry import rule_for
 from dperm.torch.engine.tracing import Run, detached
 
-__all__ = ["group_norm", "instance_norm", "layer_norm", "rms_norm"]
-
 
 @rule_for(F.layer_norm, torch.layer_norm)
 def layer_norm(

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from dperm.torch.tensors.norms import gram
 
-__all__ = ["Geometry", "patch_gram", "patches"]
-
 
 @dataclass(frozen=True)
 class Geometry:

@@ -27,8 +27,6 @@ from dperm.torch.engine.rules.cells import CELLS, Backward, Cell, Forward, Incom
 from dperm.torch.engine.rules.registry import rule_for
 from dperm.torch.engine.tracing import SPECIAL, Alone, Run, detached
 
-__all__ = ["recurrent"]
-
 
 def _rule(mode: str) -> Any:
     def rule(run: Run, *args: Any) -> Any:

@@ -7,8 +7,6 @@ from typing import Any
 
 from dperm.torch.engine.tracing import RULES
 
-__all__ = ["Rule", "rule_for"]
-
 #: rule(run, *args, **kwargs) → what the function returns, tapped; NotImplemented where the rule does not fit these arguments
 Rule = Callable[..., Any]
 

@@ -11,8 +11,6 @@ from dperm.torch.engine.rules.linear import affine
 from dperm.torch.engine.rules.registry import rule_for
 from dperm.torch.engine.tracing import Run
 
-__all__: list[str] = []
-
 
 @rule_for(torch.lstm_cell)
 def _lstm_cell(run: Run, input: Tensor, states: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
